@@ -1,0 +1,20 @@
+"""The two ways in which fedsim says no."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """Input that a person can mend: names the field, the value and what would be right."""
+
+    def __init__(self, field: str, value: object, expected: str) -> None:
+        text = repr(value)
+        shown = text if len(text) <= 80 else text[:77] + "..."
+        super().__init__(f"{field}: {shown}: {expected}")
+        self.field, self.value, self.expected = field, value, expected
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str]]:
+        return InputError, (self.field, self.value, self.expected)
+
+
+class Refused(Exception):
+    """A silo declines to release. The text is made of public values only, never of records."""

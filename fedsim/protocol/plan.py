@@ -1,0 +1,68 @@
+"""What a run will release, known before round 0 and independent of the data.
+
+A plan is a table of rounds; a round is the asks of one silo in it; an ask is one draw of the batch
+with the queries that it answers. It is all that a privacy accountant needs to know.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fedsim.protocol.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class QueryShape:
+    """Everything in a query that sets its cost; points and clip are free, since noise scales with the clip."""
+
+    statistic: str
+    points: int
+    noise_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The queries that are answered on one draw of the batch."""
+
+    batch: Batch
+    queries: tuple[QueryShape, ...]
+
+    @property
+    def weight(self) -> float:
+        """Sensitivity over noise of the joint release, in units of 1 / base multiplier.
+
+        A query with noise ratio c is a Gaussian release of mu = 1 / (z c), z the base multiplier;
+        releases on one draw of the batch add mu^2, so mu = weight / z, weight^2 = sum 1 / c^2.
+        """
+        return sum(query.noise_ratio**-2 for query in self.queries) ** 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One release as the accountant sees it: mu = weight / z on a batch drawn by `batch`."""
+
+    batch: Batch
+    weight: float
+
+
+Census = tuple[tuple[Release, int], ...]
+"""How often each distinct release happens; hashable, in canonical order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The asks of each round, addressed by round."""
+
+    rounds: tuple[tuple[Ask, ...], ...]
+
+    def census(self, rounds: Iterable[int] | None = None) -> Census:
+        """Count the distinct releases of `rounds` (all of them by default)."""
+        chosen = self.rounds if rounds is None else [self.rounds[r] for r in rounds]
+        counts = Counter(Release(ask.batch, ask.weight) for asks in chosen for ask in asks)
+        return tuple(sorted(counts.items(), key=repr))
+
+    def num_queries(self, rounds: Iterable[int]) -> int:
+        """How many noisy answers `rounds` hold."""
+        return sum(len(ask.queries) for r in rounds for ask in self.rounds[r])
