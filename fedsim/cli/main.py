@@ -1,0 +1,113 @@
+"""The command line. Heavy imports wait until a command needs them: `fedsim --help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(
+    help="Federated learning between organisations that do not trust the server: every silo's messages are "
+    "differentially private, each within its own budget.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a field, e.g. algorithm.step_size=0.5."),
+]
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Bad input and refusals are one line on stderr and exit code 2."""
+    from fedsim.protocol.errors import InputError, Refused
+
+    try:
+        yield
+    except InputError as error:
+        _fail(f"error: {error}")
+    except Refused as error:
+        _fail(f"refused: {error}")
+
+
+def _fail(message: str) -> None:
+    typer.echo(message, err=True)
+    raise typer.Exit(2)
+
+
+@app.command()
+def simulate(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory; default runs/NAME-TIME.")] = None,
+    runtime: Annotated[str | None, typer.Option(help="ray or inprocess; overrides the scenario.")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="An existing Ray cluster instead of a local one.")
+    ] = None,
+) -> None:
+    """Train a private model across silos and write the run directory."""
+    from fedsim.cli.simulate import run
+
+    extra = [f"runtime.name={runtime}"] if runtime is not None else []
+    extra += [f"runtime.address={json.dumps(address)}"] if address is not None else []
+    with plain_errors():
+        raise typer.Exit(run(scenario, [*(overrides or []), *extra], out))
+
+
+@app.command()
+def privacy(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what the run would cost each silo and the noise it would use; reads no feature values."""
+    from fedsim.cli.privacy import show
+
+    with plain_errors():
+        show(scenario, overrides or [], as_json)
+
+
+@app.command("list")
+def list_parts() -> None:
+    """List algorithms, problems, data sets, partitions, samplers and mechanisms."""
+    from fedsim.cli.parts import show
+
+    show()
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of a scenario, for editors."""
+    from fedsim.scenario.model import Scenario
+
+    typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
+
+
+@app.command("schema-from")
+def schema_from(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or Parquet file.")],
+    target: Annotated[str, typer.Option(help="Column to predict.")],
+) -> None:
+    """Draft a table's schema (ranges, categories) from its data; replace the ranges by documented ones."""
+    from fedsim.data.draft import draft_schema
+
+    with plain_errors():
+        typer.echo(draft_schema(table, target), nl=False)
+
+
+def main() -> Any:
+    """Entry point."""
+    return app(prog_name="fedsim")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""`fedsim privacy`: the cost of a run before it happens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from fedsim.report.privacy import ADJACENCY, UNIT, accountant, admitted_row, samplers
+from fedsim.runtime.preview import preview
+from fedsim.scenario.load import load
+from fedsim.scenario.resolve import resolve
+
+
+def show(path: Path, overrides: Sequence[str], as_json: bool) -> None:
+    """Print a table, or JSON, of what the plan costs every silo.
+
+    Raises:
+        InputError: bad scenario or data.
+        Refused: a silo cannot afford the plan.
+    """
+    resolved = resolve(load(path, overrides))
+    silos = [admitted_row(admitted) for admitted in preview(resolved)]
+    names = samplers(resolved)
+    statement = {
+        "scenario": resolved.scenario.name,
+        "unit": UNIT,
+        "adjacency": ADJACENCY,
+        "mechanism": resolved.scenario.privacy.mechanism,
+        "sampler": names,
+        "accountant": accountant(resolved),
+        "rounds": len(resolved.trace.plan.rounds),
+        "silos": silos,
+    }
+    if as_json:
+        typer.echo(json.dumps(statement, indent=2, allow_nan=False))
+        return
+    from rich.console import Console
+
+    from fedsim.cli.tables import silo_table
+
+    console = Console()
+    console.print(
+        f"{statement['scenario']}: {statement['rounds']} rounds, sampler {', '.join(names)}, "
+        f"accountant: {statement['accountant']}",
+        highlight=False,
+    )
+    console.print(silo_table(silos))

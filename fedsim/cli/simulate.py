@@ -1,0 +1,75 @@
+"""`fedsim simulate`: run, show progress, save, and print what came of it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from fedsim.cli.progress import progress
+from fedsim.cli.tables import metrics_line, silo_table
+from fedsim.report.directory import check_free, write
+from fedsim.report.summary import summarise
+from fedsim.runtime.preview import preview
+from fedsim.scenario.load import load
+from fedsim.scenario.outcome import Outcome, Results
+from fedsim.scenario.resolve import Resolved, resolve
+
+INTERRUPTED = 130
+
+
+def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
+    """Simulate a scenario; the exit code.
+
+    Raises:
+        InputError: bad scenario, data or directory; nothing has been written.
+        Refused: a silo does not accept the plan, or a request within it; nothing has been written.
+    """
+    resolved = resolve(load(path, overrides))
+    directory = out or _default_directory(resolved.scenario.name)
+    check_free(directory)
+    preview(resolved)  # a refusal should not wait for Ray to start
+    console = Console()
+    results, start, interrupted = Results(), time.perf_counter(), False
+    try:
+        with progress(console, resolved) as observe:
+            _execute(resolved, results, observe)
+    except KeyboardInterrupt:
+        interrupted = True
+    outcome = Outcome(resolved, results, time.perf_counter() - start, interrupted)
+    if interrupted and not results.measurements:
+        console.print("Interrupted before anything was measured; nothing was saved.")
+        return INTERRUPTED
+    files = write(outcome, directory)
+    _print(console, outcome, directory, files)
+    return INTERRUPTED if interrupted else 0
+
+
+def _execute(resolved: Resolved, results: Results, observe: object) -> None:
+    if resolved.scenario.runtime.name == "ray":
+        from fedsim.runtime.ray_runtime import execute
+    else:
+        from fedsim.runtime.inprocess import execute
+    execute(resolved, results, observe)  # type: ignore[arg-type]
+
+
+def _default_directory(name: str) -> Path:
+    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
+    return Path("runs") / f"{slug}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _print(console: Console, outcome: Outcome, directory: Path, files: Sequence[str]) -> None:
+    summary = summarise(outcome)
+    if outcome.interrupted:
+        trials = summary["trials"]
+        console.print(
+            f"Interrupted: {trials['finished']} of {trials['asked']} trials are complete and saved."
+        )
+    console.print(metrics_line(summary))
+    if summary["privacy"]["silos"]:
+        console.print(silo_table(summary["privacy"]["silos"]))
+    console.print(f"Wrote {directory}/ ({', '.join(files)})", soft_wrap=True, highlight=False)

@@ -1,0 +1,122 @@
+"""Partitions by label: each label's records are divided among the silos that hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedsim.data.assignment import PARTITION, UNUSED, Assignment, require_enough, silo_names
+from fedsim.data.config import AnyData
+from fedsim.data.datasets import Digits
+from fedsim.data.names import suggest
+from fedsim.data.partitions import DirichletPartition, LabelPairsPartition, PathologicalPartition
+from fedsim.data.source import Floats, Ints, Labels, Source, resolve
+from fedsim.protocol.errors import InputError
+
+BY = f"{PARTITION}.partition_by"
+ATTEMPTS = 200
+
+
+def present_labels(source: Source, column: str | None) -> Labels:
+    """The labels that some record has, renumbered without gaps."""
+    labels = source.labels(resolve(source, column, BY), BY)
+    found, codes = np.unique(labels.codes, return_inverse=True)
+    return Labels(codes.astype(np.int64), tuple(labels.names[k] for k in found))
+
+
+def _shuffled_rows(labels: Labels, rng: np.random.Generator) -> list[Ints]:
+    """Row numbers of each label, in random order."""
+    order = np.argsort(labels.codes, kind="stable")
+    pieces = np.split(order, np.cumsum(np.bincount(labels.codes))[:-1])
+    return [rng.permutation(piece) for piece in pieces]
+
+
+def dirichlet(source: Source, partition: DirichletPartition, rng: np.random.Generator) -> Assignment:
+    """Draw label by label and anew until the smallest silo has enough records."""
+    labels, silos = present_labels(source, partition.partition_by), partition.num_partitions
+    smallest = partition.min_partition_size
+    require_enough(source.num_rows, silos)
+    if silos * smallest > source.num_rows:
+        limit = f"{silos} silos of {smallest} records need more than the {source.num_rows} there are"
+        raise InputError(f"{PARTITION}.min_partition_size", smallest, limit)
+    rows = _shuffled_rows(labels, rng)
+    for _ in range(ATTEMPTS):
+        drawn = _dirichlet_draw(rows, np.full(silos, partition.alpha), rng)
+        if drawn.counts().min() >= smallest:
+            return drawn
+    cure = f"no draw of {ATTEMPTS} gave each silo {smallest} records; raise it, or lower min_partition_size"
+    raise InputError(f"{PARTITION}.alpha", partition.alpha, cure)
+
+
+def _dirichlet_draw(rows: list[Ints], alpha: Floats, rng: np.random.Generator) -> Assignment:
+    """One division: each label's m records are cut at floor(m cumsum(p)) with p ~ Dirichlet(alpha)."""
+    owner = np.empty(sum(map(len, rows)), dtype=np.int64)
+    for members in rows:
+        parts = np.cumsum(rng.dirichlet(alpha))
+        ends = np.floor(parts / parts[-1] * len(members))
+        owner[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
+    return Assignment(silo_names(len(alpha)), owner)
+
+
+def pathological(source: Source, partition: PathologicalPartition, rng: np.random.Generator) -> Assignment:
+    """Deal shuffled labels round and round, so that all are held about equally often."""
+    labels, silos = present_labels(source, partition.partition_by), partition.num_partitions
+    held = partition.num_classes_per_partition
+    require_enough(source.num_rows, silos)
+    if held > len(labels.names):
+        limit = f"the column has {len(labels.names)} labels"
+        raise InputError(f"{PARTITION}.num_classes_per_partition", held, limit)
+    deck = np.resize(rng.permutation(len(labels.names)), silos * held).reshape(silos, held)
+    holders = [np.flatnonzero((deck == code).any(axis=1)) for code in range(len(labels.names))]
+    return _share_out(labels, holders, silo_names(silos), rng)
+
+
+def label_pairs(
+    data: AnyData, source: Source, partition: LabelPairsPartition, rng: np.random.Generator
+) -> Assignment:
+    """One silo per pair; a record goes to one of the silos whose pair has its label."""
+    column = source.label_column if partition.partition_by is None else partition.partition_by
+    labels = present_labels(source, column)
+    first, second = _pair_lists(data, partition)
+    for side, wanted in (("first", first), ("second", second)):
+        _check_labels(labels, side, wanted)
+    pairs = [(a, b) for a in first for b in second]
+    holders = [
+        np.array([k for k, pair in enumerate(pairs) if name in pair], dtype=np.int64) for name in labels.names
+    ]
+    return _share_out(labels, holders, tuple(f"{a}+{b}" for a, b in pairs), rng)
+
+
+def _pair_lists(data: AnyData, partition: LabelPairsPartition) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    is_digit = isinstance(data, Digits) and partition.partition_by in (None, "digit")
+    first = partition.first or (tuple("02468") if is_digit else ())
+    second = partition.second or (tuple("13579") if is_digit else ())
+    for side, labels in (("first", first), ("second", second)):
+        if not labels:
+            raise InputError(f"{PARTITION}.{side}", None, "list the labels of this side of the pairs")
+    twice = sorted({name for name in first + second if (first + second).count(name) > 1})
+    if twice:
+        raise InputError(f"{PARTITION}.second", twice[0], "a label may stand once, in first or in second")
+    return first, second
+
+
+def _check_labels(labels: Labels, side: str, wanted: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in labels.names:
+            hint = suggest(name, labels.names)
+            raise InputError(f"{PARTITION}.{side}", name, f"no record has this label; {hint}")
+
+
+def _share_out(
+    labels: Labels, holders: list[Ints], names: tuple[str, ...], rng: np.random.Generator
+) -> Assignment:
+    """Divide each label's shuffled records among its holders, sizes differing by at most one."""
+    owner = np.full(len(labels.codes), UNUSED, dtype=np.int64)
+    for name, members, silos in zip(labels.names, _shuffled_rows(labels, rng), holders, strict=True):
+        if len(silos) > len(members):
+            limit = f"{len(members)} records have this label, too few for the {len(silos)} silos that hold it"
+            raise InputError(PARTITION, name, limit)
+        if len(silos):
+            owner[members] = np.sort(np.resize(silos, len(members)))
+    return Assignment(names, owner)

@@ -1,0 +1,119 @@
+"""A first draft of a table's schema, to be corrected by somebody who knows the columns."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from fedsim.data.cells import as_numbers, as_texts, is_missing
+from fedsim.data.source import Floats
+from fedsim.data.table import open_table
+from fedsim.protocol.errors import InputError
+
+WARNING = """\
+# Ranges, categories and fill values below were DERIVED FROM THE DATA: using them as they are is NOT PRIVATE.
+# Replace them by documented ones that hold for every silo. Delete the columns that are no features (record
+# numbers, the silo's name). Use `scale: log` for positive numbers that span several powers of ten.
+"""
+MOST_CLASSES = 20
+MOST_CATEGORIES = 50
+Entry = dict[str, Any]
+
+
+class _LeftOutError(Exception):
+    """Why a column does not belong in a schema."""
+
+
+def draft_schema(path: Path, target: str) -> str:
+    """The YAML text of a schema that reads this table, the target last; `path` is a CSV or Parquet file."""
+    table = open_table(Path(path))
+    table.require(target, "scenario.data.target")
+    entries: dict[str, Entry] = {}
+    left_out: dict[str, str] = {}
+    for name, cells in table.read([name for name in table.names if table.names.count(name) == 1]).items():
+        try:
+            entries[name] = _entry(name, cells, is_target=name == target)
+        except _LeftOutError as reason:
+            left_out[name] = str(reason)
+    if target in left_out:
+        raise InputError("scenario.data.target", target, f"cannot be predicted: {left_out[target]}")
+    entries[target] = entries.pop(target)
+    remarks = "".join(f"# {name!r} is left out: {reason}\n" for name, reason in left_out.items())
+    body = yaml.safe_dump(entries, default_flow_style=None, sort_keys=False, allow_unicode=True, width=110)
+    return WARNING + remarks + body
+
+
+def _entry(name: str, cells: Any, is_target: bool) -> Entry:
+    try:
+        values = as_numbers(cells, name)
+    except InputError:
+        return _category(name, cells, is_target)
+    present = values[~np.isnan(values)]
+    if is_target and _looks_like_classes(present):
+        return _category(name, cells, is_target)
+    return _number(values, present, is_target)
+
+
+def _looks_like_classes(present: Floats) -> bool:
+    whole = np.array_equal(present, np.round(present))
+    return whole and len(np.unique(present)) <= MOST_CLASSES
+
+
+def _number(values: Floats, present: Floats, is_target: bool) -> Entry:
+    if not len(present):
+        raise _LeftOutError("it has no values")
+    if not np.isfinite(present).all():
+        raise _LeftOutError("it has infinite values")
+    low, high = float(present.min()), float(present.max())
+    if low == high:
+        raise _LeftOutError("all its values are equal")
+    if not is_target and len(values) == len(set(values.tolist())) == high - low + 1:
+        raise _LeftOutError("it looks like a record number")
+    entry: Entry = {"kind": "number", "lower": _short(low), "upper": _short(high)}
+    if len(present) < len(values):
+        _may_fill(is_target)
+        entry["fill"] = _short(float(np.median(present)))
+    return entry
+
+
+def _short(value: float) -> float | int:
+    """18 rather than 18.0: somebody will edit this file."""
+    return int(value) if value.is_integer() and abs(value) < 1e15 else value
+
+
+def _category(name: str, cells: Any, is_target: bool) -> Entry:
+    try:
+        texts = as_texts(cells, name)
+    except InputError as error:
+        raise _LeftOutError(f"its type is {error.value}") from error
+    missing = is_missing(texts)
+    seen = Counter(text for text, gone in zip(texts.to_pylist(), missing, strict=True) if not gone)
+    if not seen:
+        raise _LeftOutError("it has no values")
+    if is_target and len(seen) == 1:
+        raise _LeftOutError("all its values are equal")
+    if len(seen) > MOST_CATEGORIES:
+        raise _LeftOutError(f"it has {len(seen)} different texts")
+    entry: Entry = {"kind": "category", "categories": sorted(seen, key=_by_number)}
+    if missing.any():
+        _may_fill(is_target)
+        entry["fill"] = seen.most_common(1)[0][0]
+    return entry
+
+
+def _may_fill(is_target: bool) -> None:
+    """A made-up feature is a nuisance; a made-up target is a made-up result."""
+    if is_target:
+        raise _LeftOutError("some records have no value; remove them first")
+
+
+def _by_number(text: str) -> tuple[float, str]:
+    """'2' before '10', numbers before words."""
+    try:
+        return float(text), text
+    except ValueError:
+        return float("inf"), text

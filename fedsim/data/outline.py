@@ -1,0 +1,45 @@
+"""Sizes before data: what an accountant, a dry run or a validator needs, without feature values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedsim.data.assign import assign, known_counts
+from fedsim.data.assignment import silo_names
+from fedsim.data.config import AnyData, AnyPartition, IidPartition, SizePartition, SortedPartition
+from fedsim.data.source import Source, resolve
+from fedsim.data.sources import open_source
+from fedsim.data.split import training_size
+
+
+@dataclass(frozen=True)
+class Outline:
+    """The public numbers of a federation.
+
+    `sizes` maps silo names, sorted, to numbers of training records, the same in every trial. `num_features`
+    counts the intercept. `num_classes` is 0 for regression.
+    """
+
+    sizes: dict[str, int]
+    num_features: int
+    num_classes: int
+
+
+def outline(data: AnyData, partition: AnyPartition, seed: int) -> Outline:
+    """What `load` will give, without reading feature values; labels and ids only where they are needed."""
+    source = open_source(data)
+    sizes = {
+        name: training_size(n, data.test_fraction) for name, n in _records(data, source, partition, seed)
+    }
+    return Outline(sizes, source.num_features + data.intercept, source.num_classes)
+
+
+def _records(data: AnyData, source: Source, partition: AnyPartition, seed: int) -> list[tuple[str, int]]:
+    """Records of each silo, training and test together, sorted by name."""
+    if isinstance(partition, IidPartition | SizePartition | SortedPartition):
+        if isinstance(partition, SortedPartition):
+            resolve(source, partition.by, "scenario.partition.by")
+        counts = known_counts(source, partition)
+        return list(zip(silo_names(len(counts)), counts, strict=True))
+    assignment = assign(data, source, partition, seed)
+    return sorted(zip(assignment.names, assignment.counts().tolist(), strict=True))

@@ -1,0 +1,86 @@
+"""The declared schema of a table: what each column may hold, known before any record is read.
+
+A schema is part of the privacy claim: ranges, categories and fill values are public constants, the same in
+every silo, so preparing one record uses nothing of another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Discriminator, Field, model_validator
+
+from fedsim.data.model import Config
+from fedsim.data.names import suggest
+
+
+def _as_text(value: Any) -> Any:
+    """Labels are texts; YAML's yes, no, true and 1.0 are refused, for the table's own text is lost."""
+    if isinstance(value, bool | float):
+        raise ValueError(
+            f"write this label in quotes: YAML reads it as {value!r}, which is not the table's text"
+        )
+    return str(value) if isinstance(value, int) else value
+
+
+Label = Annotated[str, BeforeValidator(_as_text)]
+
+
+class NumberColumn(Config):
+    """A measured number: clipped to [lower, upper] and mapped to [-1, 1]."""
+
+    kind: Literal["number"] = Field(description="The column holds numbers.")
+    lower: float = Field(description="Smallest value, from documentation and not from the records.")
+    upper: float = Field(description="Largest value, from documentation and not from the records.")
+    scale: Literal["linear", "log"] = Field(
+        "linear", description="Map the value (linear) or its logarithm (log, needs lower > 0) to [-1, 1]."
+    )
+    fill: float | None = Field(
+        None, description="What a missing value counts as; without it, one is an error."
+    )
+
+    @model_validator(mode="after")
+    def _range_makes_sense(self) -> NumberColumn:
+        if not self.lower < self.upper or math.isinf(self.upper - self.lower):
+            raise ValueError(f"lower must be below upper, got [{self.lower}, {self.upper}]")
+        if self.scale == "log" and self.lower <= 0:
+            raise ValueError(f"scale: log needs lower > 0, got {self.lower}")
+        if self.fill is not None and not self.lower <= self.fill <= self.upper:
+            raise ValueError(f"fill must lie in [{self.lower}, {self.upper}], got {self.fill}")
+        return self
+
+    @property
+    def width(self) -> int:
+        """Features it becomes."""
+        return 1
+
+
+class CategoryColumn(Config):
+    """One of the declared categories: a feature for each, 1 for the record's own and 0 for the others."""
+
+    kind: Literal["category"] = Field(description="The column holds one of a fixed set of texts.")
+    categories: tuple[Label, ...] = Field(
+        description="Every text the column may hold, in the order of the codes."
+    )
+    fill: Label | None = Field(
+        None, description="What a missing value counts as; without it, one is an error."
+    )
+
+    @model_validator(mode="after")
+    def _categories_make_sense(self) -> CategoryColumn:
+        if not self.categories or len(set(self.categories)) < len(self.categories):
+            raise ValueError("categories must be at least one text, each named once")
+        if self.fill is not None and self.fill not in self.categories:
+            raise ValueError(f"fill must be one of the categories; {suggest(self.fill, self.categories)}")
+        return self
+
+    @property
+    def width(self) -> int:
+        """Features it becomes."""
+        return len(self.categories)
+
+
+ColumnConfig = Annotated[NumberColumn | CategoryColumn, Discriminator("kind")]
+Schema = Mapping[str, NumberColumn | CategoryColumn]

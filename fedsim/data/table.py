@@ -1,0 +1,127 @@
+"""CSV and Parquet files as columns, read no further than asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedsim.data.names import suggest
+from fedsim.protocol.errors import InputError
+
+PATH = "scenario.data.path"
+Columns = dict[str, Any]  # name to pyarrow.ChunkedArray
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file that is a table with at least one record."""
+
+    path: Path
+    names: tuple[str, ...]
+    is_parquet: bool
+
+    def require(self, column: str, field: str) -> None:
+        """InputError on `field` unless the table has exactly one such column."""
+        if column not in self.names:
+            raise InputError(
+                field, column, f"{self.path.name} has no such column; {suggest(column, self.names)}"
+            )
+        if self.names.count(column) > 1:
+            raise InputError(
+                field, column, f"{self.path.name} has {self.names.count(column)} columns of this name"
+            )
+
+    def num_rows(self) -> int:
+        """Records, from a Parquet file's metadata or from one column of a CSV file."""
+        count = _parquet_rows(self.path) if self.is_parquet else _csv_rows(self.path, self.names[0])
+        if count == 0:
+            raise InputError(PATH, str(self.path), "the table has a header and no records")
+        return count
+
+    def read(self, columns: Collection[str]) -> Columns:
+        """The named columns; a CSV file's as texts, so that the schema alone says what they mean."""
+        names = list(dict.fromkeys(columns))
+        read = _read_parquet if self.is_parquet else _read_csv
+        table = _mendable(self.path, lambda: read(self.path, names))
+        if table.num_rows == 0:
+            raise InputError(PATH, str(self.path), "the table has a header and no records")
+        return {name: table.column(name) for name in names}
+
+
+def open_table(path: Path) -> Table:
+    """Look at the header only."""
+    if not path.is_file():
+        raise InputError(PATH, str(path), "no such file")
+    is_parquet = _mendable(path, lambda: _looks_like_parquet(path))
+    names = _mendable(path, lambda: _parquet_names(path) if is_parquet else _csv_names(path))
+    return Table(path, names, is_parquet)
+
+
+def _mendable(path: Path, action: Callable[[], T]) -> T:
+    """Run a reader; what it cannot read is the person's file, not our fault."""
+    import pyarrow as pa
+
+    try:
+        return action()
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(PATH, str(path), f"not a readable CSV or Parquet table ({reason})") from error
+
+
+def _looks_like_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1" or path.suffix.lower() in (".parquet", ".pq")
+
+
+def _parquet_names(path: Path) -> tuple[str, ...]:
+    import pyarrow.parquet as pq
+
+    return tuple(pq.read_schema(path).names)
+
+
+def _parquet_rows(path: Path) -> int:
+    import pyarrow.parquet as pq
+
+    return int(_mendable(path, lambda: pq.read_metadata(path)).num_rows)
+
+
+def _read_parquet(path: Path, columns: list[str]) -> Any:
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path, columns=columns)
+
+
+def _csv_names(path: Path) -> tuple[str, ...]:
+    with _open_csv(path, None) as reader:
+        return tuple(reader.schema.names)
+
+
+def _csv_rows(path: Path, column: str) -> int:
+    def count() -> int:
+        with _open_csv(path, [column]) as reader:
+            return sum(batch.num_rows for batch in reader)
+
+    return _mendable(path, count)
+
+
+def _read_csv(path: Path, columns: list[str]) -> Any:
+    with _open_csv(path, columns) as reader:
+        return reader.read_all()
+
+
+def _open_csv(path: Path, columns: list[str] | None) -> Any:
+    """Stream a CSV file; a cell may hold line breaks, and an empty cell is an empty text."""
+    import pyarrow as pa
+    from pyarrow import csv
+
+    convert = csv.ConvertOptions(
+        include_columns=columns,
+        column_types={name: pa.string() for name in columns or []},
+        strings_can_be_null=False,
+    )
+    return csv.open_csv(
+        path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert
+    )

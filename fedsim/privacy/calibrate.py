@@ -1,0 +1,143 @@
+"""The smallest noise a silo may add: invert `cost.epsilon` in the noise multiplier.
+
+A silo's number depends on its own budget alone, not on the others in the call: the same silo gets the
+same noise by itself in its daemon and among a thousand in a simulation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedsim.privacy import cost, gaussian
+from fedsim.protocol.errors import InputError, Refused
+from fedsim.protocol.plan import Census
+
+_TOLERANCE = 1e-3  # of epsilon, relative below 1
+_MARGIN = 1e-9  # keeps the last bits of a closed form on the safe side
+_MAX_EVALUATIONS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one silo allows.
+
+    Args:
+        n: its number of records.
+        epsilon: > 0; infinity for no limit.
+        delta: in (0, 1).
+    """
+
+    n: int
+    epsilon: float
+    delta: float
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise InputError("budget.n", self.n, "a silo has at least one record")
+        if not self.epsilon > 0:
+            raise InputError("budget.epsilon", self.epsilon, "must be > 0")
+        if not 0 < self.delta < 1:
+            raise InputError("budget.delta", self.delta, "must be in (0, 1)")
+
+
+def noise_multipliers(census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
+    """Return the smallest z per budget at which `cost.epsilon(census, n, z, delta) <= epsilon`.
+
+    The cost lands in [epsilon - 1e-3 min(1, epsilon), epsilon] and never above. A silo that takes part in
+    nothing, or that sets no limit, gets 0.
+
+    Args:
+        census: distinct releases with their counts, the same for every budget.
+        budgets: one a silo, any length.
+        limit: the largest noise multiplier that a silo adds.
+
+    Raises:
+        Refused: a plan costs more than its budget even at `limit`; the text names both numbers.
+    """
+    compositions = {n: cost.compose(census, n) for n in {budget.n for budget in budgets}}
+    found: dict[Budget, float] = {}
+    closed = [budget for budget in set(budgets) if not compositions[budget.n].sampled]
+    found.update(_closed_form(closed, compositions))
+    for budget in budgets:
+        if budget not in found:
+            found[budget] = _searched(compositions[budget.n], budget)
+        if found[budget] > limit:
+            found[budget] = _at_limit(compositions[budget.n], budget, limit)
+    return [found[budget] for budget in budgets]
+
+
+def _closed_form(budgets: Sequence[Budget], compositions: dict[int, cost.Composition]) -> dict[Budget, float]:
+    """z = weight / mu(epsilon, delta), all silos at once."""
+    epsilon = np.array([budget.epsilon for budget in budgets])
+    delta = np.array([budget.delta for budget in budgets])
+    weight = np.array([compositions[budget.n].weight for budget in budgets])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(weight > 0, weight / gaussian.mu(epsilon * (1 - _MARGIN), delta), 0.0)
+        mu = np.where(z > 0, weight / z, 0.0)
+    # An epsilon near the last bits of delta may still be missed.
+    for power in range(_MAX_EVALUATIONS):
+        over = (gaussian.epsilon(mu, delta) > epsilon * (1 - _MARGIN / 2)) & (epsilon < math.inf)
+        if not over.any():
+            break
+        mu = np.where(over, mu * (1 - _MARGIN * 2 ** min(power, 28)), mu)
+        z = np.where(over, weight / mu, z)
+    return dict(zip(budgets, z.tolist(), strict=True))
+
+
+def _searched(composition: cost.Composition, budget: Budget) -> float:
+    """Secant steps on ln cost against ln z, kept inside the bracket that they find."""
+    if budget.epsilon == math.inf:
+        return 0.0
+    guess = _first_guess(composition, float(gaussian.mu(budget.epsilon, budget.delta)))
+    return _secant(lambda z: composition.epsilon(z, budget.delta), guess, budget.epsilon)
+
+
+def _first_guess(composition: cost.Composition, mu: float) -> float:
+    """Guess as if sampling multiplied mu by q: right for many releases of small mu, and never a bound."""
+    sampled = sum(count * (part.q * part.weight) ** 2 for part, count in composition.sampled)
+    return math.sqrt(composition.weight**2 + sampled) / mu
+
+
+def _secant(cost_at: Callable[[float], float], z: float, epsilon: float) -> float:
+    """Find z with epsilon - tolerance <= cost_at(z) <= epsilon; cost_at falls with z.
+
+    If the tolerance is finer than the cost is smooth, the smallest affordable z that was seen.
+    """
+    tolerance = _TOLERANCE * min(1.0, epsilon)
+    target = math.log(epsilon - 0.4 * tolerance)
+    low, high = 0.0, math.inf
+    slope, last = -1.3, None
+    for _ in range(_MAX_EVALUATIONS):
+        spent = cost_at(z)
+        if epsilon - tolerance <= spent <= epsilon:
+            return z
+        low, high = (z, high) if spent > epsilon else (low, z)
+        here = (math.log(z), math.log(max(spent, 1e-300)))
+        if last is not None and here[0] != last[0]:
+            slope = (here[1] - last[1]) / (here[0] - last[0])
+        last = here
+        slope = min(-0.5, max(-8.0, slope))
+        z = _inside(math.exp(here[0] + min(2.0, max(-2.0, (target - here[1]) / slope))), low, high)
+    return high
+
+
+def _inside(z: float, low: float, high: float) -> float:
+    """Return z where it is strictly between low and high, else their geometric middle."""
+    if low < z < high:
+        return z
+    return math.sqrt(max(low, high * 1e-2) * min(high, low * 1e2))
+
+
+def _at_limit(composition: cost.Composition, budget: Budget, limit: float) -> float:
+    """Return `limit` if the plan is affordable there, which a search to a tolerance may just overshoot."""
+    spent = composition.epsilon(limit, budget.delta)
+    if spent <= budget.epsilon:
+        return limit
+    raise Refused(
+        f"plan costs epsilon {spent:.6g} at noise multiplier {limit:.6g}, the largest this silo allows; "
+        f"its budget is {budget.epsilon:.6g}"
+    )

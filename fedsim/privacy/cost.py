@@ -1,0 +1,161 @@
+"""What a plan costs: the one place that states and computes the guarantee.
+
+**Guarantee.** `epsilon(census, n, z, delta)` returns eps such that the transcript of a silo that answers
+the census with base noise multiplier z is (eps, delta)-DP, for any behaviour of the server and of the
+other silos (each release may depend on all earlier ones).
+
+* *Unit and adjacency.* One record; neighbouring data sets replace one record; n is fixed and public.
+* *Sensitivity.* z = sigma / (L2 sensitivity). A clipped mean over K records has sensitivity 2C/K; a
+  Poisson sum over its public divisor q n has 2C/(q n). A release of weight a has mu = a / z.
+* *Full.* Gaussian of mu, exactly; mu^2 adds.
+* *Fresh.* The batches are disjoint, chosen by a secret permutation that is the same in neighbouring data
+  sets. Given the permutation, the record that differs is in one batch at most and meets one Gaussian
+  release, of at most the largest mu; averaging over permutations keeps the bound, since the hockey-stick
+  divergence is jointly convex (parallel composition, P10 of the thesis cards). A census that needs more
+  than n records has no disjoint batches: refused.
+* *Subsample.* K-subset without replacement, q = K/n: h'(eps') = q h(eps; mu) with
+  eps' = ln(1 + q (e^eps - 1)) (`pairs.SubsampledPair`).
+* *Poisson.* (1-q) N(0) + q N(C) against (1-q) N(0) + q N(-C) (`pairs.PoissonPair`).
+* *Mixed.* mu^2 = sum over Full + max over Fresh is one Gaussian pair, composed with the others.
+
+Without sampling the number is the exact Gaussian epsilon, rounded up. With sampling it is an upper bound
+by construction (`loss`), about 1e-4 above the composed pairs' own.
+
+| edge | result |
+|---|---|
+| empty census | 0: nothing leaves |
+| z = 0 | infinity |
+| q = 1 (Subsample or Poisson) | as Full |
+| mu beyond 200 in all | the bound without amplification, which holds for every q |
+
+References: reference notes, sections 5.1 and 8; thesis, Lemma 10 and P10 (composition); Zhu, Dong and
+Wang 2022, Proposition 30 (sampling without replacement); Doroshenko et al., arXiv 2207.04380 (rounding).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from fedsim.privacy import gaussian, loss
+from fedsim.privacy.pairs import GaussianPair, Pair, PoissonPair, SubsampledPair
+from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample
+from fedsim.protocol.errors import Refused
+from fedsim.protocol.plan import Census, Release
+
+# Beyond it epsilon exceeds 20,000 and amplification is worth nothing to anybody.
+_LARGEST_SAMPLED_MU = 200.0
+_SMALLEST_SAMPLED_MU = 1e-50  # below, squares underflow on the grid
+
+
+def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> float:
+    """Return eps at which answering `census` is (eps, delta)-DP under replace-one (module docstring).
+
+    Args:
+        census: distinct releases with their counts; equal entries add up.
+        n: the silo's number of records, >= 1.
+        noise_multiplier: z = sigma / L2 sensitivity of a release of weight 1, >= 0.
+        delta: in (0, 1).
+
+    Raises:
+        Refused: the Fresh batches together hold more than n records.
+    """
+    return compose(census, n).epsilon(noise_multiplier, delta)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Releases of one weight on batches drawn anew with rate q < 1."""
+
+    pair: type[SubsampledPair] | type[PoissonPair]
+    q: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """A census for given n, with equal releases together.
+
+    Args:
+        weight: mu z of the Full and Fresh part, one Gaussian release.
+        sampled: the other releases with their counts.
+    """
+
+    weight: float
+    sampled: tuple[tuple[Sampled, int], ...]
+
+    @property
+    def unamplified_weight(self) -> float:
+        """Return mu z of all releases as if every batch were full: the pair at q = 1 dominates."""
+        return math.sqrt(self.weight**2 + sum(count * part.weight**2 for part, count in self.sampled))
+
+    def epsilon(self, noise_multiplier: float, delta: float) -> float:
+        """`epsilon` of the census."""
+        if not noise_multiplier >= 0:
+            raise ValueError(f"noise_multiplier: {noise_multiplier} is not >= 0")
+        if not 0 < delta < 1:
+            raise ValueError(f"delta: {delta} is not in (0, 1)")
+        everything = self.unamplified_weight
+        if everything == 0:
+            return 0.0
+        mu = everything / noise_multiplier if noise_multiplier > 0 else math.inf
+        if not self.sampled or mu > _LARGEST_SAMPLED_MU or mu < _SMALLEST_SAMPLED_MU:
+            return float(gaussian.epsilon(mu, delta))
+        spent = loss.epsilon(self.pairs(noise_multiplier), delta)
+        if spent == math.inf or gaussian.profile(spent, mu) <= delta:
+            return float(gaussian.epsilon(mu, delta))
+        return spent
+
+    def pairs(self, z: float) -> list[tuple[Pair, int]]:
+        """Return the dominating pairs at noise multiplier z > 0, with their counts."""
+        pairs: list[tuple[Pair, int]] = [
+            (part.pair(part.weight / z, part.q), count) for part, count in self.sampled
+        ]
+        if self.weight > 0:
+            pairs.append((GaussianPair(self.weight / z), 1))
+        return pairs
+
+
+def compose(census: Census, n: int) -> Composition:
+    """Sort the releases of `census` by how they compose for a silo of n records."""
+    if n < 1:
+        raise ValueError(f"n: {n} is not a positive number of records")
+    full, largest_fresh = 0.0, 0.0
+    sampled: Counter[Sampled] = Counter()
+    for release, count in _distinct(census, n):
+        part = _sampled(release, n)
+        if part is not None:
+            sampled[part] += count
+        elif isinstance(release.batch, Fresh):
+            largest_fresh = max(largest_fresh, release.weight)
+        else:
+            full += count * release.weight**2
+    return Composition(math.hypot(math.sqrt(full), largest_fresh), tuple(sampled.items()))
+
+
+def _distinct(census: Census, n: int) -> list[tuple[Release, int]]:
+    """Add up equal entries, drop what releases nothing, and refuse Fresh batches that cannot be disjoint."""
+    counts: Counter[Release] = Counter()
+    for release, count in census:
+        if count < 0 or not 0 <= release.weight < math.inf:
+            raise ValueError(f"census: {count} releases of weight {release.weight}")
+        counts[release] += count
+    fresh = sum(
+        count * release.batch.size(n) for release, count in counts.items() if isinstance(release.batch, Fresh)
+    )
+    if fresh > n:
+        raise Refused(f"plan draws {fresh} fresh records, the silo has {n}")
+    return [(release, count) for release, count in counts.items() if count > 0 and release.weight > 0]
+
+
+def _sampled(release: Release, n: int) -> Sampled | None:
+    """Return the sampler of `release`; None where every record, or each record once, is used."""
+    match release.batch:
+        case Full() | Fresh():
+            return None
+        case Subsample() as batch:
+            size = batch.size(n)
+            return None if size >= n else Sampled(SubsampledPair, size / n, release.weight)
+        case Poisson(fraction=q):
+            return None if q >= 1 else Sampled(PoissonPair, q, release.weight)

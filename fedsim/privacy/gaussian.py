@@ -1,0 +1,93 @@
+"""The Gaussian mechanism, exactly: no composition, no grid over privacy losses.
+
+One release with sensitivity over noise mu has the hockey-stick profile
+
+    h(eps; mu) = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu),
+
+and it is (eps, delta)-DP if and only if h(eps; mu) <= delta. Releases with mu_1, mu_2, ... compose to
+mu^2 = sum mu_i^2, adaptively chosen or not. Everything here takes and returns NumPy arrays of any
+broadcastable shapes, so that a thousand silos cost one call.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import log_ndtr, ndtri
+
+Array = npt.NDArray[np.float64]
+
+_HALVINGS = 64  # a float64 has 53 bits: the last halvings move nothing
+_TINY, _HUGE = 1e-100, 1e100  # squares of what lies between are finite
+
+
+def profile(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Array:
+    """h(eps; mu), the smallest delta at which one Gaussian release of `mu` is (eps, delta)-DP.
+
+    Both tails are taken in logarithms and the difference by `expm1`, which keeps relative accuracy
+    where Phi itself underflows. Valid for either sign of eps.
+
+    Args:
+        epsilon: eps, any sign, any shape.
+        mu: sensitivity / noise standard deviation, >= 0; 0 gives max(0, 1 - e^eps).
+
+    References: reference notes, section 8 (analytic Gaussian profile).
+    """
+    eps, mu = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(mu, float))
+    silent = mu <= 0
+    safe = np.maximum(mu, _TINY)  # the profile grows with mu, so this rounds up
+    upper = log_ndtr(safe / 2 - eps / safe)
+    lower = eps + log_ndtr(-safe / 2 - eps / safe)
+    gap = np.minimum(lower - upper, 0.0)
+    delta = np.exp(upper) * -np.expm1(gap)
+    result: Array = np.where(silent, -np.expm1(np.minimum(eps, 0.0)), delta)
+    return result
+
+
+def epsilon(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Array:
+    """Return the smallest eps >= 0 with h(eps; mu) <= delta, rounded up to where the inequality holds.
+
+    Args:
+        mu: sensitivity / noise standard deviation, >= 0; 0 costs nothing, infinity costs infinity.
+        delta: in (0, 1).
+    """
+    mu, delta = np.broadcast_arrays(np.asarray(mu, float), _checked(delta))
+    unbounded = mu > _HUGE
+    mu = np.where(unbounded, 1.0, mu)
+    # h <= Phi(mu/2 - eps/mu), so that this eps is always enough.
+    high = np.maximum(0.0, mu * (mu / 2 - ndtri(delta)))
+    low = np.zeros_like(high)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        enough = profile(middle, mu) <= delta
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    free = profile(0.0, mu) <= delta
+    return np.where(unbounded, np.inf, np.where(free, 0.0, high))
+
+
+def mu(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Array:
+    """Return the largest mu with h(eps; mu) <= delta, rounded down to where the inequality holds.
+
+    Args:
+        epsilon: eps >= 0; infinity affords any mu.
+        delta: in (0, 1).
+    """
+    eps, delta = np.broadcast_arrays(np.asarray(epsilon, float), _checked(delta))
+    unbounded = np.isinf(eps)
+    eps = np.where(unbounded, 1.0, eps)
+    low = np.zeros_like(eps)
+    high = np.sqrt(2 * eps) + np.abs(ndtri(delta)) + 1.0
+    while np.any(spent := profile(eps, high) <= delta):
+        high = np.where(spent, 2 * high, high)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        affordable = profile(eps, middle) <= delta
+        low, high = np.where(affordable, middle, low), np.where(affordable, high, middle)
+    return np.where(unbounded, np.inf, low)
+
+
+def _checked(delta: npt.ArrayLike) -> Array:
+    values = np.asarray(delta, float)
+    if not np.all((values > 0) & (values < 1)):
+        raise ValueError(f"delta: {values} is not in (0, 1)")
+    return values

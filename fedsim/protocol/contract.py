@@ -1,0 +1,131 @@
+"""The contract: an algorithm is a coroutine (server half) and a message (silo half).
+
+The server half yields a `Round` for every communication round and is sent back the aggregate. The
+silo half never sees a record: it gets noisy means through `ask`, and whatever it computes from them
+and from the broadcast is post-processing. One gate therefore carries the whole privacy claim.
+
+Parameters are one flat vector. Every tensor is (..., d) and algorithms use only arithmetic that
+broadcasts over the leading axes, so that the same lines serve one silo, shape (1, d), and a cohort
+of co-hosted silos, shape (silos, d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, MutableMapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, overload
+
+import numpy as np
+from torch import Tensor
+
+from fedsim.protocol.batch import FULL, Batch
+from fedsim.protocol.plan import QueryShape
+
+
+@dataclass(frozen=True)
+class Query:
+    """A noisy mean of a per-record function that the silo owns.
+
+    The answer is (1/K) sum over the batch of clip(term), plus N(0, sigma^2 I) with
+    sigma = noise_ratio z 2 clip / K, z the silo's base noise multiplier. Shape (silos, d).
+
+    Args:
+        statistic: name of the per-record function, "gradient" (one point) or
+            "gradient_difference" (two points, first minus second); never code.
+        points: where to evaluate it, each (d,) or (silos, d), made of public values.
+        clip: L2 bound on one record's term, a number or (silos, 1), made of public values.
+        batch: which records; every query of one `ask` must name the same batch.
+        noise_ratio: this release's noise relative to the plan's base multiplier.
+    """
+
+    statistic: str
+    points: tuple[Tensor, ...]
+    clip: float | Tensor
+    batch: Batch = FULL
+    noise_ratio: float = 1.0
+
+    @property
+    def shape(self) -> QueryShape:
+        """The part that sets the cost."""
+        return QueryShape(self.statistic, len(self.points), self.noise_ratio)
+
+
+@dataclass(frozen=True)
+class Round:
+    """One communication round.
+
+    Args:
+        broadcast: what every participating silo receives; each tensor (d,).
+        answer: the model that the server would return now, (d,): evaluated, never sent.
+        participants: "resample" draws the participating silos anew, "hold" keeps the last ones.
+    """
+
+    broadcast: Mapping[str, Tensor]
+    answer: Tensor
+    participants: Literal["resample", "hold"] = "resample"
+
+
+@dataclass(frozen=True)
+class Public:
+    """What is public about the federation: names, n_i, weights p_i (summing to 1), noise multipliers z_i."""
+
+    names: tuple[str, ...]
+    sizes: Tensor
+    weights: Tensor
+    noise_multipliers: Tensor
+
+
+class PublicProblem(Protocol):
+    """The public part of the objective F0 + f1: an algorithm takes either `project` and
+    `public_gradient`, or `prox`. Everything acts on the last axis.
+    """
+
+    @property
+    def dimension(self) -> int:
+        """d, the length of the parameter vector."""
+        ...
+
+    def project(self, w: Tensor) -> Tensor:
+        """Euclidean projection on the constraint set; (..., d) to (..., d)."""
+        ...
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        """argmin_y step f1(y) + |y - v|^2 / 2 over the constraint set; (..., d) to (..., d)."""
+        ...
+
+    def public_gradient(self, w: Tensor) -> Tensor:
+        """A subgradient of f1 at w, added after `ask` and never clipped with a record's term."""
+        ...
+
+
+class Asker(Protocol):
+    """Answers queries on one draw of the batch: a tensor (silos, d) for one, a tuple for several."""
+
+    @overload
+    def __call__(self, query: Query, /) -> Tensor: ...
+    @overload
+    def __call__(self, first: Query, second: Query, /, *more: Query) -> tuple[Tensor, ...]: ...
+
+
+ServerHalf = Generator[Round, Mapping[str, Tensor], Tensor]
+Memory = MutableMapping[str, Tensor]
+
+
+class Algorithm(Protocol):
+    """A frozen dataclass of public numbers with two methods."""
+
+    def server(
+        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
+    ) -> ServerHalf:
+        """Yield rounds, receive aggregates {name: (d,)}, return the model (d,)."""
+        ...
+
+    def silo(
+        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        """One round's message, {name: (silos, d)}.
+
+        `memory` is the silo's own state between rounds, {name: (silos, d)}: zeros at first, made
+        only of broadcasts and noisy answers, and kept only when the reply is.
+        """
+        ...

@@ -1,0 +1,133 @@
+"""The dry run: what an algorithm would ask for, found without data.
+
+The coroutine runs twice, against zeros and against random answers (and against two different
+assumptions about the noise). Its queries must not depend on what it is told, since the plan is
+priced before round 0; two different plans are an error that names the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.protocol.contract import Algorithm, Public, PublicProblem, Query, Round
+from fedsim.protocol.errors import Refused
+from fedsim.protocol.limits import Limits
+from fedsim.protocol.memory import CohortMemory
+from fedsim.protocol.plan import Ask, Plan
+from fedsim.protocol.seeds import generator
+
+Answerer = Callable[[Query], Tensor]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The plan, and for each round whether the participating silos are kept from the round before."""
+
+    plan: Plan
+    holds: tuple[bool, ...]
+
+
+def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: int, limits: Limits) -> Trace:
+    """Record the plan of `algorithm` for one silo.
+
+    Raises:
+        Refused: a round differs between the two runs, or passes one of `limits`.
+    """
+    if problem.dimension > limits.max_dimension:
+        raise Refused(f"dimension {problem.dimension} exceeds the silo's limit {limits.max_dimension}")
+    rng = generator(seed, "dry run")
+
+    def zeros(query: Query) -> Tensor:
+        return torch.zeros(1, problem.dimension, dtype=query.points[0].dtype)
+
+    def noise(query: Query) -> Tensor:
+        scale = query.clip / problem.dimension**0.5
+        return torch.as_tensor(rng.standard_normal((1, problem.dimension))).to(query.points[0]) * scale
+
+    quiet = _trace(algorithm, problem, _with_noise(public, 1.0), seed, limits, zeros)
+    loud = _trace(algorithm, problem, _with_noise(public, 7.0), seed, limits, noise)
+    _check_equal(quiet, loud)
+    return quiet
+
+
+def _with_noise(public: Public, multiplier: float) -> Public:
+    return replace(public, noise_multipliers=torch.full_like(public.noise_multipliers, multiplier))
+
+
+def _check_equal(first: Trace, second: Trace) -> None:
+    pairs = zip(first.plan.rounds, second.plan.rounds, strict=False)
+    different = (r for r, (a, b) in enumerate(pairs) if a != b or first.holds[r] != second.holds[r])
+    at = next(different, None)
+    if at is None and len(first.holds) != len(second.holds):
+        at = min(len(first.holds), len(second.holds))
+    if at is not None:
+        raise Refused(f"round {at}: the queries depend on the answers, so the plan cannot be priced")
+
+
+def _trace(
+    algorithm: Algorithm,
+    problem: PublicProblem,
+    public: Public,
+    seed: int,
+    limits: Limits,
+    answer: Answerer,
+) -> Trace:
+    start = problem.project(torch.zeros(problem.dimension, dtype=public.weights.dtype))
+    coroutine = algorithm.server(start, problem, public, server_rng(seed))
+    memory = CohortMemory(1, problem.dimension, start.dtype)
+    rounds: list[tuple[Ask, ...]] = []
+    holds: list[bool] = []
+    step = _advance(coroutine.__next__)
+    while step is not None:
+        if len(rounds) >= limits.max_rounds:
+            raise Refused(f"the plan exceeds the silo's limit of {limits.max_rounds} rounds")
+        recorder = _Recorder(limits, answer)
+        reply = algorithm.silo(problem, step.broadcast, recorder, memory)  # type: ignore[arg-type]
+        rounds.append(tuple(recorder.asks))
+        holds.append(step.participants == "hold")
+        aggregate = {name: value.reshape(-1, value.shape[-1]).mean(0) for name, value in reply.items()}
+        step = _advance(lambda: coroutine.send(aggregate))  # noqa: B023
+    return Trace(Plan(tuple(rounds)), tuple(holds))
+
+
+def server_rng(seed: int) -> np.random.Generator:
+    """The server half's own randomness: public, and the same in the dry run and in the run."""
+    return generator(seed, "server half")
+
+
+def _advance(step: Callable[[], Round]) -> Round | None:
+    try:
+        return step()
+    except StopIteration:
+        return None
+
+
+class _Recorder:
+    """Stands where a silo's `ask` stands, and writes down what it is asked."""
+
+    def __init__(self, limits: Limits, answer: Answerer) -> None:
+        self.asks: list[Ask] = []
+        self._limits, self._answer, self._count = limits, answer, 0
+
+    def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
+        self.asks.append(ask_of(queries))
+        self._count += len(queries)
+        if self._count > self._limits.max_queries_per_round:
+            raise Refused(f"a round exceeds the silo's limit of {self._limits.max_queries_per_round} queries")
+        for query in queries:
+            self._limits.check_shape(query)
+            self._limits.check_clip(query.clip)
+        answers = tuple(self._answer(query) for query in queries)
+        return answers if len(answers) > 1 else answers[0]
+
+
+def ask_of(queries: tuple[Query, ...]) -> Ask:
+    """The cost of answering `queries` together; they share one draw, so they must share one batch."""
+    if not queries or any(query.batch != queries[0].batch for query in queries):
+        raise Refused("the queries of one ask must name one batch")
+    return Ask(queries[0].batch, tuple(query.shape for query in queries))

@@ -1,0 +1,34 @@
+"""A cohort's state between rounds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class CohortMemory(dict[str, Tensor]):
+    """Named tensors (silos, d) that are zero until they are written."""
+
+    def __init__(self, silos: int, dimension: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._silos, self._dimension, self._dtype = silos, dimension, dtype
+
+    def __missing__(self, name: str) -> Tensor:
+        return torch.zeros(self._silos, self._dimension, dtype=self._dtype)
+
+    def select(self, members: list[int]) -> CohortMemory:
+        """A copy of the rows of `members`, to work on until the reply is stored."""
+        part = CohortMemory(len(members), self._dimension, self._dtype)
+        part.update({name: value[members] for name, value in self.items()})
+        return part
+
+    def commit(self, members: list[int], part: CohortMemory) -> None:
+        """Write the rows of `members` back."""
+        for name, value in part.items():
+            whole = self[name].clone()
+            whole[members] = value
+            self[name] = whole
+
+    def fresh(self, silos: int) -> CohortMemory:
+        """An empty memory for so many silos."""
+        return CohortMemory(silos, self._dimension, self._dtype)

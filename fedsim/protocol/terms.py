@@ -1,0 +1,54 @@
+"""What a silo says in public about a run: before it, and after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one silo brings to an admission.
+
+    Args:
+        name: the silo.
+        n: its number of records.
+        epsilon: its budget; infinity with mechanism `none`, where nothing is guaranteed.
+        delta: its delta.
+        rounds: the rounds it takes part in, ascending; others are refused.
+    """
+
+    name: str
+    n: int
+    epsilon: float
+    delta: float
+    rounds: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A silo's answer to a plan that it accepts.
+
+    Its whole transcript is (epsilon_guaranteed, delta)-DP with respect to replacing one of its n
+    records (thesis Definition 139), whatever the server and the other silos do; see
+    `fedsim.privacy.cost` for the arithmetic.
+    """
+
+    terms: Terms
+    noise_multiplier: float
+    epsilon_guaranteed: float
+    releases: int
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One silo's account of a run.
+
+    `epsilon_spent` prices the rounds paid for; it is a guarantee only if participation did not depend
+    on answers. `digests` are the broadcasts that `rounds` were paid for, as hexadecimal SHA-256.
+    """
+
+    admitted: Admitted
+    epsilon_spent: float
+    rounds: list[int]
+    digests: list[str]

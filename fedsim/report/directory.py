@@ -1,0 +1,93 @@
+"""The run directory: written beside its place and moved there whole, so that it is never half there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from safetensors.torch import save_file
+
+from fedsim.protocol.errors import InputError
+from fedsim.report.figure import draw
+from fedsim.report.summary import summarise
+from fedsim.scenario.outcome import Measurement, Outcome
+
+
+def check_free(directory: Path) -> None:
+    """Before any work is done: the directory can be made, and holds nothing yet.
+
+    Raises:
+        InputError: it holds another run, or cannot be made.
+    """
+    if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
+        raise InputError("--out", str(directory), "holds another run or other files; name a new directory")
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory.parent).close()
+    except OSError as error:
+        raise InputError("--out", str(directory), f"cannot be written ({error.strerror})") from None
+
+
+def write(outcome: Outcome, directory: Path) -> list[str]:
+    """Write everything that there is to know about a run; returns the names of the files."""
+    draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        _fill(outcome, draft)
+        draft.chmod(0o755)
+        draft.replace(directory)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    return sorted(file.name for file in directory.iterdir())
+
+
+def _fill(outcome: Outcome, folder: Path) -> None:
+    tree = outcome.resolved.scenario.model_dump(mode="json", exclude_none=True)
+    (folder / "scenario.yaml").write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    summary = json.dumps(summarise(outcome), indent=2, allow_nan=False)
+    (folder / "summary.json").write_text(summary + "\n", encoding="utf-8")
+    pq.write_table(metrics_table(outcome), folder / "metrics.parquet")
+    pq.write_table(ledger_table(outcome), folder / "ledger.parquet")
+    save_file(_models(outcome), folder / "model.safetensors")
+    draw(outcome, folder / "metrics.png")
+
+
+def metrics_table(outcome: Outcome) -> pa.Table:
+    """One row per evaluation: trial, variant, round, test_error, test_loss, participants, seconds."""
+    columns = zip(*outcome.results.measurements, strict=True) if outcome.results.measurements else [()] * 7
+    return pa.table(dict(zip(Measurement._fields, map(list, columns), strict=True)))
+
+
+def ledger_table(outcome: Outcome) -> pa.Table:
+    """One row per trial, silo and round paid for: what was asked, and how many noisy answers it cost."""
+    rows: dict[str, list[object]] = {
+        "trial": [],
+        "silo": [],
+        "round": [],
+        "releases": [],
+        "broadcast_sha256": [],
+    }
+    plan = outcome.resolved.trace.plan
+    releases = [plan.num_queries([r]) for r in range(len(plan.rounds))]
+    for number, trial in sorted(outcome.results.trials.items()):
+        for statement in trial.statements:
+            rows["trial"] += [number] * len(statement.rounds)
+            rows["silo"] += [statement.admitted.terms.name] * len(statement.rounds)
+            rows["round"] += statement.rounds
+            rows["releases"] += [releases[r] for r in statement.rounds]
+            rows["broadcast_sha256"] += statement.digests
+    return pa.table(rows)
+
+
+def _models(outcome: Outcome) -> dict[str, object]:
+    """The final parameters of each finished trial and variant, flat (d,)."""
+    return {
+        f"trial-{number}.{variant}": model.contiguous()
+        for number, trial in sorted(outcome.results.trials.items())
+        for variant, model in trial.models.items()
+    }

@@ -1,0 +1,76 @@
+"""A process's silos: their records, and a gate for each variant of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from fedsim.data.federation import SiloSplit
+from fedsim.protocol.terms import Admitted, Statement, Terms
+from fedsim.scenario.outcome import Variant
+from fedsim.scenario.resolve import LIMITS, Resolved
+from silos.entropy import SeededEntropy
+from silos.gate import Gate, hold
+
+
+class SiloHost:
+    """Co-hosted silos of one trial; `members` are positions among them."""
+
+    def __init__(self, resolved: Resolved, trial: int, silos: Sequence[SiloSplit]) -> None:
+        self._resolved, self._trial = resolved, trial
+        self._names = [silo.name for silo in silos]
+        pairs = [(silo.train_features, silo.train_target) for silo in silos]
+        self._records = hold(pairs, resolved.problem, resolved.dtype)
+        self._gates: dict[Variant, Gate] = {}
+
+    def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
+        """Admission: every silo prices the plan for its own rounds.
+
+        Raises:
+            Refused: a silo does not accept the plan.
+        """
+        private = variant == "private"
+        self._gates[variant] = Gate(
+            self._records,
+            self._resolved.problem,
+            self._resolved.algorithm,
+            self._resolved.trace.plan,
+            terms(self._resolved, self._names, rounds, private),
+            "gaussian" if private else "none",
+            SeededEntropy(self._resolved.scenario.seed, self._trial, self._names),
+            LIMITS,
+            self._resolved.dtype,
+        )
+        return self._gates[variant].admitted
+
+    def answer(
+        self,
+        variant: Variant,
+        round_index: int,
+        broadcast: Mapping[str, Tensor],
+        members: Sequence[int] | None,
+    ) -> dict[str, Tensor]:
+        """The members' messages, {name: (members, d)}."""
+        return self._gates[variant].answer(round_index, broadcast, members)
+
+    def statements(self, variant: Variant) -> list[Statement]:
+        """Each silo's account of the run."""
+        return self._gates[variant].statements()
+
+
+def terms(
+    resolved: Resolved, names: Sequence[str], rounds: Sequence[Sequence[int]], private: bool
+) -> list[Terms]:
+    """What the named silos bring to an admission; `rounds` are theirs, in the same order."""
+    position = {name: i for i, name in enumerate(resolved.names)}
+    return [
+        Terms(
+            name,
+            resolved.sizes[position[name]],
+            resolved.epsilons[position[name]] if private else float("inf"),
+            resolved.deltas[position[name]],
+            own,
+        )
+        for name, own in zip(names, rounds, strict=True)
+    ]

@@ -1,0 +1,22 @@
+"""What a run would cost each silo, without records and without Ray."""
+
+from __future__ import annotations
+
+from fedsim.protocol.terms import Admitted
+from fedsim.runtime.host import terms
+from fedsim.scenario.resolve import LIMITS, Resolved
+from server.participation import rounds_of_silos, schedule
+from silos.admission import admit
+
+
+def preview(resolved: Resolved) -> list[Admitted]:
+    """Admission of every silo, in canonical order, for the first trial's participation.
+
+    Raises:
+        Refused: a silo cannot afford the plan.
+    """
+    trace, scenario = resolved.trace, resolved.scenario
+    rounds = schedule(len(resolved.names), resolved.active, trace.holds, scenario.seed, trial=0)
+    own = rounds_of_silos(rounds, len(resolved.names))
+    private = scenario.privacy.mechanism == "gaussian"
+    return admit(trace.plan, terms(resolved, resolved.names, own, private), LIMITS)

@@ -1,0 +1,134 @@
+"""One trial: data, silos, server loop and evaluation, whatever process the silos live in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedsim.data.federation import Federation, SiloSplit, load
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.protocol.terms import Admitted, Statement
+from fedsim.runtime.host import SiloHost
+from fedsim.scenario.outcome import Measurement, TrialResult, Variant, variants
+from fedsim.scenario.resolve import Resolved
+from server.loop import run
+from server.participation import Schedule, rounds_of_silos, schedule
+
+
+class Hosts(Protocol):
+    """All silos of a trial, in one process or several; members are positions in canonical order."""
+
+    def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
+        """Admission of every silo, in canonical order."""
+        ...
+
+    def answer(
+        self, variant: Variant, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
+    ) -> Mapping[str, Tensor]:
+        """The members' messages."""
+        ...
+
+    def statements(self, variant: Variant) -> list[Statement]:
+        """Each silo's account, in canonical order."""
+        ...
+
+
+class _Link:
+    """The server loop's way to one variant's gates."""
+
+    def __init__(self, hosts: Hosts, variant: Variant) -> None:
+        self._hosts, self._variant = hosts, variant
+
+    def answer(
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
+    ) -> Mapping[str, Tensor]:
+        return self._hosts.answer(self._variant, round_index, broadcast, members)
+
+
+class Evaluator:
+    """Error and loss on the pooled test records; simulation only, since no silo releases them."""
+
+    def __init__(self, problem: GeneralisedLinear, silos: Sequence[SiloSplit], dtype: torch.dtype) -> None:
+        self._problem = problem
+        self._features = torch.cat([torch.as_tensor(silo.test_features) for silo in silos]).to(dtype)
+        self._target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)
+        if not len(self._target):
+            raise ValueError("no test records")
+
+    def __call__(self, w: Tensor) -> tuple[float, float]:
+        """(error, mean loss) of the parameters w, (d,)."""
+        scores = self._problem.scores(self._features, w)
+        loss = self._problem.losses(scores, self._target).mean()
+        return float(self._problem.error(scores, self._target)), float(loss)
+
+
+class Trial:
+    """One trial's run, advanced event by event."""
+
+    def __init__(self, resolved: Resolved, trial: int, hosts: Hosts, evaluate: Evaluator) -> None:
+        self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
+        self._models: dict[Variant, Tensor] = {}
+        self._events = self._run()
+        self.finished = False
+
+    def advance(self, seconds: float) -> list[Measurement]:
+        """Work for about so many seconds; sets `finished` at the end."""
+        until = time.perf_counter() + seconds
+        measured = []
+        while not self.finished and time.perf_counter() < until:
+            event = next(self._events, None)
+            if event is None:
+                self.finished = True
+            else:
+                measured.append(event)
+        return measured
+
+    def result(self) -> TrialResult:
+        """The finished trial."""
+        main = variants(self._resolved)[0]
+        return TrialResult(self._trial, self._models, self._hosts.statements(main))
+
+    def _run(self) -> Iterator[Measurement]:
+        scenario, holds = self._resolved.scenario, self._resolved.trace.holds
+        rounds = schedule(len(self._resolved.names), self._resolved.active, holds, scenario.seed, self._trial)
+        for variant in variants(self._resolved):
+            yield from self._variant(variant, rounds)
+
+    def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
+        resolved = self._resolved
+        admitted = self._hosts.open(variant, rounds_of_silos(rounds, len(resolved.names)))
+        public = resolved.public([silo.noise_multiplier for silo in admitted])
+        link = _Link(self._hosts, variant)
+        start = time.perf_counter()
+        every, last = resolved.scenario.report.evaluate_every, len(rounds)
+        for progress in run(
+            resolved.algorithm, resolved.problem, public, resolved.scenario.seed, link, rounds
+        ):
+            self._models[variant] = progress.answer
+            if progress.rounds % every == 0 or progress.rounds == last:
+                error, loss = self._evaluate(progress.answer)
+                elapsed = time.perf_counter() - start
+                yield Measurement(
+                    self._trial, variant, progress.rounds, error, loss, progress.participants, elapsed
+                )
+
+
+def read(resolved: Resolved, trial: int, only: Sequence[str] | None = None) -> Federation:
+    """The trial's records, of all silos or `only` some.
+
+    Raises:
+        InputError: the data cannot be read or divided as asked.
+    """
+    scenario = resolved.scenario
+    return load(scenario.data, scenario.partition, scenario.seed, trial, only=only)
+
+
+def in_one_process(resolved: Resolved, trial: int) -> Trial:
+    """A trial whose silos all live in this process, as one cohort."""
+    federation = read(resolved, trial)
+    evaluate = Evaluator(resolved.problem, federation.silos, resolved.dtype)
+    return Trial(resolved, trial, SiloHost(resolved, trial, federation.silos), evaluate)

@@ -1,0 +1,96 @@
+"""The `algorithm` section: one model per algorithm, made from the fields of its dataclass."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_type_hints
+
+from pydantic import BeforeValidator, Field, create_model
+
+from fedsim.algorithms.registry import algorithms
+from fedsim.protocol import batch
+from fedsim.protocol.contract import Algorithm
+from fedsim.scenario.section import Section
+
+Fraction = Annotated[float, Field(gt=0, le=1, description="share of the silo's records in a batch")]
+
+
+class _Full(Section):
+    """Every record, every time."""
+
+    sampler: Literal["full"] = "full"
+
+
+class _Subsample(Section):
+    """A uniform subset without replacement, drawn anew each time."""
+
+    sampler: Literal["subsample"]
+    fraction: Fraction
+
+
+class _Poisson(Section):
+    """Each record on its own with the same probability."""
+
+    sampler: Literal["poisson"]
+    fraction: Fraction
+
+
+class _Fresh(Section):
+    """Disjoint batches: no record is used twice."""
+
+    sampler: Literal["fresh"]
+    fraction: Fraction
+
+
+def _named(value: Any) -> Any:
+    return {"sampler": value} if isinstance(value, str) else value
+
+
+_AnyBatch = _Full | _Subsample | _Poisson | _Fresh
+_BatchConfig = Annotated[_AnyBatch, Field(discriminator="sampler"), BeforeValidator(_named)]
+_BATCHES = {"subsample": batch.Subsample, "poisson": batch.Poisson, "fresh": batch.Fresh}
+
+
+def samplers() -> dict[str, str]:
+    """{name: one-line doc} of the samplers."""
+    return {kind.model_fields["sampler"].annotation.__args__[0]: kind.__doc__ for kind in get_args(_AnyBatch)}
+
+
+class AlgorithmSection(Section):
+    """An algorithm's public numbers."""
+
+    name: str
+
+    def build(self) -> Algorithm:
+        """The algorithm itself."""
+        values = {key: getattr(self, key) for key in type(self).model_fields if key != "name"}
+        if isinstance(chosen := values.get("batch"), _AnyBatch):
+            values["batch"] = _batch(chosen)
+        return algorithms()[self.name](**values)
+
+
+def _batch(chosen: _AnyBatch) -> batch.Batch:
+    return batch.FULL if isinstance(chosen, _Full) else _BATCHES[chosen.sampler](chosen.fraction)
+
+
+def _section(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
+    hints = get_type_hints(kind, include_extras=True)
+    members: dict[str, Any] = {"name": (Literal[name], Field(description="the algorithm"))}
+    for field in fields(kind):  # type: ignore[arg-type]
+        members[field.name] = _member(hints[field.name], field.default)
+    return create_model(name, __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
+
+
+def _member(hint: Any, default: Any) -> tuple[Any, Any]:
+    if get_args(hint)[:1] == (batch.Batch,):
+        info = get_args(hint)[1]
+        return Annotated[_BatchConfig, Field(description=info.description)], _Full()
+    return hint, ... if default is MISSING else default
+
+
+SECTIONS = {name: _section(name, kind) for name, kind in algorithms().items()}
+
+if TYPE_CHECKING:
+    AlgorithmConfig = AlgorithmSection
+else:
+    AlgorithmConfig = Annotated[Union[tuple(SECTIONS.values())], Field(discriminator="name")]  # noqa: UP007

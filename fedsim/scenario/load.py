@@ -1,0 +1,159 @@
+"""Read a scenario file: YAML, overrides, validation, and errors that a person can act on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from fedsim.protocol.errors import InputError
+from fedsim.scenario.model import Scenario
+
+
+def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
+    """The scenario in `path`, with `path.to.field=value` overrides applied.
+
+    Relative file names in the `data` section are relative to the scenario file.
+
+    Raises:
+        InputError: the file cannot be read, or a field is wrong; only the first wrong field is named.
+    """
+    tree = _read(path)
+    for override in overrides:
+        _set(tree, override)
+    _anchor(tree, path.resolve().parent)
+    return parse(tree)
+
+
+def parse(tree: Any) -> Scenario:
+    """Validate a scenario given as plain mappings."""
+    try:
+        return Scenario.model_validate(tree)
+    except ValidationError as error:
+        raise _input_error(error.errors(include_url=False)) from None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise InputError("scenario", str(path), f"cannot be read ({reason})") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise InputError("scenario", str(path), f"{where}not valid YAML") from None
+    if not isinstance(tree, dict):
+        raise InputError("scenario", str(path), "must hold a mapping of sections such as `data:`")
+    return tree
+
+
+def _set(tree: dict[str, Any], override: str) -> None:
+    path, equals, text = override.partition("=")
+    if not equals or not path:
+        raise InputError("--set", override, "must look like path.to.field=value")
+    *parents, last = path.split(".")
+    for key in parents:
+        branch = tree.get(key)
+        # `participation: all` is short for a mapping with that name.
+        tree[key] = (
+            {"name": branch} if isinstance(branch, str) else branch if isinstance(branch, dict) else {}
+        )
+        tree = tree[key]
+    try:
+        tree[last] = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InputError(f"--set {path}", text, "is not a YAML value") from None
+
+
+def _anchor(tree: dict[str, Any], folder: Path) -> None:
+    data = tree.get("data")
+    for key in ("path", "schema"):
+        if isinstance(data, dict) and isinstance(data.get(key), str):
+            data[key] = str(folder / data[key])
+
+
+def _input_error(errors: Sequence[ErrorDetails]) -> InputError:
+    """The first error, as one line; of a union's branches the one that got furthest is the relevant one."""
+    error = min(errors, key=_irrelevance)
+    field, model = _locate(error["loc"])
+    if error["type"] == "extra_forbidden":
+        return InputError(field, error["input"], _unknown_key(str(error["loc"][-1]), model))
+    if error["type"] == "missing":
+        return InputError(field, None, "is required")
+    if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        key = str(error.get("ctx", {}).get("discriminator", "'name'")).strip("'")
+        return InputError(f"{field}.{key}", _tag(error["input"]), _known_tags(error))
+    return InputError(field, error["input"], error["msg"][:1].lower() + error["msg"][1:])
+
+
+def _irrelevance(error: ErrorDetails) -> int:
+    """Unknown keys first, then wrong values; a wrong type may only mean another branch of a union."""
+    if error["type"] == "extra_forbidden":
+        return 0
+    return 2 if error["type"].endswith("_type") or error["type"] in ("literal_error", "float_parsing") else 1
+
+
+def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
+    known = [info.alias or name for name, info in model.model_fields.items()] if model else []
+    close = get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+    return f"unknown key; {hint}"
+
+
+def _tag(value: Any) -> Any:
+    return value.get("name", value.get("sampler")) if isinstance(value, dict) else value
+
+
+def _known_tags(error: ErrorDetails) -> str:
+    context = error.get("ctx", {})
+    expected = str(context.get("expected_tags", "")).replace("'", "")
+    tag = str(context.get("tag", ""))
+    close = get_close_matches(tag, expected.split(", "), n=1, cutoff=0.5)
+    return f"must be one of {expected}" + (f"; did you mean {close[0]!r}?" if close else "")
+
+
+def _locate(loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel] | None]:
+    """The dotted path without union tags, and the model that holds the last key."""
+    path = ["scenario"]
+    holder: type[BaseModel] | None = Scenario
+    options: list[Any] = [Scenario]
+    for part in loc:
+        models = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+        tagged = [model for model in models if _literal(model) == part]
+        if tagged and len(models) > 1:
+            options = tagged
+            holder = tagged[0]
+        elif not _BRANCH.match(str(part)):
+            holder = models[0] if len(models) == 1 else None
+            info = (holder.model_fields.get(str(part)) or _by_alias(holder, part)) if holder else None
+            path.append(str(part))
+            options = _members(info.annotation) if info else []
+    return ".".join(path), holder
+
+
+_BRANCH = re.compile(r"constrained-|(tuple|dict|list|literal|function-\w+)\[|(float|int|str|bool)$")
+"""What pydantic calls a branch of a plain union in an error's location."""
+
+
+def _by_alias(model: type[BaseModel], part: int | str) -> Any:
+    return next((info for info in model.model_fields.values() if info.alias == part), None)
+
+
+def _literal(model: type[BaseModel]) -> str | None:
+    for key in ("name", "sampler", "kind"):
+        if key in model.model_fields:
+            args = get_args(model.model_fields[key].annotation)
+            return str(args[0]) if args else None
+    return None
+
+
+def _members(annotation: Any) -> list[Any]:
+    args = get_args(annotation)
+    return [member for arg in args for member in _members(arg)] if args else [annotation]

@@ -1,0 +1,69 @@
+"""What a run produces, on every runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+
+from fedsim.protocol.terms import Statement
+from fedsim.scenario.resolve import Resolved
+
+Variant = Literal["private", "nonprivate"]
+
+
+class Measurement(NamedTuple):
+    """The model after `round` rounds, on the pooled test records of all silos."""
+
+    trial: int
+    variant: Variant
+    round: int
+    test_error: float
+    test_loss: float
+    participants: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """One finished trial: its final model per variant, and what each silo states about the run."""
+
+    trial: int
+    models: dict[Variant, Tensor]
+    statements: list[Statement]
+
+
+@dataclass
+class Results:
+    """Filled as a run goes on, so that an interrupted run loses nothing that was measured."""
+
+    measurements: list[Measurement] = field(default_factory=list)
+    trials: dict[int, TrialResult] = field(default_factory=dict)
+
+
+Observer = Callable[[Measurement], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run and how it ended."""
+
+    resolved: Resolved
+    results: Results
+    wall_seconds: float
+    interrupted: bool = False
+
+    @property
+    def main(self) -> Variant:
+        """The variant that the scenario asked for."""
+        return variants(self.resolved)[0]
+
+
+def variants(resolved: Resolved) -> list[Variant]:
+    """The run itself, and its non-private twin where asked for."""
+    scenario = resolved.scenario
+    if scenario.privacy.mechanism == "none":
+        return ["nonprivate"]
+    return ["private", "nonprivate"] if scenario.report.nonprivate_twin else ["private"]

@@ -1,0 +1,21 @@
+"""Averages silos' messages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+
+def weighted_mean(messages: Mapping[str, Tensor], weights: Tensor) -> dict[str, Tensor]:
+    """sum_i p_i m_i / sum_i p_i over the rows, in their canonical order.
+
+    Args:
+        messages: {name: (silos, d)}.
+        weights: p_i of the same silos, (silos,).
+
+    Returns:
+        {name: (d,)}.
+    """
+    share = weights / weights.sum()
+    return {name: share.to(rows.dtype) @ rows for name, rows in messages.items()}

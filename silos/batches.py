@@ -1,0 +1,117 @@
+"""Which records a silo uses in an ask: drawn by the silo, secret, and addressed by the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample
+from fedsim.protocol.errors import Refused
+from fedsim.protocol.plan import Plan
+from silos.entropy import Purpose, SeededEntropy
+from silos.records import Block, Records
+
+Position = tuple[int, int]
+"""A place in the plan: (round, ask within the round)."""
+
+
+class Batches:
+    """Draws a cohort's batches.
+
+    Fresh batches come from one secret permutation a silo, cut at bounds that follow from the plan
+    alone (never from a cursor), so that an answer given again uses the same records and no record
+    can be reached twice.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        plan: Plan,
+        rounds: Sequence[Iterable[int]],
+        names: Sequence[str],
+        entropy: SeededEntropy,
+    ) -> None:
+        self._records, self._entropy = records, entropy
+        fresh = _fresh_asks(plan)
+        self._bounds = [
+            _bounds(fresh, own, n, name) if fresh else {}
+            for own, n, name in zip(rounds, records.sizes, names, strict=True)
+        ]
+        self._order = {
+            m: entropy.stream(m, 0, Purpose.PERMUTATION).permutation(records.sizes[m])
+            for m, bounds in enumerate(self._bounds)
+            if bounds
+        }
+
+    def round(self, members: Sequence[int], round_index: int) -> RoundBatches:
+        """The batches of one round."""
+        return RoundBatches(self, members, round_index)
+
+    def _fresh(self, member: int, position: Position) -> np.ndarray:
+        start, stop = self._bounds[member][position]
+        return self._order[member][start:stop]
+
+
+class RoundBatches:
+    """A round's draws, in the order of its asks."""
+
+    def __init__(self, batches: Batches, members: Sequence[int], round_index: int) -> None:
+        self._all, self._members, self._round = batches, members, round_index
+        self._streams: list[np.random.Generator] | None = None
+        self._ask = -1
+
+    def next(self, batch: Batch) -> tuple[list[Block], np.ndarray]:
+        """The next ask's records and, per member, the public number that their sum is divided by."""
+        self._ask += 1
+        records = self._all._records
+        sizes = [records.sizes[member] for member in self._members]
+        divisors = np.array([batch.size(n) for n in sizes], dtype=np.float64)
+        if isinstance(batch, Full):
+            return records.full(self._members), divisors
+        if isinstance(batch, Fresh):
+            position = (self._round, self._ask)
+            chosen = [self._all._fresh(member, position) for member in self._members]
+        else:
+            chosen = [_draw(s, batch, n) for s, n in zip(self._open(), sizes, strict=True)]
+        return records.batch(self._members, chosen), divisors
+
+    def _open(self) -> list[np.random.Generator]:
+        if self._streams is None:
+            entropy = self._all._entropy
+            self._streams = [entropy.stream(m, self._round, Purpose.BATCH) for m in self._members]
+        return self._streams
+
+
+def _draw(stream: np.random.Generator, batch: Subsample | Poisson, n: int) -> np.ndarray:
+    if isinstance(batch, Poisson):
+        return np.flatnonzero(stream.random(n) < batch.fraction)
+    size = batch.size(n)
+    return stream.integers(n, size=1) if size == 1 else stream.choice(n, size, replace=False, shuffle=False)
+
+
+def _fresh_asks(plan: Plan) -> dict[int, list[tuple[int, Fresh]]]:
+    """The asks with fresh batches, by round: [(ask, batch)]."""
+    found = {
+        r: [(a, ask.batch) for a, ask in enumerate(asks) if isinstance(ask.batch, Fresh)]
+        for r, asks in enumerate(plan.rounds)
+    }
+    return {r: asks for r, asks in found.items() if asks}
+
+
+def _bounds(
+    fresh: dict[int, list[tuple[int, Fresh]]], rounds: Iterable[int], n: int, name: str
+) -> dict[Position, tuple[int, int]]:
+    """Where each fresh batch of the silo's own rounds begins and ends in its permutation."""
+    bounds: dict[Position, tuple[int, int]] = {}
+    start = 0
+    for r in rounds:
+        for a, batch in fresh.get(r, ()):
+            bounds[r, a] = start, start + batch.size(n)
+            start += batch.size(n)
+    if start > n:
+        raise Refused(
+            f"silo {name!r}: the plan's fresh batches need {start} records, the silo has {n} "
+            "(lower num_rounds or batch.fraction)"
+        )
+    return bounds

@@ -1,0 +1,136 @@
+"""The records of co-hosted silos, laid out so that one tensor operation serves many silos.
+
+Silos of similar size share a block, padded with zero rows: the gradient of a generalised linear
+model at a zero feature vector is zero, so padding adds nothing to a sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.problems.glm import GeneralisedLinear
+
+MAX_NORM = 1e12
+"""A record longer than this counts as the zero vector. Far below float32's range, so that clip / norm
+never becomes a subnormal number, whose rounding would let a clipped term exceed its bound."""
+
+_MAX_PADDING = 1.25
+
+
+@dataclass(frozen=True)
+class Block:
+    """Records of `members` (positions in the cohort), each padded to the same number of rows.
+
+    Args:
+        features: (silos, rows, features).
+        target: (silos, rows).
+        inverse_norm: 1 / |x| per row, 0 for a zero row; (silos, rows).
+        mask: 1 for a row that counts, 0 for padding; None where padding rows are zero vectors.
+    """
+
+    members: list[int]
+    features: Tensor
+    target: Tensor
+    inverse_norm: Tensor
+    mask: Tensor | None = None
+
+
+class Records:
+    """All records of a cohort of silos. Only the gate's modules may import this one."""
+
+    def __init__(
+        self,
+        silos: Sequence[tuple[np.ndarray, np.ndarray]],
+        problem: GeneralisedLinear,
+        dtype: torch.dtype,
+    ) -> None:
+        self.sizes = [len(target) for _, target in silos]
+        self._blocks = [_block(silos, group, problem, dtype) for group in _groups(self.sizes)]
+        self._home = {m: (b, i) for b, block in enumerate(self._blocks) for i, m in enumerate(block.members)}
+
+    def full(self, members: Sequence[int]) -> list[Block]:
+        """Every record of the members."""
+        if len(members) == len(self.sizes):
+            return self._blocks
+        return [self._rows(block, members) for block, members in self._by_block(members)]
+
+    def batch(self, members: Sequence[int], indices: Sequence[np.ndarray]) -> list[Block]:
+        """The records of each member at its own `indices` (numbers below its n, ragged)."""
+        chosen = dict(zip(members, indices, strict=True))
+        return [_gather(block, part, chosen, self._home) for block, part in self._by_block(members)]
+
+    def _by_block(self, members: Sequence[int]) -> list[tuple[Block, list[int]]]:
+        parts: dict[int, list[int]] = {}
+        for member in members:
+            parts.setdefault(self._home[member][0], []).append(member)
+        return [(self._blocks[b], part) for b, part in sorted(parts.items())]
+
+    def _rows(self, block: Block, members: list[int]) -> Block:
+        if members == block.members:
+            return block
+        rows = torch.tensor([self._home[member][1] for member in members])
+        return Block(members, block.features[rows], block.target[rows], block.inverse_norm[rows])
+
+
+def _groups(sizes: Sequence[int]) -> list[list[int]]:
+    """Positions grouped by similar size, so that padding costs at most a quarter."""
+    groups: list[list[int]] = []
+    smallest = 0
+    for member in sorted(range(len(sizes)), key=lambda m: (sizes[m], m)):
+        if not groups or sizes[member] > _MAX_PADDING * smallest:
+            groups.append([])
+            smallest = sizes[member]
+        groups[-1].append(member)
+    return [sorted(group) for group in groups]
+
+
+def _block(
+    silos: Sequence[tuple[np.ndarray, np.ndarray]],
+    group: list[int],
+    problem: GeneralisedLinear,
+    dtype: torch.dtype,
+) -> Block:
+    rows = max(len(silos[member][1]) for member in group)
+    features = torch.zeros(len(group), rows, problem.num_features, dtype=dtype)
+    target = torch.zeros(len(group), rows, dtype=dtype)
+    for i, member in enumerate(group):
+        x, y = silos[member]
+        features[i, : len(y)] = torch.as_tensor(x)
+        target[i, : len(y)] = torch.as_tensor(y)
+    return _sanitised(Block(group, features, target, target), problem)
+
+
+def _sanitised(block: Block, problem: GeneralisedLinear) -> Block:
+    """Records whose term could not be finite count as zero vectors from the start."""
+    norm = block.features.norm(dim=-1)
+    usable = (norm <= MAX_NORM) & problem.accepts(block.target) & (block.target.abs() <= MAX_NORM)
+    features = torch.where(usable.unsqueeze(-1), block.features, 0.0)
+    inverse = torch.where(usable & (norm > 0), 1 / norm, 0.0)
+    return replace(
+        block, features=features, target=torch.where(usable, block.target, 0.0), inverse_norm=inverse
+    )
+
+
+def _gather(
+    block: Block, members: list[int], chosen: dict[int, np.ndarray], home: dict[int, tuple[int, int]]
+) -> Block:
+    width = max(1, max(len(chosen[member]) for member in members))
+    index = np.zeros((len(members), width), dtype=np.int64)
+    mask = np.zeros((len(members), width))
+    for i, member in enumerate(members):
+        index[i, : len(chosen[member])] = chosen[member]
+        mask[i, : len(chosen[member])] = 1
+    rows, columns = torch.tensor([home[member][1] for member in members])[:, None], torch.from_numpy(index)
+    keep = None if mask.all() else torch.from_numpy(mask).to(block.features.dtype)
+    return Block(
+        members,
+        block.features[rows, columns],
+        block.target[rows, columns],
+        block.inverse_norm[rows, columns],
+        keep,
+    )

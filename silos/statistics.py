@@ -1,0 +1,63 @@
+"""The per-record functions a silo owns, clipped and summed.
+
+Guarantee: every record adds a vector of L2 norm at most `clip` (up to floating-point rounding, below
+1e-12 relative in float64) to the sum, whatever the record, the points and the clip. So replacing one
+record moves the sum by at most 2 clip. A term that is not finite counts as the zero vector, decided
+after clipping and before summing: one NaN would otherwise mark the whole answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedsim.problems.glm import GeneralisedLinear
+from silos.records import Block
+
+
+def clipped_sum(
+    problem: GeneralisedLinear, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
+) -> Tensor:
+    """Sum over the records of clip(term), term = gradient at points[0] minus that at points[1], if given.
+
+    Args:
+        problem: gives a record's coefficient; its term is x outer coefficient.
+        block: the records, (silos, rows, ...).
+        points: one or two tensors, (d,) or (silos, d).
+        clip: bound on a term's norm, a number or (silos, 1); None does not clip (mechanism `none`).
+
+    Returns:
+        (silos, d).
+    """
+    coefficient = _coefficient(problem, block, points[0])
+    for other in points[1:]:
+        coefficient = coefficient - _coefficient(problem, block, other)
+    if clip is not None:
+        coefficient = _clipped(coefficient, clip * block.inverse_norm)
+    if block.mask is not None:
+        coefficient = coefficient * (block.mask if coefficient.dim() == 2 else block.mask.unsqueeze(-1))
+    coefficient = torch.nan_to_num(coefficient, nan=0.0, posinf=0.0, neginf=0.0)
+    return _weighted_sum(block.features, coefficient)
+
+
+def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:
+    return problem.coefficient(problem.scores(block.features, point), block.target)
+
+
+def _clipped(coefficient: Tensor, bound: Tensor) -> Tensor:
+    """Shorten each record's coefficient to `bound` = clip / |x|; (silos, rows[, outputs])."""
+    if coefficient.dim() == 2:
+        return torch.clamp(coefficient, -bound, bound)
+    norm = coefficient.norm(dim=-1)
+    factor = torch.where(norm > bound, bound / norm, 1.0)
+    # A non-finite coefficient has no direction to keep; a NaN factor makes its term the zero vector.
+    return torch.nan_to_num(coefficient * factor.unsqueeze(-1), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _weighted_sum(features: Tensor, coefficient: Tensor) -> Tensor:
+    """sum over rows of x outer coefficient, flat in row-major order; (silos, d)."""
+    if coefficient.dim() == 2:
+        return torch.bmm(coefficient.unsqueeze(1), features).squeeze(1)
+    return torch.bmm(coefficient.transpose(1, 2), features).transpose(1, 2).flatten(1)

@@ -1,0 +1,297 @@
+"""Bad input is named: the field, the value and what would be right."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from fedsim.data.config import (
+    BreastCancer,
+    DataConfig,
+    Digits,
+    DirichletPartition,
+    IidPartition,
+    LabelPairsPartition,
+    NaturalIdPartition,
+    PartitionConfig,
+    PathologicalPartition,
+    SizePartition,
+    SortedPartition,
+    Synthetic,
+)
+from fedsim.data.federation import load
+from fedsim.data.outline import outline
+from fedsim.protocol.errors import InputError
+
+ONE = IidPartition(num_partitions=1)
+SMALL = Synthetic(rows=20)
+P = "scenario.partition"
+
+PARTITIONS = [
+    (SMALL, IidPartition(num_partitions=21), f"{P}.num_partitions: 21: there are only 20 records"),
+    (SMALL, SortedPartition(num_partitions=21), f"{P}.num_partitions: 21: "),
+    (
+        SMALL,
+        IidPartition(num_partitions=3, proportions=[1, 2]),
+        f"{P}.proportions: (1.0, 2.0): expected one positive number for each of the 3",
+    ),
+    (
+        SMALL,
+        IidPartition(num_partitions=2, proportions=[1, 1e6]),
+        f"{P}.proportions: (1.0, 1000000.0): silo 0 gets none of the 20",
+    ),
+    (
+        SMALL,
+        SizePartition(partition_sizes=[15, 6]),
+        f"{P}.partition_sizes: [15, 6]: they sum to 21, the data set has 20",
+    ),
+    (
+        SMALL,
+        SortedPartition(num_partitions=2, by="x99"),
+        f"{P}.by: 'x99': no such column; did you mean 'x9'?",
+    ),
+    (BreastCancer(), SortedPartition(num_partitions=2, by="Mean radios"), "did you mean 'mean radius'?"),
+    (
+        BreastCancer(),
+        DirichletPartition(num_partitions=2, alpha=1, partition_by="mean area"),
+        f"{P}.partition_by: 'mean area': a column of measured numbers has no labels",
+    ),
+    (
+        Synthetic(link="linear"),
+        DirichletPartition(num_partitions=2, alpha=1),
+        f"{P}.partition_by: 'y': a column of measured",
+    ),
+    (
+        SMALL,
+        DirichletPartition(num_partitions=3, alpha=1),
+        f"{P}.min_partition_size: 10: 3 silos of 10 records need more than the 20",
+    ),
+    (
+        SMALL,
+        DirichletPartition(num_partitions=10, alpha=0.001, min_partition_size=2),
+        f"{P}.alpha: 0.001: no draw of 200 gave each silo 2 records",
+    ),
+    (
+        SMALL,
+        PathologicalPartition(num_partitions=2, num_classes_per_partition=3),
+        f"{P}.num_classes_per_partition: 3: the column has 2 labels",
+    ),
+    (
+        SMALL,
+        PathologicalPartition(num_partitions=20, num_classes_per_partition=2),
+        "too few for the 20 silos that hold it",
+    ),
+    (SMALL, NaturalIdPartition(), f"{P}.partition_by: None: name the column"),
+    (SMALL, LabelPairsPartition(), f"{P}.first: None: list the labels"),
+    (Digits(), LabelPairsPartition(first=[1, 2], second=[2]), f"{P}.second: '2': a label may stand once"),
+    (
+        Digits(),
+        LabelPairsPartition(first=[11], second=[2]),
+        f"{P}.first: '11': no record has this label; did you mean '1'?",
+    ),
+    (
+        BreastCancer(),
+        LabelPairsPartition(first=["malignent"], second=["benign"]),
+        "did you mean 'malignant'?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("data", "partition", "message"), PARTITIONS)
+def test_a_bad_partition_is_named_before_and_while_loading(data, partition, message) -> None:
+    for attempt in (lambda: outline(data, partition, 0), lambda: load(data, partition, 0, 0)):
+        with pytest.raises(InputError, match=re.escape(message)):
+            attempt()
+
+
+def test_an_unknown_silo_is_named() -> None:
+    with pytest.raises(InputError, match=r"'silo-2': no such silo; did you mean 'silo-02'\?"):
+        load(SMALL, IidPartition(num_partitions=3), 0, 0, only=["silo-2"])
+
+
+TABLES = [
+    ("", "scenario.data.path: '", "not a readable CSV or Parquet table (Empty CSV file)"),
+    ("age,sex,hospital,chol,outcome\n", "scenario.data.path: '", "the table has a header and no records"),
+    ("age,sex,hospital,chol,outcome\n1,male\n", "scenario.data.path: '", "Expected 5 columns, got 2"),
+    (
+        "age,sex,hospital,chol,outcomes\n1,male,a,1,ill\n",
+        "scenario.data.target: 'outcome'",
+        "did you mean 'outcomes'?",
+    ),
+    (
+        "ages,sex,hospital,chol,outcome\n1,male,a,1,ill\n",
+        "scenario.data.schema.age: 'age'",
+        "did you mean 'ages'?",
+    ),
+    (
+        "age,age,sex,hospital,chol,outcome\n1,1,male,a,1,ill\n",
+        "scenario.data.schema.age: 'age'",
+        "has 2 columns of this name",
+    ),
+    (
+        "age,sex,hosp,chol,outcome\n1,male,a,1,ill\n",
+        "scenario.data.silo_column: 'hospital'",
+        "did you mean 'hosp'?",
+    ),
+    (
+        "age,sex,hospital,chol,outcome\n1,male,a,1,ill\n?,male,a,1,ill\n",
+        "scenario.data.schema.age: None",
+        "row 2: no value; declare a `fill`",
+    ),
+    (
+        "age,sex,hospital,chol,outcome\n1,,a,1,ill\n",
+        "scenario.data.schema.sex: None",
+        "row 1: no value; declare a `fill`",
+    ),
+    (
+        "age,sex,hospital,chol,outcome\n1,male,a,1,ill\n1,mael,a,1,ill\n",
+        "scenario.data.schema.sex: 'mael'",
+        "row 2: not a declared category; did you mean 'male'?",
+    ),
+    (
+        "age,sex,hospital,chol,outcome\n1,male,a,1,dead\n",
+        "scenario.data.schema.outcome: 'dead'",
+        "row 1: not a declared category",
+    ),
+    (
+        "age,sex,hospital,chol,outcome\n1,male,a,1,ill\nold,male,a,1,ill\n",
+        "scenario.data.schema.age: 'old'",
+        "row 2: not a number",
+    ),
+    (
+        "age,sex,hospital,chol,outcome\n1,male,a,-inf,ill\n",
+        "scenario.data.schema.chol: -inf",
+        "row 1: infinite",
+    ),
+    (
+        "age,sex,hospital,chol,outcome\n1e999,male,a,1,ill\n",
+        "scenario.data.schema.age: inf",
+        "row 1: infinite",
+    ),
+    (
+        "age,sex,hospital,chol,outcome\n1,male,a,1,ill\n1,male,?,1,ill\n",
+        "scenario.partition.partition_by: 'hospital'",
+        "row 2: no value; a partition needs one",
+    ),
+    ("\x00\x01\x02,\x03\n\x04\n", "scenario.data.", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "field", "cure"), TABLES)
+def test_a_bad_table_is_named(make_csv, text: str, field: str, cure: str) -> None:
+    with pytest.raises(InputError, match=f"(?s)^{re.escape(field)}.*{re.escape(cure)}"):
+        load(make_csv(text), NaturalIdPartition(), 0, 0)
+
+
+def test_a_file_that_is_no_table_is_named(make_csv, tmp_path) -> None:
+    png, fake, latin = tmp_path / "a.png", tmp_path / "a.parquet", tmp_path / "latin.csv"
+    png.write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\xff\xfe,3\n")
+    fake.write_text("age,sex\n1,2\n")
+    latin.write_bytes("age,sex,hospital,chol,outcome\n1,male,Köln,1,ill\n".encode("latin-1"))
+    for path in (png, fake, latin, tmp_path, tmp_path / "missing.csv"):
+        with pytest.raises(InputError, match=r"^scenario\.data\.path: '.*(not a readable|no such file)"):
+            load(make_csv(path=path), NaturalIdPartition(), 0, 0)
+
+
+def test_a_parquet_column_of_lists_is_named(make_csv, tmp_path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "a.parquet"
+    columns = {
+        "age": [[1], [2]],
+        "sex": ["male"] * 2,
+        "chol": [1, 2],
+        "outcome": ["ill"] * 2,
+        "hospital": ["a"] * 2,
+    }
+    pq.write_table(pa.table(columns), path)
+    with pytest.raises(InputError, match=r"^scenario\.data\.schema\.age: 'list.*must hold numbers or texts"):
+        load(make_csv(path=path), NaturalIdPartition(), 0, 0)
+
+
+def test_values_that_overflow_are_named(make_csv) -> None:
+    rows = "".join(f"{sign}1.5e308,male,a,1,ill\n" for sign in ("", "-") * 5)
+    data = make_csv("age,sex,hospital,chol,outcome\n" + rows, scaling="training_statistics")
+    with pytest.raises(
+        InputError, match=r"^scenario\.data\.scaling: 'training_statistics': row \d+ has a feature"
+    ):
+        load(data, NaturalIdPartition(), 0, 0)
+
+
+def test_a_schema_without_target_or_features_is_named(make_csv, schema) -> None:
+    without = {name: column for name, column in schema.items() if name != "outcome"}
+    with pytest.raises(InputError, match=r"^scenario\.data\.schema: 'outcome': the target needs an entry"):
+        outline(make_csv(schema=without), ONE, 0)
+    with pytest.raises(
+        InputError, match=r"^scenario\.data\.schema: \['outcome'\]: declare at least one feature"
+    ):
+        outline(make_csv(schema={"outcome": schema["outcome"]}), ONE, 0)
+    schema["outcome"] = {"kind": "category", "categories": ["ill"]}
+    with pytest.raises(InputError, match=r"^scenario\.data\.schema\.outcome: .*at least two categories"):
+        outline(make_csv(schema=schema), ONE, 0)
+
+
+def test_a_bad_schema_file_is_named(make_csv, tmp_path) -> None:
+    path = tmp_path / "schema.yaml"
+    cases = {
+        "age: {kind: number, lower: 5, upper: 1}": r"schema\.age\.number: .*lower must be below upper",
+        "age: {kind: number, lower: 5, uper: 9}": r"schema\.age\.number\.upper: .*Field required",
+        "sex: {kind: category, categories: [yes, no]}": r"categories\.0: True: .*YAML reads it as True",
+        "just a text": r"scenario\.data\.schema: 'just a text'",
+        "[": r"scenario\.data\.schema: '.*not a readable YAML file",
+    }
+    for text, message in cases.items():
+        path.write_text(text)
+        with pytest.raises(InputError, match=message):
+            outline(make_csv(schema=path), ONE, 0)
+    with pytest.raises(InputError, match=r"scenario\.data\.schema: '.*no.yaml': not a readable YAML file"):
+        outline(make_csv(schema=tmp_path / "no.yaml"), ONE, 0)
+
+
+COLUMNS: list[tuple[dict[str, Any], str]] = [
+    ({"kind": "number", "lower": 1, "upper": 1}, "lower must be below upper"),
+    ({"kind": "number", "lower": 0, "upper": 1, "scale": "log"}, "scale: log needs lower > 0"),
+    ({"kind": "number", "lower": 0, "upper": 1, "fill": 2}, "fill must lie in"),
+    ({"kind": "number", "lower": 0, "upper": float("inf")}, "finite"),
+    ({"kind": "number", "lower": -1.7e308, "upper": 1.7e308}, "lower must be below upper"),
+    ({"kind": "category", "categories": []}, "at least one"),
+    ({"kind": "category", "categories": ["a", "a"]}, "each named once"),
+    ({"kind": "category", "categories": ["abc", "d"], "fill": "abd"}, "did you mean 'abc'"),
+    ({"kind": "category", "categories": ["a", 1.5]}, "in quotes"),
+    ({"kind": "colour"}, "kind"),
+]
+
+
+@pytest.mark.parametrize(("column", "message"), COLUMNS)
+def test_a_bad_column_declaration_is_refused(column, message) -> None:
+    section = {"name": "csv", "path": "a.csv", "target": "y", "schema": {"y": column}}
+    with pytest.raises(ValidationError, match=message):
+        TypeAdapter(DataConfig).validate_python(section)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"name": "iid", "num_partitions": 0},
+        {"name": "iid", "num_partitions": 2, "proportions": [1, -1]},
+        {"name": "iid", "num_partitions": 2, "proportions": [1, float("nan")]},
+        {"name": "size", "partition_sizes": []},
+        {"name": "size", "partition_sizes": [3, 0]},
+        {"name": "dirichlet", "num_partitions": 2, "alpha": 0},
+        {"name": "sorted", "num_partitions": 2, "bye": "y"},
+        {"name": "random"},
+    ],
+)
+def test_a_bad_partition_section_is_refused(section) -> None:
+    with pytest.raises(ValidationError):
+        TypeAdapter(PartitionConfig).validate_python(section)
+
+
+@pytest.mark.parametrize("fraction", [0, 1, -0.1, 1.5, float("nan")])
+def test_a_test_fraction_lies_strictly_between_0_and_1(fraction) -> None:
+    with pytest.raises(ValidationError):
+        BreastCancer(test_fraction=fraction)

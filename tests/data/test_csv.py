@@ -1,0 +1,113 @@
+"""A person's own table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from pydantic import TypeAdapter
+
+from fedsim.data.config import Csv, DataConfig, IidPartition, NaturalIdPartition, SortedPartition
+from fedsim.data.csv_source import CsvSource
+from fedsim.data.federation import load
+from fedsim.data.outline import outline
+
+
+def all_records(data: Csv) -> tuple[np.ndarray, np.ndarray]:
+    """Features and targets in an order of their own: by age, which is the first feature."""
+    silo = load(data, IidPartition(num_partitions=1), 0, 0).silos[0]
+    features = np.concatenate([silo.train_features, silo.test_features])
+    targets = np.concatenate([silo.train_target, silo.test_target])
+    order = np.argsort(features[:, 0])
+    return features[order], targets[order]
+
+
+def log_scaled(value: float) -> float:
+    return 2 * np.log(value / 100) / np.log(4) - 1
+
+
+EXPECTED = np.array(
+    [  # age, female, male, chol, intercept
+        [(29 - 50) / 30, 0, 1, log_scaled(200), 1],
+        [(41 - 50) / 30, 1, 0, log_scaled(200), 1],
+        [(48 - 50) / 30, 0, 1, log_scaled(229), 1],
+        [(57 - 50) / 30, 1, 0, log_scaled(354), 1],
+        [(63 - 50) / 30, 0, 1, log_scaled(233), 1],
+        [(70 - 50) / 30, 1, 0, log_scaled(200), 1],
+    ]
+)
+
+
+def test_columns_become_features_in_the_schemas_order(make_csv) -> None:
+    features, targets = all_records(make_csv())
+    assert features == pytest.approx(EXPECTED)
+    assert targets.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_a_parquet_table_gives_the_same_records(make_csv, tmp_path) -> None:
+    path = tmp_path / "clinic.parquet"
+    ages, chols = [63, 41, 57, 29, 48, 70], [233.0, None, 354.0, float("nan"), 229.0, None]
+    sexes = pa.array(["male", "female", "female", "male", "male", "female"]).dictionary_encode()
+    outcomes = ["ill", "well", "ill", "well", "well", "ill"]
+    columns = {"age": ages, "sex": sexes, "chol": chols, "outcome": outcomes, "hospital": [1, 2, 1, 3, 2, 3]}
+    pq.write_table(pa.table(columns), path)
+    data = make_csv(path=path)
+    features, targets = all_records(data)
+    assert features == pytest.approx(EXPECTED)
+    assert targets.tolist() == [0, 0, 0, 1, 1, 1]
+    assert list(outline(data, NaturalIdPartition(), 0).sizes) == ["1", "2", "3"]
+
+
+def test_the_schema_may_stand_in_a_file(make_csv, schema, tmp_path) -> None:
+    path = tmp_path / "schema.yaml"
+    path.write_text(yaml.safe_dump(schema, sort_keys=False))
+    assert np.array_equal(all_records(make_csv(schema=path))[0], all_records(make_csv())[0])
+
+
+def test_a_dumped_configuration_reads_back(make_csv) -> None:
+    data = make_csv()
+    for mode in ("python", "json"):
+        dumped = data.model_dump(mode=mode)
+        assert "schema" in dumped
+        assert TypeAdapter(DataConfig).validate_python(dumped) == data
+
+
+def test_a_declared_category_is_never_missing(make_csv, schema) -> None:
+    schema["sex"]["categories"] = ["female", "male", "?"]
+    data = make_csv("age,sex,hospital,chol,outcome\n30,?,a,200,ill\n40,male,a,200,well\n", schema=schema)
+    assert all_records(data)[0][0, 1:4].tolist() == [0, 0, 1]
+
+
+def test_missing_categories_are_filled(make_csv, schema) -> None:
+    schema["sex"]["fill"] = "male"
+    data = make_csv("age,sex,hospital,chol,outcome\n30,?,a,200,ill\n40,Null,a,200,well\n", schema=schema)
+    assert all_records(data)[0][:, 1:3].tolist() == [[0, 1], [0, 1]]
+
+
+def test_spaces_and_quoted_line_breaks_are_harmless(make_csv) -> None:
+    text = 'age,sex,hospital,chol,outcome,note\n 30 , male,a,200,ill,"two\nlines"\n40,male,a,200, well ,x\n'
+    data = make_csv(text)
+    assert len(all_records(data)[0]) == 2
+    assert outline(data, SortedPartition(num_partitions=2), 0).sizes == {"silo-00": 1, "silo-01": 1}
+
+
+def test_values_beyond_the_range_are_clipped(make_csv) -> None:
+    data = make_csv("age,sex,hospital,chol,outcome\n-5,male,a,1,ill\n900,male,a,1e9,well\n")
+    assert all_records(data)[0][:, [0, 3]].tolist() == [[-1, -1], [1, 1]]
+
+
+def test_a_column_outside_the_schema_can_sort_the_records(make_csv, schema) -> None:
+    del schema["age"]
+    source = CsvSource(make_csv(schema=schema))
+    assert source.keys("age", "").tolist() == [63, 41, 57, 29, 48, 70]
+    assert source.keys("hospital", "").tolist() == [1, 2, 1, 0, 2, 0]
+
+
+def test_the_outline_reads_no_feature(make_csv) -> None:
+    """A feature that cannot be read is found by load alone, so outline has not looked."""
+    data = make_csv("age,sex,hospital,chol,outcome\nold,male,a,200,ill\nyoung,male,b,200,well\n")
+    assert outline(data, NaturalIdPartition(), 0).sizes == {"a": 1, "b": 1}
+    with pytest.raises(ValueError, match="not a number"):
+        load(data, NaturalIdPartition(), 0, 0)
