@@ -65,5 +65,6 @@ def run(
             messages = link.answer(r, step.broadcast, members)
         except Refused as refusal:
             raise Refused(f"round {r}: {refusal}") from None
-        aggregate = weighted_mean(messages, public.weights[members])
+        everyone = len(members) == len(public.weights)
+        aggregate = weighted_mean(messages, public.weights if everyone else public.weights[members])
         r += 1

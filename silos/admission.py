@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from functools import lru_cache
 from math import inf
 
 from fedsim.privacy import cost
@@ -20,37 +21,45 @@ def admit(plan: Plan, silos: Sequence[Terms], limits: Limits) -> list[Admitted]:
     Raises:
         Refused: a silo cannot afford the plan at the largest noise it allows.
     """
-    by_census: dict[Census, list[int]] = defaultdict(list)
-    censuses: dict[tuple[int, ...], Census] = {}
+    positions: dict[Census, list[int]] = defaultdict(list)
+    priced: dict[Hashable, tuple[Census, int]] = {}
+    releases = []
     for position, terms in enumerate(silos):
-        own = tuple(terms.rounds)
-        if own not in censuses:
-            censuses[own] = plan.census(own)
-        by_census[censuses[own]].append(position)
+        own = terms.rounds if isinstance(terms.rounds, range) else tuple(terms.rounds)
+        if own not in priced:
+            priced[own] = plan.census(own), plan.num_queries(own)
+        census, count = priced[own]
+        positions[census].append(position)
+        releases.append(count)
     admitted: dict[int, Admitted] = {}
-    for census, positions in by_census.items():
-        group = [silos[position] for position in positions]
-        multipliers = _calibrated(census, group, limits)
-        for position, terms, z in zip(positions, group, multipliers, strict=True):
-            spent = inf if terms.epsilon == inf else cost.epsilon(census, terms.n, z, terms.delta)
-            releases = plan.num_queries(terms.rounds)
-            admitted[position] = Admitted(terms, z, spent, releases)
+    for census, group in positions.items():
+        prices = _prices(census, [silos[position] for position in group], limits)
+        for position, (multiplier, epsilon) in zip(group, prices, strict=True):
+            admitted[position] = Admitted(silos[position], multiplier, epsilon, releases[position])
     return [admitted[position] for position in range(len(silos))]
 
 
-def _calibrated(census: Census, group: Sequence[Terms], limits: Limits) -> list[float]:
-    if all(terms.epsilon == inf for terms in group):
-        return [0.0] * len(group)
-    budgets = [Budget(terms.n, terms.epsilon, terms.delta) for terms in group]
+def _prices(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[tuple[float, float]]:
+    if all(terms.epsilon == inf for terms in silos):
+        return [(0.0, inf)] * len(silos)
+    budgets = tuple(Budget(terms.n, terms.epsilon, terms.delta) for terms in silos)
     try:
-        return noise_multipliers(census, budgets, limits.max_noise_multiplier)
+        return _calibrated(census, budgets, limits.max_noise_multiplier)
     except Refused as refusal:
-        raise Refused(f"silo {_unable(census, group, limits)!r}: {refusal}") from None
+        raise Refused(f"silo {_unable(census, silos, limits)!r}: {refusal}") from None
 
 
-def _unable(census: Census, group: Sequence[Terms], limits: Limits) -> str:
+@lru_cache(maxsize=64)  # the trials of a run ask for the same prices
+def _calibrated(census: Census, budgets: tuple[Budget, ...], limit: float) -> list[tuple[float, float]]:
+    """(noise multiplier, epsilon guaranteed) of each budget."""
+    multipliers = noise_multipliers(census, budgets, limit)
+    cases = [(budget.n, z, budget.delta) for budget, z in zip(budgets, multipliers, strict=True)]
+    return list(zip(multipliers, cost.epsilons(census, cases), strict=True))
+
+
+def _unable(census: Census, silos: Sequence[Terms], limits: Limits) -> str:
     """The first silo that cannot carry the plan even with the largest noise that it allows."""
-    for terms in group:
+    for terms in silos:
         try:
             least = cost.epsilon(census, terms.n, limits.max_noise_multiplier, terms.delta)
         except Refused:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample
 from fedsim.protocol.errors import Refused
@@ -38,15 +40,22 @@ class Batches:
             _bounds(fresh, own, n, name) if fresh else {}
             for own, n, name in zip(rounds, records.sizes, names, strict=True)
         ]
-        self._order = {
-            m: entropy.stream(m, 0, Purpose.PERMUTATION).permutation(records.sizes[m])
-            for m, bounds in enumerate(self._bounds)
-            if bounds
-        }
+        cut = [member for member, bounds in enumerate(self._bounds) if bounds]
+        streams = entropy.streams(cut, 0, Purpose.PERMUTATION)
+        self._order = {m: s.permutation(records.sizes[m]) for m, s in zip(cut, streams, strict=True)}
+        self._divisors: dict[Batch, Tensor] = {}
 
     def round(self, members: Sequence[int], round_index: int) -> RoundBatches:
         """The batches of one round."""
         return RoundBatches(self, members, round_index)
+
+    def _divisor(self, batch: Batch, members: Sequence[int]) -> Tensor:
+        """The public number that each member's sum is divided by, (members, 1)."""
+        if batch not in self._divisors:
+            sizes = [[batch.size(n)] for n in self._records.sizes]
+            self._divisors[batch] = torch.tensor(sizes, dtype=self._records.dtype)
+        known = self._divisors[batch]
+        return known if len(members) == len(known) else known[members]
 
     def _fresh(self, member: int, position: Position) -> np.ndarray:
         start, stop = self._bounds[member][position]
@@ -61,25 +70,23 @@ class RoundBatches:
         self._streams: list[np.random.Generator] | None = None
         self._ask = -1
 
-    def next(self, batch: Batch) -> tuple[list[Block], np.ndarray]:
-        """The next ask's records and, per member, the public number that their sum is divided by."""
+    def next(self, batch: Batch) -> tuple[list[Block], Tensor]:
+        """The next ask's records, and what each member's sum is divided by, (members, 1)."""
         self._ask += 1
-        records = self._all._records
-        sizes = [records.sizes[member] for member in self._members]
-        divisors = np.array([batch.size(n) for n in sizes], dtype=np.float64)
+        records, divisors = self._all._records, self._all._divisor(batch, self._members)
         if isinstance(batch, Full):
             return records.full(self._members), divisors
         if isinstance(batch, Fresh):
             position = (self._round, self._ask)
             chosen = [self._all._fresh(member, position) for member in self._members]
         else:
-            chosen = [_draw(s, batch, n) for s, n in zip(self._open(), sizes, strict=True)]
+            sizes = (records.sizes[member] for member in self._members)
+            chosen = [_draw(stream, batch, n) for stream, n in zip(self._open(), sizes, strict=True)]
         return records.batch(self._members, chosen), divisors
 
     def _open(self) -> list[np.random.Generator]:
         if self._streams is None:
-            entropy = self._all._entropy
-            self._streams = [entropy.stream(m, self._round, Purpose.BATCH) for m in self._members]
+            self._streams = self._all._entropy.streams(self._members, self._round, Purpose.BATCH)
         return self._streams
 
 

@@ -7,7 +7,7 @@ has its own counter, so a round can be answered again with the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
@@ -29,17 +29,35 @@ class SeededEntropy:
 
     def __init__(self, seed: int, trial: int, names: Sequence[str]) -> None:
         self._keys = [digest128("silo", seed, trial, name) for name in names]
-        self._generators: dict[tuple[int, Purpose], tuple[np.random.Generator, dict[str, Any]]] = {}
+        self._held: dict[Purpose, _Streams] = {purpose: _Streams(self._keys) for purpose in Purpose}
 
-    def stream(self, member: int, round_index: int, purpose: Purpose) -> np.random.Generator:
-        """The silo's generator for this purpose, set to the beginning of the round's stream.
+    def streams(
+        self, members: Iterable[int], round_index: int, purpose: Purpose
+    ) -> list[np.random.Generator]:
+        """The members' generators for this purpose, each set to the beginning of the round's stream."""
+        return self._held[purpose].reset(members, (0, round_index, purpose, 0))
 
-        One generator a silo and purpose is kept and its counter reset: building one costs ten times more.
-        """
-        if (member, purpose) not in self._generators:
-            generator = np.random.Generator(np.random.Philox(key=self._keys[member]))
-            self._generators[member, purpose] = generator, generator.bit_generator.state
-        generator, start = self._generators[member, purpose]
-        start["state"]["counter"][:] = (0, round_index, purpose, 0)
-        generator.bit_generator.state = start
-        return generator
+
+class _Streams:
+    """One generator a silo, whose counter is reset: building one costs ten times more."""
+
+    def __init__(self, keys: Sequence[int]) -> None:
+        self._keys = keys
+        self._counter = np.zeros(4, dtype=np.uint64)  # shared by all states: one assignment sets it for all
+        self._generators: dict[int, tuple[np.random.Generator, np.random.BitGenerator, dict[str, Any]]] = {}
+
+    def reset(self, members: Iterable[int], counter: tuple[int, int, int, int]) -> list[np.random.Generator]:
+        self._counter[:] = counter
+        ready = []
+        for member in members:
+            generator, bits, start = self._generators.get(member) or self._build(member)
+            bits.state = start
+            ready.append(generator)
+        return ready
+
+    def _build(self, member: int) -> tuple[np.random.Generator, np.random.BitGenerator, dict[str, Any]]:
+        bits = np.random.Philox(key=self._keys[member])
+        start: dict[str, Any] = dict(bits.state)
+        start["state"]["counter"] = self._counter
+        self._generators[member] = np.random.Generator(bits), bits, start
+        return self._generators[member]

@@ -18,6 +18,7 @@ Silos in one cohort share tensor operations, never records, noise or ledgers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Literal, cast
 
 import numpy as np
@@ -74,7 +75,7 @@ class Gate:
         rounds = [terms.rounds for terms in silos]
         self._batches = Batches(records, plan, rounds, [terms.name for terms in silos], entropy)
         self._rounds = [frozenset(own) for own in rounds]
-        self._multipliers = torch.tensor([a.noise_multiplier for a in self.admitted], dtype=dtype)
+        self._multipliers = torch.tensor([[a.noise_multiplier] for a in self.admitted], dtype=dtype)
         self._ledgers = [MemoryLedger() for _ in silos]
         self._memory = CohortMemory(len(silos), problem.dimension, dtype)
 
@@ -93,32 +94,30 @@ class Gate:
                 a refusal before the debit has cost nothing.
         """
         members = range(len(self._ledgers)) if members is None else members
+        self._check_members(round_index, members)
         for value in broadcast.values():
             self._limits.check_point(value, self._problem.dimension)
+        key = digest(broadcast)
+        stored = [self._ledgers[member].open(round_index, key) for member in members]
+        fresh = [member for member, old in zip(members, stored, strict=True) if old is None]
+        reply = self._reply(round_index, broadcast, fresh) if fresh else {}
+        return reply if len(fresh) == len(members) else _merged(reply, stored)
+
+    def _check_members(self, round_index: int, members: Sequence[int]) -> None:
+        """Each silo once and in order: a silo named twice would answer twice for one debit."""
+        ascending = all(a < b for a, b in pairwise(members))
+        if not members or not ascending or members[0] < 0 or members[-1] >= len(self._ledgers):
+            raise Refused("members must be distinct positions in the cohort, in ascending order")
         for member in members:
             if round_index not in self._rounds[member]:
                 name = self.admitted[member].terms.name
                 raise Refused(f"silo {name!r}: round {round_index} is not in its plan")
-        key = digest(broadcast)
-        stored = {member: self._ledgers[member].open(round_index, key) for member in members}
-        fresh = [member for member in members if stored[member] is None]
-        reply = self._reply(round_index, broadcast, fresh) if fresh else {}
-        if len(fresh) == len(members):
-            return reply
-        rows = {member: Reply(reply, row) for row, member in enumerate(fresh)} | {
-            member: old for member, old in stored.items() if old is not None
-        }
-        names = rows[members[0]].tensors
-        return {
-            name: torch.stack([rows[member].tensors[name][rows[member].row] for member in members])
-            for name in names
-        }
 
     def _reply(
         self, round_index: int, broadcast: Mapping[str, Tensor], members: list[int]
     ) -> dict[str, Tensor]:
         """Answer for silos that have paid for this round and not replied; store before returning."""
-        memory = self._memory.select(members) if self._memory else self._memory.fresh(len(members))
+        memory = self._memory.select(members)
         asker = _RoundAsker(self, round_index, members)
         message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
         asker.check_finished()
@@ -126,7 +125,7 @@ class Gate:
         reply = {name: message[name].expand(shape).contiguous() for name in sorted(message)}
         self._memory.commit(members, memory)
         for row, member in enumerate(members):
-            self._ledgers[member].store(round_index, Reply(reply, row))
+            self._ledgers[member].store(round_index, reply, row)
         return reply
 
     def statements(self) -> list[Statement]:
@@ -142,6 +141,13 @@ class Gate:
         ]
 
 
+def _merged(reply: Mapping[str, Tensor], stored: Sequence[Reply | None]) -> dict[str, Tensor]:
+    """Stored rows, and the rows of `reply` in order where there is none."""
+    new = iter(range(len(stored)))
+    rows = [(reply, next(new)) if old is None else old for old in stored]
+    return {name: torch.stack([tensors[name][row] for tensors, row in rows]) for name in rows[0][0]}
+
+
 class _RoundAsker:
     """`ask` for one round of one cohort: match the plan, check the limits, then read records."""
 
@@ -150,7 +156,8 @@ class _RoundAsker:
         self._planned = gate._plan.rounds[round_index]
         self._position = 0
         self._batches: RoundBatches = gate._batches.round(members, round_index)
-        self._multipliers = gate._multipliers[members]
+        everyone = len(members) == len(gate._multipliers)
+        self._multipliers = gate._multipliers if everyone else gate._multipliers[members]
         queries = sum(len(ask.queries) for ask in self._planned)
         self._noise = RoundNoise(gate._entropy, members, round_index, queries, gate._problem.dimension)
 
@@ -160,8 +167,7 @@ class _RoundAsker:
             self._gate._limits.check_clip(query.clip)
             for point in query.points:
                 self._gate._limits.check_point(point, self._gate._problem.dimension)
-        blocks, sizes = self._batches.next(queries[0].batch)
-        divisors = torch.from_numpy(sizes).to(self._gate._dtype).unsqueeze(1)
+        blocks, divisors = self._batches.next(queries[0].batch)
         answers = tuple(self._release(query, blocks, divisors) for query in queries)
         return answers if len(answers) > 1 else answers[0]
 
@@ -188,36 +194,22 @@ class _RoundAsker:
         2 clip / K is the L2 sensitivity of the mean under replace-one, so the release is a Gaussian
         mechanism with noise multiplier noise_ratio z.
         """
-        mean = self._clipped_sum(query, blocks) / divisors
+        total = self._clipped_sum(query, blocks)
         if not self._gate._private:
-            return mean
-        sensitivity = 2 * query.clip / divisors
-        sigma = query.noise_ratio * self._multipliers.unsqueeze(1) * sensitivity
-        return mean + sigma * self._noise.next(self._gate._dtype)
+            return total / divisors
+        sigma = query.noise_ratio * self._multipliers * (2 * query.clip)  # of the sum
+        return total.addcmul_(sigma, self._noise.next(self._gate._dtype)).div_(divisors)
 
     def _clipped_sum(self, query: Query, blocks: Sequence[Block]) -> Tensor:
-        parts = []
-        for block in blocks:
-            rows = self._rows(block)
-            points = [point if point.dim() == 1 else point[rows] for point in query.points]
-            clip = (
-                query.clip
-                if not isinstance(query.clip, Tensor) or query.clip.dim() == 0
-                else query.clip[rows]
-            )
-            parts.append(
-                clipped_sum(self._gate._problem, block, points, clip if self._gate._private else None)
-            )
-        if len(parts) == 1:
-            return parts[0]
+        """The blocks' clipped sums in the order of the members, (members, d)."""
+        clip = query.clip if self._gate._private else None
+        if len(blocks) == 1:  # its silos are in the members' order
+            return clipped_sum(self._gate._problem, blocks[0], query.points, clip)
         total = torch.empty(len(self._members), self._gate._problem.dimension, dtype=self._gate._dtype)
-        for block, part in zip(blocks, parts, strict=True):
-            total[self._rows(block)] = part
-        return total
-
-    def _rows(self, block: Block) -> Tensor:
-        """Where the block's silos stand among the members."""
-        if block.members == self._members:
-            return torch.arange(len(self._members))
         place = {member: row for row, member in enumerate(self._members)}
-        return torch.tensor([place[member] for member in block.members])
+        for block in blocks:
+            rows = torch.tensor([place[member] for member in block.members])
+            points = [point if point.dim() == 1 else point[rows] for point in query.points]
+            own = clip[rows] if isinstance(clip, Tensor) and clip.dim() > 0 else clip
+            total[rows] = clipped_sum(self._gate._problem, block, points, own)
+        return total

@@ -6,37 +6,26 @@ This one lives in memory, for simulation; it keeps the order of operations of a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from torch import Tensor
 
 from fedsim.protocol.errors import Refused
 
-
-class Reply(NamedTuple):
-    """A silo's row in the tensors of a cohort's answer, {name: (silos, d)}."""
-
-    tensors: Mapping[str, Tensor]
-    row: int
-
-
-@dataclass(slots=True)
-class _Entry:
-    digest: bytes
-    answered: bool = False
+Reply = tuple[Mapping[str, Tensor], int]
+"""A cohort's answer {name: (silos, d)}, and the silo's row in it."""
 
 
 class MemoryLedger:
     """One silo's run: which rounds are paid for, by which broadcast, and the last reply."""
 
-    __slots__ = ("_entries", "_last", "_last_round")
+    __slots__ = ("_answered", "_digests", "_reply", "_row")
 
     def __init__(self) -> None:
-        self._entries: dict[int, _Entry] = {}
-        self._last_round, self._last = -1, None
-
-    _last: Reply | None
+        # Plain values in plain containers: ten thousand silos' ledgers must not slow the garbage collector.
+        self._digests: dict[int, bytes] = {}
+        self._answered: dict[int, bool] = {}
+        self._reply: Mapping[str, Tensor] | None = None
+        self._row = 0
 
     def open(self, round_index: int, digest: bytes) -> Reply | None:
         """Debit the whole round, once, and return the stored reply if there is one.
@@ -47,28 +36,25 @@ class MemoryLedger:
         Raises:
             Refused: another broadcast for a round already paid for, or a reply no longer kept.
         """
-        entry = self._entries.get(round_index)
-        if entry is None:
-            self._entries[round_index] = _Entry(digest)
-            return None
-        if entry.digest != digest:
+        paid = self._digests.setdefault(round_index, digest)
+        if paid != digest:
             raise Refused(f"round {round_index} was asked for with another broadcast")
-        if not entry.answered:
+        if round_index not in self._answered:
             return None
-        if round_index != self._last_round:
+        if round_index != next(reversed(self._answered)) or self._reply is None:
             raise Refused(f"round {round_index} was answered; only the last reply is kept")
-        return self._last
+        return self._reply, self._row
 
-    def store(self, round_index: int, reply: Reply) -> None:
+    def store(self, round_index: int, reply: Mapping[str, Tensor], row: int) -> None:
         """Keep the reply, before anything of it leaves."""
-        self._entries[round_index].answered = True
-        self._last_round, self._last = round_index, reply
+        self._answered[round_index] = True
+        self._reply, self._row = reply, row
 
     @property
     def debited(self) -> list[int]:
         """The rounds paid for."""
-        return list(self._entries)
+        return list(self._digests)
 
     def digest(self, round_index: int) -> str:
         """The broadcast that a round was paid for, as hexadecimal SHA-256."""
-        return self._entries[round_index].digest.hex()
+        return self._digests[round_index].hex()

@@ -20,16 +20,16 @@ class RoundNoise:
     def __init__(
         self, entropy: SeededEntropy, members: Sequence[int], round_index: int, queries: int, dimension: int
     ) -> None:
-        self._streams = [entropy.stream(member, round_index, Purpose.NOISE) for member in members]
+        self._streams = entropy.streams(members, round_index, Purpose.NOISE)
         self._ahead = max(1, min(queries, _BLOCK // max(1, len(members) * dimension)))
-        self._dimension, self._block, self._used = dimension, np.empty((0, 0, 0)), 0
+        self._dimension, self._drawn, self._used = dimension, torch.empty(0, 0, 0), 0
 
     def next(self, dtype: torch.dtype) -> Tensor:
         """The next query's noise, (members, d); streams do not depend on how far ahead they are drawn."""
-        if self._used == self._block.shape[1]:
-            self._block = np.empty((len(self._streams), self._ahead, self._dimension))
-            for row, stream in zip(self._block, self._streams, strict=True):
+        if self._used == self._drawn.shape[1]:
+            block = np.empty((len(self._streams), self._ahead, self._dimension))
+            for row, stream in zip(block, self._streams, strict=True):
                 stream.standard_normal(out=row)
-            self._used = 0
+            self._drawn, self._used = torch.from_numpy(block), 0
         self._used += 1
-        return torch.from_numpy(self._block[:, self._used - 1]).to(dtype)
+        return self._drawn[:, self._used - 1].to(dtype)

@@ -24,5 +24,5 @@ def algorithms() -> dict[str, type[Algorithm]]:
 def _algorithm_in(module: ModuleType) -> type[Algorithm] | None:
     for _, kind in inspect.getmembers(module, inspect.isclass):
         if kind.__module__ == module.__name__ and hasattr(kind, "server") and hasattr(kind, "silo"):
-            return kind  # type: ignore[no-any-return]
+            return kind
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Sequence
 from datetime import datetime
@@ -35,6 +36,7 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     preview(resolved)  # a refusal should not wait for Ray to start
     console = Console()
     results, start, interrupted = Results(), time.perf_counter(), False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
     try:
         with progress(console, resolved) as observe:
             _execute(resolved, results, observe)

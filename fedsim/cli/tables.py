@@ -32,18 +32,11 @@ def _with_interval(metrics: dict[str, Any], name: str) -> str:
 
 def silo_table(silos: Sequence[dict[str, Any]]) -> Table:
     """For each silo its records, budget, cost and noise; long federations are cut."""
-    table = Table(title="Privacy per silo (replace one record)")
+    table = Table(title="Epsilon per silo (replace one record)")
     table.add_column("silo")
     spent = "epsilon_spent" in silos[0]
-    columns = [
-        "n",
-        "epsilon budget",
-        "delta",
-        "guaranteed",
-        *(["spent"] if spent else []),
-        "noise multiplier",
-        "releases",
-    ]
+    costs = ["guaranteed", "spent"] if spent else ["guaranteed"]
+    columns = ["n", "budget", "delta", *costs, "noise mult.", "releases"]
     for column in columns:
         table.add_column(column, justify="right")
     for silo in silos[:MOST_ROWS]:

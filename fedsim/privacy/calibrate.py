@@ -18,6 +18,7 @@ from fedsim.protocol.plan import Census
 
 _TOLERANCE = 1e-3  # of epsilon, relative below 1
 _MARGIN = 1e-9  # keeps the last bits of a closed form on the safe side
+_SECANT_STEPS = 10  # two to five are usual; then halve the bracket
 _MAX_EVALUATIONS = 100
 
 
@@ -105,31 +106,29 @@ def _first_guess(composition: cost.Composition, mu: float) -> float:
 def _secant(cost_at: Callable[[float], float], z: float, epsilon: float) -> float:
     """Find z with epsilon - tolerance <= cost_at(z) <= epsilon; cost_at falls with z.
 
-    If the tolerance is finer than the cost is smooth, the smallest affordable z that was seen.
+    If the cost jumps over that interval, the smallest affordable z that was seen.
     """
     tolerance = _TOLERANCE * min(1.0, epsilon)
     target = math.log(epsilon - 0.4 * tolerance)
     low, high = 0.0, math.inf
     slope, last = -1.3, None
-    for _ in range(_MAX_EVALUATIONS):
+    for evaluation in range(_MAX_EVALUATIONS):
         spent = cost_at(z)
         if epsilon - tolerance <= spent <= epsilon:
             return z
         low, high = (z, high) if spent > epsilon else (low, z)
+        if high <= low * (1 + 1e-12):
+            break  # the cost jumps here
         here = (math.log(z), math.log(max(spent, 1e-300)))
         if last is not None and here[0] != last[0]:
             slope = (here[1] - last[1]) / (here[0] - last[0])
         last = here
         slope = min(-0.5, max(-8.0, slope))
-        z = _inside(math.exp(here[0] + min(2.0, max(-2.0, (target - here[1]) / slope))), low, high)
+        proposal = math.exp(here[0] + min(2.0, max(-2.0, (target - here[1]) / slope)))
+        bracketed = low > 0 and high < math.inf
+        stuck = evaluation >= _SECANT_STEPS or not low < proposal < high
+        z = math.sqrt(low * high) if bracketed and stuck else proposal
     return high
-
-
-def _inside(z: float, low: float, high: float) -> float:
-    """Return z where it is strictly between low and high, else their geometric middle."""
-    if low < z < high:
-        return z
-    return math.sqrt(max(low, high * 1e-2) * min(high, low * 1e2))
 
 
 def _at_limit(composition: cost.Composition, budget: Budget, limit: float) -> float:

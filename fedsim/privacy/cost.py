@@ -11,7 +11,7 @@ other silos (each release may depend on all earlier ones).
 * *Fresh.* The batches are disjoint, chosen by a secret permutation that is the same in neighbouring data
   sets. Given the permutation, the record that differs is in one batch at most and meets one Gaussian
   release, of at most the largest mu; averaging over permutations keeps the bound, since the hockey-stick
-  divergence is jointly convex (parallel composition, P10 of the thesis cards). A census that needs more
+  divergence is jointly convex (parallel composition). A census that needs more
   than n records has no disjoint batches: refused.
 * *Subsample.* K-subset without replacement, q = K/n: h'(eps') = q h(eps; mu) with
   eps' = ln(1 + q (e^eps - 1)) (`pairs.SubsampledPair`).
@@ -26,17 +26,21 @@ by construction (`loss`), about 1e-4 above the composed pairs' own.
 | empty census | 0: nothing leaves |
 | z = 0 | infinity |
 | q = 1 (Subsample or Poisson) | as Full |
-| mu beyond 200 in all | the bound without amplification, which holds for every q |
+| mu beyond 200 in a sampled plan, of one release or of the Gaussian part | the bound at q = 1 |
+| delta outside (0, 1), z < 0 | ValueError |
 
-References: reference notes, sections 5.1 and 8; thesis, Lemma 10 and P10 (composition); Zhu, Dong and
-Wang 2022, Proposition 30 (sampling without replacement); Doroshenko et al., arXiv 2207.04380 (rounding).
+References: Lowy 2023 (thesis), Lemma 10 (composition); Zhu, Dong and Wang 2022, Proposition 30, and Lebeda
+et al. 2024, arXiv 2405.20769 (sampling without replacement); Doroshenko et al., arXiv 2207.04380 (rounding).
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from fedsim.privacy import gaussian, loss
 from fedsim.privacy.pairs import GaussianPair, Pair, PoissonPair, SubsampledPair
@@ -44,9 +48,8 @@ from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Census, Release
 
-# Beyond it epsilon exceeds 20,000 and amplification is worth nothing to anybody.
-_LARGEST_SAMPLED_MU = 200.0
-_SMALLEST_SAMPLED_MU = 1e-50  # below, squares underflow on the grid
+_LARGEST_SAMPLED_MU = 200.0  # a Gaussian of this mu costs epsilon 20,000
+_SMALLEST_SAMPLED_MU = 1e-9  # epsilon is below 1e-7 then, sampled or not
 
 
 def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> float:
@@ -62,6 +65,23 @@ def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> fl
         Refused: the Fresh batches together hold more than n records.
     """
     return compose(census, n).epsilon(noise_multiplier, delta)
+
+
+def epsilons(census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
+    """Return `epsilon` for many silos (n, noise_multiplier, delta) that answer the same census.
+
+    Equal cases are priced once, and those without sampling all together.
+    """
+    distinct = list(dict.fromkeys(cases))
+    composed = {n: compose(census, n) for n, _, _ in distinct}
+    closed = [case for case in distinct if not composed[case[0]].sampled and case[1] > 0]
+    mu = np.array([composed[n].weight / z for n, z, _ in closed])
+    deltas = np.array([delta for _, _, delta in closed])
+    priced = dict(zip(closed, gaussian.epsilon(mu, deltas).tolist(), strict=True))
+    for case in distinct:
+        if case not in priced:
+            priced[case] = composed[case[0]].epsilon(case[1], case[2])
+    return [priced[case] for case in cases]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +120,9 @@ class Composition:
         if everything == 0:
             return 0.0
         mu = everything / noise_multiplier if noise_multiplier > 0 else math.inf
-        if not self.sampled or mu > _LARGEST_SAMPLED_MU or mu < _SMALLEST_SAMPLED_MU:
+        heaviest = max([self.weight, *(part.weight for part, _ in self.sampled)])
+        on_grid = noise_multiplier > 0 and heaviest <= _LARGEST_SAMPLED_MU * noise_multiplier
+        if not self.sampled or not on_grid or mu < _SMALLEST_SAMPLED_MU:
             return float(gaussian.epsilon(mu, delta))
         spent = loss.epsilon(self.pairs(noise_multiplier), delta)
         if spent == math.inf or gaussian.profile(spent, mu) <= delta:

@@ -30,8 +30,6 @@ def profile(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Array:
     Args:
         epsilon: eps, any sign, any shape.
         mu: sensitivity / noise standard deviation, >= 0; 0 gives max(0, 1 - e^eps).
-
-    References: reference notes, section 8 (analytic Gaussian profile).
     """
     eps, mu = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(mu, float))
     silent = mu <= 0

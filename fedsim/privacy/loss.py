@@ -34,6 +34,7 @@ Array = npt.NDArray[np.float64]
 
 _NEGLIGIBLE = 1e-6  # truncations may cost this share of delta
 _ROUNDING = 1e-9
+_WIDTH = 6.0  # of the first window, in tilted standard deviations to either side
 _MAX_CELLS = 2**20
 
 
@@ -166,7 +167,7 @@ class _Window:
 def _window(parts: Sequence[_Losses], tilt: _Tilt, delta: float) -> _Window:
     """Take the tilted mean and as many tilted standard deviations as leave out nothing that matters."""
     step, furthest = parts[0].step, sum(part.count * part.reach for part in parts)
-    half = min(6 * math.sqrt(tilt.variance), _MAX_CELLS * step) + step
+    half = min(_WIDTH * math.sqrt(tilt.variance), _MAX_CELLS * step) + step
     while True:
         bottom, top = math.floor((tilt.mean - half) / step), math.ceil((tilt.mean + half) / step)
         size = next_fast_len(min(top - bottom, 2 * furthest) + 1, real=True)

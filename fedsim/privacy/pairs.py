@@ -88,7 +88,7 @@ class PoissonPair:
             public divisor q n is 2C/(q n), twice the distance of either component from the centre.
         q: probability that a record is sampled, in (0, 1).
 
-    References: reference notes, sections 5.1 and 8 (replace-one pair of the Poisson sampler).
+    References: the pair is the one that dp-accounting's PLD accountant uses under REPLACE_ONE.
     """
 
     mu: float

@@ -11,8 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.functional import one_hot, softplus
 
 from fedsim.problems.composite import Composite
 
@@ -103,7 +103,7 @@ class LogisticRegression(GeneralisedLinear):
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """log(1 + e^s) - y s."""
-        return F.softplus(scores) - target * scores
+        return softplus(scores) - target * scores
 
     def error(self, scores: Tensor, target: Tensor) -> Tensor:
         """Share of records on the wrong side of score 0."""
@@ -122,8 +122,7 @@ class SoftmaxRegression(GeneralisedLinear):
 
     def coefficient(self, scores: Tensor, target: Tensor) -> Tensor:
         """softmax(s) - onehot(y)."""
-        one_hot = F.one_hot(target.long(), self.num_outputs).to(scores.dtype)
-        return scores.softmax(-1) - one_hot
+        return scores.softmax(-1) - one_hot(target.long(), self.num_outputs).to(scores.dtype)
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """log sum_j e^(s_j) - s_y."""

@@ -7,6 +7,7 @@ priced before round 0; two different plans are an error that names the round.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -46,8 +47,8 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
         return torch.zeros(1, problem.dimension, dtype=query.points[0].dtype)
 
     def noise(query: Query) -> Tensor:
-        scale = query.clip / problem.dimension**0.5
-        return torch.as_tensor(rng.standard_normal((1, problem.dimension))).to(query.points[0]) * scale
+        drawn = torch.as_tensor(rng.standard_normal((1, problem.dimension))).to(query.points[0])
+        return drawn * (query.clip / math.sqrt(problem.dimension))
 
     quiet = _trace(algorithm, problem, _with_noise(public, 1.0), seed, limits, zeros)
     loud = _trace(algorithm, problem, _with_noise(public, 7.0), seed, limits, noise)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -40,10 +41,10 @@ class Limits:
         """Refuse a point of another dimension, or with an entry that is not finite or too large."""
         if point.shape[-1] != dimension:
             raise Refused(f"point has dimension {point.shape[-1]}, the problem has {dimension}")
-        largest = point.abs().max()
-        if not bool(largest <= self.max_point):  # NaN compares false
+        largest = float(torch.linalg.vector_norm(point, math.inf))
+        if not largest <= self.max_point:  # NaN compares false
             raise Refused(
-                f"a point has an entry of size {float(largest):.3g}, the limit is {self.max_point:g} "
+                f"a point has an entry of size {largest:.3g}, the limit is {self.max_point:g} "
                 "(if the iterates diverge, lower the step size)"
             )
 

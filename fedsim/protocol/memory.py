@@ -28,7 +28,3 @@ class CohortMemory(dict[str, Tensor]):
             whole = self[name].clone()
             whole[members] = value
             self[name] = whole
-
-    def fresh(self, silos: int) -> CohortMemory:
-        """An empty memory for so many silos."""
-        return CohortMemory(silos, self._dimension, self._dtype)

@@ -6,6 +6,7 @@ with the queries that it answers. It is all that a privacy accountant needs to k
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from fedsim.protocol.batch import Batch
 
 @dataclass(frozen=True, slots=True)
 class QueryShape:
-    """Everything in a query that sets its cost; points and clip are free, since noise scales with the clip."""
+    """Everything in a query that sets its cost; points and clip are free: noise scales with the clip."""
 
     statistic: str
     points: int
@@ -36,7 +37,7 @@ class Ask:
         A query with noise ratio c is a Gaussian release of mu = 1 / (z c), z the base multiplier;
         releases on one draw of the batch add mu^2, so mu = weight / z, weight^2 = sum 1 / c^2.
         """
-        return sum(query.noise_ratio**-2 for query in self.queries) ** 0.5
+        return math.sqrt(sum(query.noise_ratio**-2 for query in self.queries))
 
 
 @dataclass(frozen=True, slots=True)

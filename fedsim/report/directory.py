@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 from safetensors.torch import save_file
+from torch import Tensor
 
 from fedsim.protocol.errors import InputError
 from fedsim.report.figure import draw
@@ -84,7 +85,7 @@ def ledger_table(outcome: Outcome) -> pa.Table:
     return pa.table(rows)
 
 
-def _models(outcome: Outcome) -> dict[str, object]:
+def _models(outcome: Outcome) -> dict[str, Tensor]:
     """The final parameters of each finished trial and variant, flat (d,)."""
     return {
         f"trial-{number}.{variant}": model.contiguous()

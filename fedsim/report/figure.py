@@ -35,12 +35,12 @@ def draw(outcome: Outcome, path: Path) -> None:
 
 
 def curve(outcome: Outcome, variant: str) -> tuple[np.ndarray, np.ndarray]:
-    """(rounds, test errors (trials, rounds)) of the finished trials."""
+    """(rounds, test errors (trials, rounds)), as far as every trial that was begun has come."""
     rows: dict[int, dict[int, float]] = {}
     for m in outcome.results.measurements:
-        if m.variant == variant and m.trial in outcome.results.trials:
+        if m.variant == variant:
             rows.setdefault(m.trial, {})[m.round] = m.test_error
-    rounds = sorted(next(iter(rows.values()), {}))
+    rounds = sorted(set.intersection(*map(set, rows.values()))) if rows else []
     return np.array(rounds), np.array([[row[r] for r in rounds] for row in rows.values()])
 
 

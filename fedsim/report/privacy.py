@@ -67,7 +67,7 @@ def not_private(scenario: Scenario) -> list[str]:
         "trials together: they repeat the run to measure its spread; the guarantee is that of one trial": (
             private and scenario.trials > 1
         ),
-        "the choice of algorithm, step size, clip norm and rounds, if it was made by looking at the data": True,
+        "the choice of algorithm, step size, clip norm and rounds, where data was looked at": True,
     }
     return [note for note, applies in notes.items() if applies]
 
@@ -78,10 +78,7 @@ def _silos(outcome: Outcome) -> list[dict[str, Any]]:
     for trial in outcome.results.trials.values():
         for said in trial.statements:
             name = said.admitted.terms.name
-            if (
-                name not in worst
-                or said.admitted.epsilon_guaranteed > worst[name].admitted.epsilon_guaranteed
-            ):
+            if said.admitted.epsilon_guaranteed >= worst.setdefault(name, said).admitted.epsilon_guaranteed:
                 worst[name] = said
     return [_row(worst[name]) for name in sorted(worst)]
 

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -24,6 +27,7 @@ from fedsim.scenario.resolve import Resolved, resolve
 # Before Ray is imported: otherwise it listens on every interface and reports usage.
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise it warns at every start
 import ray
 
 _SLICE = 0.25  # seconds of work between two reports to the driver
@@ -40,13 +44,28 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     scenario = resolved.scenario
     try:
         _start(scenario.runtime.address)
-        workers = min(scenario.trials, max(1, int(ray.cluster_resources().get("CPU", 1))))
+        workers = min(scenario.trials, _cpus())
         tree = scenario.model_dump(mode="json")
         _drive([_TrialActor.remote(tree) for _ in range(workers)], scenario.trials, results, observe)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     finally:
-        ray.shutdown()
+        _stop()
+
+
+def _stop() -> None:
+    """Shut down, and end what an interrupt in the middle of Ray's start-up would leave behind."""
+    ours = psutil.Process().children(recursive=True)
+    ray.shutdown()
+    _, alive = psutil.wait_procs(ours, timeout=0.5)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _cpus() -> int:
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return max(1, int(resources.get("CPU", 1)))
 
 
 def _start(address: str | None) -> None:
@@ -144,7 +163,7 @@ class _RemoteHosts:
         total = len(resolved.names)
         count = min(hosts, total)
         bounds = [total * k // count for k in range(count + 1)]
-        self._ranges = [range(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+        self._ranges = [range(a, b) for a, b in pairwise(bounds)]
         self._actors = [
             _HostActor.remote(tree, trial, list(resolved.names[own.start : own.stop])) for own in self._ranges
         ]

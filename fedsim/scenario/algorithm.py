@@ -48,7 +48,11 @@ def _named(value: Any) -> Any:
 
 _AnyBatch = _Full | _Subsample | _Poisson | _Fresh
 _BatchConfig = Annotated[_AnyBatch, Field(discriminator="sampler"), BeforeValidator(_named)]
-_BATCHES = {"subsample": batch.Subsample, "poisson": batch.Poisson, "fresh": batch.Fresh}
+_BATCHES: dict[str, type[batch.Subsample | batch.Poisson | batch.Fresh]] = {
+    "subsample": batch.Subsample,
+    "poisson": batch.Poisson,
+    "fresh": batch.Fresh,
+}
 
 
 def samplers() -> dict[str, str]:

@@ -64,7 +64,7 @@ class ProblemSection(Section):
 
 
 class PrivacySection(Section):
-    """Each silo's budget: its transcript is (epsilon, delta)-DP with respect to replacing one of its records."""
+    """Each silo's budget: its transcript is (epsilon, delta)-DP for replacing one of its records."""
 
     mechanism: Literal["gaussian", "none"] = Field(
         "gaussian", description="gaussian: clip and add noise; none: neither (no privacy)"

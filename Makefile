@@ -1,0 +1,42 @@
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo check test test-all bench clean
+
+help:  ## Show the targets.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# torch comes first and pinned: an unpinned torch may bring gigabytes of CUDA packages.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch==2.13.0 --editable .
+	touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+demo: $(VENV)/.installed  ## Install, and run the quickstart scenario.
+	$(BIN)/fedsim simulate scenarios/quickstart.yaml
+
+check: $(VENV)/.installed-dev  ## Format, lint, types, import contracts.
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check  ## The gate: check, then every test that is not slow.
+	$(BIN)/pytest -m "not slow"
+
+test-all: check  ## The gate, and the slow tests.
+	$(BIN)/pytest
+
+bench: $(VENV)/.installed-dev  ## Cost of a round against a bare torch loop.
+	$(BIN)/python benchmarks/round_cost.py
+	$(BIN)/python benchmarks/scale.py
+
+clean:  ## Remove what the other targets made.
+	rm -rf $(VENV) runs build *.egg-info

@@ -1,0 +1,67 @@
+"""The algorithms under test: a new one is a row here, and every shared property runs through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from fedsim.algorithms.local_sgd import LocalSGD
+from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+from fedsim.protocol.batch import Batch
+from fedsim.protocol.contract import Algorithm
+
+
+def final(answers: Sequence[Tensor]) -> Tensor:
+    """The model returned."""
+    return answers[-1]
+
+
+def last_of_averaged(answers: Sequence[Tensor]) -> Tensor:
+    """The last iterate R a_R - (R-1) a_{R-1}, where a_r is the mean of r iterates.
+
+    The mean itself keeps its first iterates for ever and comes near the optimum only as 1 / R.
+    """
+    rounds = len(answers) - 1
+    return rounds * answers[-1] - (rounds - 1) * answers[-3]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One algorithm.
+
+    Args:
+        name: its name in the registry.
+        short: a few rounds on batches of the given kind.
+        convergent: enough rounds for `tolerance`, given the inverse smoothness 1 / L.
+        estimate: from the answers before every round and the final one, what reaches the optimum.
+        tolerance: L2 distance to the optimum that it must reach without noise.
+        averaged: whether the model returned is a mean of iterates, whose distance falls as 1 / R.
+    """
+
+    name: str
+    short: Callable[[Batch], Algorithm]
+    convergent: Callable[[float], Algorithm]
+    estimate: Callable[[Sequence[Tensor]], Tensor]
+    tolerance: float
+    averaged: bool = False
+
+
+ROWS = (
+    Row(
+        "noisy_minibatch_sgd",
+        short=lambda batch: NoisyMinibatchSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
+        convergent=lambda step: NoisyMinibatchSGD(num_rounds=500, step_size=step, clip_norm=1.0),
+        estimate=last_of_averaged,
+        tolerance=1e-6,
+        averaged=True,
+    ),
+    Row(
+        "local_sgd",
+        short=lambda batch: LocalSGD(num_rounds=4, local_steps=3, step_size=0.1, clip_norm=1.0, batch=batch),
+        convergent=lambda step: LocalSGD(num_rounds=800, local_steps=2, step_size=0.02 * step, clip_norm=1.0),
+        estimate=final,
+        tolerance=1e-3,
+    ),
+)

@@ -1,0 +1,213 @@
+"""The guarantee of a plan: published values, the algebra of composition, edges."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedsim.privacy import cost, gaussian, loss
+from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, profile
+from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
+from fedsim.protocol.errors import Refused
+from fedsim.protocol.plan import Release
+
+N, K, ROUNDS = 1238, 443, 35
+DELTA = 1 / N**2
+# The thesis's noise for a claimed epsilon; what it costs without replacement, Poisson, full batch.
+TABLE = [
+    (0.75, 0.5978, 0.585, 0.585),
+    (1.5, 1.2877, 1.23, 1.23),
+    (3.0, 2.8798, 2.61, 2.62),
+    (6.0, 6.9815, 5.64, 5.69),
+    (12.0, 19.650, 12.5, 12.9),
+    (18.0, 39.218, 20.3, 21.4),
+]
+BATCHES = st.sampled_from([FULL, Subsample(0.1), Subsample(0.36), Poisson(0.1), Poisson(0.36), Fresh(0.002)])
+
+
+def multiplier(claimed, batch_size):
+    """z of the thesis's noise on a mean of `batch_size` terms, C = L."""
+    sigma = math.sqrt(8 * ROUNDS * math.log(1 / DELTA)) / (N * claimed)
+    return sigma * batch_size / 2
+
+
+def releases(batch, count=1, weight=1.0):
+    return (Release(batch, weight), count)
+
+
+@pytest.mark.parametrize(("claimed", "without", "poisson", "full"), TABLE)
+def test_known_costs_of_the_thesis_noise_are_reproduced(claimed, without, poisson, full):
+    fraction = K / N
+    small, large = multiplier(claimed, K), multiplier(claimed, N)
+    got = cost.epsilon((releases(Subsample(fraction), ROUNDS),), N, small, DELTA)
+    assert got == pytest.approx(without, rel=2e-4)  # known to five digits
+    got = cost.epsilon((releases(Poisson(fraction), ROUNDS),), N, small, DELTA)
+    assert got == pytest.approx(poisson, rel=0.01)
+    got = cost.epsilon((releases(FULL, ROUNDS),), N, large, DELTA)
+    assert got == pytest.approx(full, rel=0.01)
+
+
+def test_losses_of_both_signs_count():
+    # One-sided grids give 0.737 or 0.594 here.
+    got = cost.epsilon((releases(Subsample(K / N), ROUNDS),), N, multiplier(0.75, K), DELTA)
+    assert got == pytest.approx(0.5978, abs=5e-4)
+
+
+@pytest.mark.parametrize("batch", [Subsample(0.25), Poisson(0.25)])
+def test_one_sampled_release_has_the_epsilon_of_its_profile(batch):
+    z, delta = 0.8, 1e-4
+    kind = SubsampledPair if isinstance(batch, Subsample) else PoissonPair
+    eps = cost.epsilon((releases(batch),), 1000, z, delta)
+    assert profile(kind(1 / z, 0.25), eps) <= delta
+    assert profile(kind(1 / z, 0.25), eps - 5e-4) > delta
+
+
+@given(BATCHES, st.integers(1, 12), st.floats(0.5, 10))
+@settings(max_examples=40, deadline=None)
+def test_equal_entries_add_up(batch, count, z):
+    apart = tuple(releases(batch) for _ in range(count))
+    together = (releases(batch, count),)
+    assert cost.epsilon(apart, N, z, DELTA) == cost.epsilon(together, N, z, DELTA)
+
+
+@given(BATCHES, st.integers(1, 40), st.floats(0.5, 10), st.floats(1e-9, 1e-2))
+@settings(max_examples=60, deadline=None)
+def test_cost_falls_with_noise_and_delta_and_grows_with_count(batch, count, z, delta):
+    def at(count, z, delta):
+        return cost.epsilon((releases(batch, count),), N, z, delta)
+
+    here, slack = at(count, z, delta), 1e-4
+    assert at(count, 1.2 * z, delta) <= here + slack
+    assert at(count, z, 2 * delta) <= here + slack
+    if isinstance(batch, Fresh):
+        assert at(count + 1, z, delta) == here
+    else:
+        assert at(count + 1, z, delta) >= here - slack
+    if here > 0.05:
+        assert at(count, 1.2 * z, delta) < here
+        assert at(count, z, 2 * delta) < here
+
+
+@given(st.lists(st.floats(0.1, 3), min_size=1, max_size=6), st.floats(0.5, 5))
+def test_full_batches_add_mu_squared(weights, z):
+    census = tuple(releases(FULL, 2, weight) for weight in weights)
+    mu = math.sqrt(sum(2 * weight**2 for weight in weights)) / z
+    assert cost.epsilon(census, N, z, DELTA) == pytest.approx(float(gaussian.epsilon(mu, DELTA)), rel=1e-9)
+
+
+def test_fresh_costs_the_max_not_the_sum():
+    census = (releases(Fresh(0.1), 5), releases(Fresh(0.1), 2, weight=2.0), releases(Fresh(0.05), 3))
+    assert cost.epsilon(census, N, 1.5, DELTA) == pytest.approx(float(gaussian.epsilon(2 / 1.5, DELTA)))
+
+
+def test_fresh_and_full_are_one_gaussian():
+    census = (releases(Fresh(0.1), 5, weight=1.5), releases(FULL, 4))
+    mu = math.sqrt(4 + 1.5**2) / 3
+    assert cost.epsilon(census, N, 3.0, DELTA) == pytest.approx(float(gaussian.epsilon(mu, DELTA)))
+
+
+def test_fresh_batches_that_cannot_be_disjoint_are_refused():
+    assert cost.epsilon((releases(Fresh(0.1), 10),), 100, 1.0, 1e-4) > 0
+    with pytest.raises(Refused, match=r"110 fresh records, the silo has 100"):
+        cost.epsilon((releases(Fresh(0.1), 11),), 100, 1.0, 1e-4)
+
+
+def test_fresh_batches_of_one_record_at_least_are_counted_as_such():
+    with pytest.raises(Refused, match="20 fresh records, the silo has 10"):
+        cost.epsilon((releases(Fresh(0.01), 20),), 10, 1.0, 1e-4)
+
+
+@pytest.mark.parametrize("batch", [Subsample(0.2), Poisson(0.2)])
+def test_mixed_plan_agrees_with_dp_accountings_composition(batch):
+    from dp_accounting.pld import pld_pmf
+
+    z, step, delta = 1.2, 5e-4, 1e-5
+    kind = SubsampledPair if isinstance(batch, Subsample) else PoissonPair
+    census = (releases(batch, 20), releases(FULL, 3), releases(Fresh(0.1), 4, weight=0.5))
+
+    def pmf(pair):
+        cells = math.ceil(pair.reach(1e-12) / step)
+        deltas = profile(pair, [step * i for i in range(-cells, cells + 1)])
+        return pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, -cells, cells, deltas)
+
+    gauss = pmf(GaussianPair(math.sqrt(3 + 0.25) / z))
+    expected = pld_pmf.compose_pmfs(pmf(kind(1 / z, 0.2)).self_compose(20), gauss).get_epsilon_for_delta(
+        delta
+    )
+    assert cost.epsilon(census, 1000, z, delta) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("batch", [Subsample(0.2), Poisson(0.2)])
+def test_different_weights_on_one_sampler_do_not_merge(batch):
+    z = 2.0
+    kind = SubsampledPair if isinstance(batch, Subsample) else PoissonPair
+    census = (releases(batch, 10, weight=1.0), releases(batch, 10, weight=2.0))
+    expected = loss.epsilon([(kind(1 / z, 0.2), 10), (kind(2 / z, 0.2), 10)], 1e-5)
+    got = cost.epsilon(census, 1000, z, 1e-5)
+    assert got == expected
+    assert got > cost.epsilon((releases(batch, 20),), 1000, z, 1e-5) + 0.1
+
+
+@pytest.mark.parametrize("batch", [Subsample(1.0), Poisson(1.0), Subsample(0.999)])
+def test_rate_one_is_full(batch):
+    # 0.999 of 100 records rounds to all of them.
+    assert cost.epsilon((releases(batch, 7),), 100, 3.0, 1e-4) == cost.epsilon(
+        (releases(FULL, 7),), 100, 3.0, 1e-4
+    )
+
+
+@pytest.mark.parametrize("batch", [Subsample(0.999), Poisson(0.999)])
+def test_rate_just_below_one_is_just_below_full(batch):
+    sampled = cost.epsilon((releases(batch, 7),), 1000, 3.0, 1e-4)
+    full = cost.epsilon((releases(FULL, 7),), 1000, 3.0, 1e-4)
+    assert 0.99 * full < sampled <= full + 2e-4
+
+
+@pytest.mark.parametrize("batch", [Subsample(0.2), Poisson(0.2)])
+def test_sampling_costs_less_than_full_batches_at_equal_multiplier(batch):
+    sampled = cost.epsilon((releases(batch, 20),), 1000, 2.0, 1e-5)
+    assert sampled < 0.5 * cost.epsilon((releases(FULL, 20),), 1000, 2.0, 1e-5)
+
+
+@pytest.mark.parametrize("batch", [FULL, Fresh(0.1), Subsample(0.2), Poisson(0.2)])
+def test_edges(batch):
+    census = (releases(batch, 3),)
+    assert cost.epsilon((), 100, 0.0, 1e-4) == 0
+    assert cost.epsilon(((Release(batch, 1.0), 0),), 100, 0.0, 1e-4) == 0
+    assert cost.epsilon(census, 100, 0.0, 1e-4) == math.inf
+    assert cost.epsilon(census, 100, math.inf, 1e-4) == 0
+    assert cost.epsilon(census, 100, 1e30, 1e-4) == 0
+    assert 1e5 < cost.epsilon(census, 100, 1e-3, 1e-4) < math.inf
+
+
+@pytest.mark.parametrize(
+    ("z", "delta", "n"), [(-1.0, 1e-4, 10), (math.nan, 1e-4, 10), (1.0, 0.0, 10), (1.0, 1e-4, 0)]
+)
+def test_nonsense_is_an_error(z, delta, n):
+    with pytest.raises(ValueError, match="is not"):
+        cost.epsilon((releases(FULL),), n, z, delta)
+
+
+@pytest.mark.parametrize("batch", [Subsample(0.2), Poisson(0.001)])
+@pytest.mark.parametrize("z", [1e-4, 4.9e-3, 5.1e-3, 0.02, 0.5, 50.0, 1e4])
+def test_a_mixed_plan_costs_between_its_gaussian_part_and_full_batches(batch, z):
+    census = (releases(batch, 60), releases(FULL, 3, weight=2.0))
+    least = float(gaussian.epsilon(math.sqrt(12) / z, 1e-6))
+    most = float(gaussian.epsilon(math.sqrt(72) / z, 1e-6))
+    assert least <= cost.epsilon(census, 1000, z, 1e-6) <= most
+
+
+def test_full_and_fresh_do_not_load_dp_accounting():
+    import subprocess
+    import sys
+
+    script = (
+        "import sys; from fedsim.privacy import cost, calibrate, pld;"
+        "from fedsim.protocol.batch import FULL; from fedsim.protocol.plan import Release;"
+        "calibrate.noise_multipliers(((Release(FULL, 1.0), 3),), [calibrate.Budget(100, 1.0, 1e-4)], 1e6);"
+        "sys.exit('dp_accounting' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

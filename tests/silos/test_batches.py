@@ -1,0 +1,221 @@
+"""Which records a silo uses, read off the answers.
+
+Record j has feature e_j and target 1, so at w = 0 its gradient is -e_j: the un-noised answer times -K
+is the indicator of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from helpers import FALSE_ALARM, asking, divisor, open_gate, scripted
+from scipy import stats
+from torch import Tensor
+
+from fedsim.problems.glm import LinearRegression
+from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample
+from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.errors import Refused
+from silos.gate import Gate
+
+N = 10
+
+
+def _gate(batches: list[Batch], rounds: int, sizes: tuple[int, ...] = (N,), seed: int = 0) -> Gate:
+    """Silos whose answers show their batches, with one ask for each of `batches` every round."""
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        return {str(a): ask(Query("gradient", (w,), 1e3, batch)) for a, batch in enumerate(batches)}
+
+    width = max(sizes)
+    data = [(np.eye(n, width), np.ones(n)) for n in sizes]
+    return open_gate(data, LinearRegression(width), scripted(half, rounds), epsilon=np.inf, seed=seed)
+
+
+def _drawn(gate: Gate, batches: list[Batch], rounds: list[int], n: int = N, member: int = 0) -> np.ndarray:
+    """(rounds, asks, n): 1 for a record that was used."""
+    zero = {"w": torch.zeros(n).double()}
+    replies = [gate.answer(r, zero) for r in rounds]
+    taken = [
+        [reply[str(a)][member][:n] * -divisor(batch, n) for a, batch in enumerate(batches)]
+        for reply in replies
+    ]
+    used = torch.stack([torch.stack(asks) for asks in taken]).numpy()
+    np.testing.assert_allclose(used, used.round(), atol=1e-12)
+    return used.round().astype(int)
+
+
+def _passes(observed: np.ndarray, expected: np.ndarray, scale: float = 1.0) -> bool:
+    """Pearson's chi-square; `scale` corrects for draws without replacement within a batch."""
+    statistic = float(((observed - expected) ** 2 / expected).sum()) * scale
+    return bool(stats.chi2.sf(statistic, len(observed) - 1) > FALSE_ALARM)
+
+
+def test_full_uses_every_record_once() -> None:
+    assert (_drawn(_gate([FULL], 2), [FULL], [0, 1]) == 1).all()
+
+
+@pytest.mark.parametrize(
+    "batch", [Subsample(0.3), Subsample(0.1), Subsample(0.01), Subsample(0.95)], ids=repr
+)
+def test_subsample_draws_k_distinct_records_uniformly(batch: Subsample) -> None:
+    rounds = 2000
+    used = _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0]
+    k = batch.size(N)
+    assert set(used.ravel()) <= {0, 1}
+    assert (used.sum(1) == k).all()
+    if k < N:
+        # Counts of a K-subset have variance m q (1 - q) and sum to m K: (N-1)/N corrects the statistic.
+        expected = np.full(N, rounds * k / N)
+        scale = (N - 1) / N / (1 - k / N)
+        assert _passes(used.sum(0), expected, scale)
+        skewed = used.sum(0) + np.where(np.arange(N) == 0, 0.6 * rounds * k / N, 0)
+        assert not _passes(skewed, expected, scale)
+
+
+def test_subsample_draws_every_pair_of_records_alike() -> None:
+    rounds, batch = 3000, Subsample(0.2)
+    used = _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0]
+    pairs = np.array([(used[:, i] & used[:, j]).sum() for i, j in combinations(range(N), 2)])
+    assert _passes(pairs, np.full(45, rounds / 45))
+
+
+@pytest.mark.parametrize("batch", [Subsample(0.3), Poisson(0.3)], ids=repr)
+def test_every_ask_has_a_draw_of_its_own(batch: Batch) -> None:
+    """Within a round and across rounds: two draws overlap as independent ones do."""
+    rounds = 2000
+    used = _drawn(_gate([batch, batch], rounds), [batch, batch], list(range(rounds)))
+    first, second = used[:, 0], used[:, 1]
+    law = stats.hypergeom(N, 3, 3) if isinstance(batch, Subsample) else stats.binom(N, 0.09)
+    expected = rounds * law.pmf(np.arange(4))
+    expected[-1] += rounds * law.sf(3)
+    for one, other in [(first, second), (first[1:], first[:-1]), (second[:-1], first[1:])]:
+        overlap = np.bincount(np.minimum((one & other).sum(1), 3), minlength=4)
+        assert _passes(overlap, expected * len(one) / rounds)
+    same = np.bincount(np.minimum((first & first).sum(1), 3), minlength=4)
+    assert not _passes(same, expected)
+
+
+def test_one_ask_answers_all_its_queries_on_one_draw() -> None:
+    batch = Subsample(0.3)
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        query = Query("gradient", (w,), 1e3, batch)
+        one, other = ask(query, query)
+        return {"one": one, "other": other}
+
+    data = [(np.eye(N), np.ones(N))]
+    gate = open_gate(data, LinearRegression(N), scripted(half, 20), epsilon=np.inf)
+    for r in range(20):
+        reply = gate.answer(r, {"w": torch.zeros(N).double()})
+        assert torch.equal(reply["one"], reply["other"])
+
+
+@pytest.mark.parametrize("q", [0.05, 0.4])
+def test_poisson_includes_each_record_on_its_own_with_its_fraction(q: float) -> None:
+    rounds, batch = 3000, Poisson(q)
+    used = _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0]
+    counts = used.sum(0)
+    for count in counts:
+        assert stats.binomtest(int(count), rounds, q).pvalue > FALSE_ALARM / N
+    assert stats.binomtest(int(counts[0] * 2), rounds, q).pvalue < FALSE_ALARM
+    sizes = np.bincount(used.sum(1), minlength=N + 1)
+    expected = rounds * stats.binom(N, q).pmf(np.arange(N + 1))
+    keep = expected > 5
+    kept, rest = sizes[keep], sizes[~keep].sum()
+    assert _passes(np.append(kept, rest), np.append(expected[keep], expected[~keep].sum()))
+
+
+def test_an_empty_poisson_batch_is_answered_with_zero() -> None:
+    batch = Poisson(0.01)
+    used = _drawn(_gate([batch], 20), [batch], list(range(20)))
+    assert (used.sum(-1) == 0).any()
+
+
+def test_silos_draw_independently() -> None:
+    batch, rounds = Subsample(0.3), 1000
+    gate = _gate([batch], rounds, (N, N))
+    zero = {"w": torch.zeros(N).double()}
+    rows = torch.stack([gate.answer(r, zero)["0"] for r in range(rounds)]).numpy() != 0
+    overlap = np.bincount((rows[:, 0] & rows[:, 1]).sum(1), minlength=4)
+    assert _passes(overlap, rounds * stats.hypergeom(N, 3, 3).pmf(np.arange(4)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_fresh_batches_are_disjoint_over_a_run(seed: int) -> None:
+    batches: list[Batch] = [Fresh(0.2), Fresh(0.1)]
+    used = _drawn(_gate(batches, 3, seed=seed), batches, [0, 1, 2])
+    assert (used.sum(-1) == [[2, 1]] * 3).all()
+    assert used.sum((0, 1)).max() == 1
+    assert used.sum() == 9
+
+
+def test_fresh_batches_are_addressed_by_the_plan_and_not_by_a_cursor() -> None:
+    """Rounds answered out of order, again, or by part of the cohort reach the same records."""
+    batches: list[Batch] = [Fresh(0.2), Full(), Fresh(0.1)]
+    forward = _drawn(_gate(batches, 3), batches, [0, 1, 2])
+    backward = _drawn(_gate(batches, 3), batches, [2, 0, 1])
+    np.testing.assert_array_equal(backward, forward[[2, 0, 1]])
+    gate = _gate(batches, 3, (N, N))
+    zero = {"w": torch.zeros(N).double()}
+    gate.answer(0, zero, [1])
+    late = _drawn(gate, batches, [1, 2], member=0)
+    np.testing.assert_array_equal(late, forward[1:])
+
+
+def test_fresh_batches_differ_between_silos_and_seeds() -> None:
+    batches: list[Batch] = [Fresh(0.3)]
+    gate = _gate(batches, 3, (N, N))
+    zero = {"w": torch.zeros(N).double()}
+    rows = torch.stack([gate.answer(r, zero)["0"] for r in range(3)])
+    assert not torch.equal(rows[:, 0], rows[:, 1])
+    other = _drawn(_gate(batches, 3, seed=1), batches, [0, 1, 2])
+    assert not np.array_equal(other, _drawn(_gate(batches, 3), batches, [0, 1, 2]))
+
+
+def test_a_fresh_permutation_puts_every_record_everywhere() -> None:
+    batches: list[Batch] = [Fresh(0.1)]
+    where = [int(_drawn(_gate(batches, 1, seed=s), batches, [0])[0, 0].argmax()) for s in range(600)]
+    assert _passes(np.bincount(where, minlength=N), np.full(N, 60.0))
+
+
+def test_fresh_batches_that_overdraw_the_data_are_refused() -> None:
+    _gate([Fresh(0.25)], 5)
+    with pytest.raises(Refused, match="need 12 records, the silo has 10"):
+        _gate([Fresh(0.25)], 6)
+    with pytest.raises(Refused):
+        open_gate([(np.eye(N), np.ones(N))], LinearRegression(N), scripted(asking(batch=Fresh(0.25)), 6))
+
+
+def test_only_a_silos_own_rounds_draw_on_its_data() -> None:
+    algorithm = scripted(asking(clip=1e3, batch=Fresh(0.5)), 6)
+    data = [(np.eye(N), np.ones(N))]
+    gate = open_gate(data, LinearRegression(N), algorithm, epsilon=np.inf, rounds=[[1, 4]])
+    zero = {"w": torch.zeros(N).double()}
+    used = torch.stack([gate.answer(r, zero)["g"][0] for r in (1, 4)]) * -5
+    np.testing.assert_allclose(used.sum(0), 1, atol=1e-12)
+
+
+@pytest.mark.parametrize("batch", [Subsample(0.3), Poisson(0.3), Fresh(0.1)], ids=repr)
+def test_a_round_answered_again_uses_the_same_records(batch: Batch) -> None:
+    ordered = _drawn(_gate([batch], 3), [batch], [0, 1, 2])
+    alone = _drawn(_gate([batch], 3), [batch], [1])
+    np.testing.assert_array_equal(alone[0], ordered[1])
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.0001, np.nan, np.inf])
+@pytest.mark.parametrize("kind", [Subsample, Poisson, Fresh])
+def test_a_fraction_lies_above_0_and_at_most_at_1(kind: type[Subsample], fraction: float) -> None:
+    with pytest.raises(ValueError, match="fraction"):
+        kind(fraction)
+
+
+def test_k_by_hand() -> None:
+    assert [Subsample(q).size(10) for q in (0.01, 0.24, 0.26, 1.0)] == [1, 2, 3, 10]
+    assert [Fresh(q).size(30) for q in (0.001, 0.1, 0.19, 1.0)] == [1, 3, 5, 30]
+    assert Poisson(0.25).size(10) == 2.5
+    assert Full().size(7) == 7

@@ -1,0 +1,232 @@
+"""Clip bound and sensitivity: what one record can do to an answer before noise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Silo, asking, divisor, open_gate, problems, scripted, silos_of
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRegression
+from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample
+from fedsim.protocol.contract import Asker, Memory, Query
+from silos.records import Records
+from silos.statistics import clipped_sum
+
+D = 3
+ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}
+HOSTILE = [0.0, -0.0, 5e-324, 1e-200, 1e-162, 1e-45, 1e-23, 1e12, -1e12, 1e13, 1e19, 3e38, -1.7e308]
+HOSTILE += [np.nan, np.inf, -np.inf]
+
+every_problem = pytest.mark.parametrize("name", ["logistic", "softmax", "linear"])
+every_statistic = pytest.mark.parametrize("num_points", [1, 2], ids=["gradient", "gradient_difference"])
+every_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+
+numbers = st.one_of(st.sampled_from(HOSTILE), st.floats(-10, 10), st.floats())
+records = st.lists(numbers, min_size=D, max_size=D)
+targets = st.one_of(st.sampled_from([0.0, 1.0, 2.0, 3.0, -1.0, 0.5, *HOSTILE]), st.floats())
+entries = st.one_of(st.floats(-1e6, 1e6), st.floats(-3, 3), st.sampled_from([0.0, 1e6, -1e6]))
+point_pairs = st.lists(entries, min_size=6 * D, max_size=6 * D)
+clips = st.one_of(st.just(0.0), st.floats(-6, 6).map(lambda power: 10**power), st.sampled_from([1e-6, 1e6]))
+
+
+def contribution(
+    problem: GeneralisedLinear,
+    record: tuple[list[float], float],
+    points: list[Tensor],
+    clip: float | Tensor,
+    dtype: torch.dtype,
+    drawn: bool = False,
+) -> Tensor:
+    """One record's summand, as if its silo held no other; in float64 so that its norm cannot overflow."""
+    kept = Records([(np.array([record[0]]), np.array([record[1]]))], problem, dtype)
+    (block,) = kept.batch([0], [np.array([0])]) if drawn else kept.full([0])
+    return clipped_sum(problem, block, points, clip).double().squeeze(0)
+
+
+@every_problem
+@every_statistic
+@every_dtype
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(x=records, y=targets, entries=point_pairs, clip=clips, drawn=st.booleans())
+@example(x=[1e12, 1e12, 0.0], y=1.0, entries=[1e6] * 6 * D, clip=1.0, drawn=False)
+@example(x=[1e11, -1e11, 3.0], y=1e12, entries=[1e6, -1e6] * 3 * D, clip=1e-6, drawn=False)
+@example(x=[np.nan, 1.0, 0.0], y=0.0, entries=[0.0] * 6 * D, clip=1e6, drawn=True)
+@example(x=[1.0, 1.0, 1.0], y=np.inf, entries=[0.0] * 6 * D, clip=1.0, drawn=False)
+@example(x=[2.7e-162, 0.0, 0.0], y=1e12, entries=[0.0] * 6 * D, clip=1e-6, drawn=False)
+@example(x=[2.7e-19, 0.0, 0.0], y=1e12, entries=[0.0] * 6 * D, clip=1e-6, drawn=False)
+def test_no_record_adds_more_than_the_clip(
+    name: str,
+    num_points: int,
+    dtype: torch.dtype,
+    x: list[float],
+    y: float,
+    entries: list[float],
+    clip: float,
+    drawn: bool,
+) -> None:
+    problem = problems(D)[name]
+    flat = torch.tensor(entries, dtype=dtype)
+    points = [flat[k * 3 * D :][: problem.dimension] for k in range(num_points)]
+    term = contribution(problem, (x, y), points, clip, dtype, drawn)
+    assert term.isfinite().all()
+    assert float(term.norm()) <= clip * (1 + ROUNDING[dtype])
+
+
+@every_problem
+@every_statistic
+@every_dtype
+@pytest.mark.parametrize("clip", [1e-6, 1e-3, 1.0, 1e3])
+def test_a_long_term_is_shortened_to_the_clip_and_not_below(
+    name: str, num_points: int, dtype: torch.dtype, clip: float
+) -> None:
+    """A bound that cut too much would hold as well; the direction stays."""
+    problem = problems(D)[name]
+    x = [3e4, -4e4, 1e4]
+    points = [torch.zeros(problem.dimension, dtype=dtype), torch.zeros(problem.dimension, dtype=dtype)]
+    points[1][0] = 1e-3
+    points = points[:num_points]
+    whole = contribution(problem, (x, 1.0), points, 1e6, dtype)
+    term = contribution(problem, (x, 1.0), points, clip, dtype)
+    assert float(whole.norm()) > 1e3
+    assert float(term.norm()) == pytest.approx(clip, rel=ROUNDING[dtype])
+    torch.testing.assert_close(term / term.norm(), whole / whole.norm(), rtol=1e-4, atol=1e-4)
+
+
+@every_problem
+@every_statistic
+def test_a_short_term_is_the_gradient_itself(name: str, num_points: int) -> None:
+    problem = problems(D)[name]
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=D)
+    points = [torch.from_numpy(rng.normal(size=problem.dimension)) for _ in range(num_points)]
+    term = contribution(problem, (x.tolist(), 1.0), points, 1e3, torch.float64)
+    signed = []
+    for point in points:
+        w = point.clone().requires_grad_()
+        row = torch.from_numpy(x).reshape(1, -1)
+        loss = problem.losses(problem.scores(row, w), torch.ones(1, dtype=torch.float64)).sum()
+        signed.append(torch.autograd.grad(loss, w)[0])
+    expected = signed[0] if num_points == 1 else signed[0] - signed[1]
+    torch.testing.assert_close(term, expected, rtol=1e-10, atol=1e-12)
+
+
+@every_dtype
+def test_with_clip_zero_nothing_is_left_even_of_a_vanishing_gradient(dtype: torch.dtype) -> None:
+    """With clip 0 the noise is 0 as well: whatever passed would be released exactly.
+
+    Here the record is classified with so large a margin that the squares of its coefficients underflow.
+    """
+    margin = 400.0 if dtype == torch.float64 else 60.0
+    problem = SoftmaxRegression(2, 2)
+    point = torch.tensor([0.0, 0.0, margin / 2, -margin / 2], dtype=dtype)
+    term = contribution(problem, ([0.123456, 1.0], 0.0), [point], 0.0, dtype)
+    assert term.tolist() == [0.0] * 4
+
+
+def test_a_clip_of_each_silos_own_bounds_that_silo() -> None:
+    problem = LogisticRegression(D)
+    data = [(np.full((2, D), 100.0), np.ones(2)), (np.full((5, D), 100.0), np.ones(5))]
+    records = Records(data, problem, torch.float64)
+    clip = torch.tensor([[0.5], [3.0]], dtype=torch.float64)
+    zero = torch.zeros(D, dtype=torch.float64)
+    for block in records.full([0, 1]):
+        total = clipped_sum(problem, block, [zero], clip[block.members])
+        for member, row in zip(block.members, total, strict=True):
+            expected = float(clip[member]) * records.sizes[member]
+            assert float(row.norm()) == pytest.approx(expected, rel=1e-12)
+
+
+@every_problem
+@pytest.mark.parametrize(
+    "bad", [([np.nan, 1, 1], 1.0), ([1, 1, 1], np.nan), ([np.inf, 0, 0], 0.0), ([1, 1, 1], np.inf)]
+)
+def test_a_record_that_is_not_finite_counts_as_the_zero_vector(name: str, bad: Any) -> None:
+    problem = problems(D)[name]
+    (good,) = silos_of(problem, [5])
+    features, target = good[0].copy(), good[1].copy()
+    features[2], target[2] = bad
+    zeroed = good[0].copy()
+    zeroed[2] = 0
+    algorithm = scripted(asking(clip=0.5))
+    w = {"w": torch.full((problem.dimension,), 0.3, dtype=torch.float64)}
+    answers = [
+        open_gate([silo], problem, algorithm, epsilon=np.inf).answer(0, w)["g"]
+        for silo in ((features, target), (zeroed, good[1]))
+    ]
+    assert answers[0].isfinite().all()
+    assert torch.equal(answers[0], answers[1])
+
+
+N = 8
+BATCHES: list[Batch] = [Full(), Subsample(0.5), Subsample(0.01), Poisson(0.4), Fresh(0.25)]
+CLIP = 0.7
+ROUNDS = 4
+
+
+def _long(problem: GeneralisedLinear, num_points: int, sign: float) -> tuple[np.ndarray, float]:
+    """A record whose clipped term is `sign` times nearly the same vector of length C.
+
+    The gradient at 0 changes sign with x. A gradient difference keeps the sign of x.(a - b), so the
+    long part of x stands almost at right angles to a - b.
+    """
+    if num_points == 1:
+        return np.array([sign * 1e6, 0.0, 0.0]), 1.0
+    return np.array([1.0, sign * 1e3, 0.0]), 1.0
+
+
+def _replacements(problem: GeneralisedLinear, num_points: int) -> Iterator[tuple[np.ndarray, float]]:
+    rng = np.random.default_rng(3)
+    yield _long(problem, num_points, -1.0)
+    yield np.full(D, 1e11), 0.0
+    yield np.zeros(D), 0.0
+    yield np.full(D, np.nan), 1.0
+    yield np.array([np.inf, 0, 1]), np.nan
+    yield rng.normal(size=D) * 10, 1.0
+
+
+@every_problem
+@every_statistic
+@pytest.mark.parametrize("batch", BATCHES, ids=repr)
+def test_replacing_a_record_moves_the_answer_by_at_most_2c_over_k_and_by_that_much(
+    name: str, num_points: int, batch: Batch
+) -> None:
+    """Every record of a silo against every replacement, on the same draws of the batch."""
+    problem = problems(D)[name]
+    far = torch.zeros(problem.dimension, dtype=torch.float64)
+    if num_points == 2:
+        far[0] = 1
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> dict[str, Tensor]:
+        points = (w, far)[:num_points] if num_points == 1 else (far, w)
+        statistic = "gradient" if num_points == 1 else "gradient_difference"
+        return {"g": ask(Query(statistic, points, CLIP, batch))}
+
+    algorithm = scripted(half, ROUNDS)
+    zero = {"w": torch.zeros(problem.dimension, dtype=torch.float64)}
+
+    def answers(silo: Silo) -> Tensor:
+        gate = open_gate([silo], problem, algorithm, epsilon=np.inf)
+        return torch.stack([gate.answer(r, zero)["g"][0] for r in range(ROUNDS)])
+
+    (silo,) = silos_of(problem, [N], seed=4)
+    for i in range(N):
+        silo[0][i], silo[1][i] = _long(problem, num_points, 1.0)
+    before = answers(silo)
+    largest = 0.0
+    for i in range(N):
+        for record, target in _replacements(problem, num_points):
+            x, y = silo[0].copy(), silo[1].copy()
+            x[i], y[i] = record, target
+            largest = max(largest, float((answers((x, y)) - before).norm(dim=-1).max()))
+        flipped = silo[1].copy()
+        flipped[i] = 1 - flipped[i]
+        largest = max(largest, float((answers((silo[0], flipped)) - before).norm(dim=-1).max()))
+    sensitivity = 2 * CLIP / divisor(batch, N)
+    assert 0.98 * sensitivity <= largest <= sensitivity * (1 + 1e-9)

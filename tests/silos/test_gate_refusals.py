@@ -1,0 +1,475 @@
+"""Every way round the gate, refused.
+
+`attacked` checks what all refusals share: the text holds no number of the records, a refusal before the
+debit costs nothing, and one after it costs its round once and binds it to its broadcast.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import (
+    DELTA,
+    LIMITS,
+    Scripted,
+    SiloHalf,
+    Switch,
+    asking,
+    names_of,
+    open_gate,
+    plan_of,
+    public_of,
+    scripted,
+    silos_of,
+)
+from torch import Tensor
+
+from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
+from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.dryrun import dry_run
+from fedsim.protocol.errors import Refused
+from fedsim.protocol.limits import Limits
+from fedsim.protocol.terms import Terms
+from silos.entropy import SeededEntropy
+from silos.gate import Gate, hold
+from silos.records import Records
+
+D = 3
+PROBLEM = LinearRegression(D)
+N = 6
+ZERO = {"w": torch.zeros(D, dtype=torch.float64)}
+ONE = {"w": torch.ones(D, dtype=torch.float64)}
+
+
+def _telling(n: int = N) -> tuple[np.ndarray, np.ndarray]:
+    """Records whose every number, 413 to 487, stands in no limit, plan or broadcast of these tests."""
+    rng = np.random.default_rng(8)
+    return rng.uniform(413, 487, (n, D)), rng.uniform(413, 487, n)
+
+
+def _says_nothing_of_records(text: str) -> bool:
+    numbers = [float(found) for found in re.findall(r"\d+\.?\d*(?:e[+-]?\d+)?", text)]
+    return not any(400 <= number <= 500 for number in numbers)
+
+
+def attacked(
+    gate: Gate,
+    round_index: int,
+    broadcast: Mapping[str, Tensor],
+    says: str,
+    *,
+    debits: bool,
+    members: Sequence[int] | None = None,
+) -> None:
+    before = [statement.rounds for statement in gate.statements()]
+    with pytest.raises(Refused, match=says) as refusal:
+        gate.answer(round_index, broadcast, members)
+    assert _says_nothing_of_records(str(refusal.value))
+    after = [statement.rounds for statement in gate.statements()]
+    if not debits:
+        assert after == before
+    else:
+        assert after == [[*rounds, round_index] for rounds in before]
+        with pytest.raises(Refused, match="another broadcast"):
+            gate.answer(round_index, {"w": broadcast["w"] + 0.5}, members)
+
+
+def _turned(honest: SiloHalf, sneaky: SiloHalf, **options: Any) -> Gate:
+    """A gate that admitted the honest half's plan and then runs the sneaky one."""
+    switch = Switch(honest)
+    gate = open_gate([_telling()], PROBLEM, Scripted(switch), **options)
+    switch.half = sneaky
+    return gate
+
+
+def test_the_reader_of_texts_sees_a_record() -> None:
+    (features, target) = _telling()
+    assert not _says_nothing_of_records(f"a term of size {features[0, 0]:.3g}")
+    assert not _says_nothing_of_records(f"{target}")
+    assert _says_nothing_of_records("round 3: limit 1e+06, 0.25 of 6")
+
+
+# Requests that are refused before the debit.
+
+
+def test_an_extra_round_is_refused() -> None:
+    gate = open_gate([_telling()], PROBLEM, scripted(asking(), 2))
+    for r in (2, 100, -1):
+        attacked(gate, r, ZERO, "not in its plan", debits=False)
+
+
+def test_a_round_that_is_not_the_silos_own_is_refused() -> None:
+    gate = open_gate([_telling(), _telling()], PROBLEM, scripted(asking(), 3), rounds=[[0, 2], [0, 1, 2]])
+    attacked(gate, 1, ZERO, "'silo0': round 1 is not in its plan", debits=False)
+    attacked(gate, 1, ZERO, "'silo0'", debits=False, members=[0])
+    assert gate.answer(1, ZERO, [1])["g"].shape == (1, D)
+
+
+def test_a_second_broadcast_for_a_round_paid_for_is_refused() -> None:
+    gate = open_gate([_telling()], PROBLEM, scripted(asking()))
+    first = gate.answer(0, ZERO)["g"]
+    moved = {"w": ZERO["w"].clone()}
+    moved["w"][1] = 1e-300
+    for other in (ONE, moved, {"v": ZERO["w"]}, {**ZERO, "v": ZERO["w"]}, {"w": ZERO["w"].float()}):
+        attacked(gate, 0, other, "another broadcast", debits=False)
+    assert torch.equal(gate.answer(0, ZERO)["g"], first)
+
+
+def test_an_old_reply_is_not_given_again() -> None:
+    gate = open_gate([_telling()], PROBLEM, scripted(asking()))
+    gate.answer(0, ZERO)
+    gate.answer(1, ZERO)
+    attacked(gate, 0, ZERO, "only the last reply is kept", debits=False)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38, -3e38, 1e7, -1.0001e6, 1.7e308])
+@pytest.mark.parametrize("at", range(D))
+def test_a_broadcast_point_out_of_bounds_is_refused(value: float, at: int) -> None:
+    gate = open_gate([_telling()], PROBLEM, scripted(asking()))
+    point = torch.tensor([1.0, math.nan if math.isnan(value) else 2.0, 3.0], dtype=torch.float64)
+    point[at] = value
+    attacked(gate, 0, {"w": point}, "a point has an entry of size", debits=False)
+    # Any named array is a point to the gate, whatever the silo half makes of it.
+    attacked(gate, 0, {**ZERO, "v": point}, "a point has an entry of size", debits=False)
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 33, 1000])
+def test_one_entry_that_is_not_finite_is_found_wherever_it_stands(length: int) -> None:
+    for at in {0, length // 2, length - 1}:
+        for value in (math.nan, math.inf, -math.inf, 1e7):
+            for dtype in (torch.float32, torch.float64):
+                point = torch.zeros(length, dtype=dtype)
+                point[at] = value
+                with pytest.raises(Refused):
+                    LIMITS.check_point(point, length)
+
+
+def test_a_float32_point_that_would_overflow_is_refused() -> None:
+    gate = open_gate([_telling()], PROBLEM, scripted(asking()), dtype=torch.float32)
+    for value in (3e38, 1.1e6, math.inf, math.nan):
+        attacked(gate, 0, {"w": torch.tensor([0.0, value, 0.0])}, "a point has an entry", debits=False)
+
+
+def test_a_point_at_the_bound_is_answered() -> None:
+    gate = open_gate([_telling()], PROBLEM, scripted(asking()))
+    point = torch.tensor([1e6, -1e6, 1e6], dtype=torch.float64)
+    assert gate.answer(0, {"w": point})["g"].isfinite().all()
+
+
+@pytest.mark.parametrize("length", [1, 2, 4, 12])
+def test_a_broadcast_of_another_dimension_is_refused(length: int) -> None:
+    gate = open_gate([_telling()], PROBLEM, scripted(asking()))
+    attacked(gate, 0, {"w": torch.zeros(length).double()}, "dimension", debits=False)
+
+
+@pytest.mark.parametrize(
+    "broadcast",
+    [
+        {"w": torch.zeros(2, D, dtype=torch.float64)},
+        {"w": torch.zeros(1, D, dtype=torch.float64)},
+        {"w": torch.zeros((), dtype=torch.float64)},
+        {"w": torch.zeros(D, dtype=torch.float32)},
+        {"w": torch.zeros(D, dtype=torch.int64)},
+    ],
+    ids=lambda b: f"{tuple(b['w'].shape)} {b['w'].dtype}",
+)
+def test_a_broadcast_of_another_shape_or_type_is_refused_before_the_debit(
+    broadcast: Mapping[str, Tensor],
+) -> None:
+    gate = open_gate([_telling()], PROBLEM, scripted(asking()))
+    attacked(gate, 0, broadcast, ".", debits=False)
+
+
+@pytest.mark.parametrize("members", [[0, 0], [1, 1, 1], [2, 1], [1, 0, 2], [2, 1, 0], [3], [-1], [-1, 0]])
+def test_members_that_are_not_distinct_positions_in_order_are_refused(members: list[int]) -> None:
+    """A silo named twice would answer twice for one debit; another order would mix up budgets."""
+    gate = open_gate([_telling()] * 3, PROBLEM, scripted(asking()), epsilon=[0.1, 1.0, 100.0])
+    attacked(gate, 0, ZERO, "members", debits=False, members=members)
+
+
+def test_a_cohort_is_not_debited_where_one_silo_refuses() -> None:
+    """Silos 0 and 2 have said nothing, so round 0 must not be bound to the refused broadcast."""
+    gate = open_gate([_telling()] * 3, PROBLEM, scripted(asking()))
+    gate.answer(0, ZERO, [1])
+    attacked(gate, 0, ONE, "another broadcast", debits=False)
+
+
+# Admission.
+
+
+def test_a_budget_that_cannot_be_afforded_at_the_noise_limit_is_refused() -> None:
+    algorithm = scripted(asking(), 100)
+    silos = [_telling()] * 3
+    open_gate(silos, PROBLEM, algorithm, epsilon=[1.0, 1.0, 0.1], limits=Limits(max_noise_multiplier=1e3))
+    with pytest.raises(Refused, match=r"'silo2'.*noise multiplier 10.*budget is 0\.1") as refusal:
+        open_gate(
+            silos, PROBLEM, algorithm, epsilon=[50.0, 60.0, 0.1], limits=Limits(max_noise_multiplier=10)
+        )
+    assert _says_nothing_of_records(str(refusal.value))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan])
+def test_a_budget_that_is_not_positive_is_refused(epsilon: float) -> None:
+    with pytest.raises(ValueError, match="epsilon"):
+        open_gate([_telling()], PROBLEM, scripted(asking()), epsilon=epsilon)
+
+
+def _gate_with(terms: Terms, mechanism: Any = "gaussian", names: list[str] | None = None) -> Gate:
+    algorithm = scripted(asking(batch=Subsample(0.2)) if terms.n != N else asking())
+    plan = plan_of(algorithm, PROBLEM, [N])
+    records = hold([_telling()], PROBLEM, torch.float64)
+    entropy = SeededEntropy(0, 0, names or names_of(1))
+    return Gate(records, PROBLEM, algorithm, plan, [terms], mechanism, entropy, LIMITS, torch.float64)
+
+
+@pytest.mark.parametrize("n", [1000, N - 1])
+def test_a_silo_that_states_another_number_of_records_than_it_holds_is_refused(n: int) -> None:
+    """Sampling is priced by the stated n and done on the records held."""
+    with pytest.raises((Refused, ValueError)):
+        _gate_with(Terms("silo0", n, 1.0, DELTA, range(2)))
+
+
+def test_a_finite_budget_without_noise_is_refused() -> None:
+    """Mechanism `none` guarantees nothing: a statement of epsilon 1 would be false."""
+    with pytest.raises((Refused, ValueError)):
+        _gate_with(Terms("silo0", N, 1.0, DELTA, range(2)), "none")
+
+
+# What the silo half asks, against the plan: refused before records are read.
+
+
+@pytest.fixture
+def sealed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Call it to make every later reading of records fail."""
+
+    def opened(*args: object) -> object:
+        raise AssertionError("records were read")
+
+    def seal() -> None:
+        monkeypatch.setattr(Records, "full", opened)
+        monkeypatch.setattr(Records, "batch", opened)
+
+    return seal
+
+
+def _raw(*queries: Query) -> SiloHalf:
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        answers = ask(*queries)  # type: ignore[call-overload]
+        return {"g": answers[0] if isinstance(answers, tuple) else answers}
+
+    return half
+
+
+W = torch.zeros(D, dtype=torch.float64)
+SNEAKY = {
+    "another statistic": (asking(), asking("gradient_difference")),
+    "a statistic of the same number of points": (asking(), _raw(Query("loss", (W,), 1.0))),
+    "more points": (asking(), _raw(Query("gradient", (W, W + 1), 1.0))),
+    "fewer points": (asking("gradient_difference"), _raw(Query("gradient_difference", (W,), 1.0))),
+    "a smaller noise ratio": (asking(), asking(noise_ratio=0.99)),
+    "noise ratio zero": (asking(), asking(noise_ratio=0.0)),
+    "a negative noise ratio": (asking(), asking(noise_ratio=-1.0)),
+    "a noise ratio that is not a number": (asking(), asking(noise_ratio=math.nan)),
+    "a larger noise ratio": (asking(), asking(noise_ratio=2.0)),
+    "a larger subsample": (asking(batch=Subsample(0.2)), asking(batch=Subsample(0.4))),
+    "a full batch for a subsample": (asking(batch=Subsample(0.2)), asking()),
+    "another sampler of the same fraction": (asking(batch=Poisson(0.2)), asking(batch=Subsample(0.2))),
+    "a full batch for a fresh one": (asking(batch=Fresh(0.2)), asking()),
+    "a larger fresh batch": (asking(batch=Fresh(0.2)), asking(batch=Fresh(0.3))),
+    "two queries in an ask of one": (
+        asking(),
+        _raw(Query("gradient", (W,), 1.0), Query("gradient", (W,), 1.0)),
+    ),
+    "one query in an ask of two": (
+        _raw(Query("gradient", (W,), 1.0), Query("gradient", (W,), 1.0)),
+        asking(),
+    ),
+}
+
+
+@pytest.mark.parametrize("way", SNEAKY)
+def test_an_ask_that_is_not_the_plans_is_refused(way: str, sealed: Callable[[], None]) -> None:
+    honest, sneaky = SNEAKY[way]
+    gate = _turned(honest, sneaky)
+    sealed()
+    attacked(gate, 0, ZERO, "the plan has", debits=True)
+
+
+def test_two_batches_in_one_ask_are_refused(sealed: Callable[[], None]) -> None:
+    both = [Query("gradient", (W,), 1.0, batch) for batch in (Subsample(0.2), FULL)]
+    same = [Query("gradient", (W,), 1.0, Subsample(0.2))] * 2
+    gate = _turned(_raw(*same), _raw(*both))
+    sealed()
+    attacked(gate, 0, ZERO, "must name one batch", debits=True)
+    with pytest.raises(Refused, match="must name one batch"):
+        plan_of(scripted(_raw(*both)), PROBLEM, [N])
+
+
+def test_an_ask_of_nothing_is_refused() -> None:
+    attacked(_turned(asking(), _raw()), 0, ZERO, "must name one batch", debits=True)
+
+
+def _times(count: int) -> SiloHalf:
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        for _ in range(count):
+            w = ask(Query("gradient", (w * 0,), 1.0))
+        return {"g": w}
+
+    return half
+
+
+def test_one_ask_more_than_planned_is_refused() -> None:
+    attacked(_turned(_times(2), _times(3)), 0, ZERO, "this is one more", debits=True)
+
+
+def test_one_ask_fewer_than_planned_is_refused() -> None:
+    attacked(_turned(_times(2), _times(1)), 0, ZERO, "1 were made", debits=True)
+    attacked(_turned(_times(2), _times(0)), 0, ZERO, "0 were made", debits=True)
+
+
+def test_asks_in_another_order_are_refused() -> None:
+    def ordered(first: float, second: float) -> SiloHalf:
+        def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+            ask(Query("gradient", (w,), 1.0, noise_ratio=first))
+            return {"g": ask(Query("gradient", (w,), 1.0, noise_ratio=second))}
+
+        return half
+
+    attacked(_turned(ordered(1.0, 2.0), ordered(2.0, 1.0)), 0, ZERO, "the plan has", debits=True)
+
+
+def _at(point: Tensor) -> SiloHalf:
+    return _raw(Query("gradient", (point,), 1.0))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38, 1.0001e6])
+def test_a_point_that_the_silo_half_made_out_of_bounds_is_refused(
+    value: float, sealed: Callable[[], None]
+) -> None:
+    point = W.clone()
+    point[2] = value
+    gates = [_turned(asking(), _at(shaped)) for shaped in (point, point.unsqueeze(0))]
+    sealed()
+    for gate in gates:
+        attacked(gate, 0, ZERO, "a point has an entry of size", debits=True)
+
+
+def test_a_second_point_out_of_bounds_is_refused(sealed: Callable[[], None]) -> None:
+    sneaky = _raw(Query("gradient_difference", (W, W + math.nan), 1.0))
+    gate = _turned(asking("gradient_difference"), sneaky)
+    sealed()
+    attacked(gate, 0, ZERO, "a point has an entry of size", debits=True)
+
+
+@pytest.mark.parametrize("length", [1, 2, 4])
+def test_a_point_that_the_silo_half_made_of_another_dimension_is_refused(
+    length: int, sealed: Callable[[], None]
+) -> None:
+    gate = _turned(asking(), _at(torch.zeros(length).double()))
+    sealed()
+    attacked(gate, 0, ZERO, "dimension", debits=True)
+
+
+BAD_CLIPS = [math.nan, math.inf, -1.0, -1e-300, 1e-9, 9.9e-7, 1.1e6, 1e9]
+
+
+@pytest.mark.parametrize("clip", BAD_CLIPS)
+@pytest.mark.parametrize("kind", ["number", "tensor", "of a silo"])
+def test_a_clip_out_of_bounds_is_refused(clip: float, kind: str, sealed: Callable[[], None]) -> None:
+    tensor = torch.tensor([[clip]], dtype=torch.float64)
+    shaped = {"number": clip, "tensor": tensor.squeeze(), "of a silo": tensor}[kind]
+    sneaky = _raw(Query("gradient", (W,), shaped))
+    with pytest.raises(Refused, match="clip"):
+        plan_of(scripted(sneaky), PROBLEM, [N])
+    gate = _turned(asking(), sneaky)
+    sealed()
+    attacked(gate, 0, ZERO, "clip", debits=True)
+
+
+@pytest.mark.parametrize("clip", [0.0, 1e-6, 1e6])
+def test_a_clip_at_its_bounds_is_answered(clip: float) -> None:
+    gate = _turned(asking(), asking(clip=clip))
+    assert gate.answer(0, ZERO)["g"].isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(D,), (1, D), (N,), (1, N), (2, 1), (1, 1, 1)])
+@pytest.mark.parametrize("n", [D, N])
+def test_a_clip_is_one_number_for_each_silo(shape: tuple[int, ...], n: int) -> None:
+    """A clip for each coordinate or record would scale the noise by one entry and the terms by another."""
+    switch = Switch(asking())
+    gate = open_gate([_telling(n)], PROBLEM, Scripted(switch))
+    clip = torch.full(shape, 1e-6, dtype=torch.float64)
+    clip.view(-1)[0] = 1.0
+    switch.half = _raw(Query("gradient", (W,), clip))
+    attacked(gate, 0, ZERO, "clip", debits=True)
+
+
+@pytest.mark.parametrize("shape", [(2, D), (1, 1, D), (D, D)])
+def test_a_point_is_one_vector_for_each_silo(shape: tuple[int, ...]) -> None:
+    gate = _turned(asking(), _at(torch.zeros(shape, dtype=torch.float64)))
+    attacked(gate, 0, ZERO, ".", debits=True)
+
+
+# Answers stay finite.
+
+
+@pytest.mark.parametrize(
+    "problem", [LogisticRegression(D), SoftmaxRegression(D, 3), LinearRegression(D)], ids=repr
+)
+@pytest.mark.parametrize("statistic", ["gradient", "gradient_difference"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+def test_no_record_makes_an_answer_infinite(
+    problem: GeneralisedLinear, statistic: str, dtype: torch.dtype
+) -> None:
+    """Terms that overflow count as zero vectors: the answer is finite at every allowed point."""
+    (silo,) = silos_of(problem, [8])
+    hostile = [[3e38] * D, [1e300] * D, [math.inf] * D, [math.nan] * D, [1e12, -1e12, 1e12], [-math.inf] * D]
+    silo[0][:6] = hostile
+    silo[1][6] = math.nan
+    with np.errstate(over="ignore"):
+        gate = open_gate([silo], problem, scripted(asking(statistic), 3), dtype=dtype)
+    for r, size in enumerate((0.0, 1.0, 1e6)):
+        point = torch.full((problem.dimension,), size, dtype=dtype)
+        assert gate.answer(r, {"w": point})["g"].isfinite().all()
+
+
+# Plans.
+
+
+def _dependent(kind: str) -> SiloHalf:
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        told = ask(Query("gradient", (w,), 1.0))
+        quiet = bool((told == 0).all())
+        if kind == "number of asks" and not quiet:
+            ask(Query("gradient", (w,), 1.0))
+        if kind == "batch":
+            ask(Query("gradient", (w,), 1.0, FULL if quiet else Subsample(0.5)))
+        if kind == "noise ratio":
+            ask(Query("gradient", (w,), 1.0, FULL, 1.0 if quiet else 0.5))
+        if kind == "statistic":
+            both = ("gradient", (w,)) if quiet else ("gradient_difference", (w, w))
+            ask(Query(*both, 1.0))
+        if kind == "memory":
+            seen = memory["seen"]
+            memory["seen"] = seen + told
+            if bool((seen != 0).any()):
+                ask(Query("gradient", (w,), 1.0))
+        return {"g": told}
+
+    return half
+
+
+@pytest.mark.parametrize(
+    ("kind", "r"),
+    [("number of asks", 0), ("batch", 0), ("noise ratio", 0), ("statistic", 0), ("memory", 1)],
+)
+def test_a_plan_that_depends_on_the_answers_is_refused_naming_the_round(kind: str, r: int) -> None:
+    with pytest.raises(Refused, match=f"round {r}: the queries depend on the answers"):
+        dry_run(scripted(_dependent(kind), 3), PROBLEM, public_of([N]), 0, LIMITS)

@@ -1,0 +1,212 @@
+"""The noise of a gate's answers against the sigma that it claims."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from helpers import DELTA, FALSE_ALARM, Silo, divisor, open_gate, problems, public_of, scripted, silos_of
+from scipy import optimize, stats
+from torch import Tensor
+
+from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+from fedsim.problems.glm import LinearRegression, LogisticRegression
+from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample
+from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.dryrun import dry_run
+from fedsim.protocol.limits import Limits
+
+D = 300
+ROUNDS = 5
+CLIPS = (1.0, 0.25, 3.0)
+RATIOS = (1.0, 2.0, 0.5)
+
+
+def _half_on(batch: Batch) -> object:
+    """Three queries a round, the first two on one draw of the batch."""
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        a, b = ask(
+            Query("gradient", (w,), CLIPS[0], batch, RATIOS[0]),
+            Query("gradient", (w + 1,), CLIPS[1], batch, RATIOS[1]),
+        )
+        c = ask(Query("gradient_difference", (w, w + 1), CLIPS[2], batch, RATIOS[2]))
+        return {"a": a, "b": b, "c": c}
+
+    return half
+
+
+def _answers(data: list[Silo], batch: Batch, epsilon: float | list[float]) -> tuple[Tensor, list[float]]:
+    """(rounds, queries, silos, d), and the silos' noise multipliers."""
+    problem = LogisticRegression(D)
+    gate = open_gate(data, problem, scripted(_half_on(batch), ROUNDS), epsilon=epsilon)  # type: ignore[arg-type]
+    zero = {"w": torch.zeros(D, dtype=torch.float64)}
+    replies = [gate.answer(r, zero) for r in range(ROUNDS)]
+    stacked = torch.stack([torch.stack([reply[name] for name in "abc"]) for reply in replies])
+    return stacked, [admitted.noise_multiplier for admitted in gate.admitted]
+
+
+def _standardised(batch: Batch, sizes: list[int], epsilon: list[float]) -> np.ndarray:
+    """(answer - un-noised answer) / (noise_ratio z 2C / K), in the shape of `_answers`."""
+    data = silos_of(LogisticRegression(D), sizes)
+    noisy, multipliers = _answers(data, batch, epsilon)
+    clean, silent = _answers(data, batch, math.inf)
+    assert silent == [0.0] * len(sizes)
+    sigma = [
+        [ratio * z * 2 * clip / divisor(batch, n) for n, z in zip(sizes, multipliers, strict=True)]
+        for ratio, clip in zip(RATIOS, CLIPS, strict=True)
+    ]
+    return (noisy - clean).numpy() / np.array(sigma)[None, :, :, None]
+
+
+def _passes_ks(sample: np.ndarray) -> bool:
+    return bool(stats.kstest(sample.ravel(), "norm").pvalue > FALSE_ALARM)
+
+
+def _passes_variance(sample: np.ndarray) -> bool:
+    """Two-sided chi-square test of variance 1 about mean 0."""
+    total, count = float((sample**2).sum()), sample.size
+    return bool(2 * min(stats.chi2.cdf(total, count), stats.chi2.sf(total, count)) > FALSE_ALARM)
+
+
+@pytest.mark.parametrize(
+    ("batch", "sizes", "epsilon"),
+    [
+        (FULL, [5, 9, 40, 160], [0.3, 8.0, 1.0, 2.0]),
+        (Fresh(0.05), [40, 55, 70, 160], [0.3, 8.0, 1.0, 2.0]),
+        (Subsample(0.3), [20, 20, 20, 20], [2.0] * 4),
+        (Poisson(0.3), [20, 20, 20, 20], [2.0] * 4),
+    ],
+    ids=["full", "fresh", "subsample", "poisson"],
+)
+def test_noise_is_gaussian_with_the_claimed_sigma(
+    batch: Batch, sizes: list[int], epsilon: list[float]
+) -> None:
+    """Each test passes by chance on wrong noise, and fails on right noise, with probability 1e-6 at most."""
+    sample = _standardised(batch, sizes, epsilon)
+    assert _passes_ks(sample)
+    assert _passes_variance(sample)
+    for wrong in (2 / 3, 3 / 2):
+        assert not _passes_ks(sample * wrong)
+    for wrong in (2 / 3, 1 / 1.1, 1.1, 3 / 2):
+        assert not _passes_variance(sample * wrong)
+    # Silo by silo and query by query too: errors that cancel in the whole would show here.
+    for part in [*np.moveaxis(sample, 2, 0), *np.moveaxis(sample, 1, 0)]:
+        assert _passes_variance(part)
+        assert not _passes_variance(part * 1.5)
+        assert not _passes_variance(part / 1.5)
+
+
+def test_noise_is_what_the_budget_demands() -> None:
+    """sigma measured against sigma solved from the Gaussian profile, neither by the code under test.
+
+    R full gradients of clip C make one Gaussian release of mu = sqrt(R) 2C / (n sigma).
+    """
+    n, clip, rounds, epsilon = 25, 0.8, 40, 1.5
+    problem = LogisticRegression(D)
+    algorithm = NoisyMinibatchSGD(rounds, 0.1, clip)
+    data = silos_of(problem, [n])
+    zero = {"w": torch.zeros(D, dtype=torch.float64)}
+    noisy, clean = (open_gate(data, problem, algorithm, epsilon=e) for e in (epsilon, math.inf))
+    noise = np.concatenate([(noisy.answer(r, zero)["g"] - clean.answer(r, zero)["g"]) for r in range(rounds)])
+
+    def excess(mu: float) -> float:
+        upper, lower = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        return float(stats.norm.cdf(upper) - math.exp(epsilon) * stats.norm.cdf(lower) - DELTA)
+
+    sigma = math.sqrt(rounds) * 2 * clip / (n * optimize.brentq(excess, 1e-3, 10))
+    assert _passes_variance(noise / sigma)
+    assert not _passes_variance(noise / sigma * 1.05)
+    assert not _passes_variance(noise / sigma / 1.05)
+
+
+def _uncorrelated(rows: np.ndarray) -> bool:
+    """Whether no two rows correlate more than the largest of all pairs would by chance."""
+    correlation = np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
+    largest = float(np.abs(np.arctanh(correlation)).max()) * math.sqrt(rows.shape[1] - 3)
+    return largest < stats.norm.isf(FALSE_ALARM / 2 / len(correlation))
+
+
+def test_noise_is_independent_across_silos_rounds_and_queries() -> None:
+    rows = _standardised(FULL, [5, 9, 40, 160], [0.3, 8.0, 1.0, 2.0]).reshape(-1, D)
+    assert _uncorrelated(rows)
+    assert not _uncorrelated(np.vstack([rows, rows[7]]))
+    assert not _uncorrelated(np.vstack([rows, -rows[7]]))
+    assert not _uncorrelated(np.vstack([rows, rows[7] + rows[20]]))
+    # A stream read with an offset would correlate only when shifted.
+    shifted = np.stack([np.roll(row, k) for k, row in enumerate(rows)])
+    assert _uncorrelated(shifted)
+
+
+def _bits(names: list[str], sizes: list[int], members: list[int] | None = None) -> dict[str, Tensor]:
+    """Two rounds' answers on records of zeros: the noise alone."""
+    problem = LinearRegression(4)
+    data = [(np.zeros((n, 4)), np.zeros(n)) for n in sizes]
+    half = _half_on(FULL)
+    gate = open_gate(data, problem, scripted(half), names=names)  # type: ignore[arg-type]
+    zero = {"w": torch.zeros(4, dtype=torch.float64)}
+    chosen = list(range(len(names))) if members is None else members
+    replies = [gate.answer(r, zero, chosen) for r in range(2)]
+    return {
+        names[m]: torch.stack([torch.stack([reply[name][row] for name in "abc"]) for reply in replies])
+        for row, m in enumerate(chosen)
+    }
+
+
+def test_a_silos_noise_does_not_depend_on_its_cohort() -> None:
+    together = _bits(["a", "b", "c", "e"], [3, 7, 7, 30])
+    part = _bits(["a", "b", "c", "e"], [3, 7, 7, 30], members=[1, 3])
+    others = _bits(["x", "e", "y", "b"], [70, 30, 2, 7])
+    for name in ("b", "e"):
+        alone = _bits([name], [{"b": 7, "e": 30}[name]])
+        assert torch.equal(together[name], alone[name])
+        assert torch.equal(together[name], part[name])
+        assert torch.equal(together[name], others[name])
+    assert not torch.equal(together["b"], together["c"])
+
+
+def test_noise_differs_between_seeds_and_trials_only_by_design() -> None:
+    problem = LinearRegression(4)
+    data = [(np.zeros((3, 4)), np.zeros(3))]
+    zero = {"w": torch.zeros(4, dtype=torch.float64)}
+    algorithm = NoisyMinibatchSGD(2, 0.1, 1.0)
+    first, again, other = (
+        open_gate(data, problem, algorithm, seed=s).answer(0, zero)["g"] for s in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_clip_zero_releases_zeros() -> None:
+    """No record can add anything, so no noise is needed; not even a sign of zero tells them apart."""
+    problem = problems(3)["logistic"]
+    half_of = {"clip": 1.0}
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        return {"g": ask(Query("gradient", (w,), half_of["clip"], FULL))}
+
+    for n in (1, 2, 6):
+        (silo,) = silos_of(problem, [n])
+        gate = open_gate([silo], problem, scripted(half))
+        half_of["clip"] = 0.0
+        answer = gate.answer(0, {"w": torch.ones(3, dtype=torch.float64)})["g"]
+        half_of["clip"] = 1.0
+        assert answer.tolist() == [[0.0] * 3]
+
+
+def test_float32_answers_carry_float64_noise_rounded_once() -> None:
+    problem = LinearRegression(4)
+    data = [(np.zeros((3, 4)), np.zeros(3))]
+    algorithm = NoisyMinibatchSGD(2, 0.1, 1.0)
+    plan = dry_run(algorithm, problem, public_of([3]), 0, Limits()).plan
+    half, whole = (
+        open_gate(data, problem, algorithm, dtype=dtype, plan=plan).answer(
+            0, {"w": torch.zeros(4, dtype=dtype)}
+        )["g"]
+        for dtype in (torch.float32, torch.float64)
+    )
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half.double(), whole, rtol=1e-6, atol=0)
