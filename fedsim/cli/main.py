@@ -68,12 +68,13 @@ def privacy(
     scenario: ScenarioFile,
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verify: Annotated[bool, typer.Option(help="Price every silo again by dp-accounting (slower).")] = False,
 ) -> None:
     """Show what the run would cost each silo and the noise it would use; reads no feature values."""
     from fedsim.cli.privacy import show
 
     with plain_errors():
-        show(scenario, overrides or [], as_json)
+        show(scenario, overrides or [], as_json, verify)
 
 
 @app.command("list")

@@ -9,12 +9,12 @@ from pathlib import Path
 import typer
 
 from fedsim.report.privacy import ADJACENCY, UNIT, accountant, admitted_row, samplers
-from fedsim.runtime.preview import preview
+from fedsim.runtime.preview import preview, second_opinions
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import resolve
 
 
-def show(path: Path, overrides: Sequence[str], as_json: bool) -> None:
+def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool) -> None:
     """Print a table, or JSON, of what the plan costs every silo.
 
     Raises:
@@ -22,7 +22,11 @@ def show(path: Path, overrides: Sequence[str], as_json: bool) -> None:
         Refused: a silo cannot afford the plan.
     """
     resolved = resolve(load(path, overrides))
-    silos = [admitted_row(admitted) for admitted in preview(resolved)]
+    admitted = preview(resolved)
+    silos = [admitted_row(silo) for silo in admitted]
+    if verify and resolved.scenario.privacy.mechanism != "none":
+        for row, epsilon in zip(silos, second_opinions(resolved, admitted), strict=True):
+            row["epsilon_dp_accounting"] = epsilon
     names = samplers(resolved)
     statement = {
         "scenario": resolved.scenario.name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 MOST_ROWS = 20
@@ -32,32 +33,33 @@ def _with_interval(metrics: dict[str, Any], name: str) -> str:
 
 def silo_table(silos: Sequence[dict[str, Any]]) -> Table:
     """For each silo its records, budget, cost and noise; long federations are cut."""
-    table = Table(title="Epsilon per silo (replace one record)")
+    table = Table(title="Epsilon per silo (replace one record)", box=SIMPLE_HEAD)
     table.add_column("silo")
-    spent = "epsilon_spent" in silos[0]
-    costs = ["guaranteed", "spent"] if spent else ["guaranteed"]
-    columns = ["n", "budget", "delta", *costs, "noise mult.", "releases"]
-    for column in columns:
-        table.add_column(column, justify="right")
+    columns = {key: title for key, title in COLUMNS.items() if key in silos[0]}
+    for title in columns.values():
+        table.add_column(title, justify="right")
     for silo in silos[:MOST_ROWS]:
-        table.add_row(*_cells(silo, spent))
+        table.add_row(silo["name"], *(_cell(key, silo[key]) for key in columns))
     if len(silos) > MOST_ROWS:
         table.caption = f"and {len(silos) - MOST_ROWS} more silos"
     return table
 
 
-def _cells(silo: dict[str, Any], spent: bool) -> list[str]:
-    return [
-        silo["name"],
-        str(silo["n"]),
-        _epsilon(silo["epsilon_budget"], 6),
-        f"{silo['delta']:.3g}",
-        _epsilon(silo["epsilon_guaranteed"]),
-        *([_epsilon(silo["epsilon_spent"])] if spent else []),
-        f"{silo['noise_multiplier']:.4g}",
-        str(silo["releases"]),
-    ]
+COLUMNS = {
+    "n": "n",
+    "epsilon_budget": "budget",
+    "delta": "delta",
+    "epsilon_guaranteed": "guaranteed",
+    "epsilon_dp_accounting": "verified",
+    "epsilon_spent": "spent",
+    "noise_multiplier": "noise mult.",
+    "releases": "releases",
+}
 
 
-def _epsilon(value: float | None, digits: int = 4) -> str:
-    return "none" if value is None else f"{value:.{digits}g}"
+def _cell(key: str, value: float | None) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, int):
+        return str(value)
+    return f"{value:.6g}" if key == "epsilon_budget" else f"{value:.4g}"

@@ -83,7 +83,7 @@ def _draw_budgets(axes: Axes, outcome: Outcome) -> None:
     axes.set_title(
         "Privacy per silo" + (f" (first {_MOST_BARS}, {more} more)" if more else ""), fontsize="medium"
     )
-    axes.set_xlabel("epsilon (replace one record): budget hatched, spent solid")
+    axes.set_xlabel("epsilon: budget hatched, spent solid")
 
 
 def _label(statement: Statement) -> str:

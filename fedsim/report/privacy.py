@@ -48,7 +48,7 @@ def accountant(resolved: Resolved) -> str:
         return "none"
     if set(samplers(resolved)) <= {"full", "fresh"}:
         return "exact Gaussian"
-    return "privacy loss distribution (dp-accounting, connect-the-dots, pessimistic)"
+    return "privacy loss distribution, connect-the-dots, every rounding upwards"
 
 
 def not_private(scenario: Scenario) -> list[str]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+from fedsim.privacy import verify
 from fedsim.protocol.terms import Admitted
 from fedsim.runtime.host import terms
 from fedsim.scenario.resolve import LIMITS, Resolved
@@ -20,3 +23,13 @@ def preview(resolved: Resolved) -> list[Admitted]:
     own = rounds_of_silos(rounds, len(resolved.names))
     private = scenario.privacy.mechanism == "gaussian"
     return admit(trace.plan, terms(resolved, resolved.names, own, private), LIMITS)
+
+
+def second_opinions(resolved: Resolved, admitted: list[Admitted]) -> list[float]:
+    """The silos' epsilons as dp-accounting composes them; equal cases are priced once."""
+    price = cache(verify.epsilon)
+    plan = resolved.trace.plan
+    return [
+        price(plan.census(silo.terms.rounds), silo.terms.n, silo.noise_multiplier, silo.terms.delta)
+        for silo in admitted
+    ]

@@ -10,18 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedsim.privacy import gaussian, loss
+from fedsim.privacy import gaussian, loss, verify
 from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, profile
-
-
-def library_epsilon(pair, count, delta, step, reach):
-    """Connect the dots and compose with dp-accounting, on a grid that runs over both signs."""
-    from dp_accounting.pld import pld_pmf
-
-    cells = math.ceil(reach / step)
-    deltas = profile(pair, step * np.arange(-cells, cells + 1))
-    pmf = pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(step, -cells, cells, deltas)
-    return pmf.self_compose(count).get_epsilon_for_delta(delta)
 
 
 @given(mu=st.floats(0.01, 3), count=st.integers(1, 300), delta=st.floats(1e-15, 0.1))
@@ -43,7 +33,7 @@ def test_composed_gaussians_are_above_the_closed_form_and_close(mu, count, delta
     ],
 )
 def test_sampled_pairs_agree_with_dp_accounting(pair, count, delta):
-    library = library_epsilon(pair, count, delta, 5e-4, pair.reach(1e-13))
+    library = verify.composed([(pair, count)], delta, 5e-4)
     assert loss.epsilon([(pair, count)], delta) == pytest.approx(library, abs=4e-4)
 
 
@@ -89,7 +79,7 @@ def test_delta_below_machine_precision_is_still_accurate(delta):
 def test_bimodal_losses_do_not_blow_up():
     # Rare sampling with little noise: the bulk of the losses is 1e4 times narrower than their reach.
     pair = PoissonPair(1 / 0.4880334144298566, 0.05)
-    library = library_epsilon(pair, 35, 1e-6, 2e-3, pair.reach(1e-14))
+    library = verify.composed([(pair, 35)], 1e-6, 2e-3)
     assert loss.epsilon([(pair, 35)], 1e-6) == pytest.approx(library, rel=2e-3)
 
 

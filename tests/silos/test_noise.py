@@ -125,7 +125,7 @@ def test_noise_is_what_the_budget_demands() -> None:
 
 def _uncorrelated(rows: np.ndarray) -> bool:
     """Whether no two rows correlate more than the largest of all pairs would by chance."""
-    correlation = np.corrcoef(rows)[np.triu_indices(len(rows), 1)]
+    correlation = np.corrcoef(rows)[np.triu_indices(len(rows), 1)].clip(-0.999999, 0.999999)
     largest = float(np.abs(np.arctanh(correlation)).max()) * math.sqrt(rows.shape[1] - 3)
     return largest < stats.norm.isf(FALSE_ALARM / 2 / len(correlation))
 

@@ -1,0 +1,177 @@
+"""What the commands print and write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.scenario.load import load
+
+SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
+QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
+
+
+def invoke(*arguments: object) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("quickstart") / "run"
+    invoke("simulate", QUICKSTART, "--runtime", "inprocess", "--set", "trials=3", "--out", out)
+    return out
+
+
+def test_the_summary_has_what_a_reviewer_asks_for(run_directory: Path) -> None:
+    summary = json.loads((run_directory / "summary.json").read_text())
+    for key in ("scenario", "algorithm", "runtime", "rounds", "wall_seconds"):
+        assert summary[key]
+    assert 0 < summary["metrics"]["test_error"] < 0.15
+    assert 0 < summary["metrics"]["test_error_nonprivate"] < 0.15
+    privacy = summary["privacy"]
+    assert privacy["unit"] == "one record of one silo"
+    assert "replace one record" in privacy["adjacency"]
+    assert privacy["not_private"]
+    assert [silo["n"] for silo in privacy["silos"]] == [50, 102, 152, 101, 50]
+    for silo, budget in zip(privacy["silos"], [1, 1, 2, 2, 4], strict=True):
+        assert silo["epsilon_budget"] == budget
+        assert silo["delta"] == pytest.approx(1 / silo["n"] ** 2)
+        assert 0.97 * budget <= silo["epsilon_guaranteed"] <= budget
+        assert silo["epsilon_spent"] == silo["epsilon_guaranteed"]
+        assert silo["noise_multiplier"] > 1
+        assert silo["releases"] == 30
+
+
+def test_metrics_ledger_and_model_agree_with_the_scenario(run_directory: Path) -> None:
+    metrics = pq.read_table(run_directory / "metrics.parquet").to_pylist()
+    assert len(metrics) == 3 * 2 * 31
+    assert {row["variant"] for row in metrics} == {"private", "nonprivate"}
+    ledger = pq.read_table(run_directory / "ledger.parquet").to_pylist()
+    assert len(ledger) == 3 * 5 * 30
+    assert all(row["releases"] == 1 and len(row["broadcast_sha256"]) == 64 for row in ledger)
+    models = load_file(run_directory / "model.safetensors")
+    assert sorted(models) == sorted(f"trial-{t}.{v}" for t in range(3) for v in ("private", "nonprivate"))
+    assert all(model.shape == (31,) for model in models.values())
+    assert (run_directory / "metrics.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_resolved_scenario_reads_back_to_itself(run_directory: Path) -> None:
+    again = load(run_directory / "scenario.yaml")
+    assert again == load(QUICKSTART, ["runtime.name=inprocess", "trials=3"])
+
+
+def test_a_run_is_reproducible_from_its_resolved_scenario(run_directory: Path, tmp_path: Path) -> None:
+    invoke("simulate", run_directory / "scenario.yaml", "--out", tmp_path / "again")
+    first = (run_directory / "model.safetensors").read_bytes()
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == first
+
+
+def test_scaling_by_training_statistics_stands_first_among_what_is_not_private(tmp_path: Path) -> None:
+    options = ["--runtime", "inprocess", "--set", "data.scaling=training_statistics", "--set", "trials=1"]
+    invoke("simulate", QUICKSTART, *options, "--out", tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "training_statistics" in summary["privacy"]["not_private"][0]
+
+
+def test_mechanism_none_claims_nothing(tmp_path: Path) -> None:
+    options = ["--runtime", "inprocess", "--set", "privacy={mechanism: none}", "--set", "trials=1"]
+    invoke("simulate", QUICKSTART, *options, "--out", tmp_path / "run")
+    privacy = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]
+    assert privacy["unit"] == "none"
+    assert privacy["not_private"][0].startswith("everything")
+    assert {silo["epsilon_guaranteed"] for silo in privacy["silos"]} == {None}
+
+
+def test_privacy_prices_the_run_that_simulate_does(run_directory: Path) -> None:
+    shown = json.loads(invoke("privacy", QUICKSTART, "--json"))["silos"]
+    spent = json.loads((run_directory / "summary.json").read_text())["privacy"]["silos"]
+    for before, after in zip(shown, spent, strict=True):
+        assert before == {key: after[key] for key in before}
+
+
+def test_privacy_reads_no_feature_values_and_no_ray(tmp_path: Path) -> None:
+    code = (
+        "import sys; from fedsim.cli.main import app\n"
+        f"app(['privacy', {str(QUICKSTART)!r}], standalone_mode=False)\n"
+        "print([m for m in ('ray', 'flwr', 'sklearn', 'dp_accounting') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith("[]")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from fedsim.cli.main import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "print([m for m in ('torch', 'ray', 'flwr', 'numpy', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_list_names_every_part_with_a_line() -> None:
+    output = invoke("list")
+    for name in ("noisy_minibatch_sgd", "local_sgd", "softmax_regression", "breast_cancer", "csv"):
+        assert name in output
+    for name in ("dirichlet", "label_pairs", "subsample", "poisson", "fresh", "gaussian", "none"):
+        assert name in output
+
+
+def test_schema_describes_fields_with_the_papers_symbols() -> None:
+    schema = json.loads(invoke("schema"))
+    fields = schema["$defs"]["noisy_minibatch_sgd"]["properties"]
+    assert fields["num_rounds"]["description"].startswith("R:")
+    assert fields["step_size"]["description"].startswith("eta")
+    assert schema["properties"]["seed"]["description"]
+
+
+def test_a_drafted_schema_makes_a_runnable_scenario(tmp_path: Path) -> None:
+    rows = [f"{20 + i % 50},{'a' if i % 2 else 'b'},{'yes' if i % 3 else 'no'}" for i in range(60)]
+    (tmp_path / "table.csv").write_text("\n".join(["age,ward,sick", *rows]) + "\n")
+    draft = invoke("schema-from", tmp_path / "table.csv", "--target", "sick")
+    assert draft.startswith("#")
+    assert "not private" in draft.split("\n\n")[0].lower() or "derived" in draft.lower()
+    (tmp_path / "schema.yaml").write_text(draft)
+    tree = {
+        "name": "drafted",
+        "data": {"name": "csv", "path": "table.csv", "target": "sick", "schema": "schema.yaml"},
+        "partition": {"name": "natural_id", "partition_by": "ward"},
+        "problem": "logistic_regression",
+        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 3, "step_size": 1.0, "clip_norm": 1.0},
+        "privacy": {"epsilon": {"a": 1.0, "b": 2.0}},
+        "runtime": "inprocess",
+    }
+    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(tree))
+    invoke("simulate", tmp_path / "scenario.yaml", "--out", tmp_path / "run")
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_every_shipped_scenario_can_be_priced(path: Path) -> None:
+    silos = json.loads(invoke("privacy", path, "--json"))["silos"]
+    assert all(0.97 * s["epsilon_budget"] <= s["epsilon_guaranteed"] <= s["epsilon_budget"] for s in silos)
+
+
+@pytest.mark.slow
+def test_quickstart_error_over_forty_trials_is_at_most_the_stated_one(tmp_path: Path) -> None:
+    invoke("simulate", QUICKSTART, "--runtime", "inprocess", "--set", "trials=40", "--out", tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["metrics"]["test_error"] <= 0.075
+
+
+@pytest.mark.parametrize("sampler", ["full", "subsample", "poisson"])
+def test_dp_accounting_agrees_with_what_the_silos_guarantee(sampler: str) -> None:
+    batch = "full" if sampler == "full" else f"{{sampler: {sampler}, fraction: 0.2}}"
+    output = invoke("privacy", QUICKSTART, "--verify", "--json", "--set", f"algorithm.batch={batch}")
+    for silo in json.loads(output)["silos"]:
+        assert silo["epsilon_dp_accounting"] == pytest.approx(silo["epsilon_guaranteed"], abs=1.5e-3)

@@ -1,0 +1,135 @@
+"""The round loop, from broadcasts to the model, against a link that is not a silo."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import asking, drive, open_gate, public_of, scripted, silos_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from fedsim.problems.composite import Box, Composite
+from fedsim.problems.glm import LinearRegression
+from fedsim.protocol.contract import Asker, Memory, Public, Round, ServerHalf
+from fedsim.protocol.errors import Refused
+from server.aggregate import weighted_mean
+from server.loop import run
+
+WEIGHTS = (0.5, 0.2, 0.3)
+CENTRES = np.array([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]])
+
+
+@dataclass(frozen=True)
+class Walk:
+    """w <- w - step m, and the answer is minus w."""
+
+    num_rounds: int = 4
+
+    def server(self, w: Tensor, problem: Any, public: Public, rng: np.random.Generator) -> ServerHalf:
+        for r in range(self.num_rounds):
+            mean = yield Round({"w": w, "round": torch.full_like(w, r)}, answer=-w)
+            w = w - 0.5 * mean["m"]
+        return w * 10
+
+    def silo(
+        self, problem: Any, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        raise AssertionError("the server runs no silo half")
+
+
+@dataclass
+class FakeLink:
+    """Silo i answers w - c_i."""
+
+    calls: list[tuple[int, list[float], list[int]]] = field(default_factory=list)
+    refuse_at: int = -1
+
+    def answer(
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
+    ) -> Mapping[str, Tensor]:
+        if round_index == self.refuse_at:
+            raise Refused("no budget")
+        assert broadcast["round"].tolist() == [round_index] * 2
+        self.calls.append((round_index, broadcast["w"].tolist(), list(members)))
+        return {"m": broadcast["w"] - torch.from_numpy(CENTRES[list(members)])}
+
+
+PROBLEM = LinearRegression(2, composite=Composite(constraint=Box(0.1, 9.0)))
+ROUNDS = [[0, 1, 2], [1], [0, 2], [0, 1, 2]]
+
+
+def test_the_loop_drives_the_coroutine_to_its_end() -> None:
+    link = FakeLink()
+    events = list(run(Walk(), PROBLEM, public_of((5, 5, 5), WEIGHTS), 0, link, ROUNDS))
+    w = np.array([0.1, 0.1])  # zero, projected on the constraint set
+    for r, members in enumerate(ROUNDS):
+        assert link.calls[r][0] == r
+        assert link.calls[r][2] == members
+        np.testing.assert_allclose(link.calls[r][1], w, atol=1e-15)
+        assert (events[r].rounds, events[r].participants) == (r, len(members))
+        np.testing.assert_allclose(events[r].answer, -w, atol=1e-15)
+        w = w - 0.5 * np.average(w - CENTRES[members], axis=0, weights=np.array(WEIGHTS)[members])
+    assert len(events) == len(link.calls) + 1 == 5
+    assert (events[4].rounds, events[4].participants) == (4, 3)
+    np.testing.assert_allclose(events[4].answer, 10 * w, atol=1e-14)
+
+
+def test_a_refusal_names_the_round() -> None:
+    link = FakeLink(refuse_at=2)
+    events = run(Walk(), PROBLEM, public_of((5, 5, 5), WEIGHTS), 0, link, ROUNDS)
+    with pytest.raises(Refused, match="round 2: no budget"):
+        list(events)
+    assert [call[0] for call in link.calls] == [0, 1]
+
+
+@dataclass(frozen=True)
+class Drawing(Walk):
+    """Shows the server half's randomness."""
+
+    def server(self, w: Tensor, problem: Any, public: Public, rng: np.random.Generator) -> ServerHalf:
+        yield Round({"w": w, "round": w * 0}, answer=torch.from_numpy(rng.normal(size=2)))
+        return torch.from_numpy(rng.normal(size=2))
+
+
+def test_the_server_half_draws_from_the_public_seed() -> None:
+    def answers(seed: int) -> Tensor:
+        events = run(Drawing(), PROBLEM, public_of((5, 5, 5)), seed, FakeLink(), [[0, 1, 2]])
+        return torch.cat([event.answer for event in events])
+
+    assert torch.equal(answers(1), answers(1))
+    assert not torch.equal(answers(1), answers(2))
+
+
+def test_the_loop_passes_a_gates_refusal_on() -> None:
+    problem = LinearRegression(3)
+    algorithm = scripted(asking(), 3)
+    gate = open_gate(silos_of(problem, (4, 4)), problem, algorithm, rounds=[[0, 1, 2], [0, 2]])
+    with pytest.raises(Refused, match="round 1: silo 'silo1'"):
+        drive(gate, algorithm, problem, public_of((4, 4)), [[0, 1]] * 3)
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.tuples(st.floats(1e-3, 1e3), st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3)), min_size=1
+    )
+)
+def test_weighted_mean_is_numpys(silos: list[tuple[float, list[float]]]) -> None:
+    weights, rows = np.array([w for w, _ in silos]), np.array([row for _, row in silos])
+    messages = {"a": torch.from_numpy(rows), "b": torch.from_numpy(-2 * rows)}
+    found = weighted_mean(messages, torch.from_numpy(weights))
+    expected = np.average(rows, axis=0, weights=weights)
+    np.testing.assert_allclose(found["a"], expected, atol=1e-9)
+    np.testing.assert_allclose(found["b"], -2 * expected, atol=1e-9)
+    assert found["a"].shape == (3,)
+
+
+def test_weighted_mean_keeps_the_messages_type() -> None:
+    messages = {"a": torch.ones(2, 3, dtype=torch.float32)}
+    assert weighted_mean(messages, torch.ones(2, dtype=torch.float64))["a"].dtype == torch.float32

@@ -1,0 +1,343 @@
+"""Retries, memory and cohorts: the same bytes again, one debit, nothing kept without a reply."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from algorithm_table import ROWS, Row
+from helpers import Scripted, Silo, SiloHalf, Switch, asking, open_gate, problems, scripted, silos_of
+from torch import Tensor
+
+from fedsim.problems.glm import LogisticRegression
+from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample
+from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.errors import Refused
+from silos.entropy import SeededEntropy
+from silos.ledger import MemoryLedger
+
+D = 4
+PROBLEM = LogisticRegression(D)
+ZERO = {"w": torch.zeros(D, dtype=torch.float64)}
+ONE = {"w": torch.ones(D, dtype=torch.float64)}
+SIZES = (3, 7, 8, 20, 41)
+
+
+def _spent(gate: object) -> list[list[int]]:
+    return [statement.rounds for statement in gate.statements()]  # type: ignore[attr-defined]
+
+
+def test_a_retry_gets_the_same_bytes_and_one_debit() -> None:
+    gate = open_gate(silos_of(PROBLEM, SIZES), PROBLEM, scripted(asking()))
+    first = gate.answer(0, ZERO)["g"].clone()
+    epsilon = gate.statements()[0].epsilon_spent
+    for _ in range(3):
+        assert torch.equal(gate.answer(0, {"w": ZERO["w"].clone()})["g"], first)
+    assert _spent(gate) == [[0]] * 5
+    assert gate.statements()[0].epsilon_spent == epsilon
+
+
+def test_a_retry_does_not_run_the_silo_half_again() -> None:
+    runs = []
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        runs.append(w)
+        return {"g": ask(Query("gradient", (w,), 1.0))}
+
+    gate = open_gate(silos_of(PROBLEM, [5]), PROBLEM, scripted(half))
+    gate.answer(0, ZERO)
+    before = len(runs)
+    gate.answer(0, ZERO)
+    assert len(runs) == before
+
+
+def test_a_retry_by_part_of_a_cohort_gets_that_parts_bytes() -> None:
+    gate = open_gate(silos_of(PROBLEM, SIZES), PROBLEM, scripted(asking()))
+    some = gate.answer(0, ZERO, [1, 3])["g"]
+    everyone = gate.answer(0, ZERO)["g"]
+    assert torch.equal(everyone[[1, 3]], some)
+    assert torch.equal(gate.answer(0, ZERO, [0, 3, 4])["g"], everyone[[0, 3, 4]])
+    assert _spent(gate) == [[0]] * 5
+
+
+class Crash(Exception):
+    """Something other than a refusal, after records were read."""
+
+
+def _crashing(honest: SiloHalf, times: int) -> SiloHalf:
+    left = iter(range(times))
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        reply = honest(w, ask, memory)
+        memory["seen"] = memory["seen"] + 100
+        if next(left, None) is not None:
+            raise Crash
+        return reply
+
+    return half
+
+
+def _two_asks(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    first = ask(Query("gradient", (w,), 1.0, Subsample(0.5)))
+    memory["seen"] = memory["seen"] + 1
+    return {"g": ask(Query("gradient", (first,), 1.0, Subsample(0.5))), "seen": memory["seen"]}
+
+
+def test_a_round_debited_without_a_reply_is_answered_again_for_the_same_broadcast_only() -> None:
+    data = silos_of(PROBLEM, [12])
+    switch = Switch(_two_asks)
+    gate = open_gate(data, PROBLEM, Scripted(switch), epsilon=np.inf)
+    switch.half = _crashing(_two_asks, 2)
+    for _ in range(2):
+        with pytest.raises(Crash):
+            gate.answer(0, ZERO)
+        assert _spent(gate) == [[0]]
+    with pytest.raises(Refused, match="another broadcast"):
+        gate.answer(0, ONE)
+    switch.half = _two_asks
+    after = gate.answer(0, ZERO)
+    assert _spent(gate) == [[0]]
+    never = open_gate(data, PROBLEM, Scripted(switch), epsilon=np.inf).answer(0, ZERO)
+    assert torch.equal(after["g"], never["g"])
+    assert torch.equal(after["seen"], never["seen"])
+    assert torch.equal(gate.answer(0, ZERO)["g"], after["g"])
+
+
+def test_a_crash_is_answered_with_the_same_noise() -> None:
+    (x, y) = silos_of(PROBLEM, [12])[0]
+    switch = Switch(asking())
+    gate = open_gate([(x, y)], PROBLEM, Scripted(switch))
+    switch.half = _crashing(asking(), 1)
+    with pytest.raises(Crash):
+        gate.answer(1, ONE)
+    switch.half = asking()
+    assert torch.equal(
+        gate.answer(1, ONE)["g"], open_gate([(x, y)], PROBLEM, scripted(asking())).answer(1, ONE)["g"]
+    )
+
+
+class Unrepeatable:
+    """Entropy as a deployed silo has it: no stream is ever seen twice."""
+
+    def __init__(self) -> None:
+        self._used = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self._used += 1
+        return getattr(SeededEntropy(self._used, 0, ["silo0"]), name)
+
+
+def test_a_refusal_after_the_debit_is_final() -> None:
+    """Whether an answer leads out of bounds is a release too: a retry must not draw it anew.
+
+    The second point of this silo half is refused exactly when the first noisy answer is positive, so
+    every retry that draws fresh noise would tell one more bit of the same record.
+    """
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        first = ask(Query("gradient", (w,), 1.0))
+        return {"g": ask(Query("gradient", (torch.where(first[:, :1] > 0, 1e7, 0.0) + w,), 1.0))}
+
+    gate = open_gate(silos_of(PROBLEM, [12]), PROBLEM, scripted(half, 12), entropy=Unrepeatable())
+
+    def outcome(r: int) -> str:
+        try:
+            return str(gate.answer(r, ZERO)["g"].tolist())
+        except Refused as refusal:
+            return str(refusal)
+
+    for r in range(12):
+        assert len({outcome(r) for _ in range(8)}) == 1
+
+
+def test_a_reply_carries_no_way_back_to_the_records() -> None:
+    """A broadcast that asks for gradients would leave the records in the reply's graph, without noise."""
+    gate = open_gate(silos_of(PROBLEM, [12]), PROBLEM, scripted(asking()))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reply = gate.answer(0, {"w": torch.zeros(D, dtype=torch.float64, requires_grad=True)})["g"]
+    assert not reply.requires_grad
+
+
+def test_the_statement_names_the_broadcasts_paid_for() -> None:
+    gate = open_gate(silos_of(PROBLEM, [12]), PROBLEM, scripted(asking()))
+    gate.answer(1, ONE)
+    gate.answer(0, ZERO)
+    (statement,) = gate.statements()
+    assert statement.rounds == [1, 0]
+    assert len(set(statement.digests)) == 2
+    assert all(len(bytes.fromhex(digest)) == 32 for digest in statement.digests)
+
+
+def test_the_ledger_debits_before_it_knows_a_reply() -> None:
+    ledger = MemoryLedger()
+    assert ledger.open(4, b"a") is None
+    assert ledger.debited == [4]
+    assert ledger.open(4, b"a") is None
+    reply = {"g": torch.zeros(2, 3)}
+    ledger.store(4, reply, 1)
+    stored = ledger.open(4, b"a")
+    assert stored is not None
+    assert stored[0] is reply
+    assert stored[1] == 1
+    with pytest.raises(Refused):
+        ledger.open(4, b"b")
+    assert ledger.debited == [4]
+
+
+# Memory.
+
+
+def _remembering(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    memory["sum"] = memory["sum"] + ask(Query("gradient", (w,), 1.0))
+    return {"sum": memory["sum"], "rounds": memory["rounds"] + 0}
+
+
+def _counting(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+    memory["rounds"] = memory["rounds"] + 1
+    return _remembering(w, ask, memory)
+
+
+def test_memory_keeps_the_rows_of_absent_silos() -> None:
+    data = silos_of(PROBLEM, SIZES)
+    gate = open_gate(data, PROBLEM, scripted(_counting, 4))
+    alone = [
+        open_gate([silo], PROBLEM, scripted(_counting, 4), names=[f"silo{m}"]) for m, silo in enumerate(data)
+    ]
+    visits = [[0, 1, 2, 3, 4], [1, 3], [0, 2, 3], [3]]
+    seen = [0] * 5
+    for r, members in enumerate(visits):
+        reply = gate.answer(r, ONE, members)
+        for row, member in enumerate(members):
+            seen[member] += 1
+            assert reply["rounds"][row].tolist() == [seen[member]] * D
+            expected = alone[member].answer(r, ONE)["sum"][0]
+            torch.testing.assert_close(
+                reply["sum"][row], expected, rtol=1e-9, atol=1e-12 * float(expected.abs().max())
+            )
+    assert seen == [2, 2, 2, 4, 1]
+
+
+def test_memory_is_kept_only_with_the_reply() -> None:
+    switch = Switch(_counting)
+    gate = open_gate(silos_of(PROBLEM, [5, 6]), PROBLEM, Scripted(switch))
+    assert gate.answer(0, ZERO)["rounds"][:, 0].tolist() == [1, 1]
+    switch.half = _crashing(_counting, 1)
+    with pytest.raises(Crash):
+        gate.answer(1, ZERO)
+    switch.half = _counting
+    assert gate.answer(1, ZERO)["rounds"][:, 0].tolist() == [2, 2]
+    assert gate.answer(1, ZERO)["rounds"][:, 0].tolist() == [2, 2]
+
+
+def test_memory_changed_in_place_is_kept_only_with_the_reply() -> None:
+    def in_place(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        told = ask(Query("gradient", (w,), 1.0))
+        memory["rounds"] += torch.ones_like(told)
+        return {"rounds": memory["rounds"]}
+
+    switch = Switch(in_place)
+    gate = open_gate(silos_of(PROBLEM, [5, 6]), PROBLEM, Scripted(switch, 3))
+    gate.answer(0, ZERO)
+    switch.half = _crashing(in_place, 1)
+    with pytest.raises(Crash):
+        gate.answer(1, ZERO, [1])
+    switch.half = in_place
+    assert gate.answer(1, ZERO)["rounds"][:, 0].tolist() == [2, 2]
+
+
+# Cohorts.
+
+BATCHES: list[Batch] = [FULL, Subsample(0.4), Poisson(0.4), Fresh(0.05)]
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).norm() <= 1e-9 * other.norm())
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize("batch", BATCHES, ids=repr)
+@pytest.mark.parametrize("name", ["logistic", "softmax", "linear"])
+def test_one_cohort_answers_as_cohorts_of_one_do(row: Row, batch: Batch, name: str) -> None:
+    """Five unequal silos: to rounding, since a product over many silos rounds otherwise."""
+    problem = problems(D)[name]
+    data = silos_of(problem, [max(n, 12) if isinstance(batch, Fresh) else n for n in SIZES])
+    # Sampling is calibrated by search, one search a size: noise as large, in less time, with no budget.
+    budget = [0.5, 1.0, 2.0, 4.0, 8.0] if isinstance(batch, type(FULL) | Fresh) else [np.inf] * 5
+    together = open_gate(data, problem, row.short(batch), epsilon=budget)
+    alone = [
+        open_gate([silo], problem, row.short(batch), epsilon=budget[m], names=[f"silo{m}"])
+        for m, silo in enumerate(data)
+    ]
+    w = {"w": torch.full((problem.dimension,), 0.1, dtype=torch.float64)}
+    for r in range(3):
+        for message, rows in together.answer(r, w).items():
+            for gate, mine in zip(alone, rows, strict=True):
+                assert _close(mine, gate.answer(r, w)[message][0])
+
+
+def test_sampled_noise_is_the_same_in_a_cohort_and_alone() -> None:
+    data = silos_of(PROBLEM, [15, 15, 15])
+    algorithm = ROWS[0].short(Subsample(0.4))
+    together = open_gate(data, PROBLEM, algorithm).answer(0, ONE)["g"]
+    for m, silo in enumerate(data):
+        assert _close(
+            together[m], open_gate([silo], PROBLEM, algorithm, names=[f"silo{m}"]).answer(0, ONE)["g"][0]
+        )
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=repr)
+def test_part_of_a_cohort_answers_as_the_whole_does(batch: Batch) -> None:
+    data = silos_of(PROBLEM, [12, 13, 14, 20, 41])
+    budget = [0.5, 1.0, 2.0, 4.0, 8.0] if isinstance(batch, type(FULL) | Fresh) else [np.inf] * 5
+
+    def gate() -> object:
+        return open_gate(data, PROBLEM, ROWS[0].short(batch), epsilon=budget)
+
+    whole = gate().answer(1, ONE)["g"]  # type: ignore[attr-defined]
+    for members in ([0], [4], [1, 2], [0, 3], [0, 1, 2, 3], [1, 2, 3, 4]):
+        part = gate().answer(1, ONE, members)["g"]  # type: ignore[attr-defined]
+        for mine, member in zip(part, members, strict=True):
+            assert _close(mine, whole[member])
+
+
+def test_points_and_clips_of_each_silos_own_go_to_that_silo() -> None:
+    """(silos, d) points and (silos, 1) clips, across blocks of unlike sizes and parts of the cohort."""
+    data = silos_of(PROBLEM, [41, 3, 20, 7, 8])
+    points = torch.from_numpy(np.random.default_rng(0).normal(size=(5, D)))
+    clips = torch.tensor([[0.3], [0.1], [2.0], [0.05], [0.2]], dtype=torch.float64)
+
+    def own(members: list[int]) -> SiloHalf:
+        def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+            return {"g": ask(Query("gradient", (points[members],), clips[members]))}
+
+        return half
+
+    def answer(silos: list[Silo], members: list[int], chosen: list[int] | None = None) -> Tensor:
+        switch = Switch(asking())
+        names = [f"silo{m}" for m in range(5)] if chosen is not None else [f"silo{m}" for m in members]
+        gate = open_gate(silos, PROBLEM, Scripted(switch), names=names)
+        switch.half = own(members)
+        return gate.answer(0, ZERO, chosen)["g"]
+
+    alone = torch.cat([answer([data[m]], [m]) for m in range(5)])
+    everyone = answer(data, list(range(5)), list(range(5)))
+    some = answer(data, [0, 2, 3], [0, 2, 3])
+    for m in range(5):
+        assert _close(everyone[m], alone[m])
+    for row, m in enumerate([0, 2, 3]):
+        assert _close(some[row], alone[m])
+
+
+def test_the_records_given_to_a_gate_are_its_own() -> None:
+    """What the caller does with its arrays afterwards changes nothing."""
+    data = silos_of(PROBLEM, [6])
+    gate = open_gate(data, PROBLEM, scripted(asking()))
+    untouched = open_gate(silos_of(PROBLEM, [6]), PROBLEM, scripted(asking())).answer(0, ONE)["g"]
+    data[0][0][:] = 0
+    data[0][1][:] = 1 - data[0][1]
+    assert torch.equal(gate.answer(0, ONE)["g"], untouched)
