@@ -53,7 +53,7 @@ class Batches:
         """The public number that each member's sum is divided by, (members, 1)."""
         if batch not in self._divisors:
             sizes = [[batch.size(n)] for n in self._records.sizes]
-            self._divisors[batch] = torch.tensor(sizes, dtype=self._records.dtype)
+            self._divisors[batch] = torch.tensor(sizes, dtype=torch.float64)
         known = self._divisors[batch]
         return known if len(members) == len(known) else known[members]
 

@@ -18,7 +18,9 @@ Silos in one cohort share tensor operations, never records, noise or ledgers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
+from math import inf
 from typing import Literal, cast
 
 import numpy as np
@@ -38,7 +40,7 @@ from silos.admission import admit, spent
 from silos.batches import Batches, RoundBatches
 from silos.entropy import SeededEntropy
 from silos.ledger import MemoryLedger, Reply
-from silos.noise import RoundNoise
+from silos.noise import Noise
 from silos.records import Block, Records
 from silos.statistics import clipped_sum
 
@@ -68,14 +70,20 @@ class Gate:
         dtype: torch.dtype,
     ) -> None:
         """Admit the plan for every silo, or raise `Refused`."""
+        for silo, n in zip(silos, records.sizes, strict=True):
+            if silo.n != n:
+                raise Refused(f"silo {silo.name!r} states {silo.n} records and holds another number")
+            if mechanism == "none" and silo.epsilon < inf:
+                raise Refused(f"silo {silo.name!r}: mechanism none cannot keep a budget of {silo.epsilon:g}")
         self._problem, self._algorithm, self._plan, self._limits = problem, algorithm, plan, limits
-        self._records, self._entropy, self._dtype = records, entropy, dtype
+        self._dtype = dtype
         self._private = mechanism == "gaussian"
         self.admitted = admit(plan, silos, limits)
         rounds = [terms.rounds for terms in silos]
         self._batches = Batches(records, plan, rounds, [terms.name for terms in silos], entropy)
         self._rounds = [frozenset(own) for own in rounds]
-        self._multipliers = torch.tensor([[a.noise_multiplier] for a in self.admitted], dtype=dtype)
+        self._multipliers = torch.tensor([[a.noise_multiplier] for a in self.admitted], dtype=torch.float64)
+        self._noise = Noise(entropy, plan, len(silos), problem.dimension)
         self._ledgers = [MemoryLedger() for _ in silos]
         self._memory = CohortMemory(len(silos), problem.dimension, dtype)
 
@@ -95,13 +103,26 @@ class Gate:
         """
         members = range(len(self._ledgers)) if members is None else members
         self._check_members(round_index, members)
+        broadcast = {name: value.detach() for name, value in broadcast.items()}
         for value in broadcast.values():
-            self._limits.check_point(value, self._problem.dimension)
+            self.check_point(value, [(self._problem.dimension,)])
         key = digest(broadcast)
-        stored = [self._ledgers[member].open(round_index, key) for member in members]
+        stored = [self._ledgers[member].find(round_index, key) for member in members]
         fresh = [member for member, old in zip(members, stored, strict=True) if old is None]
+        for member in fresh:  # debited together, and only if no silo refuses
+            self._ledgers[member].open(round_index, key)
         reply = self._reply(round_index, broadcast, fresh) if fresh else {}
-        return reply if len(fresh) == len(members) else _merged(reply, stored)
+        if len(fresh) < len(members):
+            return _merged(reply, stored)
+        return {name: value.clone() for name, value in reply.items()}  # the stored bytes stay as they are
+
+    def check_point(self, point: Tensor, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Refuse a tensor of another shape or type than the silo computes with, or out of bounds."""
+        if point.dtype != self._dtype or tuple(point.shape) not in shapes:
+            kinds = " or ".join(map(str, shapes))
+            given = f"{tuple(point.shape)} {point.dtype}"
+            raise Refused(f"a point is {given}; this problem's dimension asks for {kinds} {self._dtype}")
+        self._limits.check_point(point, self._problem.dimension)
 
     def _check_members(self, round_index: int, members: Sequence[int]) -> None:
         """Each silo once and in order: a silo named twice would answer twice for one debit."""
@@ -119,10 +140,15 @@ class Gate:
         """Answer for silos that have paid for this round and not replied; store before returning."""
         memory = self._memory.select(members)
         asker = _RoundAsker(self, round_index, members)
-        message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
-        asker.check_finished()
+        try:
+            message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
+            asker.finish()
+        except Refused as refusal:
+            for member in members:
+                self._ledgers[member].refuse(round_index, str(refusal))
+            raise
         shape = (len(members), self._problem.dimension)
-        reply = {name: message[name].expand(shape).contiguous() for name in sorted(message)}
+        reply = {name: message[name].detach().expand(shape).clone() for name in sorted(message)}
         self._memory.commit(members, memory)
         for row, member in enumerate(members):
             self._ledgers[member].store(round_index, reply, row)
@@ -158,18 +184,30 @@ class _RoundAsker:
         self._batches: RoundBatches = gate._batches.round(members, round_index)
         everyone = len(members) == len(gate._multipliers)
         self._multipliers = gate._multipliers if everyone else gate._multipliers[members]
-        queries = sum(len(ask.queries) for ask in self._planned)
-        self._noise = RoundNoise(gate._entropy, members, round_index, queries, gate._problem.dimension)
+        self._noise = gate._noise.round(members, round_index)
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         self._match(queries)
-        for query in queries:
-            self._gate._limits.check_clip(query.clip)
-            for point in query.points:
-                self._gate._limits.check_point(point, self._gate._problem.dimension)
+        queries = tuple(self._checked(query) for query in queries)
         blocks, divisors = self._batches.next(queries[0].batch)
         answers = tuple(self._release(query, blocks, divisors) for query in queries)
         return answers if len(answers) > 1 else answers[0]
+
+    def _checked(self, query: Query) -> Query:
+        """The query with tensors of our own, within the limits."""
+        silos, dimension = len(self._members), self._gate._problem.dimension
+        clip = query.clip
+        if isinstance(clip, Tensor):
+            clip = clip.detach().clone()
+            if clip.dtype != self._gate._dtype or tuple(clip.shape) not in ((), (silos, 1)):
+                raise Refused(
+                    f"clip is {tuple(clip.shape)} {clip.dtype}, not one number a silo, ({silos}, 1)"
+                )
+        self._gate._limits.check_clip(clip)
+        points = tuple(point.detach() for point in query.points)
+        for point in points:
+            self._gate.check_point(point, [(dimension,), (silos, dimension)])
+        return replace(query, points=points, clip=clip)
 
     def _match(self, queries: tuple[Query, ...]) -> None:
         ask = ask_of(queries)
@@ -181,12 +219,11 @@ class _RoundAsker:
             )
         self._position += 1
 
-    def check_finished(self) -> None:
-        """A message made of fewer answers than planned is another algorithm's."""
-        if self._position != len(self._planned):
-            raise Refused(
-                f"the plan has {len(self._planned)} ask(s) in this round, {self._position} were made"
-            )
+    def finish(self) -> None:
+        """Close the round: later asks are refused, and so is a message of fewer answers than planned."""
+        position, self._position = self._position, len(self._planned)
+        if position != len(self._planned):
+            raise Refused(f"the plan has {len(self._planned)} ask(s) in this round, {position} were made")
 
     def _release(self, query: Query, blocks: Sequence[Block], divisors: Tensor) -> Tensor:
         """The clipped mean over K records plus N(0, (noise_ratio z 2 clip / K)^2) a coordinate; (members, d).
@@ -195,17 +232,17 @@ class _RoundAsker:
         mechanism with noise multiplier noise_ratio z.
         """
         total = self._clipped_sum(query, blocks)
-        if not self._gate._private:
-            return total / divisors
-        sigma = query.noise_ratio * self._multipliers * (2 * query.clip)  # of the sum
-        return total.addcmul_(sigma, self._noise.next(self._gate._dtype)).div_(divisors)
+        if self._gate._private:
+            sigma = query.noise_ratio * self._multipliers * (2 * query.clip)  # of the sum
+            total.addcmul_(sigma, self._noise.next())
+        return total.div_(divisors).to(self._gate._dtype)
 
     def _clipped_sum(self, query: Query, blocks: Sequence[Block]) -> Tensor:
         """The blocks' clipped sums in the order of the members, (members, d)."""
         clip = query.clip if self._gate._private else None
         if len(blocks) == 1:  # its silos are in the members' order
             return clipped_sum(self._gate._problem, blocks[0], query.points, clip)
-        total = torch.empty(len(self._members), self._gate._problem.dimension, dtype=self._gate._dtype)
+        total = torch.empty(len(self._members), self._gate._problem.dimension, dtype=torch.float64)
         place = {member: row for row, member in enumerate(self._members)}
         for block in blocks:
             rows = torch.tensor([place[member] for member in block.members])

@@ -18,37 +18,51 @@ Reply = tuple[Mapping[str, Tensor], int]
 class MemoryLedger:
     """One silo's run: which rounds are paid for, by which broadcast, and the last reply."""
 
-    __slots__ = ("_answered", "_digests", "_reply", "_row")
+    __slots__ = ("_answered", "_digests", "_refused", "_reply", "_row")
 
     def __init__(self) -> None:
         # Plain values in plain containers: ten thousand silos' ledgers must not slow the garbage collector.
         self._digests: dict[int, bytes] = {}
         self._answered: dict[int, bool] = {}
+        self._refused: dict[int, str] = {}
         self._reply: Mapping[str, Tensor] | None = None
         self._row = 0
 
-    def open(self, round_index: int, digest: bytes) -> Reply | None:
-        """Debit the whole round, once, and return the stored reply if there is one.
+    def find(self, round_index: int, digest: bytes) -> Reply | None:
+        """The stored reply to this broadcast, if there is one; costs nothing.
 
         A round that was debited without a stored reply proves that nothing left: it may be answered
         again, for the same broadcast only, without a second debit and without a refund.
 
         Raises:
-            Refused: another broadcast for a round already paid for, or a reply no longer kept.
+            Refused: another broadcast for a round already paid for, a reply no longer kept, or a round
+                that ended in a refusal.
         """
-        paid = self._digests.setdefault(round_index, digest)
-        if paid != digest:
+        if self._digests.get(round_index, digest) != digest:
             raise Refused(f"round {round_index} was asked for with another broadcast")
         if round_index not in self._answered:
             return None
+        if round_index in self._refused:
+            raise Refused(self._refused[round_index])
         if round_index != next(reversed(self._answered)) or self._reply is None:
             raise Refused(f"round {round_index} was answered; only the last reply is kept")
         return self._reply, self._row
+
+    def open(self, round_index: int, digest: bytes) -> Reply | None:
+        """`find`, after the whole round is debited, once."""
+        stored = self.find(round_index, digest)
+        self._digests.setdefault(round_index, digest)
+        return stored
 
     def store(self, round_index: int, reply: Mapping[str, Tensor], row: int) -> None:
         """Keep the reply, before anything of it leaves."""
         self._answered[round_index] = True
         self._reply, self._row = reply, row
+
+    def refuse(self, round_index: int, reason: str) -> None:
+        """Keep a refusal: that it happened may depend on noisy answers, so it is this round's only reply."""
+        self._answered[round_index] = True
+        self._refused[round_index] = reason
 
     @property
     def debited(self) -> list[int]:

@@ -1,4 +1,9 @@
-"""Standard normal vectors for a cohort's answers in one round."""
+"""Standard normal vectors for a cohort's answers.
+
+A silo's noise is a function of its own key, the plan and the dimension, never of the silos it shares a
+process with. Rounds that are small are drawn several at a time: a block of rounds shares one stream, in
+which every round has its place, so that a round answered again gets the same bits.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +13,65 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.protocol.plan import Plan
 from silos.entropy import Purpose, SeededEntropy
 
-_BLOCK = 4_000_000
-"""Numbers drawn ahead at most (32 MB): drawing many queries' noise at once saves a call per query."""
+_NUMBERS = 1024  # a silo's numbers in a block of several rounds: enough that a call is cheap beside them
+_AHEAD = 4_000_000  # numbers that a cohort draws ahead at most in a long round (32 MB)
+
+
+class Noise:
+    """The noise of a run."""
+
+    def __init__(self, entropy: SeededEntropy, plan: Plan, silos: int, dimension: int) -> None:
+        self._entropy, self._dimension = entropy, dimension
+        self._queries = [sum(len(ask.queries) for ask in asks) for asks in plan.rounds]
+        self._width = max(1, *self._queries) if self._queries else 1
+        self._rounds = max(1, _NUMBERS // (self._width * dimension))
+        self._block, self._values, self._ready = -1, np.empty((0, 0, 0)), np.zeros(silos, dtype=bool)
+
+    def round(self, members: Sequence[int], round_index: int) -> RoundNoise:
+        """The members' noise of one round."""
+        block, place = divmod(round_index, self._rounds)
+        if self._rounds == 1:
+            streams = self._entropy.streams(members, block, Purpose.NOISE)
+            return RoundNoise(streams, self._queries[round_index], self._dimension)
+        self._draw(members, block)
+        drawn = self._values[:, place * self._width : (place + 1) * self._width]
+        everyone = len(members) == len(self._ready)
+        return RoundNoise([], 0, self._dimension, drawn if everyone else drawn[members])
+
+    def _draw(self, members: Sequence[int], block: int) -> None:
+        """Fill the members' rows of a block, unless they are there."""
+        if block != self._block:
+            shape = (len(self._ready), self._rounds * self._width, self._dimension)
+            self._block, self._values = block, np.empty(shape)
+            self._ready[:] = False
+        missing = [member for member in members if not self._ready[member]]
+        for member, stream in zip(missing, self._entropy.streams(missing, block, Purpose.NOISE), strict=True):
+            stream.standard_normal(out=self._values[member])
+        self._ready[missing] = True
 
 
 class RoundNoise:
-    """The round's noise, one (members, d) tensor a query, from each silo's own stream in order."""
+    """One (members, d) tensor a query, in the plan's order."""
 
     def __init__(
-        self, entropy: SeededEntropy, members: Sequence[int], round_index: int, queries: int, dimension: int
+        self,
+        streams: Sequence[np.random.Generator],
+        queries: int,
+        dimension: int,
+        drawn: np.ndarray | None = None,
     ) -> None:
-        self._streams = entropy.streams(members, round_index, Purpose.NOISE)
-        self._ahead = max(1, min(queries, _BLOCK // max(1, len(members) * dimension)))
-        self._dimension, self._drawn, self._used = dimension, torch.empty(0, 0, 0), 0
+        self._streams, self._dimension, self._used = streams, dimension, 0
+        self._drawn = np.empty((0, 0, 0)) if drawn is None else drawn
+        self._ahead = max(1, min(queries, _AHEAD // max(1, len(streams) * dimension)))
 
-    def next(self, dtype: torch.dtype) -> Tensor:
-        """The next query's noise, (members, d); streams do not depend on how far ahead they are drawn."""
+    def next(self) -> Tensor:
+        """The next query's noise, float64; how far ahead it is drawn changes nothing."""
         if self._used == self._drawn.shape[1]:
-            block = np.empty((len(self._streams), self._ahead, self._dimension))
-            for row, stream in zip(block, self._streams, strict=True):
+            self._drawn, self._used = np.empty((len(self._streams), self._ahead, self._dimension)), 0
+            for row, stream in zip(self._drawn, self._streams, strict=True):
                 stream.standard_normal(out=row)
-            self._drawn, self._used = torch.from_numpy(block), 0
         self._used += 1
-        return self._drawn[:, self._used - 1].to(dtype)
+        return torch.from_numpy(self._drawn[:, self._used - 1])

@@ -49,7 +49,6 @@ class Records:
         problem: GeneralisedLinear,
         dtype: torch.dtype,
     ) -> None:
-        self.dtype = dtype
         self.sizes = [len(target) for _, target in silos]
         self._blocks = [_block(silos, group, problem, dtype) for group in _groups(self.sizes)]
         self._home = {m: (b, i) for b, block in enumerate(self._blocks) for i, m in enumerate(block.members)}

@@ -16,6 +16,8 @@ from torch import Tensor
 from fedsim.problems.glm import GeneralisedLinear
 from silos.records import Block
 
+_PIECE = 1024
+
 
 def clipped_sum(
     problem: GeneralisedLinear, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
@@ -29,7 +31,7 @@ def clipped_sum(
         clip: bound on a term's norm, a number or (silos, 1); None does not clip (mechanism `none`).
 
     Returns:
-        (silos, d).
+        (silos, d), float64.
     """
     coefficient = _coefficient(problem, block, points[0])
     for other in points[1:]:
@@ -50,14 +52,24 @@ def _clipped(coefficient: Tensor, bound: Tensor) -> Tensor:
     """Shorten each record's coefficient to `bound` = clip / |x|; (silos, rows[, outputs])."""
     if coefficient.dim() == 2:
         return torch.clamp(coefficient, -bound, bound)
-    norm = coefficient.norm(dim=-1)
-    factor = torch.where(norm > bound, bound / norm, 1.0)
-    # A non-finite coefficient has no direction to keep; a NaN factor makes its term the zero vector.
-    return torch.nan_to_num(coefficient * factor.unsqueeze(-1), nan=0.0, posinf=0.0, neginf=0.0)
+    # The floor serves vectors so short that their norm underflows: with clip 0 nothing of them may stay.
+    norm = coefficient.norm(dim=-1).clamp_min(torch.finfo(coefficient.dtype).tiny)
+    factor: Tensor = (bound / norm).clamp_max(1.0)
+    return coefficient * factor.unsqueeze(-1)
 
 
 def _weighted_sum(features: Tensor, coefficient: Tensor) -> Tensor:
-    """sum over rows of x outer coefficient, flat in row-major order; (silos, d)."""
+    """sum over rows of x outer coefficient, flat in row-major order, in float64; (silos, d).
+
+    Rounding of a long float32 sum would add to its sensitivity, so float32 rows are summed in pieces.
+    """
+    if features.dtype == torch.float64:
+        return _product(features, coefficient)
+    pieces = zip(torch.split(features, _PIECE, 1), torch.split(coefficient, _PIECE, 1), strict=True)
+    return sum((_product(x, c).double() for x, c in pieces), start=torch.zeros((), dtype=torch.float64))
+
+
+def _product(features: Tensor, coefficient: Tensor) -> Tensor:
     if coefficient.dim() == 2:
         return torch.bmm(coefficient.unsqueeze(1), features).squeeze(1)
     return torch.bmm(coefficient.transpose(1, 2), features).transpose(1, 2).flatten(1)

@@ -39,8 +39,8 @@ class Limits:
 
     def check_point(self, point: Tensor, dimension: int) -> None:
         """Refuse a point of another dimension, or with an entry that is not finite or too large."""
-        if point.shape[-1] != dimension:
-            raise Refused(f"point has dimension {point.shape[-1]}, the problem has {dimension}")
+        if point.dim() == 0 or point.shape[-1] != dimension:
+            raise Refused(f"a point has shape {tuple(point.shape)}, the problem has dimension {dimension}")
         largest = float(torch.linalg.vector_norm(point, math.inf))
         if not largest <= self.max_point:  # NaN compares false
             raise Refused(

@@ -42,19 +42,23 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
         InputError: the data cannot be read or divided as asked.
     """
     scenario = resolved.scenario
+    actors: list[Any] = []
     try:
         _start(scenario.runtime.address)
         workers = min(scenario.trials, _cpus())
         tree = scenario.model_dump(mode="json")
-        _drive([_TrialActor.remote(tree) for _ in range(workers)], scenario.trials, results, observe)
+        actors += [_TrialActor.remote(tree) for _ in range(workers)]
+        _drive(actors, scenario.trials, results, observe)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     finally:
-        _stop()
+        _stop(actors)
 
 
-def _stop() -> None:
+def _stop(actors: Sequence[Any]) -> None:
     """Shut down, and end what an interrupt in the middle of Ray's start-up would leave behind."""
+    for actor in actors:  # on a cluster that stays, their processes must not
+        ray.kill(actor)
     ours = psutil.Process().children(recursive=True)
     ray.shutdown()
     _, alive = psutil.wait_procs(ours, timeout=0.5)

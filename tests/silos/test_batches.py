@@ -63,7 +63,7 @@ def test_full_uses_every_record_once() -> None:
     "batch", [Subsample(0.3), Subsample(0.1), Subsample(0.01), Subsample(0.95)], ids=repr
 )
 def test_subsample_draws_k_distinct_records_uniformly(batch: Subsample) -> None:
-    rounds = 2000
+    rounds = 1200
     used = _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0]
     k = batch.size(N)
     assert set(used.ravel()) <= {0, 1}
@@ -78,7 +78,7 @@ def test_subsample_draws_k_distinct_records_uniformly(batch: Subsample) -> None:
 
 
 def test_subsample_draws_every_pair_of_records_alike() -> None:
-    rounds, batch = 3000, Subsample(0.2)
+    rounds, batch = 1500, Subsample(0.2)
     used = _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0]
     pairs = np.array([(used[:, i] & used[:, j]).sum() for i, j in combinations(range(N), 2)])
     assert _passes(pairs, np.full(45, rounds / 45))
@@ -87,7 +87,7 @@ def test_subsample_draws_every_pair_of_records_alike() -> None:
 @pytest.mark.parametrize("batch", [Subsample(0.3), Poisson(0.3)], ids=repr)
 def test_every_ask_has_a_draw_of_its_own(batch: Batch) -> None:
     """Within a round and across rounds: two draws overlap as independent ones do."""
-    rounds = 2000
+    rounds = 1000
     used = _drawn(_gate([batch, batch], rounds), [batch, batch], list(range(rounds)))
     first, second = used[:, 0], used[:, 1]
     law = stats.hypergeom(N, 3, 3) if isinstance(batch, Subsample) else stats.binom(N, 0.09)
@@ -117,7 +117,7 @@ def test_one_ask_answers_all_its_queries_on_one_draw() -> None:
 
 @pytest.mark.parametrize("q", [0.05, 0.4])
 def test_poisson_includes_each_record_on_its_own_with_its_fraction(q: float) -> None:
-    rounds, batch = 3000, Poisson(q)
+    rounds, batch = 1500, Poisson(q)
     used = _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0]
     counts = used.sum(0)
     for count in counts:

@@ -55,7 +55,7 @@ def contribution(
 @every_problem
 @every_statistic
 @every_dtype
-@settings(deadline=None, derandomize=True, max_examples=200)
+@settings(deadline=None, derandomize=True, max_examples=150)
 @given(x=records, y=targets, entries=point_pairs, clip=clips, drawn=st.booleans())
 @example(x=[1e12, 1e12, 0.0], y=1.0, entries=[1e6] * 6 * D, clip=1.0, drawn=False)
 @example(x=[1e11, -1e11, 3.0], y=1e12, entries=[1e6, -1e6] * 3 * D, clip=1e-6, drawn=False)
@@ -143,6 +143,27 @@ def test_a_clip_of_each_silos_own_bounds_that_silo() -> None:
         for member, row in zip(block.members, total, strict=True):
             expected = float(clip[member]) * records.sizes[member]
             assert float(row.norm()) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=str)
+def test_the_sum_of_many_records_moves_by_at_most_2c(dtype: torch.dtype, rounding: float) -> None:
+    """Rounding of a long sum is part of its sensitivity: terms alone within the clip are not enough."""
+    n, clip = 200_000, 0.7
+    rng = np.random.default_rng(0)
+    length = rng.uniform(10, 100, (n, 1))
+    problem = LogisticRegression(1)
+    point = torch.zeros(1, dtype=dtype)
+
+    def total(y: np.ndarray) -> float:
+        records = Records([(length, y)], problem, dtype)
+        return float(clipped_sum(problem, records.full([0])[0], [point], clip))
+
+    label = (rng.random(n) < 0.2).astype(float)
+    before = total(label)
+    for i in rng.integers(n, size=5):
+        other = label.copy()
+        other[i] = 1 - other[i]
+        assert abs(total(other) - before) == pytest.approx(2 * clip, rel=rounding)
 
 
 @every_problem

@@ -117,7 +117,7 @@ def test_a_second_broadcast_for_a_round_paid_for_is_refused() -> None:
     first = gate.answer(0, ZERO)["g"]
     moved = {"w": ZERO["w"].clone()}
     moved["w"][1] = 1e-300
-    for other in (ONE, moved, {"v": ZERO["w"]}, {**ZERO, "v": ZERO["w"]}, {"w": ZERO["w"].float()}):
+    for other in (ONE, moved, {"v": ZERO["w"]}, {**ZERO, "v": ZERO["w"]}):
         attacked(gate, 0, other, "another broadcast", debits=False)
     assert torch.equal(gate.answer(0, ZERO)["g"], first)
 

@@ -41,6 +41,16 @@ def test_a_retry_gets_the_same_bytes_and_one_debit() -> None:
     assert gate.statements()[0].epsilon_spent == epsilon
 
 
+def test_a_retry_is_not_changed_by_what_became_of_the_first_reply() -> None:
+    gate = open_gate(silos_of(PROBLEM, SIZES), PROBLEM, scripted(asking()))
+    first = gate.answer(0, ZERO)
+    kept = first["g"].clone()
+    for reply in (first, gate.answer(0, ZERO), gate.answer(0, ZERO, [0, 1, 2])):
+        reply["g"] += 1
+        reply.clear()
+    assert torch.equal(gate.answer(0, ZERO)["g"], kept)
+
+
 def test_a_retry_does_not_run_the_silo_half_again() -> None:
     runs = []
 
@@ -142,16 +152,34 @@ def test_a_refusal_after_the_debit_is_final() -> None:
         first = ask(Query("gradient", (w,), 1.0))
         return {"g": ask(Query("gradient", (torch.where(first[:, :1] > 0, 1e7, 0.0) + w,), 1.0))}
 
-    gate = open_gate(silos_of(PROBLEM, [12]), PROBLEM, scripted(half, 12), entropy=Unrepeatable())
+    problem = LogisticRegression(1500)  # long enough that no noise is kept from one attempt to the next
+    zero = {"w": torch.zeros(1500, dtype=torch.float64)}
+    gate = open_gate(silos_of(problem, [12]), problem, scripted(half, 12), entropy=Unrepeatable())
 
     def outcome(r: int) -> str:
         try:
-            return str(gate.answer(r, ZERO)["g"].tolist())
+            return str(gate.answer(r, zero)["g"].tolist())
         except Refused as refusal:
             return str(refusal)
 
     for r in range(12):
         assert len({outcome(r) for _ in range(8)}) == 1
+
+
+def test_an_ask_kept_beyond_its_round_is_refused() -> None:
+    kept: list[Asker] = []
+
+    def keeping(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        kept.append(ask)
+        return {"g": w}
+
+    switch = Switch(asking())
+    gate = open_gate(silos_of(PROBLEM, [12]), PROBLEM, Scripted(switch))
+    switch.half = keeping
+    with pytest.raises(Refused, match="0 were made"):
+        gate.answer(0, ZERO)
+    with pytest.raises(Refused, match="one more"):
+        kept[0](Query("gradient", (ZERO["w"],), 1.0))
 
 
 def test_a_reply_carries_no_way_back_to_the_records() -> None:

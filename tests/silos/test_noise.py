@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from torch import Tensor
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample
-from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.contract import Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 
@@ -166,6 +168,68 @@ def test_a_silos_noise_does_not_depend_on_its_cohort() -> None:
         assert torch.equal(together[name], part[name])
         assert torch.equal(together[name], others[name])
     assert not torch.equal(together["b"], together["c"])
+
+
+@dataclass(frozen=True)
+class Uneven:
+    """1, 2, 3, 1, 2, 3, .. gradients in its rounds, all of them sent; round r broadcasts r."""
+
+    num_rounds: int
+
+    def server(self, w: Tensor, problem: Any, public: Public, rng: np.random.Generator) -> ServerHalf:
+        for r in range(self.num_rounds):
+            yield Round({"w": torch.full_like(w, r)}, answer=w)
+        return w
+
+    def silo(
+        self, problem: Any, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        w = broadcast["w"]
+        return {str(k): ask(Query("gradient", (w,), 1.0)) for k in range(int(w[0]) % 3 + 1)}
+
+
+def _uneven(
+    visits: Iterable[tuple[int, list[int]]], dimension: int, rounds: int, names: str = "abc"
+) -> dict[Any, Tensor]:
+    """{(round, silo, query): its noise}, on silos of zeros that are visited as told."""
+    data = [(np.zeros((n, dimension)), np.zeros(n)) for n in ({"a": 3, "b": 3, "c": 9}[s] for s in names)]
+    gate = open_gate(data, LinearRegression(dimension), Uneven(rounds), names=list(names))
+    noise = {}
+    for r, members in visits:
+        reply = gate.answer(r, {"w": torch.full((dimension,), r, dtype=torch.float64)}, members)
+        for row, member in enumerate(members):
+            noise |= {(r, names[member], k): value[row] for k, value in reply.items()}
+    return noise
+
+
+@pytest.mark.parametrize(("dimension", "rounds"), [(1, 700), (5, 150), (340, 6), (342, 6), (2000, 4)])
+def test_no_noise_is_used_twice(dimension: int, rounds: int) -> None:
+    """Nor does it depend on the order of the rounds, or on which silos are asked or held together."""
+    forward = _uneven([(r, [0, 1, 2]) for r in range(rounds)], dimension, rounds)
+    everything = torch.cat(list(forward.values()))
+    assert len(everything) == 3 * dimension * sum(r % 3 + 1 for r in range(rounds))
+    assert len((everything / everything.abs().mean()).unique()) == len(everything)
+    backward = _uneven(
+        [(r, part) for part in ([1], [0, 2]) for r in reversed(range(rounds))], dimension, rounds
+    )
+    mixed = _uneven([(r, [s]) for r in range(rounds) for s in (2, 0, 1)], dimension, rounds)
+    alone = {}
+    for name in "abc":
+        alone |= _uneven([(r, [0]) for r in range(rounds)], dimension, rounds, name)
+    for other in (backward, mixed, alone):
+        assert other.keys() == forward.keys()
+        assert all(torch.equal(other[place], value) for place, value in forward.items())
+
+
+@pytest.mark.parametrize("ahead", [1, 2000, 5000])
+def test_noise_does_not_depend_on_how_far_ahead_it_is_drawn(
+    ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    visits = [(r, [0, 1, 2]) for r in range(3)]
+    expected = _uneven(visits, 600, 3)
+    monkeypatch.setattr("silos.noise._AHEAD", ahead)
+    found = _uneven(visits, 600, 3)
+    assert all(torch.equal(found[place], value) for place, value in expected.items())
 
 
 def test_noise_differs_between_seeds_and_trials_only_by_design() -> None:
