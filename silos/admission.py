@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from math import inf
 
 from fedsim.privacy import cost
@@ -27,6 +28,8 @@ def admit(plan: Plan, silos: Sequence[Terms], limits: Limits) -> list[Admitted]:
     for position, terms in enumerate(silos):
         own = terms.rounds if isinstance(terms.rounds, range) else tuple(terms.rounds)
         if own not in priced:
+            if any(a >= b for a, b in pairwise(own)) or (own and (own[0] < 0 or own[-1] >= len(plan.rounds))):
+                raise Refused(f"silo {terms.name!r}: its rounds are not ascending rounds of the plan")
             priced[own] = plan.census(own), plan.num_queries(own)
         census, count = priced[own]
         positions[census].append(position)

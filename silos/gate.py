@@ -9,7 +9,9 @@ records, n_i fixed, for any behaviour of the server and of the other silos. Why:
   clip, so its cost is the plan's entry whatever the points are.
 * The plan bounds the number and kind of answers: a query that does not match the plan's entry in
   statistic, batch, noise ratio and number of points is refused, as is a round outside the plan.
-* The whole round is debited before noise is drawn, and a repeated request gets the stored bytes.
+* The whole round is debited before noise is drawn, and a repeated request gets the stored bytes. How a
+  round ended is a function of noisy answers too: once it has failed or been refused it stays so. Only a
+  round that a dying process left open, of which nothing was seen, is answered again.
 * The algorithm's silo half sees only answers, so its message is post-processing.
 
 Silos in one cohort share tensor operations, never records, noise or ledgers.
@@ -70,6 +72,9 @@ class Gate:
         dtype: torch.dtype,
     ) -> None:
         """Admit the plan for every silo, or raise `Refused`."""
+        names = [silo.name for silo in silos]
+        if len(set(names)) < len(names):  # equal names would mean equal noise
+            raise Refused("two silos of one cohort have the same name")
         for silo, n in zip(silos, records.sizes, strict=True):
             if silo.n != n:
                 raise Refused(f"silo {silo.name!r} states {silo.n} records and holds another number")
@@ -80,7 +85,7 @@ class Gate:
         self._private = mechanism == "gaussian"
         self.admitted = admit(plan, silos, limits)
         rounds = [terms.rounds for terms in silos]
-        self._batches = Batches(records, plan, rounds, [terms.name for terms in silos], entropy)
+        self._batches = Batches(records, plan, rounds, names, entropy)
         self._rounds = [frozenset(own) for own in rounds]
         self._multipliers = torch.tensor([[a.noise_multiplier] for a in self.admitted], dtype=torch.float64)
         self._noise = Noise(entropy, plan, len(silos), problem.dimension)
@@ -140,15 +145,16 @@ class Gate:
         """Answer for silos that have paid for this round and not replied; store before returning."""
         memory = self._memory.select(members)
         asker = _RoundAsker(self, round_index, members)
+        shape = (len(members), self._problem.dimension)
         try:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
             asker.finish()
-        except Refused as refusal:
+            reply = {name: message[name].expand(shape).clone() for name in sorted(message)}
+        except Exception as error:
+            reason = str(error) if isinstance(error, Refused) else f"round {round_index} failed in the silo"
             for member in members:
-                self._ledgers[member].refuse(round_index, str(refusal))
+                self._ledgers[member].refuse(round_index, reason)
             raise
-        shape = (len(members), self._problem.dimension)
-        reply = {name: message[name].detach().expand(shape).clone() for name in sorted(message)}
         self._memory.commit(members, memory)
         for row, member in enumerate(members):
             self._ledgers[member].store(round_index, reply, row)
@@ -198,7 +204,7 @@ class _RoundAsker:
         silos, dimension = len(self._members), self._gate._problem.dimension
         clip = query.clip
         if isinstance(clip, Tensor):
-            clip = clip.detach().clone()
+            clip = clip.detach()
             if clip.dtype != self._gate._dtype or tuple(clip.shape) not in ((), (silos, 1)):
                 raise Refused(
                     f"clip is {tuple(clip.shape)} {clip.dtype}, not one number a silo, ({silos}, 1)"

@@ -18,7 +18,7 @@ Reply = tuple[Mapping[str, Tensor], int]
 class MemoryLedger:
     """One silo's run: which rounds are paid for, by which broadcast, and the last reply."""
 
-    __slots__ = ("_answered", "_digests", "_refused", "_reply", "_row")
+    __slots__ = ("_answered", "_digests", "_last", "_refused", "_reply", "_row")
 
     def __init__(self) -> None:
         # Plain values in plain containers: ten thousand silos' ledgers must not slow the garbage collector.
@@ -26,7 +26,7 @@ class MemoryLedger:
         self._answered: dict[int, bool] = {}
         self._refused: dict[int, str] = {}
         self._reply: Mapping[str, Tensor] | None = None
-        self._row = 0
+        self._last, self._row = -1, 0
 
     def find(self, round_index: int, digest: bytes) -> Reply | None:
         """The stored reply to this broadcast, if there is one; costs nothing.
@@ -44,7 +44,7 @@ class MemoryLedger:
             return None
         if round_index in self._refused:
             raise Refused(self._refused[round_index])
-        if round_index != next(reversed(self._answered)) or self._reply is None:
+        if round_index != self._last or self._reply is None:
             raise Refused(f"round {round_index} was answered; only the last reply is kept")
         return self._reply, self._row
 
@@ -57,7 +57,7 @@ class MemoryLedger:
     def store(self, round_index: int, reply: Mapping[str, Tensor], row: int) -> None:
         """Keep the reply, before anything of it leaves."""
         self._answered[round_index] = True
-        self._reply, self._row = reply, row
+        self._last, self._reply, self._row = round_index, reply, row
 
     def refuse(self, round_index: int, reason: str) -> None:
         """Keep a refusal: that it happened may depend on noisy answers, so it is this round's only reply."""

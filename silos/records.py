@@ -16,8 +16,9 @@ from torch import Tensor
 from fedsim.problems.glm import GeneralisedLinear
 
 MAX_NORM = 1e12
-"""A record longer than this counts as the zero vector. Far below float32's range, so that clip / norm
-never becomes a subnormal number, whose rounding would let a clipped term exceed its bound."""
+"""A record longer than this counts as the zero vector. Far below float32's range, so that clip / norm, at
+least 1e-18 with the limits' smallest clip, never becomes a subnormal number, whose rounding would let a
+clipped term exceed its bound."""
 
 _MAX_PADDING = 1.25
 

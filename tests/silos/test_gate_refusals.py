@@ -242,6 +242,12 @@ def test_a_finite_budget_without_noise_is_refused() -> None:
         _gate_with(Terms("silo0", N, 1.0, DELTA, range(2)), "none")
 
 
+def test_two_silos_of_one_name_are_refused() -> None:
+    """A simulated silo's noise follows from its name: two of one name would share it, and it would cancel."""
+    with pytest.raises((Refused, ValueError)):
+        open_gate([_telling()] * 2, PROBLEM, scripted(asking()), names=["silo0", "silo0"])
+
+
 # What the silo half asks, against the plan: refused before records are read.
 
 

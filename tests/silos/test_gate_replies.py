@@ -74,7 +74,7 @@ def test_a_retry_by_part_of_a_cohort_gets_that_parts_bytes() -> None:
     assert _spent(gate) == [[0]] * 5
 
 
-class Crash(Exception):
+class Crash(BaseException):
     """Something other than a refusal, after records were read."""
 
 
