@@ -7,9 +7,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.local_sgd import LocalSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
-from fedsim.protocol.batch import Batch
+from fedsim.algorithms.prox_pl_svrg import ProxPLSVRG
+from fedsim.algorithms.prox_sgd import ProxSGD
+from fedsim.algorithms.prox_spider import ProxSPIDER
+from fedsim.algorithms.prox_svrg import ProxSVRG
+from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Algorithm
 
 
@@ -27,6 +32,11 @@ def last_of_averaged(answers: Sequence[Tensor]) -> Tensor:
     return rounds * answers[-1] - (rounds - 1) * answers[-3]
 
 
+def before_the_last_round(answers: Sequence[Tensor]) -> Tensor:
+    """The last iterate that was broadcast, where the model returned is a random earlier one."""
+    return answers[-2]
+
+
 @dataclass(frozen=True)
 class Row:
     """One algorithm.
@@ -38,6 +48,7 @@ class Row:
         estimate: from the answers before every round and the final one, what reaches the optimum.
         tolerance: L2 distance to the optimum that it must reach without noise.
         averaged: whether the model returned is a mean of iterates, whose distance falls as 1 / R.
+        anchors: batches that it asks for besides the one it is given.
     """
 
     name: str
@@ -46,6 +57,7 @@ class Row:
     estimate: Callable[[Sequence[Tensor]], Tensor]
     tolerance: float
     averaged: bool = False
+    anchors: frozenset[Batch] = frozenset()
 
 
 ROWS = (
@@ -63,5 +75,56 @@ ROWS = (
         convergent=lambda step: LocalSGD(num_rounds=800, local_steps=2, step_size=0.02 * step, clip_norm=1.0),
         estimate=final,
         tolerance=1e-3,
+    ),
+    Row(
+        "accelerated_minibatch_sgd",
+        short=lambda batch: AcceleratedMinibatchSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
+        convergent=lambda step: AcceleratedMinibatchSGD(num_rounds=8_000, step_size=step / 2, clip_norm=1.0),
+        estimate=final,
+        tolerance=1e-6,
+    ),
+    Row(
+        "prox_sgd",
+        short=lambda batch: ProxSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
+        convergent=lambda step: ProxSGD(num_rounds=500, step_size=step, clip_norm=1.0),
+        estimate=final,
+        tolerance=1e-6,
+    ),
+    Row(
+        "prox_svrg",
+        short=lambda batch: ProxSVRG(
+            epochs=2, inner_steps=1, step_size=0.1, clip_norm=1.0, difference_clip=2.0, batch=batch
+        ),
+        convergent=lambda step: ProxSVRG(
+            epochs=60, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
+        ),
+        estimate=before_the_last_round,
+        tolerance=1e-6,
+        anchors=frozenset({FULL}),
+    ),
+    Row(
+        "prox_pl_svrg",
+        short=lambda batch: ProxPLSVRG(
+            restarts=2,
+            epochs=1,
+            inner_steps=1,
+            step_size=0.1,
+            clip_norm=1.0,
+            difference_clip=2.0,
+            batch=batch,
+        ),
+        convergent=lambda step: ProxPLSVRG(
+            restarts=150, epochs=1, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
+        ),
+        estimate=final,
+        tolerance=1e-6,
+        anchors=frozenset({FULL}),
+    ),
+    Row(
+        "prox_spider",
+        short=lambda batch: ProxSPIDER(num_rounds=4, period=2, step_size=0.1, clip_norm=1.0, batch=batch),
+        convergent=lambda step: ProxSPIDER(num_rounds=500, period=10, step_size=step, clip_norm=1.0),
+        estimate=final,
+        tolerance=1e-6,
     ),
 )

@@ -10,7 +10,18 @@ import numpy as np
 import pytest
 import torch
 from algorithm_table import ROWS, Row
-from helpers import Scripted, Silo, SiloHalf, Switch, asking, open_gate, problems, scripted, silos_of
+from helpers import (
+    Scripted,
+    Silo,
+    SiloHalf,
+    Switch,
+    asking,
+    open_gate,
+    problems,
+    public_of,
+    scripted,
+    silos_of,
+)
 from torch import Tensor
 
 from fedsim.problems.glm import LogisticRegression
@@ -301,11 +312,16 @@ def test_one_cohort_answers_as_cohorts_of_one_do(row: Row, batch: Batch, name: s
         open_gate([silo], problem, row.short(batch), epsilon=budget[m], names=[f"silo{m}"])
         for m, silo in enumerate(data)
     ]
-    w = {"w": torch.full((problem.dimension,), 0.1, dtype=torch.float64)}
+    algorithm = row.short(batch)
+    start = torch.full((problem.dimension,), 0.1, dtype=torch.float64)
+    coroutine = algorithm.server(start, problem, public_of([1] * 5), np.random.default_rng(0))
+    step = next(coroutine)
     for r in range(3):
-        for message, rows in together.answer(r, w).items():
+        replies = together.answer(r, step.broadcast)
+        for message, rows in replies.items():
             for gate, mine in zip(alone, rows, strict=True):
-                assert _close(mine, gate.answer(r, w)[message][0])
+                assert _close(mine, gate.answer(r, step.broadcast)[message][0])
+        step = coroutine.send({message: rows.mean(0) for message, rows in replies.items()})
 
 
 def test_sampled_noise_is_the_same_in_a_cohort_and_alone() -> None:

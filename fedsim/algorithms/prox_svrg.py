@@ -1,0 +1,59 @@
+"""Noisy proximal SVRG: A. Lowy, thesis (USC 2023), Algorithm 2, Theorem 42."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from fedsim.protocol.batch import FULL, Batch
+from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
+
+
+@dataclass(frozen=True)
+class ProxSVRG:
+    """A full gradient at an anchor once per epoch, then steps that only ask how the gradient changed.
+
+    Per epoch: g = sum_i p_i grad F0_i(anchor), then Q times w <- prox_{eta f1}(w - eta (g + d)), d the
+    silos' mean of clipped differences of gradients at w and at the anchor. Every release has its own
+    clip, hence its own noise. Returns a uniformly random inner iterate.
+    """
+
+    epochs: Annotated[int, Field(ge=1, description="E: full gradients")]
+    inner_steps: Annotated[int, Field(ge=1, description="Q: steps per epoch")]
+    step_size: Annotated[float, Field(gt=0, description="eta: step size")]
+    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
+    difference_clip: Annotated[
+        float, Field(gt=0, description="bound on the change of a record's gradient (the paper's 2 L)")
+    ]
+    batch: Annotated[Batch, Field(description="K: which records a silo uses in an inner step")] = FULL
+
+    def server(
+        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
+    ) -> ServerHalf:
+        """E epochs; the silos of an epoch are held, since its steps correct their anchor gradient."""
+        chosen = int(rng.integers(self.epochs * self.inner_steps))
+        returned = w
+        for epoch in range(self.epochs):
+            anchor = w
+            g = (yield Round({"anchor": anchor}, answer=w))["g"]
+            for step in range(self.inner_steps):
+                d = (yield Round({"w": w, "anchor": anchor}, answer=w, participants="hold"))["d"]
+                w = problem.prox(w - self.step_size * (g + d), self.step_size)
+                if epoch * self.inner_steps + step == chosen:
+                    returned = w
+        return returned
+
+    def silo(
+        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        """The noisy full gradient at the anchor, or the noisy change of the gradient since."""
+        anchor = broadcast["anchor"]
+        if "w" not in broadcast:
+            return {"g": ask(Query("gradient", (anchor,), self.clip_norm))}
+        points = (broadcast["w"], anchor)
+        return {"d": ask(Query("gradient_difference", points, self.difference_clip, self.batch))}
