@@ -115,7 +115,7 @@ class Gate:
         stored = [self._ledgers[member].find(round_index, key) for member in members]
         fresh = [member for member, old in zip(members, stored, strict=True) if old is None]
         for member in fresh:  # debited together, and only if no silo refuses
-            self._ledgers[member].open(round_index, key)
+            self._ledgers[member].debit(round_index, key)
         reply = self._reply(round_index, broadcast, fresh) if fresh else {}
         if len(fresh) < len(members):
             return _merged(reply, stored)

@@ -38,7 +38,10 @@ class MemoryLedger:
             Refused: another broadcast for a round already paid for, a reply no longer kept, or a round
                 that ended in a refusal.
         """
-        if self._digests.get(round_index, digest) != digest:
+        paid = self._digests.get(round_index)
+        if paid is None:
+            return None
+        if paid != digest:
             raise Refused(f"round {round_index} was asked for with another broadcast")
         if round_index not in self._answered:
             return None
@@ -48,11 +51,9 @@ class MemoryLedger:
             raise Refused(f"round {round_index} was answered; only the last reply is kept")
         return self._reply, self._row
 
-    def open(self, round_index: int, digest: bytes) -> Reply | None:
-        """`find`, after the whole round is debited, once."""
-        stored = self.find(round_index, digest)
-        self._digests.setdefault(round_index, digest)
-        return stored
+    def debit(self, round_index: int, digest: bytes) -> None:
+        """Pay for the whole round, once, before noise is drawn."""
+        self._digests[round_index] = digest
 
     def store(self, round_index: int, reply: Mapping[str, Tensor], row: int) -> None:
         """Keep the reply, before anything of it leaves."""

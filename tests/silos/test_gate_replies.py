@@ -214,17 +214,20 @@ def test_the_statement_names_the_broadcasts_paid_for() -> None:
 
 def test_the_ledger_debits_before_it_knows_a_reply() -> None:
     ledger = MemoryLedger()
-    assert ledger.open(4, b"a") is None
+    assert ledger.find(4, b"a") is None
+    assert ledger.debited == []
+    ledger.debit(4, b"a")
     assert ledger.debited == [4]
-    assert ledger.open(4, b"a") is None
+    assert ledger.find(4, b"a") is None
+    ledger.debit(4, b"a")
     reply = {"g": torch.zeros(2, 3)}
     ledger.store(4, reply, 1)
-    stored = ledger.open(4, b"a")
+    stored = ledger.find(4, b"a")
     assert stored is not None
     assert stored[0] is reply
     assert stored[1] == 1
     with pytest.raises(Refused):
-        ledger.open(4, b"b")
+        ledger.find(4, b"b")
     assert ledger.debited == [4]
 
 
