@@ -12,7 +12,8 @@ records, n_i fixed, for any behaviour of the server and of the other silos. Why:
 * The whole round is debited before noise is drawn, and a repeated request gets the stored bytes. How a
   round ended is a function of noisy answers too: once it has failed or been refused it stays so. Only a
   round that a dying process left open, of which nothing was seen, is answered again.
-* The algorithm's silo half sees only answers, so its message is post-processing.
+* The algorithm's silo half is given answers only, so its message is post-processing. It is code of the
+  silo's own installation and trusted not to reach round `ask`; the server sends names and numbers, no code.
 
 Silos in one cohort share tensor operations, never records, noise or ledgers.
 """
@@ -20,7 +21,6 @@ Silos in one cohort share tensor operations, never records, noise or ledgers.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from math import inf
 from typing import Literal, cast
@@ -35,7 +35,7 @@ from fedsim.protocol.dryrun import ask_of
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.memory import CohortMemory
-from fedsim.protocol.plan import Plan
+from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.terms import Statement, Terms
 from fedsim.wire import digest
 from silos.admission import admit, spent
@@ -81,6 +81,7 @@ class Gate:
             if mechanism == "none" and silo.epsilon < inf:
                 raise Refused(f"silo {silo.name!r}: mechanism none cannot keep a budget of {silo.epsilon:g}")
         self._problem, self._algorithm, self._plan, self._limits = problem, algorithm, plan, limits
+        limits.check_plan(plan, problem.dimension)
         self._dtype = dtype
         self._private = mechanism == "gaussian"
         self.admitted = admit(plan, silos, limits)
@@ -108,7 +109,7 @@ class Gate:
         """
         members = range(len(self._ledgers)) if members is None else members
         self._check_members(round_index, members)
-        broadcast = {name: value.detach() for name, value in broadcast.items()}
+        broadcast = {name: value.detach().clone() for name, value in broadcast.items()}
         for value in broadcast.values():
             self.check_point(value, [(self._problem.dimension,)])
         key = digest(broadcast)
@@ -149,13 +150,15 @@ class Gate:
         try:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
             asker.finish()
-            reply = {name: message[name].expand(shape).clone() for name in sorted(message)}
+            reply = {name: message[name].detach().expand(shape).clone() for name in sorted(message)}
+            self._memory.commit(members, memory)
         except Exception as error:
             reason = str(error) if isinstance(error, Refused) else f"round {round_index} failed in the silo"
             for member in members:
                 self._ledgers[member].refuse(round_index, reason)
             raise
-        self._memory.commit(members, memory)
+        finally:
+            asker.close()
         for row, member in enumerate(members):
             self._ledgers[member].store(round_index, reply, row)
         return reply
@@ -193,14 +196,16 @@ class _RoundAsker:
         self._noise = gate._noise.round(members, round_index)
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
-        self._match(queries)
-        queries = tuple(self._checked(query) for query in queries)
-        blocks, divisors = self._batches.next(queries[0].batch)
+        planned = self._match(queries)
+        queries = tuple(
+            self._checked(query, shape) for query, shape in zip(queries, planned.queries, strict=True)
+        )
+        blocks, divisors = self._batches.next(planned.batch)
         answers = tuple(self._release(query, blocks, divisors) for query in queries)
         return answers if len(answers) > 1 else answers[0]
 
-    def _checked(self, query: Query) -> Query:
-        """The query with tensors of our own, within the limits."""
+    def _checked(self, query: Query, planned: QueryShape) -> Query:
+        """The planned query at these points and this clip, as plain values within the limits."""
         silos, dimension = len(self._members), self._gate._problem.dimension
         clip = query.clip
         if isinstance(clip, Tensor):
@@ -209,27 +214,34 @@ class _RoundAsker:
                 raise Refused(
                     f"clip is {tuple(clip.shape)} {clip.dtype}, not one number a silo, ({silos}, 1)"
                 )
+        else:
+            clip = float(clip)
         self._gate._limits.check_clip(clip)
         points = tuple(point.detach() for point in query.points)
         for point in points:
             self._gate.check_point(point, [(dimension,), (silos, dimension)])
-        return replace(query, points=points, clip=clip)
+        return Query(planned.statistic, points, clip, noise_ratio=planned.noise_ratio)
 
-    def _match(self, queries: tuple[Query, ...]) -> None:
-        ask = ask_of(queries)
+    def _match(self, queries: tuple[Query, ...]) -> Ask:
+        """The plan's entry: from here on the plan's values count, and no longer the query's."""
         if self._position >= len(self._planned):
             raise Refused(f"the plan has {len(self._planned)} ask(s) in this round, this is one more")
-        if ask != self._planned[self._position]:
-            raise Refused(
-                f"ask {self._position} of the round is {ask}, the plan has {self._planned[self._position]}"
-            )
+        planned = self._planned[self._position]
+        if (asked := ask_of(queries)) != planned:
+            raise Refused(f"ask {self._position} of the round is {asked}, the plan has {planned}")
         self._position += 1
+        return planned
 
     def finish(self) -> None:
         """Close the round: later asks are refused, and so is a message of fewer answers than planned."""
-        position, self._position = self._position, len(self._planned)
+        position = self._position
+        self.close()
         if position != len(self._planned):
             raise Refused(f"the plan has {len(self._planned)} ask(s) in this round, {position} were made")
+
+    def close(self) -> None:
+        """Refuse every later ask, whoever has kept this object."""
+        self._position = len(self._planned)
 
     def _release(self, query: Query, blocks: Sequence[Block], divisors: Tensor) -> Tensor:
         """The clipped mean over K records plus N(0, (noise_ratio z 2 clip / K)^2) a coordinate; (members, d).

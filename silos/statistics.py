@@ -16,7 +16,7 @@ from torch import Tensor
 from fedsim.problems.glm import GeneralisedLinear
 from silos.records import Block
 
-_PIECE = 1024
+_PIECE = 2048
 
 
 def clipped_sum(

@@ -39,8 +39,6 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
     Raises:
         Refused: a round differs between the two runs, or passes one of `limits`.
     """
-    if problem.dimension > limits.max_dimension:
-        raise Refused(f"dimension {problem.dimension} exceeds the silo's limit {limits.max_dimension}")
     rng = generator(seed, "dry run")
 
     def zeros(query: Query) -> Tensor:
@@ -53,6 +51,7 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
     quiet = _trace(algorithm, problem, _with_noise(public, 1.0), seed, limits, zeros)
     loud = _trace(algorithm, problem, _with_noise(public, 7.0), seed, limits, noise)
     _check_equal(quiet, loud)
+    limits.check_plan(quiet.plan, problem.dimension)
     return quiet
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedsim.protocol.contract import Query
 from fedsim.protocol.errors import Refused
+from fedsim.protocol.plan import Plan
 
 POINTS = {"gradient": 1, "gradient_difference": 2}
 """Every statistic and the number of points at which it is evaluated."""
@@ -26,6 +27,18 @@ class Limits:
     min_clip: float = 1e-6
     max_clip: float = 1e6
     max_noise_multiplier: float = 1e4
+    min_noise_ratio: float = 1e-6
+    max_noise_ratio: float = 1e6
+
+    def check_plan(self, plan: Plan, dimension: int) -> None:
+        """Refuse a plan that is too large, whoever made it."""
+        widest = max((plan.num_queries([r]) for r in range(len(plan.rounds))), default=0)
+        if dimension > self.max_dimension:
+            raise Refused(f"dimension {dimension} exceeds the silo's limit {self.max_dimension}")
+        if len(plan.rounds) > self.max_rounds:
+            raise Refused(f"the plan exceeds the silo's limit of {self.max_rounds} rounds")
+        if widest > self.max_queries_per_round:
+            raise Refused(f"a round exceeds the silo's limit of {self.max_queries_per_round} queries")
 
     def check_shape(self, query: Query) -> None:
         """Refuse a statistic the silo does not own, or a noise ratio that prices nothing."""
@@ -34,8 +47,9 @@ class Limits:
             raise Refused(f"statistic {query.statistic!r} is not one of {', '.join(POINTS)}")
         if len(query.points) != expected:
             raise Refused(f"{query.statistic} takes {expected} point(s), got {len(query.points)}")
-        if not 0 < query.noise_ratio < float("inf"):
-            raise Refused(f"noise_ratio {query.noise_ratio} is not a positive number")
+        if not self.min_noise_ratio <= query.noise_ratio <= self.max_noise_ratio:
+            bounds = f"[{self.min_noise_ratio:g}, {self.max_noise_ratio:g}]"
+            raise Refused(f"noise_ratio {query.noise_ratio} is not within {bounds}")
 
     def check_point(self, point: Tensor, dimension: int) -> None:
         """Refuse a point of another dimension, or with an entry that is not finite or too large."""

@@ -24,7 +24,7 @@ class CohortMemory(dict[str, Tensor]):
 
     def commit(self, members: list[int], part: CohortMemory) -> None:
         """Write the rows of `members` back."""
+        merged = {name: self[name].clone() for name in part}
         for name, value in part.items():
-            whole = self[name].clone()
-            whole[members] = value
-            self[name] = whole
+            merged[name][members] = value
+        self.update(merged)  # all of it or, where a shape is wrong, nothing
