@@ -109,9 +109,9 @@ class Gate:
         """
         members = range(len(self._ledgers)) if members is None else members
         self._check_members(round_index, members)
-        broadcast = {name: value.detach().clone() for name, value in broadcast.items()}
         for value in broadcast.values():
             self.check_point(value, [(self._problem.dimension,)])
+        broadcast = {name: value.detach().clone() for name, value in broadcast.items()}
         key = digest(broadcast)
         stored = [self._ledgers[member].find(round_index, key) for member in members]
         fresh = [member for member, old in zip(members, stored, strict=True) if old is None]
@@ -124,9 +124,11 @@ class Gate:
 
     def check_point(self, point: Tensor, shapes: Sequence[tuple[int, ...]]) -> None:
         """Refuse a tensor of another shape or type than the silo computes with, or out of bounds."""
-        if point.dtype != self._dtype or tuple(point.shape) not in shapes:
+        if type(point) is not Tensor or point.dtype != self._dtype or tuple(point.shape) not in shapes:
             kinds = " or ".join(map(str, shapes))
-            given = f"{tuple(point.shape)} {point.dtype}"
+            given = (
+                f"{tuple(point.shape)} {point.dtype}" if isinstance(point, Tensor) else type(point).__name__
+            )
             raise Refused(f"a point is {given}; this problem's dimension asks for {kinds} {self._dtype}")
         self._limits.check_point(point, self._problem.dimension)
 
@@ -217,9 +219,9 @@ class _RoundAsker:
         else:
             clip = float(clip)
         self._gate._limits.check_clip(clip)
-        points = tuple(point.detach() for point in query.points)
-        for point in points:
+        for point in query.points:
             self._gate.check_point(point, [(dimension,), (silos, dimension)])
+        points = tuple(point.detach() for point in query.points)
         return Query(planned.statistic, points, clip, noise_ratio=planned.noise_ratio)
 
     def _match(self, queries: tuple[Query, ...]) -> Ask:

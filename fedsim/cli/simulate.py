@@ -17,7 +17,7 @@ from fedsim.report.directory import check_free, write
 from fedsim.report.summary import summarise
 from fedsim.runtime.preview import preview
 from fedsim.scenario.load import load
-from fedsim.scenario.outcome import Outcome, Results
+from fedsim.scenario.outcome import Observer, Outcome, Results
 from fedsim.scenario.resolve import Resolved, resolve
 
 INTERRUPTED = 130
@@ -30,33 +30,39 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
         InputError: bad scenario, data or directory; nothing has been written.
         Refused: a silo does not accept the plan, or a request within it; nothing has been written.
     """
-    resolved = resolve(load(path, overrides))
-    directory = out or _default_directory(resolved.scenario.name)
-    check_free(directory)
-    preview(resolved)  # a refusal should not wait for Ray to start
-    console = Console()
-    results, start, interrupted = Results(), time.perf_counter(), False
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
+    console, results = Console(), Results()
+    start, interrupted = time.perf_counter(), False
+    resolved = resolve(load(path, overrides))
+    directory = check_free(out or _default_directory(resolved.scenario.name))
     try:
+        _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
         with progress(console, resolved) as observe:
             _execute(resolved, results, observe)
     except KeyboardInterrupt:
         interrupted = True
-    outcome = Outcome(resolved, results, time.perf_counter() - start, interrupted)
     if interrupted and not results.measurements:
         console.print("Interrupted before anything was measured; nothing was saved.")
         return INTERRUPTED
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # saving takes a moment; a second Ctrl-C must not undo it
+    outcome = Outcome(resolved, results, time.perf_counter() - start, interrupted)
     files = write(outcome, directory)
     _print(console, outcome, directory, files)
     return INTERRUPTED if interrupted else 0
 
 
-def _execute(resolved: Resolved, results: Results, observe: object) -> None:
+def _price(resolved: Resolved) -> None:
+    """Admission of every trial; only partial participation makes trials differ."""
+    for trial in range(resolved.scenario.trials if resolved.active else 1):
+        preview(resolved, trial)
+
+
+def _execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     if resolved.scenario.runtime.name == "ray":
         from fedsim.runtime.ray_runtime import execute
     else:
         from fedsim.runtime.inprocess import execute
-    execute(resolved, results, observe)  # type: ignore[arg-type]
+    execute(resolved, results, observe)
 
 
 def _default_directory(name: str) -> Path:

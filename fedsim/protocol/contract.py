@@ -47,7 +47,7 @@ class Query:
     @property
     def shape(self) -> QueryShape:
         """The part that sets the cost."""
-        return QueryShape(self.statistic, len(self.points), self.noise_ratio)
+        return QueryShape(self.statistic, len(self.points), float(self.noise_ratio))
 
 
 @dataclass(frozen=True)

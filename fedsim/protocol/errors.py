@@ -8,7 +8,7 @@ class InputError(ValueError):
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         text = repr(value)
-        shown = text if len(text) <= 80 else text[:77] + "..."
+        shown = text if len(text) <= 200 else text[:197] + "..."
         super().__init__(f"{field}: {shown}: {expected}")
         self.field, self.value, self.expected = field, value, expected
 

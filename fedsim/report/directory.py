@@ -19,23 +19,26 @@ from fedsim.report.summary import summarise
 from fedsim.scenario.outcome import Measurement, Outcome
 
 
-def check_free(directory: Path) -> None:
-    """Before any work is done: the directory can be made, and holds nothing yet.
+def check_free(directory: Path) -> Path:
+    """Before any work is done: the directory can be made and holds nothing yet; its absolute path.
 
     Raises:
         InputError: it holds another run, or cannot be made.
     """
-    if directory.is_file() or (directory.is_dir() and any(directory.iterdir())):
+    place = directory.resolve()
+    if place == Path.cwd() or place.is_file() or (place.is_dir() and any(place.iterdir())):
         raise InputError("--out", str(directory), "holds another run or other files; name a new directory")
+    parent = next(folder for folder in place.parents if folder.exists())
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=directory.parent).close()
+        tempfile.TemporaryFile(dir=parent).close()
     except OSError as error:
         raise InputError("--out", str(directory), f"cannot be written ({error.strerror})") from None
+    return place
 
 
 def write(outcome: Outcome, directory: Path) -> list[str]:
     """Write everything that there is to know about a run; returns the names of the files."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     try:
         _fill(outcome, draft)

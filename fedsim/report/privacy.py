@@ -61,6 +61,9 @@ def not_private(scenario: Scenario) -> list[str]:
         "everything: mechanism none neither clips nor adds noise": not private,
         "the schema: its ranges, categories and fill values count as public, so take them from "
         "documentation, not from the data": scenario.data.name == "csv",
+        "who holds which record: the partition looks at labels or features to deal records out": (
+            scenario.partition.name not in ("iid", "size", "natural_id")
+        ),
         "metrics: they are computed from test records, which only a simulation can do": True,
         "the noise against whoever knows the seed: it is reproducible, and drawn in floating point": private,
         "the non-private twin of the run, shown for comparison": private and scenario.report.nonprivate_twin,

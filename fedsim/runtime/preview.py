@@ -12,14 +12,14 @@ from server.participation import rounds_of_silos, schedule
 from silos.admission import admit
 
 
-def preview(resolved: Resolved) -> list[Admitted]:
-    """Admission of every silo, in canonical order, for the first trial's participation.
+def preview(resolved: Resolved, trial: int = 0) -> list[Admitted]:
+    """Admission of every silo, in canonical order, for one trial's participation.
 
     Raises:
         Refused: a silo cannot afford the plan.
     """
     trace, scenario = resolved.trace, resolved.scenario
-    rounds = schedule(len(resolved.names), resolved.active, trace.holds, scenario.seed, trial=0)
+    rounds = schedule(len(resolved.names), resolved.active, trace.holds, scenario.seed, trial)
     own = rounds_of_silos(rounds, len(resolved.names))
     private = scenario.privacy.mechanism == "gaussian"
     return admit(trace.plan, terms(resolved, resolved.names, own, private), LIMITS)

@@ -43,6 +43,7 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     """
     scenario = resolved.scenario
     actors: list[Any] = []
+    others = set(psutil.Process().children(recursive=True))
     try:
         _start(scenario.runtime.address)
         workers = min(scenario.trials, _cpus())
@@ -52,14 +53,14 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     finally:
-        _stop(actors)
+        _stop(actors, others)
 
 
-def _stop(actors: Sequence[Any]) -> None:
+def _stop(actors: Sequence[Any], others: set[psutil.Process]) -> None:
     """Shut down, and end what an interrupt in the middle of Ray's start-up would leave behind."""
     for actor in actors:  # on a cluster that stays, their processes must not
         ray.kill(actor)
-    ours = psutil.Process().children(recursive=True)
+    ours = set(psutil.Process().children(recursive=True)) - others
     ray.shutdown()
     _, alive = psutil.wait_procs(ours, timeout=0.5)
     for process in alive:

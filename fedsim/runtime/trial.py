@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedsim.data.federation import Federation, SiloSplit, load
 from fedsim.problems.glm import GeneralisedLinear
+from fedsim.protocol.errors import InputError, Refused
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.runtime.host import SiloHost
 from fedsim.scenario.outcome import Measurement, TrialResult, Variant, variants
@@ -56,8 +57,6 @@ class Evaluator:
         self._problem = problem
         self._features = torch.cat([torch.as_tensor(silo.test_features) for silo in silos]).to(dtype)
         self._target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)
-        if not len(self._target):
-            raise ValueError("no test records")
 
     def __call__(self, w: Tensor) -> tuple[float, float]:
         """(error, mean loss) of the parameters w, (d,)."""
@@ -95,8 +94,14 @@ class Trial:
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
         rounds = schedule(len(self._resolved.names), self._resolved.active, holds, scenario.seed, self._trial)
-        for variant in variants(self._resolved):
-            yield from self._variant(variant, rounds)
+        main, *twins = variants(self._resolved)
+        yield from self._variant(main, rounds)
+        for twin in twins:
+            try:
+                yield from self._variant(twin, rounds)
+            except Refused as refusal:
+                hint = "report.nonprivate_twin=false leaves it out"
+                raise Refused(f"the non-private twin: {refusal}; {hint}") from None
 
     def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
         resolved = self._resolved
@@ -124,7 +129,11 @@ def read(resolved: Resolved, trial: int, only: Sequence[str] | None = None) -> F
         InputError: the data cannot be read or divided as asked.
     """
     scenario = resolved.scenario
-    return load(scenario.data, scenario.partition, scenario.seed, trial, only=only)
+    federation = load(scenario.data, scenario.partition, scenario.seed, trial, only=only)
+    if only is None and not any(len(silo.test_target) for silo in federation.silos):
+        fraction = scenario.data.test_fraction
+        raise InputError("scenario.data.test_fraction", fraction, "leaves no silo a record to test with")
+    return federation
 
 
 def in_one_process(resolved: Resolved, trial: int) -> Trial:

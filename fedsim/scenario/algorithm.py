@@ -12,7 +12,7 @@ from fedsim.protocol import batch
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.section import Section
 
-Fraction = Annotated[float, Field(gt=0, le=1, description="share of the silo's records in a batch")]
+Fraction = Annotated[float, Field(ge=1e-9, le=1, description="share of the silo's records in a batch")]
 
 
 class _Full(Section):

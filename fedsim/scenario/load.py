@@ -138,7 +138,9 @@ def _locate(loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel] | None]:
     return ".".join(path), holder
 
 
-_BRANCH = re.compile(r"constrained-|(tuple|dict|list|literal|function-\w+)\[|(float|int|str|bool)$")
+_BRANCH = re.compile(
+    r"constrained-|(tuple|dict|list|literal|function-\w+)\[|(float|int|str|bool|inline|file)$"
+)
 """What pydantic calls a branch of a plain union in an error's location."""
 
 

@@ -10,8 +10,8 @@ from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.section import Section
 
-Positive = Annotated[float, Field(gt=0)]
-Probability = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[float, Field(gt=0, le=1e6)]
+Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 Share = Annotated[float, Field(gt=0)]
 
 

@@ -81,6 +81,7 @@ def resolve(scenario: Scenario) -> Resolved:
     names = tuple(shape.sizes)
     sizes = tuple(shape.sizes.values())
     _check_participants(scenario, len(names))
+    _check_runtime(scenario)
     private = scenario.privacy.mechanism == "gaussian"
     if private and scenario.privacy.epsilon is None:
         raise InputError("scenario.privacy.epsilon", None, "is required with mechanism gaussian")
@@ -103,6 +104,15 @@ def _check_participants(scenario: Scenario, silos: int) -> None:
     if isinstance(chosen, UniformSilos) and chosen.num_silos > silos:
         expected = f"at most {silos}, the number of silos"
         raise InputError("scenario.participation.num_silos", chosen.num_silos, expected)
+
+
+def _check_runtime(scenario: Scenario) -> None:
+    runtime = scenario.runtime
+    if runtime.name == "ray":
+        return
+    for field, value in (("address", runtime.address), ("silo_hosts", runtime.silo_hosts)):
+        if value:
+            raise InputError(f"scenario.runtime.{field}", value, "needs runtime ray, not inprocess")
 
 
 def _problem(section: ProblemSection, shape: Outline) -> GeneralisedLinear:

@@ -55,6 +55,16 @@ BAD = {
         ["privacy.epsilon=1e-7", "privacy.delta=1e-12"],
         ["silo 'silo-00'", "plan costs", "10000", "1e-07"],
     ),
+    "fraction too small to mean anything": (
+        ["algorithm.batch={sampler: poisson, fraction: 1e-300}"],
+        ["scenario.algorithm.batch.fraction", "1e-300"],
+    ),
+    "nothing to test with": (["data.test_fraction=0.001"], ["scenario.data.test_fraction", "0.001"]),
+    "address without ray": (
+        ["runtime.address=1.2.3.4:99"],
+        ["scenario.runtime.address", "needs runtime ray"],
+    ),
+    "hosts without ray": (["runtime.silo_hosts=2"], ["scenario.runtime.silo_hosts", "needs runtime ray"]),
     "override without value": (["algorithm.step_size"], ["--set", "path.to.field=value"]),
     "override of a value below a number": (["seed.x=1"], ["scenario.seed"]),
     "box upside down": (["problem.constraint={name: box, lower: 1, upper: 0}"], ["constraint.lower", "0"]),
@@ -119,6 +129,22 @@ def test_a_directory_that_holds_another_run_is_refused_before_work(tmp_path: Pat
     assert code == 2
     assert "holds another run" in output
     assert kept.read_text() == "precious"
+
+
+@pytest.mark.parametrize("link", ["empty", "missing"])
+def test_an_output_path_may_be_a_link(link: str, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / link)
+    code, output = run("simulate", write(tmp_path, GOOD), "--out", tmp_path / "link")
+    assert code == 0, output
+    assert (tmp_path / link / "summary.json").exists()
+
+
+def test_a_refused_plan_leaves_no_parent_directories(tmp_path: Path) -> None:
+    overrides = ["--set", "algorithm.batch={sampler: fresh, fraction: 0.5}"]
+    code, _ = run("simulate", write(tmp_path, GOOD), "--out", tmp_path / "new" / "run", *overrides)
+    assert code == 2
+    assert not (tmp_path / "new").exists()
 
 
 def test_an_output_path_that_cannot_be_made_is_refused(tmp_path: Path) -> None:

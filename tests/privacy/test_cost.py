@@ -201,3 +201,10 @@ def test_full_and_fresh_do_not_load_dp_accounting():
         "sys.exit('dp_accounting' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_the_sampling_rate_is_that_of_the_records_drawn():
+    """One record of ten is a rate of 0.1, whatever smaller fraction was asked for."""
+    asked, drawn = (((Release(Subsample(fraction), 1.0), 20),) for fraction in (0.01, 0.1))
+    assert cost.epsilon(asked, 10, 1.0, 1e-5) == cost.epsilon(drawn, 10, 1.0, 1e-5)
+    assert cost.epsilon(asked, 1000, 1.0, 1e-5) < cost.epsilon(drawn, 1000, 1.0, 1e-5)
