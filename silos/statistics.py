@@ -40,7 +40,7 @@ def clipped_sum(
         coefficient = _clipped(coefficient, clip * block.inverse_norm)
     if block.mask is not None:
         coefficient = coefficient * (block.mask if coefficient.dim() == 2 else block.mask.unsqueeze(-1))
-    coefficient = torch.nan_to_num(coefficient, nan=0.0, posinf=0.0, neginf=0.0)
+    torch.nan_to_num_(coefficient, nan=0.0, posinf=0.0, neginf=0.0)
     return _weighted_sum(block.features, coefficient)
 
 
@@ -51,7 +51,7 @@ def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Ten
 def _clipped(coefficient: Tensor, bound: Tensor) -> Tensor:
     """Shorten each record's coefficient to `bound` = clip / |x|; (silos, rows[, outputs])."""
     if coefficient.dim() == 2:
-        return torch.clamp(coefficient, -bound, bound)
+        return torch.clamp(coefficient, -bound, bound, out=coefficient)
     # The floor serves vectors so short that their norm underflows: with clip 0 nothing of them may stay.
     norm = coefficient.norm(dim=-1).clamp_min(torch.finfo(coefficient.dtype).tiny)
     factor: Tensor = (bound / norm).clamp_max(1.0)

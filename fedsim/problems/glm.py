@@ -99,7 +99,7 @@ class LogisticRegression(GeneralisedLinear):
 
     def coefficient(self, scores: Tensor, target: Tensor) -> Tensor:
         """sigmoid(s) - y."""
-        return scores.sigmoid() - target
+        return scores.sigmoid().sub_(target)
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """log(1 + e^s) - y s."""
