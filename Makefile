@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all bench clean
+.PHONY: help demo check test test-all bench bench-peers clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -38,5 +38,8 @@ bench: $(VENV)/.installed-dev  ## Cost of a round against a bare torch loop.
 	$(BIN)/python benchmarks/round_cost.py
 	$(BIN)/python benchmarks/scale.py
 
+bench-peers: $(VENV)/.installed-dev  ## The same workloads on Flower, pfl and NumPy; installs them into .venv-peers.
+	$(BIN)/python benchmarks/compare.py
+
 clean:  ## Remove what the other targets made.
-	rm -rf $(VENV) runs build *.egg-info
+	rm -rf $(VENV) .venv-peers runs build *.egg-info

@@ -1,0 +1,70 @@
+"""fedsim on the peers' workloads: `fedsim_rounds.py logistic|softmax inprocess|ray OUT`; writes JSON.
+
+Clipping, noise, plan matching and ledger are on; a round's time is that of a trial's server loop.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+
+STARTED = time.perf_counter()
+
+from workload import CLIP, RECORDS, SILOS, STEP
+
+from fedsim.scenario.load import parse
+from fedsim.scenario.outcome import Measurement, Results
+from fedsim.scenario.resolve import resolve
+
+ROUNDS = 400
+LOGISTIC = {
+    "data": {"name": "synthetic", "link": "logistic", "rows": SILOS * RECORDS * 5 // 4, "features": 49},
+    "problem": "logistic_regression",
+    "batch": "full",
+}
+SOFTMAX = {
+    "data": {"name": "synthetic", "link": "softmax", "rows": SILOS * 400, "features": 783, "classes": 10},
+    "problem": "softmax_regression",
+    "batch": {"sampler": "subsample", "fraction": 0.1},
+}
+
+
+def scenario(kind: str, runtime: str) -> dict[str, object]:
+    parts = {"logistic": LOGISTIC, "softmax": SOFTMAX}[kind]
+    algorithm = {"name": "noisy_minibatch_sgd", "num_rounds": ROUNDS, "step_size": STEP, "clip_norm": CLIP}
+    return {
+        "name": "benchmark",
+        "data": parts["data"],
+        "partition": {"name": "iid", "num_partitions": SILOS},
+        "problem": parts["problem"],
+        "algorithm": algorithm | {"batch": parts["batch"]},
+        "privacy": {"epsilon": 2},
+        "runtime": runtime,
+        "report": {"evaluate_every": ROUNDS, "nonprivate_twin": False},
+    }
+
+
+def main() -> None:
+    kind, runtime, out = sys.argv[1:]
+    seen: list[tuple[Measurement, float]] = []
+    results = Results()
+    resolved = resolve(parse(scenario(kind, runtime)))
+    if runtime == "ray":
+        from fedsim.runtime.ray_runtime import execute
+    else:
+        from fedsim.runtime.inprocess import execute
+    execute(resolved, results, lambda measured: seen.append((measured, time.perf_counter())))
+    last, ended = seen[-1]
+    result = {
+        "milliseconds": last.seconds / ROUNDS * 1e3,
+        "startup": ended - last.seconds - STARTED,
+        "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
+    with open(out, "w") as file:
+        json.dump(result, file)
+
+
+if __name__ == "__main__":
+    main()
