@@ -19,7 +19,7 @@ from fedsim.scenario.model import Scenario
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario in `path`, with `path.to.field=value` overrides applied.
 
-    Relative file names in the `data` section are relative to the scenario file.
+    Relative file names in the `data` and `participation` sections are relative to the scenario file.
 
     Raises:
         InputError: the file cannot be read, or a field is wrong; only the first wrong field is named.
@@ -73,10 +73,10 @@ def _set(tree: dict[str, Any], override: str) -> None:
 
 
 def _anchor(tree: dict[str, Any], folder: Path) -> None:
-    data = tree.get("data")
-    for key in ("path", "schema"):
-        if isinstance(data, dict) and isinstance(data.get(key), str):
-            data[key] = str(folder / data[key])
+    for name, key in (("data", "path"), ("data", "schema"), ("participation", "path")):
+        section = tree.get(name)
+        if isinstance(section, dict) and isinstance(section.get(key), str):
+            section[key] = str(folder / section[key])
 
 
 def _input_error(errors: Sequence[ErrorDetails]) -> InputError:

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.scenario.algorithm import AlgorithmConfig
+from fedsim.scenario.participation import AllSilos, ParticipationConfig
 from fedsim.scenario.section import Section
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
@@ -80,19 +81,6 @@ class PrivacySection(Section):
     )
 
 
-class AllSilos(Section):
-    """Every silo in every round."""
-
-    name: Literal["all"]
-
-
-class UniformSilos(Section):
-    """A uniformly random set of silos in each round."""
-
-    name: Literal["uniform"]
-    num_silos: int = Field(ge=1, description="M: silos in a round")
-
-
 class RuntimeSection(Section):
     """Where the run happens."""
 
@@ -109,6 +97,9 @@ class ReportSection(Section):
 
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations on the test records")
     nonprivate_twin: bool = Field(True, description="also run with neither clipping nor noise, to compare")
+    heterogeneity: bool = Field(
+        False, description="measure upsilon_*^2 and phi^2 at the optimum of the training records"
+    )
 
 
 class Scenario(Section):
@@ -125,9 +116,9 @@ class Scenario(Section):
     problem: Annotated[ProblemSection, BeforeValidator(_named)] = Field(description="what is minimised")
     algorithm: AlgorithmConfig = Field(description="how")
     privacy: PrivacySection = Field(description="what each silo allows")
-    participation: Annotated[
-        AllSilos | UniformSilos, Field(discriminator="name"), BeforeValidator(_named)
-    ] = Field(AllSilos(name="all"), description="who takes part in a round")
+    participation: Annotated[ParticipationConfig, Field(discriminator="name"), BeforeValidator(_named)] = (
+        Field(AllSilos(name="all"), description="who takes part in a round")
+    )
     runtime: Annotated[RuntimeSection, BeforeValidator(_named)] = Field(
         RuntimeSection(), description="where it runs"
     )
