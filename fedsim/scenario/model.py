@@ -71,7 +71,9 @@ class PrivacySection(Section):
         "gaussian", description="gaussian: clip and add noise; none: neither (no privacy)"
     )
     epsilon: Positive | tuple[Positive, ...] | dict[str, Positive] | None = Field(
-        None, description="epsilon_i: one for all silos, a list in order of silo names, or a map by silo"
+        None,
+        description="epsilon_i: one for all silos, a list in order of silo names (as text: 10 before 9), or "
+        "a map by silo",
     )
     delta: Probability | Literal["1/n^2"] | tuple[Probability, ...] | dict[str, Probability] = Field(
         "1/n^2", description="delta_i: as epsilon, or 1/n^2 for one over the squared number of records"

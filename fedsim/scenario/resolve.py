@@ -169,7 +169,8 @@ def _per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]
         _check_keys(field, value, names)
         return tuple(value[name] for name in names)
     if len(value) != len(names):
-        raise InputError(field, list(value), f"one value a silo: {len(names)}, not {len(value)}")
+        expected = f"one value a silo: {len(names)}, not {len(value)}; their order: {_shortened(names)}"
+        raise InputError(field, list(value), expected)
     return tuple(value)
 
 

@@ -86,6 +86,23 @@ def test_a_trace_is_followed_to_the_letter(known: bool, tmp_path: Path) -> None:
     assert (statements[2].epsilon_spent > 1.98) == known
 
 
+@pytest.mark.parametrize("repeat", [False, True])
+def test_an_algorithm_that_holds_its_silos_runs_on_whoever_of_them_is_there(
+    repeat: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / "there.csv"
+    flags = ["1,1,0,0", "0,1,1,1", "1,0,1,1", "0,0,1,1", "1,1,1,1", "0,0,1,0"]
+    path.write_text("\n".join(["silo-00,silo-01,silo-02,silo-03", *flags[: 4 if repeat else 6]]) + "\n")
+    svrg = {"name": "prox_svrg", "epochs": 2, "inner_steps": 2, "step_size": 0.5, "clip_norm": 1.0}
+    trace = {"name": "trace", "path": str(path), "repeat": repeat}
+    _, results = execute(trace, algorithm=svrg)
+    # Epoch 1 holds silos 0 and 1: of the second row 1 answers, of the third 0. Epoch 2 holds 2 and 3;
+    # repeating, its second round waits until the file's second row comes again, for both.
+    rounds = [said.rounds for said in results.trials[0].statements]
+    assert rounds == [[0, 2], [0, 1], [3, 4, 5], [3, 4, 5] if repeat else [3, 4]]
+    assert all(model.isfinite().all() for model in results.trials[0].models["private"])
+
+
 def test_both_layouts_and_formats_of_a_trace_mean_the_same(tmp_path: Path) -> None:
     flags = {
         f"silo-0{i}": [int(i < 3 and r % 2 == 0 and r // 2 % (i + 1) == 0) for r in range(24)]
