@@ -93,11 +93,18 @@ def test_an_algorithm_that_holds_its_silos_runs_on_whoever_of_them_is_there(
     path = tmp_path / "there.csv"
     flags = ["1,1,0,0", "0,1,1,1", "1,0,1,1", "0,0,1,1", "1,1,1,1", "0,0,1,0"]
     path.write_text("\n".join(["silo-00,silo-01,silo-02,silo-03", *flags[: 4 if repeat else 6]]) + "\n")
-    svrg = {"name": "prox_svrg", "epochs": 2, "inner_steps": 2, "step_size": 0.5, "clip_norm": 1.0}
+    svrg = {
+        "name": "prox_svrg",
+        "epochs": 2,
+        "inner_steps": 2,
+        "step_size": 0.5,
+        "clip_norm": 1.0,
+        "difference_clip": 1.0,
+    }
     trace = {"name": "trace", "path": str(path), "repeat": repeat}
     _, results = execute(trace, algorithm=svrg)
-    # Epoch 1 holds silos 0 and 1: of the second row 1 answers, of the third 0. Epoch 2 holds 2 and 3;
-    # repeating, its second round waits until the file's second row comes again, for both.
+    # Epoch 1 holds silos 0 and 1: of the second row 1 answers, of the third 0. Epoch 2 holds 2 and 3:
+    # where the file begins again, they miss its first row and come in the second and third.
     rounds = [said.rounds for said in results.trials[0].statements]
     assert rounds == [[0, 2], [0, 1], [3, 4, 5], [3, 4, 5] if repeat else [3, 4]]
     assert all(model.isfinite().all() for model in results.trials[0].models["private"])
