@@ -1,4 +1,4 @@
-"""Who takes part in which round: drawn from a public seed before admission (thesis Assumption 1.4).
+"""Who takes part in which round (thesis Assumption 1.4), from a public seed or from a record of it.
 
 No privacy is ever claimed from it: a silo's budget holds whoever the server picks.
 """
@@ -6,31 +6,94 @@ No privacy is ever claimed from it: a silo's budget holds whoever the server pic
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 
+import numpy as np
+
+from fedsim.protocol.errors import InputError
+from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, announced
 from fedsim.protocol.seeds import generator
 
 Schedule = list[list[int]]
-"""For each round, the participating silos' positions in ascending order."""
+"""For each round, the participating silos' positions in ascending order; never none."""
 
 
-def schedule(num_silos: int, active: int | None, holds: Sequence[bool], seed: int, trial: int) -> Schedule:
-    """All silos in every round, or a uniformly random set of `active` of them.
+def schedule(
+    num_silos: int, participants: Participants, holds: Sequence[bool], seed: int, trial: int
+) -> Schedule:
+    """Who answers in each round.
 
     Args:
         num_silos: N.
-        active: M, or None for all.
+        participants: None for all, M for a uniformly random set of so many, or another way.
         holds: for each round, whether it keeps the silos of the round before.
+
+    Raises:
+        InputError: a record of attendance that is too short.
     """
-    if active is None:
+    if participants is None:
         return [list(range(num_silos))] * len(holds)
+    if isinstance(participants, Recorded):
+        return _recorded(participants, holds)
     rng = generator(seed, "participation", trial)
     rounds: Schedule = []
     for hold in holds:
-        drawn = (
-            rounds[-1] if hold and rounds else sorted(rng.choice(num_silos, active, replace=False).tolist())
-        )
-        rounds.append(drawn)
+        rounds.append(rounds[-1] if hold and rounds else _drawn(participants, num_silos, rng))
     return rounds
+
+
+def _drawn(participants: int | RandomSize | Available, num_silos: int, rng: np.random.Generator) -> list[int]:
+    if isinstance(participants, Available):
+        return _available(np.array(participants.probabilities), rng)
+    size = participants
+    if isinstance(size, RandomSize):
+        size = int(rng.integers(size.low, size.high + 1))
+    return sorted(rng.choice(num_silos, size, replace=False).tolist())
+
+
+def _available(probabilities: np.ndarray, rng: np.random.Generator) -> list[int]:
+    """Independent attendance given that somebody comes, drawn at once however rare that is.
+
+    The first to come, in canonical order, is i with probability proportional to p_i prod_{j<i} (1 - p_j);
+    those behind i come independently.
+    """
+    nobody_before = np.cumprod(np.append(1.0, 1 - probabilities[:-1]))
+    law = probabilities * nobody_before
+    first = int(rng.choice(len(law), p=law / law.sum()))
+    behind = np.flatnonzero(rng.random(len(law)) < probabilities)
+    return [first, *behind[behind > first].tolist()]
+
+
+def _recorded(record: Recorded, holds: Sequence[bool]) -> Schedule:
+    """The record's sets in turn. Where an algorithm holds its silos, those of the held ones that are there
+    answer, and the server waits where none is: what a record says is not overruled.
+    """
+    sets = iter(cycle(record.attendance) if record.repeat else record.attendance)
+    rounds: Schedule = []
+    held: set[int] = set()
+    for hold in holds:
+        keep = held if hold and rounds else None
+        there = next((own for members in sets if (own := _kept(members, keep))), None)
+        if there is None:
+            expected = (
+                f"is too short: its {len(record.attendance)} rounds with a silo in them serve {len(rounds)} "
+                f"of the run's {len(holds)} rounds; give a longer one or set repeat: true"
+            )
+            raise InputError("scenario.participation.path", record.source, expected)
+        held = held if keep is not None else set(there)
+        rounds.append(there)
+    return rounds
+
+
+def _kept(members: Sequence[int], held: set[int] | None) -> list[int]:
+    return [member for member in members if held is None or member in held]
+
+
+def admitted_rounds(participants: Participants, rounds: Schedule, num_silos: int) -> list[Sequence[int]]:
+    """The rounds in each silo's plan: its own if known at admission, else all that might be."""
+    if announced(participants):
+        return rounds_of_silos(rounds, num_silos)
+    return [range(len(rounds))] * num_silos
 
 
 def rounds_of_silos(rounds: Schedule, num_silos: int) -> list[Sequence[int]]:

@@ -15,6 +15,7 @@ from fedsim.cli.progress import progress
 from fedsim.cli.tables import metrics_line, silo_table
 from fedsim.report.directory import check_free, write
 from fedsim.report.summary import summarise
+from fedsim.runtime.heterogeneity import measure
 from fedsim.runtime.preview import preview
 from fedsim.scenario.load import load
 from fedsim.scenario.outcome import Observer, Outcome, Results
@@ -32,20 +33,21 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
     console, results = Console(), Results()
-    start, interrupted = time.perf_counter(), False
+    start, interrupted, heterogeneity = time.perf_counter(), False, None
     resolved = resolve(load(path, overrides))
     directory = check_free(out or _default_directory(resolved.scenario.name))
     try:
         _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
         with progress(console, resolved) as observe:
             _execute(resolved, results, observe)
+        heterogeneity = measure(resolved) if resolved.scenario.report.heterogeneity else None
     except KeyboardInterrupt:
         interrupted = True
     if interrupted and not results.measurements:
         console.print("Interrupted before anything was measured; nothing was saved.")
         return INTERRUPTED
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # saving takes a moment; a second Ctrl-C must not undo it
-    outcome = Outcome(resolved, results, time.perf_counter() - start, interrupted)
+    outcome = Outcome(resolved, results, time.perf_counter() - start, interrupted, heterogeneity)
     files = write(outcome, directory)
     _print(console, outcome, directory, files)
     return INTERRUPTED if interrupted else 0

@@ -124,7 +124,8 @@ def read_schema(schema: Schema | Path) -> Schema:
         return TypeAdapter(dict[str, ColumnConfig]).validate_python(content)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join([SCHEMA, *map(str, first["loc"])])
+        # Behind the column's name the location holds its kind, which is no key of the file.
+        place = ".".join([SCHEMA, *map(str, first["loc"][:1] + first["loc"][2:])])
         raise InputError(place, first["input"], f"in {schema}: {first['msg']}") from error
     except (OSError, UnicodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())

@@ -67,8 +67,14 @@ def _mendable(path: Path, action: Callable[[], T]) -> T:
     try:
         return action()
     except (pa.ArrowException, OSError, UnicodeError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = _printable((str(error).splitlines() or [type(error).__name__])[0])
         raise InputError(PATH, str(path), f"not a readable CSV or Parquet table ({reason})") from error
+
+
+def _printable(text: str) -> str:
+    """Short, and with every control character escaped: a reader may quote a binary file's bytes."""
+    escaped = repr(text)[1:-1]
+    return escaped if len(escaped) <= 160 else escaped[:157] + "..."
 
 
 def _looks_like_parquet(path: Path) -> bool:

@@ -65,6 +65,9 @@ def not_private(scenario: Scenario) -> list[str]:
             scenario.partition.name not in ("iid", "size", "natural_id")
         ),
         "metrics: they are computed from test records, which only a simulation can do": True,
+        "heterogeneity: it is computed from all silos' training records, which only a simulation can do": (
+            scenario.report.heterogeneity
+        ),
         "the noise against whoever knows the seed: it is reproducible, and drawn in floating point": private,
         "the non-private twin of the run, shown for comparison": private and scenario.report.nonprivate_twin,
         "trials together: they repeat the run to measure its spread; the guarantee is that of one trial": (
@@ -81,9 +84,13 @@ def _silos(outcome: Outcome) -> list[dict[str, Any]]:
     for trial in outcome.results.trials.values():
         for said in trial.statements:
             name = said.admitted.terms.name
-            if said.admitted.epsilon_guaranteed >= worst.setdefault(name, said).admitted.epsilon_guaranteed:
+            if _cost(said) >= _cost(worst.setdefault(name, said)):
                 worst[name] = said
     return [_row(worst[name]) for name in sorted(worst)]
+
+
+def _cost(said: Statement) -> tuple[float, float]:
+    return said.admitted.epsilon_guaranteed, said.epsilon_spent
 
 
 def _row(said: Statement) -> dict[str, Any]:

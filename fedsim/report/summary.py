@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsim.report.participation import participation
 from fedsim.report.privacy import statement
 from fedsim.scenario.outcome import Outcome
 
@@ -28,6 +29,8 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "dimension": outcome.resolved.problem.dimension,
         "wall_seconds": round(outcome.wall_seconds, 3),
         "metrics": _metrics(outcome),
+        "participation": participation(outcome),
+        **({} if outcome.heterogeneity is None else {"heterogeneity": outcome.heterogeneity}),
         "privacy": statement(outcome),
         "versions": _versions(),
     }

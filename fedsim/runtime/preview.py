@@ -8,7 +8,7 @@ from fedsim.privacy import verify
 from fedsim.protocol.terms import Admitted
 from fedsim.runtime.host import terms
 from fedsim.scenario.resolve import LIMITS, Resolved
-from server.participation import rounds_of_silos, schedule
+from server.participation import admitted_rounds, schedule
 from silos.admission import admit
 
 
@@ -20,7 +20,7 @@ def preview(resolved: Resolved, trial: int = 0) -> list[Admitted]:
     """
     trace, scenario = resolved.trace, resolved.scenario
     rounds = schedule(len(resolved.names), resolved.active, trace.holds, scenario.seed, trial)
-    own = rounds_of_silos(rounds, len(resolved.names))
+    own = admitted_rounds(resolved.active, rounds, len(resolved.names))
     private = scenario.privacy.mechanism == "gaussian"
     return admit(trace.plan, terms(resolved, resolved.names, own, private), LIMITS)
 

@@ -8,6 +8,7 @@ live; they do not travel.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -17,6 +18,7 @@ import psutil
 import torch
 from torch import Tensor
 
+from fedsim.protocol.errors import InputError
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.runtime.host import SiloHost
 from fedsim.runtime.trial import Evaluator, Trial, in_one_process, read
@@ -31,6 +33,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise it
 import ray
 
 _SLICE = 0.25  # seconds of work between two reports to the driver
+_REACH = 5.0  # seconds to reach a cluster's address
 _OBJECT_STORE = 100 * 2**20  # messages are small and passed inline
 
 
@@ -76,6 +79,7 @@ def _cpus() -> int:
 def _start(address: str | None) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is not None:
+        _check_reachable(address)
         ray.init(address=address, **quiet)
         return
     ray.init(
@@ -85,6 +89,22 @@ def _start(address: str | None) -> None:
         object_store_memory=_OBJECT_STORE,
         **quiet,
     )
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes, and then says little.
+
+    Raises:
+        InputError: nobody listens at host:port.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return  # a word of Ray's own, such as auto
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH).close()
+    except (OSError, ValueError, OverflowError) as error:
+        expected = f"no Ray cluster answers there ({error}); must be host:port of a running one"
+        raise InputError("scenario.runtime.address", address, expected) from None
 
 
 def _drive(actors: list[Any], trials: int, results: Results, observe: Observer) -> None:

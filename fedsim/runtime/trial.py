@@ -17,7 +17,7 @@ from fedsim.runtime.host import SiloHost
 from fedsim.scenario.outcome import Measurement, TrialResult, Variant, variants
 from fedsim.scenario.resolve import Resolved
 from server.loop import run
-from server.participation import Schedule, rounds_of_silos, schedule
+from server.participation import Schedule, admitted_rounds, schedule
 
 
 class Hosts(Protocol):
@@ -105,7 +105,8 @@ class Trial:
 
     def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
         resolved = self._resolved
-        admitted = self._hosts.open(variant, rounds_of_silos(rounds, len(resolved.names)))
+        planned = admitted_rounds(resolved.active, rounds, len(resolved.names))
+        admitted = self._hosts.open(variant, planned)
         public = resolved.public([silo.noise_multiplier for silo in admitted])
         link = _Link(self._hosts, variant)
         start = time.perf_counter()

@@ -19,7 +19,7 @@ from fedsim.scenario.model import Scenario
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario in `path`, with `path.to.field=value` overrides applied.
 
-    Relative file names in the `data` section are relative to the scenario file.
+    Relative file names in the `data` and `participation` sections are relative to the scenario file.
 
     Raises:
         InputError: the file cannot be read, or a field is wrong; only the first wrong field is named.
@@ -34,9 +34,24 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
 def parse(tree: Any) -> Scenario:
     """Validate a scenario given as plain mappings."""
     try:
-        return Scenario.model_validate(tree)
+        scenario = Scenario.model_validate(tree)
     except ValidationError as error:
         raise _input_error(error.errors(include_url=False)) from None
+    _check_flags(tree, scenario.model_dump(by_alias=True), "scenario")
+    return scenario
+
+
+def _check_flags(given: Any, understood: Any, field: str) -> None:
+    """Refuse true and false where they were taken for the numbers 1 and 0."""
+    if isinstance(given, bool):
+        if understood is not None and not isinstance(understood, bool):
+            raise InputError(field, given, "must be a number, not true or false")
+    elif isinstance(given, dict) and isinstance(understood, dict):
+        for key, value in given.items():
+            _check_flags(value, understood.get(key), f"{field}.{key}")
+    elif isinstance(given, list | tuple) and isinstance(understood, list | tuple):
+        for i, (value, meant) in enumerate(zip(given, understood, strict=False)):
+            _check_flags(value, meant, f"{field}.{i}")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -73,10 +88,10 @@ def _set(tree: dict[str, Any], override: str) -> None:
 
 
 def _anchor(tree: dict[str, Any], folder: Path) -> None:
-    data = tree.get("data")
-    for key in ("path", "schema"):
-        if isinstance(data, dict) and isinstance(data.get(key), str):
-            data[key] = str(folder / data[key])
+    for name, key in (("data", "path"), ("data", "schema"), ("participation", "path")):
+        section = tree.get(name)
+        if isinstance(section, dict) and isinstance(section.get(key), str):
+            section[key] = str(folder / section[key])
 
 
 def _input_error(errors: Sequence[ErrorDetails]) -> InputError:
@@ -134,7 +149,8 @@ def _locate(loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel] | None]:
             holder = models[0] if len(models) == 1 else None
             info = (holder.model_fields.get(str(part)) or _by_alias(holder, part)) if holder else None
             path.append(str(part))
-            options = _members(info.annotation) if info else []
+            # Behind a key of a mapping, or a place in a list, the same kinds are still possible.
+            options = _members(info.annotation) if info else ([] if holder else options)
     return ".".join(path), holder
 
 

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.scenario.algorithm import AlgorithmConfig
+from fedsim.scenario.participation import AllSilos, ParticipationConfig
 from fedsim.scenario.section import Section
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
@@ -70,7 +71,9 @@ class PrivacySection(Section):
         "gaussian", description="gaussian: clip and add noise; none: neither (no privacy)"
     )
     epsilon: Positive | tuple[Positive, ...] | dict[str, Positive] | None = Field(
-        None, description="epsilon_i: one for all silos, a list in order of silo names, or a map by silo"
+        None,
+        description="epsilon_i: one for all silos, a list in order of silo names (as text: 10 before 9), or "
+        "a map by silo",
     )
     delta: Probability | Literal["1/n^2"] | tuple[Probability, ...] | dict[str, Probability] = Field(
         "1/n^2", description="delta_i: as epsilon, or 1/n^2 for one over the squared number of records"
@@ -78,19 +81,6 @@ class PrivacySection(Section):
     calibration: Literal["accountant"] = Field(
         "accountant", description="noise is the smallest whose exact cost is within the budget"
     )
-
-
-class AllSilos(Section):
-    """Every silo in every round."""
-
-    name: Literal["all"]
-
-
-class UniformSilos(Section):
-    """A uniformly random set of silos in each round."""
-
-    name: Literal["uniform"]
-    num_silos: int = Field(ge=1, description="M: silos in a round")
 
 
 class RuntimeSection(Section):
@@ -109,6 +99,9 @@ class ReportSection(Section):
 
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations on the test records")
     nonprivate_twin: bool = Field(True, description="also run with neither clipping nor noise, to compare")
+    heterogeneity: bool = Field(
+        False, description="measure upsilon_*^2 and phi^2 at the optimum of the training records"
+    )
 
 
 class Scenario(Section):
@@ -125,9 +118,9 @@ class Scenario(Section):
     problem: Annotated[ProblemSection, BeforeValidator(_named)] = Field(description="what is minimised")
     algorithm: AlgorithmConfig = Field(description="how")
     privacy: PrivacySection = Field(description="what each silo allows")
-    participation: Annotated[
-        AllSilos | UniformSilos, Field(discriminator="name"), BeforeValidator(_named)
-    ] = Field(AllSilos(name="all"), description="who takes part in a round")
+    participation: Annotated[ParticipationConfig, Field(discriminator="name"), BeforeValidator(_named)] = (
+        Field(AllSilos(name="all"), description="who takes part in a round")
+    )
     runtime: Annotated[RuntimeSection, BeforeValidator(_named)] = Field(
         RuntimeSection(), description="where it runs"
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -54,6 +54,7 @@ class Outcome:
     results: Results
     wall_seconds: float
     interrupted: bool = False
+    heterogeneity: dict[str, Any] | None = None
 
     @property
     def main(self) -> Variant:

@@ -18,7 +18,10 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.limits import Limits
-from fedsim.scenario.model import BallConstraint, BoxConstraint, ProblemSection, Scenario, UniformSilos
+from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, mean_inverse
+from fedsim.scenario.attendance import read_attendance
+from fedsim.scenario.model import BallConstraint, BoxConstraint, ProblemSection, Scenario
+from fedsim.scenario.participation import AvailableSilos, RandomSizeSilos, TracedSilos, UniformSilos
 
 LIMITS = Limits()
 
@@ -32,6 +35,7 @@ class Resolved:
         sizes: n_i, training records.
         epsilons: budgets; infinity with mechanism `none`.
         weights: p_i, summing to 1.
+        active: who takes part: None for all, M for so many at random, or another way.
     """
 
     scenario: Scenario
@@ -43,6 +47,7 @@ class Resolved:
     epsilons: tuple[float, ...]
     deltas: tuple[float, ...]
     weights: tuple[float, ...]
+    active: Participants
 
     @property
     def dtype(self) -> torch.dtype:
@@ -50,10 +55,9 @@ class Resolved:
         return torch.float64 if self.scenario.runtime.dtype == "float64" else torch.float32
 
     @property
-    def active(self) -> int | None:
-        """M, or None where all take part."""
-        chosen = self.scenario.participation
-        return chosen.num_silos if isinstance(chosen, UniformSilos) else None
+    def effective_m(self) -> float:
+        """M of the theorems, 1 / E[1 / M_r] (thesis Assumption 1.4)."""
+        return 1 / mean_inverse(self.active, len(self.names))
 
     def public(self, noise_multipliers: Sequence[float] | None = None) -> Public:
         """The federation's public numbers; noise is unknown (zero) before admission."""
@@ -80,7 +84,6 @@ def resolve(scenario: Scenario) -> Resolved:
     shape = outline(scenario.data, scenario.partition, scenario.seed)
     names = tuple(shape.sizes)
     sizes = tuple(shape.sizes.values())
-    _check_participants(scenario, len(names))
     _check_runtime(scenario)
     private = scenario.privacy.mechanism == "gaussian"
     if private and scenario.privacy.epsilon is None:
@@ -96,14 +99,29 @@ def resolve(scenario: Scenario) -> Resolved:
         _per_silo("scenario.privacy.epsilon", epsilon, names),
         _deltas(scenario, names, sizes),
         _weights(scenario.problem, names, sizes),
+        _participants(scenario, names),
     )
 
 
-def _check_participants(scenario: Scenario, silos: int) -> None:
+def _participants(scenario: Scenario, names: Sequence[str]) -> Participants:
     chosen = scenario.participation
-    if isinstance(chosen, UniformSilos) and chosen.num_silos > silos:
-        expected = f"at most {silos}, the number of silos"
-        raise InputError("scenario.participation.num_silos", chosen.num_silos, expected)
+    if isinstance(chosen, UniformSilos):
+        return _at_most_all("num_silos", chosen.num_silos, names)
+    if isinstance(chosen, RandomSizeSilos):
+        return RandomSize(chosen.min_silos, _at_most_all("max_silos", chosen.max_silos, names))
+    if isinstance(chosen, AvailableSilos):
+        return Available(_per_silo("scenario.participation.probability", chosen.probability, names))
+    if isinstance(chosen, TracedSilos):
+        attendance = read_attendance(chosen.path, names)
+        return Recorded(attendance, chosen.repeat, chosen.known_in_advance, str(chosen.path))
+    return None
+
+
+def _at_most_all(field: str, value: int, names: Sequence[str]) -> int:
+    if value > len(names):
+        expected = f"at most {len(names)}, the number of silos"
+        raise InputError(f"scenario.participation.{field}", value, expected)
+    return value
 
 
 def _check_runtime(scenario: Scenario) -> None:
@@ -151,7 +169,8 @@ def _per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]
         _check_keys(field, value, names)
         return tuple(value[name] for name in names)
     if len(value) != len(names):
-        raise InputError(field, list(value), f"one value a silo: {len(names)}, not {len(value)}")
+        expected = f"one value a silo: {len(names)}, not {len(value)}; their order: {_shortened(names)}"
+        raise InputError(field, list(value), expected)
     return tuple(value)
 
 

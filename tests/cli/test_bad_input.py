@@ -30,8 +30,14 @@ BAD = {
     "epsilon zero": (["privacy.epsilon=0"], ["scenario.privacy.epsilon", "0", "greater than 0"]),
     "epsilon negative in a list": (["privacy.epsilon=[1,1,-2,1]"], ["scenario.privacy.epsilon.2", "-2"]),
     "epsilon not a number": (["privacy.epsilon=.nan"], ["scenario.privacy.epsilon", "finite"]),
+    "epsilon true": (["privacy.epsilon=true"], ["scenario.privacy.epsilon: True", "must be a number"]),
+    "epsilon true in a list": (["privacy.epsilon=[1,1,true,1]"], ["scenario.privacy.epsilon.2: True"]),
+    "rounds true": (["algorithm.num_rounds=true"], ["scenario.algorithm.num_rounds: True", "number"]),
     "epsilon missing": (["privacy.epsilon=null"], ["scenario.privacy.epsilon", "required"]),
-    "epsilon of another length": (["privacy.epsilon=[1,2]"], ["scenario.privacy.epsilon", "4, not 2"]),
+    "epsilon of another length": (
+        ["privacy.epsilon=[1,2]"],
+        ["scenario.privacy.epsilon", "4, not 2", "order: silo-00, silo-01"],
+    ),
     "epsilon for no such silo": (
         ["privacy.epsilon={silo-9: 1}"],
         ["scenario.privacy.epsilon.silo-9", "silo-0"],
@@ -63,6 +69,14 @@ BAD = {
     "address without ray": (
         ["runtime.address=1.2.3.4:99"],
         ["scenario.runtime.address", "needs runtime ray"],
+    ),
+    "address of nobody": (
+        ["runtime={name: ray, address: '127.0.0.1:1'}"],
+        ["scenario.runtime.address: '127.0.0.1:1'", "refused", "host:port"],
+    ),
+    "address that is none": (
+        ["runtime={name: ray, address: 'localhost:port'}"],
+        ["scenario.runtime.address: 'localhost:port'", "host:port"],
     ),
     "hosts without ray": (["runtime.silo_hosts=2"], ["scenario.runtime.silo_hosts", "needs runtime ray"]),
     "override without value": (["algorithm.step_size"], ["--set", "path.to.field=value"]),
@@ -204,6 +218,29 @@ def test_an_unreadable_or_empty_table_is_refused(content: str | None, tmp_path: 
     assert code == 2
     assert "scenario.data.path" in output
     assert "table.csv" in output
+
+
+def test_a_schema_error_names_the_column_without_its_kind(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("age,sick\n1,no\n")
+    (tmp_path / "schema.yaml").write_text("age: {kind: number, lower: 0, upper: old}\n")
+    scenario = write(tmp_path, CSV)
+    for override, expected in (
+        ("data.schema.age.uper=1", "scenario.data.schema.age.uper: 1: unknown key; did you mean 'upper'?"),
+        ("data.schema.age.lower=low", "scenario.data.schema.age.lower: 'low'"),
+        ("data.schema=schema.yaml", "scenario.data.schema.age.upper: 'old'"),
+    ):
+        code, output = run("simulate", scenario, "--out", tmp_path / "run", "--set", override)
+        assert code == 2
+        assert expected in output
+
+
+def test_a_binary_table_is_refused_in_printable_text(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_bytes(b"age,sick\n" + b"\x00\x1b[31m,\x07,3," * 100 + b"\n")
+    code, output = run("simulate", write(tmp_path, CSV), "--out", tmp_path / "run")
+    assert code == 2
+    assert output.strip().isprintable()
+    assert "scenario.data.path" in output
+    assert len(output) < 400 + len(str(tmp_path))
 
 
 def test_divergence_is_refused_with_the_remedy(tmp_path: Path) -> None:

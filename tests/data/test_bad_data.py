@@ -238,8 +238,8 @@ def test_a_schema_without_target_or_features_is_named(make_csv, schema) -> None:
 def test_a_bad_schema_file_is_named(make_csv, tmp_path) -> None:
     path = tmp_path / "schema.yaml"
     cases = {
-        "age: {kind: number, lower: 5, upper: 1}": r"schema\.age\.number: .*lower must be below upper",
-        "age: {kind: number, lower: 5, uper: 9}": r"schema\.age\.number\.upper: .*Field required",
+        "age: {kind: number, lower: 5, upper: 1}": r"schema\.age: .*lower must be below upper",
+        "age: {kind: number, lower: 5, uper: 9}": r"schema\.age\.upper: .*Field required",
         "sex: {kind: category, categories: [yes, no]}": r"categories\.0: True: .*YAML reads it as True",
         "just a text": r"scenario\.data\.schema: 'just a text'",
         "[": r"scenario\.data\.schema: '.*not a readable YAML file",

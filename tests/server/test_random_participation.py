@@ -1,0 +1,136 @@
+"""Random numbers of silos, independent availability and recorded attendance: laws, effective M, held sets."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+from math import prod
+
+import numpy as np
+import pytest
+from helpers import FALSE_ALARM
+from scipy import stats
+
+from fedsim.protocol.errors import InputError
+from fedsim.protocol.participants import (
+    Available,
+    Participants,
+    RandomSize,
+    Recorded,
+    attendance_law,
+    mean_inverse,
+)
+from server.participation import admitted_rounds, schedule
+
+CHANCES = (0.9, 0.2, 0.5)
+HOLDS = [False, True, True, False, True, False]
+
+
+def draw(participants: Participants, silos: int, rounds: int = 6000, seed: int = 0) -> list[tuple[int, ...]]:
+    return [tuple(members) for members in schedule(silos, participants, [False] * rounds, seed, 0)]
+
+
+def fits(drawn: list[tuple[int, ...]], law: dict[tuple[int, ...], float]) -> bool:
+    counts = np.array([drawn.count(members) for members in law])
+    assert counts.sum() == len(drawn)
+    return bool(stats.chisquare(counts, np.array(list(law.values())) * len(drawn)).pvalue > FALSE_ALARM)
+
+
+def conditional_law(chances: tuple[float, ...]) -> dict[tuple[int, ...], float]:
+    """Independent attendance given that somebody comes, by adding up all cases."""
+    law = {}
+    for there in product([False, True], repeat=len(chances)):
+        members = tuple(i for i, here in enumerate(there) if here)
+        law[members] = prod(p if here else 1 - p for p, here in zip(chances, there, strict=True))
+    nobody = law.pop(())
+    return {members: p / (1 - nobody) for members, p in law.items() if p > 0}
+
+
+def test_a_random_size_is_uniform_and_so_are_the_sets_of_each_size() -> None:
+    sets = [members for m in (2, 3) for members in combinations(range(4), m)]
+    law = {members: 0.5 / (6 if len(members) == 2 else 4) for members in sets}
+    drawn = draw(RandomSize(2, 3), 4)
+    assert fits(drawn, law)
+    assert not fits(drawn, dict.fromkeys(sets, 1 / 10))  # uniform over sets is another law
+
+
+@pytest.mark.parametrize("chances", [CHANCES, (0.05, 0.02, 0.03), (1.0, 0.3, 0.3)])
+def test_availability_is_independent_given_that_somebody_comes(chances: tuple[float, ...]) -> None:
+    drawn = draw(Available(chances), 3)
+    assert fits(drawn, conditional_law(chances))
+    other = (*chances[:2], chances[2] + 0.1)
+    assert not fits(drawn, conditional_law(other))
+
+
+def test_a_silo_that_hardly_ever_comes_does_not_stall_the_draw() -> None:
+    assert all(len(members) == 1 for members in draw(Available((1e-9,) * 4), 4, rounds=50))
+
+
+@pytest.mark.parametrize(
+    ("participants", "closed_form"),
+    [
+        (None, 1 / 3),
+        (2, 1 / 2),
+        (RandomSize(1, 3), (1 + 1 / 2 + 1 / 3) / 3),
+        (Available(CHANCES), sum(p / len(members) for members, p in conditional_law(CHANCES).items())),
+    ],
+)
+def test_the_mean_inverse_is_exact(participants: Participants, closed_form: float) -> None:
+    assert mean_inverse(participants, 3) == pytest.approx(closed_form, rel=1e-12)
+    seen = np.array([1 / len(members) for members in draw(participants, 3, seed=5)])
+    error = seen.std() / np.sqrt(len(seen))
+    assert abs(seen.mean() - closed_form) <= 5 * error + 1e-12
+    assert error < 0.005  # so that 1 / E[M_r], which is 5 to 20 errors away, would be seen
+
+
+def test_a_recorded_attendance_has_its_average() -> None:
+    record = Recorded(((0,), (0, 1, 2)), False, False, "file")
+    assert mean_inverse(record, 3) == pytest.approx((1 + 1 / 3) / 2)
+
+
+def test_the_attendance_law_of_equal_chances_is_binomial() -> None:
+    np.testing.assert_allclose(attendance_law((0.3,) * 12), stats.binom(12, 0.3).pmf(range(13)), rtol=1e-10)
+
+
+@pytest.mark.parametrize("participants", [RandomSize(1, 20), Available((0.4,) * 30)])
+def test_every_way_holds_its_silos_and_follows_seed_and_trial(participants: Participants) -> None:
+    drawn = schedule(30, participants, HOLDS, 3, 0)
+    assert drawn[0] == drawn[1] == drawn[2]
+    assert drawn[3] == drawn[4]
+    assert drawn[0] != drawn[3] != drawn[5]
+    assert drawn == schedule(30, participants, HOLDS, 3, 0)
+    assert drawn != schedule(30, participants, HOLDS, 3, 1)
+    assert drawn != schedule(30, participants, HOLDS, 4, 0)
+    assert schedule(30, participants, [True], 0, 0)[0]
+
+
+def record(*attendance: tuple[int, ...], repeat: bool = False, known: bool = False) -> Recorded:
+    return Recorded(attendance, repeat, known, "there.csv")
+
+
+def test_a_record_is_followed_and_may_be_longer_than_the_run() -> None:
+    assert schedule(3, record((0,), (1, 2), (2,)), [False] * 2, 0, 0) == [[0], [1, 2]]
+
+
+def test_of_held_silos_those_that_the_record_has_there_answer() -> None:
+    slots = ((0, 1, 2), (0, 3), (3,), (1, 2, 3), (3,))
+    assert schedule(4, record(*slots), [False, True, True, False], 0, 0) == [[0, 1, 2], [0], [1, 2], [3]]
+
+
+def test_a_record_that_is_too_short_is_refused_or_repeated() -> None:
+    with pytest.raises(InputError, match=r"there.csv.*2 rounds .* 2 of the run's 3 .*repeat: true"):
+        schedule(2, record((0,), (1,)), [False] * 3, 0, 0)
+    with pytest.raises(InputError, match=r"2 rounds .* 1 of the run's 2"):  # the held silo never returns
+        schedule(2, record((0,), (1,)), [False, True], 0, 0)
+    repeated = record((0,), (1,), repeat=True)
+    assert schedule(2, repeated, [False] * 5, 0, 0) == [[0], [1], [0], [1], [0]]
+    assert schedule(2, repeated, [False, True], 0, 0) == [[0], [0]]
+
+
+def test_a_plan_covers_all_rounds_unless_attendance_is_known_at_admission() -> None:
+    rounds = [[0], [0, 1]]
+    known: list[Participants] = [None, 1, RandomSize(1, 2), record((0,), known=True)]
+    for participants in known:
+        assert [list(own) for own in admitted_rounds(participants, rounds, 2)] == [[0, 1], [1]]
+    unknown: list[Participants] = [Available((0.5, 0.5)), record((0,))]
+    for participants in unknown:
+        assert [list(own) for own in admitted_rounds(participants, rounds, 2)] == [[0, 1], [0, 1]]
