@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample
+from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Plan
 from silos.entropy import Purpose, SeededEntropy
@@ -90,10 +90,12 @@ class RoundBatches:
         return self._streams
 
 
-def _draw(stream: np.random.Generator, batch: Subsample | Poisson, n: int) -> np.ndarray:
+def _draw(stream: np.random.Generator, batch: Subsample | WithReplacement | Poisson, n: int) -> np.ndarray:
     if isinstance(batch, Poisson):
         return np.flatnonzero(stream.random(n) < batch.fraction)
     size = batch.size(n)
+    if isinstance(batch, WithReplacement):
+        return stream.integers(n, size=size)
     return stream.integers(n, size=1) if size == 1 else stream.choice(n, size, replace=False, shuffle=False)
 
 
