@@ -34,7 +34,7 @@ from fedsim.protocol.plan import Census, Release
 Array = npt.NDArray[np.float64]
 
 _DROPPED = 1e-6  # share of delta in dropped cells
-_CELLS = 100  # per standard deviation of a loss
+_CELLS = 50  # per standard deviation of a loss
 _MOST_CELLS = 2**16  # of one release
 _POINTS = 2001  # where the loss is evaluated, to be interpolated
 _LARGEST_MU, _SMALLEST_MU = 200.0, 1e-9  # as in `cost`: beyond them the Full part alone is priced
@@ -63,6 +63,8 @@ class _Mixture:
 
 def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> float:
     """Return the lower bound above; arguments as `cost.epsilon`, delta > 1e-150."""
+    if not loss.SMALLEST_DELTA < delta < 1:
+        raise ValueError(f"delta: {delta} is not in ({loss.SMALLEST_DELTA}, 1), where losses can be composed")
     mixtures, full = _mixtures(census, n)
     if not mixtures and full == 0:
         return 0.0
@@ -87,7 +89,7 @@ def _mixtures(census: Census, n: int) -> tuple[list[tuple[Array, Array, int]], f
         if len(chance) == 2 and chance[1] == 1:
             full += count * release.weight**2
         else:
-            mixtures.append((chance, release.weight * np.arange(len(chance)), count))
+            mixtures.append((chance, release.weight * np.arange(len(chance), dtype=np.float64), count))
     return mixtures, math.sqrt(full)
 
 

@@ -21,6 +21,7 @@ Array = npt.NDArray[np.float64]
 _SMALLEST = 1e-290  # multiplicities rarer than this are not told apart
 _ACCURATE = 1e-3  # share of the profile that multiplicities may be left out of, and counted as infinite loss
 _HALVINGS = 60
+_PIECE = 4096  # losses evaluated at once, times some 20 multiplicities
 
 
 @lru_cache(maxsize=4096)
@@ -33,7 +34,8 @@ def multiplicities(n: int, draws: int) -> tuple[Array, Array]:
     while len(chance) <= draws and chance[-1] > _SMALLEST:
         j = len(chance) - 1
         chance.append(chance[-1] * (draws - j) / ((j + 1) * (n - 1)))
-    more = np.append(np.cumsum(chance[:0:-1])[::-1], 0.0 if len(chance) > draws else _SMALLEST)
+    rest = 0.0 if len(chance) > draws else _SMALLEST
+    more = np.append(np.cumsum(chance[:0:-1])[::-1], 0.0) + rest
     return np.array(chance), more
 
 
@@ -76,20 +78,26 @@ class WithReplacementPair:
 
     def profile(self, epsilon: Array) -> Array:
         """Return the profile above for eps' = epsilon >= 0, shape as epsilon, rounded up by up to 1e-3."""
+        base = np.atleast_1d(unamplified(epsilon, self.eta))
+        chance, means, more = self._terms(float(base.max()))
+        pieces = np.array_split(base, 1 + len(base) // _PIECE)
+        total = np.concatenate([chance @ gaussian.profile(piece, means[:, None]) for piece in pieces])
+        return np.asarray(total + more).reshape(np.shape(epsilon))
+
+    def _terms(self, largest: float) -> tuple[Array, Array, float]:
+        """P(j) and j mu for j = 1, ..., J, and P(more than J), which is small to the profile at `largest`."""
         chance, more = multiplicities(self.n, self.draws)
-        base = unamplified(epsilon, self.eta)
-        total = np.zeros_like(base)
-        for j in range(1, len(chance)):
-            total += chance[j] * gaussian.profile(base, j * self.mu)
-            if more[j] <= _ACCURATE * total.min():
-                return total + more[j]
-        return total + more[-1]
+        means = self.mu * np.arange(1, len(chance), dtype=np.float64)
+        least = np.cumsum(chance[1:] * gaussian.profile(largest, means))
+        few = more[1:] <= _ACCURATE * least
+        count = int(np.argmax(few)) + 1 if few.any() else len(means)
+        return chance[1 : count + 1], means[:count], float(more[count])
 
     def reach(self, tail: float) -> float:
         """Return a loss beyond which the profile is at most `tail`."""
         j, _ = self.most(tail / 4)
         chance = multiplicities(self.n, self.draws)[0][1 : j + 1]
-        means = self.mu * np.arange(1, j + 1)
+        means = self.mu * np.arange(1, j + 1, dtype=np.float64)
         low, high = 0.0, 1.0
         while _mixed(high, chance, means) > tail / 2:
             low, high = high, 2 * high
