@@ -196,7 +196,7 @@ def test_full_and_fresh_do_not_load_dp_accounting():
     import sys
 
     script = (
-        "import sys; from fedsim.privacy import cost, calibrate, pld;"
+        "import sys; from fedsim.privacy import cost, calibrate, verify;"
         "from fedsim.protocol.batch import FULL; from fedsim.protocol.plan import Release;"
         "calibrate.noise_multipliers(((Release(FULL, 1.0), 3),), [calibrate.Budget(100, 1.0, 1e-4)], 1e6);"
         "sys.exit('dp_accounting' in sys.modules)"

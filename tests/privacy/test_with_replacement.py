@@ -112,7 +112,7 @@ def test_both_bounds_enclose_the_true_epsilon_of_one_release(delta):
     assert high <= cost.epsilon(census, n, z, delta)
 
 
-@pytest.mark.parametrize("sigma", [1.5, 3.0])
+@pytest.mark.parametrize("sigma", [2.5])
 @pytest.mark.parametrize("count", [1, 20])
 def test_the_lower_bound_is_just_below_dp_accountings_mixture(count, sigma):
     from dp_accounting.pld import privacy_loss_distribution as pld
@@ -161,6 +161,21 @@ def test_the_rounding_of_rare_multiplicities_is_upwards_and_small():
     got = pair.profile(eps)
     assert np.all(got >= full * (1 - 1e-12))
     assert np.all(got <= full * (1 + 2e-3))
+
+
+def test_its_discrete_losses_are_a_pair_of_distributions_above_every_multiplicity_together():
+    pair = WithReplacementPair(1.0, 40, 9)
+    losses = loss._discretise(pair, 0.05, 120, 1)
+    mass, values = np.exp(losses.log_mass), losses.values()
+    assert mass.sum() + losses.infinite == pytest.approx(1, abs=1e-12)
+    assert mass @ np.exp(-values) + losses.infinite == pytest.approx(1, abs=1e-12)
+    chance, _ = multiplicities(40, 9)
+    for eps in np.linspace(-3, 3, 41):
+        base = np.log1p(np.expm1(abs(eps)) / pair.eta)
+        full = sum(c * float(gaussian.profile(base, j)) for j, c in enumerate(chance) if j)
+        full = full if eps >= 0 else 1 - math.exp(eps) + math.exp(eps) * full
+        above = losses.infinite + mass @ np.maximum(0, -np.expm1(eps - values))
+        assert full - 1e-13 <= above <= full + 1e-2
 
 
 def test_a_mixed_plan_agrees_with_dp_accountings_composition():
