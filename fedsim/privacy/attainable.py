@@ -63,8 +63,7 @@ class _Mixture:
 
 def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> float:
     """Return the lower bound above; arguments as `cost.epsilon`, delta > 1e-150."""
-    if not loss.SMALLEST_DELTA < delta < 1:
-        raise ValueError(f"delta: {delta} is not in ({loss.SMALLEST_DELTA}, 1), where losses can be composed")
+    loss.check_delta(delta)
     mixtures, full = _mixtures(census, n)
     if not mixtures and full == 0:
         return 0.0

@@ -29,10 +29,11 @@ import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
 from fedsim.privacy.pairs import Pair
+from fedsim.protocol.errors import InputError
 
 Array = npt.NDArray[np.float64]
 
-SMALLEST_DELTA = 1e-150  # squares and shares of it are still numbers
+_SMALLEST_DELTA = 1e-150  # squares and shares of it are still numbers
 _NEGLIGIBLE = 1e-6  # truncations may cost this share of delta
 _ROUNDING = 1e-9
 _WIDTH = 6.0  # of the first window, in tilted standard deviations to either side
@@ -238,9 +239,11 @@ def epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
     Args:
         pairs: dominating pairs with their counts, at least one; equal pairs in one entry.
         delta: in (1e-150, 1).
+
+    Raises:
+        InputError: another delta.
     """
-    if not SMALLEST_DELTA < delta < 1:
-        raise ValueError(f"delta: {delta} is not in ({SMALLEST_DELTA}, 1), where losses can be composed")
+    check_delta(delta)
     delta *= 1 - _ROUNDING
     parts, tilt = _refine(pairs, delta)
     window = _window(parts, tilt, delta)
@@ -259,9 +262,16 @@ def epsilon_below(parts: Sequence[Losses], delta: float) -> float:
         parts: losses of one of the two orders of each pair, of equal step.
         delta: in (1e-150, 1).
     """
+    check_delta(delta)
     delta *= 1 + 100 * _NEGLIGIBLE
     tilt = _best_tilt(parts, delta, None)
     return _spent(parts, tilt, _window(parts, tilt, delta), delta, 0.0)
+
+
+def check_delta(delta: float) -> None:
+    """Raise an InputError unless losses can be composed to `delta` in floating point."""
+    if not _SMALLEST_DELTA < delta < 1:
+        raise InputError("delta", delta, f"in ({_SMALLEST_DELTA}, 1), where sampled releases can be composed")
 
 
 def _spent(parts: Sequence[Losses], tilt: _Tilt, window: _Window, delta: float, infinite: float) -> float:
