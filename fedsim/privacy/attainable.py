@@ -14,6 +14,7 @@ The bound is on purpose computed apart from the proven one and rounded the other
 into cells; to see only the cell is post-processing too. A cell's loss ln P(cell)/Q(cell) is moved down to a
 grid of step h (lowered by one common amount, of order h^2, cells being chosen around the grid's points),
 improbable cells are dropped, and delta is raised by 1e-4 of itself against what the window of `loss` adds.
+Multiplicities rarer than 1e-40 are left out. Other data sets may need more: it is a lower bound of the truth.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _DROPPED = 1e-6  # share of delta in dropped cells
 _CELLS = 50  # per standard deviation of a loss
 _MOST_CELLS = 2**16  # of one release
 _POINTS = 2001  # where the loss is evaluated, to be interpolated
-_LARGEST_MU, _SMALLEST_MU = 200.0, 1e-9  # as in `cost`: beyond them the Full part alone is priced
+_LARGEST_MU, _SMALLEST_MU = 200.0, 1e-9  # of all draws alike; beyond them the Full part alone is priced
 
 
 @dataclass(frozen=True, slots=True)

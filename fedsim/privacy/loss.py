@@ -36,6 +36,7 @@ Array = npt.NDArray[np.float64]
 _SMALLEST_DELTA = 1e-150  # squares and shares of it are still numbers
 _NEGLIGIBLE = 1e-6  # truncations may cost this share of delta
 _ROUNDING = 1e-9
+_DEGENERATE = 1e-20  # variance of losses that stand in one cell, which cannot be tilted
 _WIDTH = 6.0  # of the first window, in tilted standard deviations to either side
 _MAX_CELLS = 2**20
 
@@ -264,7 +265,11 @@ def epsilon_below(parts: Sequence[Losses], delta: float) -> float:
     """
     check_delta(delta)
     delta *= 1 + 100 * _NEGLIGIBLE
+    if _cumulants(parts, 0.0)[2] < _DEGENERATE:
+        return -math.inf
     tilt = _best_tilt(parts, delta, None)
+    if tilt.variance < _DEGENERATE:
+        return -math.inf
     return _spent(parts, tilt, _window(parts, tilt, delta), delta, 0.0)
 
 

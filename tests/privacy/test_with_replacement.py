@@ -213,6 +213,9 @@ def test_edges():
         assert price(census, 10, 1e30, 1e-5) == 0
     assert 1e5 < cost.epsilon(census, 100, 1e-3, 1e-5) < math.inf
     assert attainable.epsilon(census, 100, 1e-3, 1e-5) >= 0
+    # Hardly any noise and rare draws: all that one order may tell stands in one cell.
+    rare = releases(WithReplacement(0.01))
+    assert 200 < attainable.epsilon(rare, 1000, 0.05, 1e-6) < cost.epsilon(rare, 1000, 0.05, 1e-6)
 
 
 @pytest.mark.parametrize("delta", [1e-20, 1e-60, 1e-140])
