@@ -53,7 +53,13 @@ def measure(label: str, command: list[str], tree: dict[str, object]) -> None:
 def main() -> None:
     """`privacy` for 1,000 distinct silos with each sampler, then 10,000 silos for 20 rounds."""
     epsilons = [0.5 + 7.5 * i / 999 for i in range(1000)]
-    for sampler, fraction in (("full", None), ("fresh", 0.02), ("subsample", 0.1), ("poisson", 0.1)):
+    for sampler, fraction in (
+        ("full", None),
+        ("fresh", 0.02),
+        ("subsample", 0.1),
+        ("with_replacement", 0.1),
+        ("poisson", 0.1),
+    ):
         batch = {"sampler": sampler} | ({"fraction": fraction} if fraction else {})
         tree = scenario(1000, 200, 35, batch, epsilons)
         measure(f"privacy, 1,000 silos, {sampler}", ["privacy"], tree)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample
+from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Plan
 from silos.entropy import Purpose, SeededEntropy
@@ -90,10 +90,12 @@ class RoundBatches:
         return self._streams
 
 
-def _draw(stream: np.random.Generator, batch: Subsample | Poisson, n: int) -> np.ndarray:
+def _draw(stream: np.random.Generator, batch: Subsample | WithReplacement | Poisson, n: int) -> np.ndarray:
     if isinstance(batch, Poisson):
         return np.flatnonzero(stream.random(n) < batch.fraction)
     size = batch.size(n)
+    if isinstance(batch, WithReplacement):
+        return stream.integers(n, size=size)
     return stream.integers(n, size=1) if size == 1 else stream.choice(n, size, replace=False, shuffle=False)
 
 
@@ -112,6 +114,8 @@ def _bounds(
     """Where each fresh batch of the silo's own rounds begins and ends in its permutation."""
     bounds: dict[Position, tuple[int, int]] = {}
     start = 0
+    # `cost` refuses such a census too, by its counts alone. This one guards what is drawn: slices past the
+    # end of the permutation would be short batches without a word, also where nothing is priced.
     for r in rounds:
         for a, batch in fresh.get(r, ()):
             bounds[r, a] = start, start + batch.size(n)

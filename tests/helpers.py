@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
-from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample
+from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
@@ -125,7 +125,7 @@ def divisor(batch: Batch, n: int) -> float:
     match batch:
         case Full():
             return n
-        case Subsample(fraction=q):
+        case Subsample(fraction=q) | WithReplacement(fraction=q):
             return max(1, round(q * n))
         case Poisson(fraction=q):
             return q * n

@@ -69,12 +69,15 @@ def privacy(
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     verify: Annotated[bool, typer.Option(help="Price every silo again by dp-accounting (slower).")] = False,
+    conversions: Annotated[
+        bool, typer.Option("--conversions", help="What it means for groups of records, users, and centrally.")
+    ] = False,
 ) -> None:
     """Show what the run would cost each silo and the noise it would use; reads no feature values."""
     from fedsim.cli.privacy import show
 
     with plain_errors():
-        show(scenario, overrides or [], as_json, verify)
+        show(scenario, overrides or [], as_json, verify, conversions)
 
 
 @app.command("list")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from fedsim.report.privacy import ADJACENCY, UNIT, accountant, admitted_row, samplers
+from fedsim.report.conversions import conversions
+from fedsim.report.privacy import ADJACENCY, UNIT, accountant, admitted_row, attainable, samplers
 from fedsim.runtime.preview import preview, second_opinions
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import resolve
 
 
-def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool) -> None:
+def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool, convert: bool) -> None:
     """Print a table, or JSON, of what the plan costs every silo.
 
     Raises:
@@ -23,12 +25,13 @@ def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool) -> N
     """
     resolved = resolve(load(path, overrides))
     admitted = preview(resolved)
-    silos = [admitted_row(silo) for silo in admitted]
+    bounds = attainable(resolved, admitted)
+    silos = [admitted_row(silo) | bound for silo, bound in zip(admitted, bounds, strict=True)]
     if verify and resolved.scenario.privacy.mechanism != "none":
         for row, epsilon in zip(silos, second_opinions(resolved, admitted), strict=True):
             row["epsilon_dp_accounting"] = epsilon
     names = samplers(resolved)
-    statement = {
+    statement: dict[str, Any] = {
         "scenario": resolved.scenario.name,
         "unit": UNIT,
         "adjacency": ADJACENCY,
@@ -38,6 +41,8 @@ def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool) -> N
         "rounds": len(resolved.trace.plan.rounds),
         "silos": silos,
     }
+    if convert:
+        statement["conversions"] = conversions(resolved, admitted)
     if as_json:
         typer.echo(json.dumps(statement, indent=2, allow_nan=False))
         return
@@ -52,3 +57,7 @@ def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool) -> N
         highlight=False,
     )
     console.print(silo_table(silos))
+    if convert:
+        from fedsim.cli.conversions import show_conversions
+
+        show_conversions(console, statement["conversions"])

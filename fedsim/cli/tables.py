@@ -50,6 +50,7 @@ COLUMNS = {
     "epsilon_budget": "budget",
     "delta": "delta",
     "epsilon_guaranteed": "guaranteed",
+    "epsilon_attainable": "at least",
     "epsilon_dp_accounting": "verified",
     "epsilon_spent": "spent",
     "noise_multiplier": "noise mult.",

@@ -99,7 +99,7 @@ def _searched(composition: cost.Composition, budget: Budget) -> float:
 
 def _first_guess(composition: cost.Composition, mu: float) -> float:
     """Guess as if sampling multiplied mu by q: right for many releases of small mu, and never a bound."""
-    sampled = sum(count * (part.q * part.weight) ** 2 for part, count in composition.sampled)
+    sampled = sum(count * (pair.q * pair.mu) ** 2 for pair, count in composition.sampled)
     return math.sqrt(composition.weight**2 + sampled) / mu
 
 

@@ -15,6 +15,9 @@ other silos (each release may depend on all earlier ones).
   than n records has no disjoint batches: refused.
 * *Subsample.* K-subset without replacement, q = K/n: h'(eps') = q h(eps; mu) with
   eps' = ln(1 + q (e^eps - 1)) (`pairs.SubsampledPair`).
+* *WithReplacement.* K draws; a record drawn j times moves the sum by up to 2 C j. With
+  eta = 1 - (1 - 1/n)^K: h'(eps') = sum_j Binom(K, 1/n)(j) h(eps; j mu), eps' = ln(1 + eta (e^eps - 1))
+  (`with_replacement.WithReplacementPair`). `attainable` has a lower bound for comparison.
 * *Poisson.* (1-q) N(0) + q N(C) against (1-q) N(0) + q N(-C) (`pairs.PoissonPair`).
 * *Mixed.* mu^2 = sum over Full + max over Fresh is one Gaussian pair, composed with the others.
 
@@ -25,12 +28,13 @@ by construction (`loss`), about 1e-4 above the composed pairs' own.
 |---|---|
 | empty census | 0: nothing leaves |
 | z = 0 | infinity |
-| q = 1 (Subsample or Poisson) | as Full |
-| mu beyond 200 in a sampled plan, of one release or of the Gaussian part | the bound at q = 1 |
+| q = 1 (Subsample or Poisson); n = 1 (WithReplacement) | as Full |
+| mu beyond 200 in a sampled plan, of one release or of the Gaussian part | `Composition.gaussian_bound` |
 | delta outside (0, 1), z < 0 | ValueError |
 
 References: Lowy 2023 (thesis), Lemma 10 (composition); Zhu, Dong and Wang 2022, Proposition 30, and Lebeda
-et al. 2024, arXiv 2405.20769 (sampling without replacement); Doroshenko et al., arXiv 2207.04380 (rounding).
+et al. 2024, arXiv 2405.20769 (sampling without replacement); Balle, Barthe and Gaboardi 2018, Theorem 10
+(with replacement); Doroshenko et al., arXiv 2207.04380 (rounding).
 """
 
 from __future__ import annotations
@@ -38,18 +42,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from fedsim.privacy import gaussian, loss
-from fedsim.privacy.pairs import GaussianPair, Pair, PoissonPair, SubsampledPair
-from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample
+from fedsim.privacy.pairs import GaussianPair, Pair, PoissonPair, SampledPair, SubsampledPair
+from fedsim.privacy.with_replacement import WithReplacementPair
+from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Census, Release
 
 _LARGEST_SAMPLED_MU = 200.0  # a Gaussian of this mu costs epsilon 20,000
 _SMALLEST_SAMPLED_MU = 1e-9  # epsilon is below 1e-7 then, sampled or not
+_RARE = 1e-6  # share of delta given away for records drawn very often
 
 
 def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> float:
@@ -85,30 +91,21 @@ def epsilons(census: Census, cases: Sequence[tuple[int, float, float]]) -> list[
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """Releases of one weight on batches drawn anew with rate q < 1."""
-
-    pair: type[SubsampledPair] | type[PoissonPair]
-    q: float
-    weight: float
-
-
-@dataclass(frozen=True, slots=True)
 class Composition:
     """A census for given n, with equal releases together.
 
     Args:
         weight: mu z of the Full and Fresh part, one Gaussian release.
-        sampled: the other releases with their counts.
+        sampled: the pairs of the other releases at z = 1, where mu is the weight, with their counts.
     """
 
     weight: float
-    sampled: tuple[tuple[Sampled, int], ...]
+    sampled: tuple[tuple[SampledPair, int], ...]
 
     @property
-    def unamplified_weight(self) -> float:
-        """Return mu z of all releases as if every batch were full: the pair at q = 1 dominates."""
-        return math.sqrt(self.weight**2 + sum(count * part.weight**2 for part, count in self.sampled))
+    def silent(self) -> bool:
+        """Whether nothing is released."""
+        return self.weight == 0 and not self.sampled
 
     def epsilon(self, noise_multiplier: float, delta: float) -> float:
         """`epsilon` of the census."""
@@ -116,23 +113,38 @@ class Composition:
             raise ValueError(f"noise_multiplier: {noise_multiplier} is not >= 0")
         if not 0 < delta < 1:
             raise ValueError(f"delta: {delta} is not in (0, 1)")
-        everything = self.unamplified_weight
-        if everything == 0:
+        if self.silent:
             return 0.0
+        everything, heaviest, left = self.gaussian_bound(delta)
         mu = everything / noise_multiplier if noise_multiplier > 0 else math.inf
-        heaviest = max([self.weight, *(part.weight for part, _ in self.sampled)])
         on_grid = noise_multiplier > 0 and heaviest <= _LARGEST_SAMPLED_MU * noise_multiplier
         if not self.sampled or not on_grid or mu < _SMALLEST_SAMPLED_MU:
-            return float(gaussian.epsilon(mu, delta))
+            return float(gaussian.epsilon(mu, left))
         spent = loss.epsilon(self.pairs(noise_multiplier), delta)
-        if spent == math.inf or gaussian.profile(spent, mu) <= delta:
-            return float(gaussian.epsilon(mu, delta))
+        if spent == math.inf or gaussian.profile(spent, mu) <= left:
+            return float(gaussian.epsilon(mu, left))
         return spent
+
+    def gaussian_bound(self, delta: float) -> tuple[float, float, float]:
+        """Return (mu z, the largest term of it, delta left): a Gaussian release that costs no less.
+
+        Without replacement and Poisson it is that at q = 1. With replacement, records are drawn more than
+        j times in a release with a probability that is taken off delta, and j mu dominates otherwise.
+        """
+        rare = _RARE * delta / max(1, sum(count for _, count in self.sampled))
+        terms, left = [self.weight], delta
+        squares = self.weight**2
+        for pair, count in self.sampled:
+            most, more = pair.most(rare) if isinstance(pair, WithReplacementPair) else (1, 0.0)
+            terms.append(most * pair.mu)
+            squares += count * terms[-1] ** 2
+            left -= count * more
+        return math.sqrt(squares), max(terms), left
 
     def pairs(self, z: float) -> list[tuple[Pair, int]]:
         """Return the dominating pairs at noise multiplier z > 0, with their counts."""
         pairs: list[tuple[Pair, int]] = [
-            (part.pair(part.weight / z, part.q), count) for part, count in self.sampled
+            (replace(pair, mu=pair.mu / z), count) for pair, count in self.sampled
         ]
         if self.weight > 0:
             pairs.append((GaussianPair(self.weight / z), 1))
@@ -144,7 +156,7 @@ def compose(census: Census, n: int) -> Composition:
     if n < 1:
         raise ValueError(f"n: {n} is not a positive number of records")
     full, largest_fresh = 0.0, 0.0
-    sampled: Counter[Sampled] = Counter()
+    sampled: Counter[SampledPair] = Counter()
     for release, count in _distinct(census, n):
         part = _sampled(release, n)
         if part is not None:
@@ -173,13 +185,15 @@ def _distinct(census: Census, n: int) -> list[tuple[Release, int]]:
     return [(release, count) for release, count in counts.items() if count > 0 and release.weight > 0]
 
 
-def _sampled(release: Release, n: int) -> Sampled | None:
-    """Return the sampler of `release`; None where every record, or each record once, is used."""
+def _sampled(release: Release, n: int) -> SampledPair | None:
+    """Return the pair of `release` at z = 1; None where every record, or each record once, is used."""
     match release.batch:
         case Full() | Fresh():
             return None
         case Subsample() as batch:
             size = batch.size(n)
-            return None if size >= n else Sampled(SubsampledPair, size / n, release.weight)
+            return None if size >= n else SubsampledPair(release.weight, size / n)
+        case WithReplacement() as batch:
+            return None if n == 1 else WithReplacementPair(release.weight, n, batch.size(n))
         case Poisson(fraction=q):
-            return None if q >= 1 else Sampled(PoissonPair, q, release.weight)
+            return None if q >= 1 else PoissonPair(release.weight, q)

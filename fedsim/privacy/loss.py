@@ -29,17 +29,20 @@ import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
 from fedsim.privacy.pairs import Pair
+from fedsim.protocol.errors import InputError
 
 Array = npt.NDArray[np.float64]
 
+_SMALLEST_DELTA = 1e-150  # squares and shares of it are still numbers
 _NEGLIGIBLE = 1e-6  # truncations may cost this share of delta
 _ROUNDING = 1e-9
+_DEGENERATE = 1e-20  # variance of losses that stand in one cell, which cannot be tilted
 _WIDTH = 6.0  # of the first window, in tilted standard deviations to either side
 _MAX_CELLS = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class _Losses:
+class Losses:
     """`count` copies of a discrete loss: mass e^log_mass[i] at (i - reach) step, the rest at infinity."""
 
     log_mass: Array
@@ -49,9 +52,11 @@ class _Losses:
 
     @property
     def reach(self) -> int:
+        """The largest loss, in steps."""
         return len(self.log_mass) // 2
 
     def values(self) -> Array:
+        """The losses themselves, ascending; shape as log_mass."""
         return _grid(self.step, -self.reach, self.reach)
 
 
@@ -59,7 +64,7 @@ def _grid(step: float, first: int, last: int) -> Array:
     return np.arange(first, last + 1, dtype=np.float64) * step
 
 
-def _discretise(pair: Pair, step: float, reach: int, count: int) -> _Losses:
+def _discretise(pair: Pair, step: float, reach: int, count: int) -> Losses:
     """Connect the dots of `pair` at the losses -reach step, ..., reach step.
 
     With d_i the profile at i step, the mass at loss i step >= 0 is
@@ -75,10 +80,10 @@ def _discretise(pair: Pair, step: float, reach: int, count: int) -> _Losses:
     centre = max(0.0, 1.0 - float(delta[-1] + up.sum() + down.sum()))
     with np.errstate(divide="ignore"):
         log_mass = np.log(np.concatenate([down[::-1], [centre], up]))
-    return _Losses(log_mass, step, float(delta[-1]), count)
+    return Losses(log_mass, step, float(delta[-1]), count)
 
 
-def _cumulants(parts: Sequence[_Losses], s: float) -> tuple[float, float, float]:
+def _cumulants(parts: Sequence[Losses], s: float) -> tuple[float, float, float]:
     """K(s) of the composed finite losses, with its first two derivatives: tilted mean and variance."""
     total = np.zeros(3)
     for part in parts:
@@ -103,7 +108,7 @@ class _Tilt:
     epsilon: float
 
 
-def _best_tilt(parts: Sequence[_Losses], delta: float, start: float | None) -> _Tilt:
+def _best_tilt(parts: Sequence[Losses], delta: float, start: float | None) -> _Tilt:
     """Minimise Chernoff's eps (K(s) + ln 1/delta) / s: solve s K' - K = ln 1/delta, which grows with s.
 
     Newton in a bracket. Any s > 0 is sound; this one is accurate.
@@ -136,7 +141,7 @@ def _wanted_step(tilt: _Tilt, copies: int, widest: float) -> float:
     return max(math.sqrt(12 * tolerance / (copies * (tilt.s + 1))), affordable)
 
 
-def _refine(pairs: Sequence[tuple[Pair, int]], delta: float) -> tuple[list[_Losses], _Tilt]:
+def _refine(pairs: Sequence[tuple[Pair, int]], delta: float) -> tuple[list[Losses], _Tilt]:
     """Discretise all pairs on one grid, which is as fine as its own tilt wants it to be."""
     copies = sum(count for _, count in pairs)
     reaches = [pair.reach(_NEGLIGIBLE * delta / copies) for pair, _ in pairs]
@@ -164,7 +169,7 @@ class _Window:
     log_above: float
 
 
-def _window(parts: Sequence[_Losses], tilt: _Tilt, delta: float) -> _Window:
+def _window(parts: Sequence[Losses], tilt: _Tilt, delta: float) -> _Window:
     """Take the tilted mean and as many tilted standard deviations as leave out nothing that matters."""
     step, furthest = parts[0].step, sum(part.count * part.reach for part in parts)
     half = min(_WIDTH * math.sqrt(tilt.variance), _MAX_CELLS * step) + step
@@ -181,7 +186,7 @@ def _window(parts: Sequence[_Losses], tilt: _Tilt, delta: float) -> _Window:
         half *= 1.5
 
 
-def _log_beyond(parts: Sequence[_Losses], tilt: _Tilt, bound: float) -> float:
+def _log_beyond(parts: Sequence[Losses], tilt: _Tilt, bound: float) -> float:
     """ln of Chernoff's bound on the mass beyond `bound`, on the side away from the tilted mean.
 
     P(L > b) <= exp(K(r) - r b) for every r >= 0, and likewise below for r <= s in tilted mass; the orders
@@ -191,7 +196,7 @@ def _log_beyond(parts: Sequence[_Losses], tilt: _Tilt, bound: float) -> float:
     return min(_cumulants(parts, r)[0] - r * bound for r in orders)
 
 
-def _compose(parts: Sequence[_Losses], s: float, window: _Window) -> Array:
+def _compose(parts: Sequence[Losses], s: float, window: _Window) -> Array:
     """Tilted masses of the composed losses, cell by cell of the window; shape (window.size,)."""
     spectrum = np.ones(window.size // 2 + 1, complex)
     for part in parts:
@@ -234,14 +239,48 @@ def epsilon(pairs: Sequence[tuple[Pair, int]], delta: float) -> float:
 
     Args:
         pairs: dominating pairs with their counts, at least one; equal pairs in one entry.
-        delta: in (0, 1).
+        delta: in (1e-150, 1).
+
+    Raises:
+        InputError: another delta.
     """
+    check_delta(delta)
     delta *= 1 - _ROUNDING
     parts, tilt = _refine(pairs, delta)
     window = _window(parts, tilt, delta)
+    infinite = sum(part.count * part.infinite for part in parts) / delta
+    infinite += math.exp(min(600.0, window.log_above - math.log(delta)))
+    return max(0.0, _spent(parts, tilt, window, delta, infinite))
+
+
+def epsilon_below(parts: Sequence[Losses], delta: float) -> float:
+    """Return a lower bound (of either sign) of the eps at which composed losses have hockey-stick `delta`.
+
+    The parts stand on one grid and are rounded down by the caller; nothing is added for what lies beyond
+    the window, and what the window and floating point may add (under 1e-4 of delta) is given back.
+
+    Args:
+        parts: losses of one of the two orders of each pair, of equal step.
+        delta: in (1e-150, 1).
+    """
+    check_delta(delta)
+    delta *= 1 + 100 * _NEGLIGIBLE
+    if _cumulants(parts, 0.0)[2] < _DEGENERATE:
+        return -math.inf
+    tilt = _best_tilt(parts, delta, None)
+    if tilt.variance < _DEGENERATE:
+        return -math.inf
+    return _spent(parts, tilt, _window(parts, tilt, delta), delta, 0.0)
+
+
+def check_delta(delta: float) -> None:
+    """Raise an InputError unless losses can be composed to `delta` in floating point."""
+    if not _SMALLEST_DELTA < delta < 1:
+        raise InputError("delta", delta, f"in ({_SMALLEST_DELTA}, 1), where sampled releases can be composed")
+
+
+def _spent(parts: Sequence[Losses], tilt: _Tilt, window: _Window, delta: float, infinite: float) -> float:
     tilted = _compose(parts, tilt.s, window)
     loss = _grid(parts[0].step, window.bottom, window.bottom + window.size - 1)
     log_weight = tilt.value - tilt.s * loss - math.log(delta)
-    infinite = sum(part.count * part.infinite for part in parts) / delta
-    infinite += math.exp(min(600.0, window.log_above - math.log(delta)))
-    return max(0.0, _invert(loss, log_weight, tilted, infinite, tilt.epsilon))
+    return _invert(loss, log_weight, tilted, infinite, tilt.epsilon)

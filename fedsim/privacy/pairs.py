@@ -22,6 +22,8 @@ import numpy.typing as npt
 from scipy.special import log_ndtr, ndtri
 
 from fedsim.privacy import gaussian
+from fedsim.privacy.amplify import amplified, unamplified
+from fedsim.privacy.with_replacement import WithReplacementPair
 
 Array = npt.NDArray[np.float64]
 
@@ -63,15 +65,12 @@ class SubsampledPair:
 
     def profile(self, epsilon: Array) -> Array:
         """Return the profile above for eps' = epsilon >= 0, shape as epsilon."""
-        # ln(1 + (e^eps' - 1) / q): the first form is accurate near 0, the second cannot overflow.
-        near = np.log1p(np.expm1(np.minimum(epsilon, 1.0)) / self.q)
-        far = epsilon - math.log(self.q) + np.log1p((self.q - 1) * np.exp(-np.maximum(epsilon, 1.0)))
-        return gaussian.profile(np.where(epsilon < 1.0, near, far), self.mu) * self.q
+        return gaussian.profile(unamplified(epsilon, self.q), self.mu) * self.q
 
     def reach(self, tail: float) -> float:
         """Return a loss beyond which the profile is at most `tail`."""
         base = GaussianPair(self.mu).reach(min(0.5, tail / self.q))
-        return float(np.logaddexp(math.log1p(-self.q), math.log(self.q) + base))
+        return amplified(base, self.q)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +119,8 @@ class PoissonPair:
         return float(upper - lower)
 
 
-Pair = GaussianPair | SubsampledPair | PoissonPair
+SampledPair = SubsampledPair | PoissonPair | WithReplacementPair
+Pair = GaussianPair | SampledPair
 
 
 def profile(pair: Pair, epsilon: npt.ArrayLike) -> Array:

@@ -27,7 +27,7 @@ def epsilon(
         interval: discretisation of the privacy loss; by default finer the more releases there are.
     """
     composition = compose(census, n)
-    if composition.unamplified_weight == 0:
+    if composition.silent:
         return 0.0
     if noise_multiplier == 0:
         return math.inf

@@ -43,6 +43,25 @@ class Subsample:
 
 
 @dataclass(frozen=True, slots=True)
+class WithReplacement:
+    """K independent draws among the n records, anew for each `ask`; K = round(fraction n) >= 1.
+
+    A record drawn j times counts j times in the sum, each time clipped, so that replacing it moves the
+    sum by up to 2 C j. The published algorithms sample so; `Subsample` costs less privacy.
+    """
+
+    fraction: float
+    sampler: ClassVar[str] = "with_replacement"
+
+    def __post_init__(self) -> None:
+        _check_fraction(self.fraction)
+
+    def size(self, n: int) -> int:
+        """K = round(fraction n), at least one draw."""
+        return max(1, round(self.fraction * n))
+
+
+@dataclass(frozen=True, slots=True)
 class Poisson:
     """Each record on its own with probability `fraction`; divided by the public fraction n."""
 
@@ -72,5 +91,5 @@ class Fresh:
         return max(1, math.floor(self.fraction * n + 1e-9))
 
 
-Batch = Full | Subsample | Poisson | Fresh
+Batch = Full | Subsample | WithReplacement | Poisson | Fresh
 FULL = Full()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
 from math import isfinite
 from typing import Any
 
+from fedsim.privacy.attainable import epsilon as attainable_epsilon
+from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.outcome import Outcome
@@ -15,6 +19,10 @@ ADJACENCY = "replace one record, number of records fixed and public"
 GUARANTEE = (
     "for each silo, the transcript of all messages it sends is (epsilon_guaranteed, delta)-DP with respect "
     "to replacing one of its records, whatever the server and the other silos do"
+)
+ATTAINABLE = (
+    "epsilon_attainable is no guarantee: a lower bound, which some pair of neighbouring data sets attains; "
+    "the true epsilon lies between it and epsilon_guaranteed"
 )
 SPENT = "epsilon_spent is valid if participation did not depend on answers"
 
@@ -32,6 +40,7 @@ def statement(outcome: Outcome) -> dict[str, Any]:
         "sampler": samplers(outcome.resolved),
         "accountant": accountant(outcome.resolved),
         "epsilon_spent_note": SPENT,
+        **({"epsilon_attainable_note": ATTAINABLE} if private and has_gap(outcome.resolved) else {}),
         "not_private": not_private(scenario),
         "silos": _silos(outcome),
     }
@@ -40,6 +49,29 @@ def statement(outcome: Outcome) -> dict[str, Any]:
 def samplers(resolved: Resolved) -> list[str]:
     """The samplers that the plan uses."""
     return sorted({release.batch.sampler for release, _ in resolved.trace.plan.census()})
+
+
+def has_gap(resolved: Resolved) -> bool:
+    """Whether the plan uses a sampler whose proven bound is not known to be attained."""
+    return WithReplacement.sampler in samplers(resolved)
+
+
+def attainable(resolved: Resolved, silos: Sequence[Admitted]) -> list[dict[str, float]]:
+    """{"epsilon_attainable": lower bound} of each silo, {} where the guaranteed number says it all."""
+    if not has_gap(resolved):
+        return [{}] * len(silos)
+    price, census = cache(attainable_epsilon), cache(resolved.trace.plan.census)
+    return [
+        {"epsilon_attainable": price(census(_hashable(terms.rounds)), terms.n, z, terms.delta)}
+        if isfinite(silo.epsilon_guaranteed)
+        else {}
+        for silo in silos
+        for terms, z in [(silo.terms, silo.noise_multiplier)]
+    ]
+
+
+def _hashable(rounds: Sequence[int]) -> Sequence[int]:
+    return rounds if isinstance(rounds, range) else tuple(rounds)
 
 
 def accountant(resolved: Resolved) -> str:
@@ -86,7 +118,9 @@ def _silos(outcome: Outcome) -> list[dict[str, Any]]:
             name = said.admitted.terms.name
             if _cost(said) >= _cost(worst.setdefault(name, said)):
                 worst[name] = said
-    return [_row(worst[name]) for name in sorted(worst)]
+    rows = [worst[name] for name in sorted(worst)]
+    bounds = attainable(outcome.resolved, [row.admitted for row in rows])
+    return [_row(row) | bound for row, bound in zip(rows, bounds, strict=True)]
 
 
 def _cost(said: Statement) -> tuple[float, float]:

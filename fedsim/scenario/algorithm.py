@@ -28,6 +28,13 @@ class _Subsample(Section):
     fraction: Fraction
 
 
+class _WithReplacement(Section):
+    """Independent draws with replacement, as published; a subset costs less privacy."""
+
+    sampler: Literal["with_replacement"]
+    fraction: Fraction
+
+
 class _Poisson(Section):
     """Each record on its own with the same probability."""
 
@@ -46,10 +53,11 @@ def _named(value: Any) -> Any:
     return {"sampler": value} if isinstance(value, str) else value
 
 
-_AnyBatch = _Full | _Subsample | _Poisson | _Fresh
+_AnyBatch = _Full | _Subsample | _WithReplacement | _Poisson | _Fresh
 _BatchConfig = Annotated[_AnyBatch, Field(discriminator="sampler"), BeforeValidator(_named)]
-_BATCHES: dict[str, type[batch.Subsample | batch.Poisson | batch.Fresh]] = {
+_BATCHES: dict[str, type[batch.Subsample | batch.WithReplacement | batch.Poisson | batch.Fresh]] = {
     "subsample": batch.Subsample,
+    "with_replacement": batch.WithReplacement,
     "poisson": batch.Poisson,
     "fresh": batch.Fresh,
 }

@@ -168,9 +168,49 @@ def test_quickstart_error_over_forty_trials_is_at_most_the_stated_one(tmp_path: 
     assert summary["metrics"]["test_error"] <= 0.075
 
 
-@pytest.mark.parametrize("sampler", ["full", "subsample", "poisson"])
+@pytest.mark.parametrize("sampler", ["full", "subsample", "with_replacement", "poisson"])
 def test_dp_accounting_agrees_with_what_the_silos_guarantee(sampler: str) -> None:
     batch = "full" if sampler == "full" else f"{{sampler: {sampler}, fraction: 0.2}}"
     output = invoke("privacy", QUICKSTART, "--verify", "--json", "--set", f"algorithm.batch={batch}")
     for silo in json.loads(output)["silos"]:
         assert silo["epsilon_dp_accounting"] == pytest.approx(silo["epsilon_guaranteed"], abs=1.5e-3)
+
+
+def test_draws_with_replacement_show_the_attainable_bound_beside_the_guarantee(tmp_path: Path) -> None:
+    batch = "algorithm.batch={sampler: with_replacement, fraction: 0.2}"
+    shown = json.loads(invoke("privacy", QUICKSTART, "--json", "--set", batch))["silos"]
+    for silo in shown:
+        assert 0.5 * silo["epsilon_guaranteed"] < silo["epsilon_attainable"] < silo["epsilon_guaranteed"]
+    assert f"{shown[0]['epsilon_attainable']:.4g}" in invoke("privacy", QUICKSTART, "--set", batch)
+    options = ["--runtime", "inprocess", "--set", "trials=1", "--set", batch]
+    invoke("simulate", QUICKSTART, *options, "--out", tmp_path / "run")
+    privacy = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]
+    assert [silo["epsilon_attainable"] for silo in privacy["silos"]] == [
+        s["epsilon_attainable"] for s in shown
+    ]
+    assert "lower bound" in privacy["epsilon_attainable_note"]
+    assert "epsilon_attainable" not in invoke("privacy", QUICKSTART, "--json")
+
+
+def test_conversions_are_printed_on_request() -> None:
+    assert "conversions" not in json.loads(invoke("privacy", QUICKSTART, "--json"))
+    values = json.loads(invoke("privacy", QUICKSTART, "--json", "--conversions"))
+    found = values["conversions"]
+    assert found["central"]["epsilon"] == max(silo["epsilon_guaranteed"] for silo in values["silos"])
+    assert found["central"]["delta"] == max(silo["delta"] for silo in values["silos"])
+    for silo, one in zip(found["silos"], values["silos"], strict=True):
+        assert [entry["records"] for entry in silo["group"]] == [2, 5, 10]
+        assert all(entry["guarantee"]["delta"] == one["delta"] for entry in silo["group"])
+        recipe = silo["record_level_for_user_level_budget"]
+        if one["epsilon_budget"] <= 1:
+            assert recipe["epsilon"] == one["epsilon_budget"] / one["n"]
+        else:
+            assert recipe is None
+    batch = "algorithm.batch={sampler: with_replacement, fraction: 0.2}"
+    text = invoke("privacy", QUICKSTART, "--conversions", "--set", batch)
+    assert "Central DP" in text
+    assert "guarantee" in text
+    sampled = json.loads(invoke("privacy", QUICKSTART, "--json", "--conversions", "--set", batch))
+    for silo, one in zip(sampled["conversions"]["silos"], sampled["silos"], strict=True):
+        assert silo["user_level"] is None
+        assert silo["group"][0]["guarantee"]["epsilon"] == 2 * one["epsilon_guaranteed"]

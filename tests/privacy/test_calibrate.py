@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget, noise_multipliers
-from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
+from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.errors import InputError, Refused
 from fedsim.protocol.plan import Release
 
 SAMPLERS = [FULL, Fresh(0.02), Subsample(0.1), Subsample(0.36), Poisson(0.1), Poisson(0.36)]
+SAMPLERS += [WithReplacement(0.1)]
 
 MIXABLE = [FULL, Fresh(0.01), *SAMPLERS[2:]]  # 4 x 20 fresh batches fit into a silo
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedsim.privacy import cost, gaussian, loss, verify
 from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, profile
-from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
+from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Release
 
@@ -25,7 +25,8 @@ TABLE = [
     (12.0, 19.650, 12.5, 12.9),
     (18.0, 39.218, 20.3, 21.4),
 ]
-BATCHES = st.sampled_from([FULL, Subsample(0.1), Subsample(0.36), Poisson(0.1), Poisson(0.36), Fresh(0.002)])
+SAMPLED = [Subsample(0.1), Subsample(0.36), WithReplacement(0.1), Poisson(0.1), Poisson(0.36)]
+BATCHES = st.sampled_from([FULL, *SAMPLED, Fresh(0.002)])
 
 
 def multiplier(claimed, batch_size):
@@ -162,7 +163,7 @@ def test_sampling_costs_less_than_full_batches_at_equal_multiplier(batch):
     assert sampled < 0.5 * cost.epsilon((releases(FULL, 20),), 1000, 2.0, 1e-5)
 
 
-@pytest.mark.parametrize("batch", [FULL, Fresh(0.1), Subsample(0.2), Poisson(0.2)])
+@pytest.mark.parametrize("batch", [FULL, Fresh(0.1), Subsample(0.2), WithReplacement(0.2), Poisson(0.2)])
 def test_edges(batch):
     census = (releases(batch, 3),)
     assert cost.epsilon((), 100, 0.0, 1e-4) == 0
@@ -195,7 +196,7 @@ def test_full_and_fresh_do_not_load_dp_accounting():
     import sys
 
     script = (
-        "import sys; from fedsim.privacy import cost, calibrate, pld;"
+        "import sys; from fedsim.privacy import cost, calibrate, verify;"
         "from fedsim.protocol.batch import FULL; from fedsim.protocol.plan import Release;"
         "calibrate.noise_multipliers(((Release(FULL, 1.0), 3),), [calibrate.Budget(100, 1.0, 1e-4)], 1e6);"
         "sys.exit('dp_accounting' in sys.modules)"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.privacy import gaussian, loss, verify
-from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, profile
+from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, WithReplacementPair, profile
 
 
 @given(mu=st.floats(0.01, 3), count=st.integers(1, 300), delta=st.floats(1e-15, 0.1))
@@ -30,6 +30,7 @@ def test_composed_gaussians_are_above_the_closed_form_and_close(mu, count, delta
         (SubsampledPair(1.0, 0.1), 1, 1e-4),
         (PoissonPair(0.6, 0.36), 35, 1e-6),
         (PoissonPair(3.0, 0.05), 10, 1e-5),
+        (WithReplacementPair(0.6, 100, 36), 35, 1e-6),
     ],
 )
 def test_sampled_pairs_agree_with_dp_accounting(pair, count, delta):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.privacy import gaussian
-from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, profile
+from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, WithReplacementPair, profile
 
 EPSILONS = [-3.0, -0.7, -0.1, 0.0, 0.05, 0.4, 1.5, 4.0]
 X = np.linspace(-25.0, 30.0, 2_000_001)
@@ -57,7 +57,10 @@ def test_a_larger_rate_is_never_cheaper_and_full_batches_are_dearest(pair, mu, q
     assert np.all(smaller <= gaussian.profile(eps, mu) + 1e-12)
 
 
-@pytest.mark.parametrize("pair", [GaussianPair(0.4), SubsampledPair(2.0, 0.1), PoissonPair(5.0, 0.01)])
+@pytest.mark.parametrize(
+    "pair",
+    [GaussianPair(0.4), SubsampledPair(2.0, 0.1), PoissonPair(5.0, 0.01), WithReplacementPair(2.0, 50, 20)],
+)
 @pytest.mark.parametrize("tail", [1e-3, 1e-9, 1e-15])
 def test_reach_leaves_at_most_the_tail(pair, tail):
     assert 0 <= float(profile(pair, pair.reach(tail))) <= tail

@@ -17,7 +17,7 @@ from scipy import stats
 from torch import Tensor
 
 from fedsim.problems.glm import LinearRegression
-from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample
+from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.protocol.errors import Refused
 from silos.gate import Gate
@@ -200,7 +200,7 @@ def test_only_a_silos_own_rounds_draw_on_its_data() -> None:
     np.testing.assert_allclose(used.sum(0), 1, atol=1e-12)
 
 
-@pytest.mark.parametrize("batch", [Subsample(0.3), Poisson(0.3), Fresh(0.1)], ids=repr)
+@pytest.mark.parametrize("batch", [Subsample(0.3), WithReplacement(0.3), Poisson(0.3), Fresh(0.1)], ids=repr)
 def test_a_round_answered_again_uses_the_same_records(batch: Batch) -> None:
     ordered = _drawn(_gate([batch], 3), [batch], [0, 1, 2])
     alone = _drawn(_gate([batch], 3), [batch], [1])
@@ -208,7 +208,7 @@ def test_a_round_answered_again_uses_the_same_records(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.0001, np.nan, np.inf])
-@pytest.mark.parametrize("kind", [Subsample, Poisson, Fresh])
+@pytest.mark.parametrize("kind", [Subsample, WithReplacement, Poisson, Fresh])
 def test_a_fraction_lies_above_0_and_at_most_at_1(kind: type[Subsample], fraction: float) -> None:
     with pytest.raises(ValueError, match="fraction"):
         kind(fraction)
@@ -216,6 +216,7 @@ def test_a_fraction_lies_above_0_and_at_most_at_1(kind: type[Subsample], fractio
 
 def test_k_by_hand() -> None:
     assert [Subsample(q).size(10) for q in (0.01, 0.24, 0.26, 1.0)] == [1, 2, 3, 10]
+    assert [WithReplacement(q).size(10) for q in (0.01, 0.24, 0.26, 1.0)] == [1, 2, 3, 10]
     assert [Fresh(q).size(30) for q in (0.001, 0.1, 0.19, 1.0)] == [1, 3, 5, 30]
     assert Poisson(0.25).size(10) == 2.5
     assert Full().size(7) == 7

@@ -25,7 +25,7 @@ from helpers import (
 from torch import Tensor
 
 from fedsim.problems.glm import LogisticRegression
-from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample
+from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.protocol.errors import Refused
 from silos.entropy import SeededEntropy
@@ -294,7 +294,7 @@ def test_memory_changed_in_place_is_kept_only_with_the_reply() -> None:
 
 # Cohorts.
 
-BATCHES: list[Batch] = [FULL, Subsample(0.4), Poisson(0.4), Fresh(0.05)]
+BATCHES: list[Batch] = [FULL, Subsample(0.4), WithReplacement(0.4), Poisson(0.4), Fresh(0.05)]
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

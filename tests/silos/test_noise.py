@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.problems.glm import LinearRegression, LogisticRegression
-from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample
+from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
@@ -80,9 +80,10 @@ def _passes_variance(sample: np.ndarray) -> bool:
         (FULL, [5, 9, 40, 160], [0.3, 8.0, 1.0, 2.0]),
         (Fresh(0.05), [40, 55, 70, 160], [0.3, 8.0, 1.0, 2.0]),
         (Subsample(0.3), [20, 20, 20, 20], [2.0] * 4),
+        (WithReplacement(0.3), [20, 20, 20, 20], [2.0] * 4),
         (Poisson(0.3), [20, 20, 20, 20], [2.0] * 4),
     ],
-    ids=["full", "fresh", "subsample", "poisson"],
+    ids=["full", "fresh", "subsample", "with_replacement", "poisson"],
 )
 def test_noise_is_gaussian_with_the_claimed_sigma(
     batch: Batch, sizes: list[int], epsilon: list[float]

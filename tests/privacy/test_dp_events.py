@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from dp_events import GaussianRelease, Relation, UnsupportedSamplerError
 
 from fedsim.privacy import cost, gaussian
-from fedsim.privacy.pld import GaussianRelease, Relation, UnsupportedSamplerError
-from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
+from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Release
 
 N, CLIP, DELTA = 200, 3.0, 1e-5
@@ -73,6 +73,12 @@ def test_rate_one_is_written_as_a_plain_gaussian(batch):
 def test_what_the_library_cannot_price_is_refused():
     with pytest.raises(UnsupportedSamplerError, match="without replacement"):
         release(1.0, Subsample(0.1)).pld_epsilon(1, DELTA)
+    for price in (
+        release(1.0, WithReplacement(0.1)).pld_epsilon,
+        release(1.0, WithReplacement(0.1)).rdp_epsilon,
+    ):
+        with pytest.raises(UnsupportedSamplerError, match="with_replacement"):
+            price(1, DELTA)
     with pytest.raises(UnsupportedSamplerError, match="poisson under replace_one"):
         release(1.0, Poisson(0.1)).rdp_epsilon(1, DELTA)
     with pytest.raises(UnsupportedSamplerError, match="subsample under add_or_remove_one"):

@@ -1,12 +1,12 @@
-"""The one door to dp-accounting: a second opinion on `cost`, with the convention fixed in a type.
+"""dp-accounting's own accountants as an oracle for `cost`, with the convention fixed in a type.
 
 dp-accounting 0.6.0 reads the noise multiplier of a Gaussian event under REPLACE_ONE in two ways: its RDP
 accountant as sigma / sensitivity, its PLD accountant as sigma / C with sensitivity 2C. The same number
 means a factor 2 in sigma (1 at delta = 1e-5: RDP 4.73, PLD 10.00). `GaussianRelease` holds sigma and the
 clip bound, and writes each accountant the event that it will read rightly.
 
-dp-accounting is imported inside the functions: it takes longer to load than a thousand closed-form
-calibrations, and `cost` does not need it.
+`fedsim.privacy.verify` has no use for it: it hands dp-accounting fedsim's own pairs, which know of no
+event conventions, and so covers every sampler.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample
+from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 
 
 class Relation(Enum):
@@ -118,6 +118,8 @@ class GaussianRelease:
                 if size == self.n:
                     return gaussian
                 return dp.SampledWithoutReplacementDpEvent(self.n, size, gaussian)
+            case WithReplacement() as batch:
+                return dp.SampledWithReplacementDpEvent(self.n, batch.size(self.n), gaussian)
 
     def _neighbours(self) -> Any:
         import dp_accounting as dp

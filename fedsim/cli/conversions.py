@@ -1,0 +1,48 @@
+"""`fedsim privacy --conversions` for people: the silos of largest epsilon, and the federation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+MOST_ROWS = 5
+
+
+def show_conversions(console: Console, values: Mapping[str, Any], most: int = MOST_ROWS) -> None:
+    """Print (epsilon, delta) in other units; "no guarantee" where delta would reach 1."""
+    console.print(
+        f"Central DP of one record, all silos together: {_cell(values['central'])} "
+        "(a record lies in one silo: the largest epsilon and delta)",
+        highlight=False,
+    )
+    silos = sorted(values["silos"], key=_weakest_first)
+    table = Table(title="(epsilon, delta) in other units", box=SIMPLE_HEAD)
+    table.add_column("silo")
+    groups = max((silo["group"] for silo in silos), key=len)
+    for entry in groups:
+        table.add_column(f"{entry['records']} records", justify="right")
+    table.add_column("whole silo", justify="right")
+    table.add_column("for user level, set", justify="right")
+    for silo in silos[:most]:
+        cells = [_cell(entry["guarantee"]) for entry in silo["group"]]
+        cells += [""] * (len(groups) - len(cells))
+        recipe = silo["record_level_for_user_level_budget"]
+        last = _cell(recipe) if recipe else "budget above 1"
+        table.add_row(silo["name"], *cells, _cell(silo["user_level"]), last)
+    rules = ", ".join(sorted({silo["group_rule"] for silo in silos}))
+    rest = f"; and {len(silos) - most} more silos (--json)" if len(silos) > most else ""
+    table.caption = f"groups by {rules}{rest}"
+    console.print(table)
+
+
+def _weakest_first(silo: Mapping[str, Any]) -> float:
+    first = silo["group"][0]["guarantee"] if silo["group"] else silo["user_level"]
+    return -first["epsilon"] if first else float("-inf")
+
+
+def _cell(guarantee: Mapping[str, float] | None) -> str:
+    return f"({guarantee['epsilon']:.4g}, {guarantee['delta']:.2g})" if guarantee else "no guarantee"

@@ -1,0 +1,109 @@
+"""What a record-level guarantee says about groups of records, whole silos, and the federation.
+
+All of it replaces records; n is fixed and public. A guarantee whose delta reaches 1 says nothing: None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from fedsim.privacy import gaussian
+from fedsim.protocol.errors import InputError
+
+
+class Guarantee(NamedTuple):
+    """(epsilon, delta)-DP, epsilon >= 0 and finite, delta in [0, 1)."""
+
+    epsilon: float
+    delta: float
+
+
+def group(epsilon: float, delta: float, k: int) -> Guarantee | None:
+    """Replace k records: (epsilon, delta)-DP gives (k epsilon, k e^((k-1) epsilon) delta)-DP.
+
+    Args:
+        epsilon: >= 0; infinity gives None.
+        delta: in [0, 1).
+        k: number of records, >= 1.
+
+    Source: Lowy 2023 (thesis), Proposition 12.
+    """
+    _check(k)
+    exponent = math.log(k) + (k - 1) * epsilon + (math.log(delta) if delta > 0 else -math.inf)
+    if epsilon == math.inf or exponent >= 0:
+        return None
+    return Guarantee(k * epsilon, delta if k == 1 else math.exp(exponent))
+
+
+def group_gaussian(mu: float, delta: float, k: int) -> Guarantee | None:
+    """Replace k records where all releases are one Gaussian of mu: exactly that of k mu.
+
+    Each record moves a release by its sensitivity at most, k of them by k times as much, attained where all
+    move alike. For Fresh batches too: whichever batches hold the k records, sum (k_b mu_b)^2 is at most
+    (k max mu_b)^2.
+
+    Args:
+        mu: sensitivity over noise of all releases together, >= 0; infinity gives None.
+        delta: in (0, 1), kept as it is.
+        k: number of records, >= 1.
+
+    Source: Dong, Roth and Su 2022, Theorem 2.14 (group privacy of Gaussian DP).
+    """
+    _check(k)
+    epsilon = float(gaussian.epsilon(k * mu, delta))
+    return None if epsilon == math.inf else Guarantee(epsilon, delta)
+
+
+def user_level(epsilon: float, delta: float, n: int) -> Guarantee | None:
+    """Replace all n records of a silo: (n epsilon, n e^((n-1) epsilon) delta), useful for small epsilon only.
+
+    A user is a silo: inter-silo record-level DP gives user-level DP by `group` at k = n, never the converse.
+
+    Source: Lowy 2023 (thesis), appendix B.1.
+    """
+    return group(epsilon, delta, n)
+
+
+def hybrid(epsilon: float, delta: float, n: int) -> Guarantee:
+    """Return the record-level (epsilon / n, delta / (4 n)) that also gives user-level (epsilon, delta).
+
+    n e^((n-1) epsilon / n) delta / (4 n) < e^epsilon delta / 4 <= e delta / 4 < delta.
+
+    Args:
+        epsilon: user-level target, in (0, 1].
+        delta: user-level target, in (0, 1).
+        n: the silo's number of records, >= 1.
+
+    Raises:
+        InputError: epsilon above 1, where the last step fails.
+
+    Source: Lowy 2023 (thesis), appendix B.1.5.5.
+    """
+    _check(n)
+    if not 0 < epsilon <= 1:
+        raise InputError("epsilon", epsilon, "a user-level target in (0, 1]")
+    if not 0 < delta < 1:
+        raise InputError("delta", delta, "in (0, 1)")
+    return Guarantee(epsilon / n, delta / (4 * n))
+
+
+def central(silos: Sequence[tuple[float, float]]) -> Guarantee | None:
+    """Central DP of all silos' transcripts, hence of the model: (max epsilon_i, max delta_i), one record.
+
+    A record lies in one silo; the other silos' messages are functions of their own data and of what they
+    were sent, which is post-processing of this silo's transcript. So nothing adds up over silos.
+
+    Args:
+        silos: (epsilon_i, delta_i) of each, at least one.
+
+    Source: Lowy 2023 (thesis), appendix B.1 (inter-silo record-level DP implies central DP, same parameters).
+    """
+    epsilon, delta = max(e for e, _ in silos), max(d for _, d in silos)
+    return None if epsilon == math.inf or delta >= 1 else Guarantee(epsilon, delta)
+
+
+def _check(k: int) -> None:
+    if k < 1:
+        raise ValueError(f"k: {k} is not a positive number of records")
