@@ -31,7 +31,9 @@ def test_features_times_coefficient_is_the_gradient_of_the_loss(name: str, scale
     x, y = _records(problem)
     w = scale * torch.from_numpy(np.random.default_rng(0).normal(size=problem.dimension))
     w.requires_grad_()
-    coefficient = problem.coefficient(problem.scores(x, w), y, 1 / x.norm(dim=-1)).detach().reshape(len(y), -1)
+    coefficient = (
+        problem.coefficient(problem.scores(x, w), y, 1 / x.norm(dim=-1)).detach().reshape(len(y), -1)
+    )
     for i in range(len(y)):
         loss = problem.losses(problem.scores(x[i : i + 1], w), y[i : i + 1]).sum()
         (expected,) = torch.autograd.grad(loss, w)

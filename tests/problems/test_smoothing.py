@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ every_beta = pytest.mark.parametrize("beta", [0.05, 1.0, 30.0])
 
 def _record(name: str, seed: int) -> tuple[np.ndarray, float]:
     rng = np.random.default_rng(seed)
-    return rng.normal(size=D) * rng.choice([0.3, 1, 4]), float(rng.normal() if name == "absolute" else seed % 2)
+    return rng.normal(size=D) * rng.choice([0.3, 1, 4]), float(
+        rng.normal() if name == "absolute" else seed % 2
+    )
 
 
 def _loss(name: str, x: np.ndarray, y: float, w: np.ndarray) -> float:
@@ -29,7 +32,7 @@ def _loss(name: str, x: np.ndarray, y: float, w: np.ndarray) -> float:
 
 
 def _envelope(name: str, x: np.ndarray, y: float, w: np.ndarray, beta: float) -> float:
-    """min_v f(v) + beta/2 |w - v|^2 over all of R^d: a slack bounds the loss from above, SLSQP does the rest."""
+    """min_v f(v) + beta/2 |w - v|^2 by SLSQP, over v and a bound on the loss."""
     z = 2 * y - 1
     if name == "hinge":
         limits = [lambda u: u[-1], lambda u: u[-1] - 1 + z * (x @ u[:-1])]
@@ -60,7 +63,9 @@ def _points(seed: int, scale: float = 2.0) -> np.ndarray:
 @every_loss
 @every_beta
 @pytest.mark.parametrize("seed", range(6))
-def test_the_gradient_is_that_of_the_numerically_minimised_envelope(name: str, beta: float, seed: int) -> None:
+def test_the_gradient_is_that_of_the_numerically_minimised_envelope(
+    name: str, beta: float, seed: int
+) -> None:
     problem = replace(KINKED[name], smoothing=beta)
     x, y = _record(name, seed)
     w, h = _points(seed), 1e-3
@@ -98,7 +103,7 @@ def _antiderivative(problem: KinkedLoss, x: np.ndarray, y: float, w: np.ndarray)
         kink = y if isinstance(problem, AbsoluteError) else 2 * y - 1
         corners = [t for t in ((kink + k * step) / float(x @ w) for k in (-1, 0, 1)) if 0 < t < 1]
     edges = [0.0, *sorted(corners), 1.0]
-    middles = [(a + b) / 2 for a, b in zip(edges, edges[1:], strict=False)]
+    middles = [(a + b) / 2 for a, b in pairwise(edges)]
     # The slope is linear between corners, so its mean there is its middle value.
     pieces = [float(_gradient(problem, x, y, m * w) @ w) for m in middles]
     return float(np.dot(pieces, np.diff(edges)))
