@@ -45,7 +45,7 @@ def clipped_sum(
 
 
 def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:
-    return problem.coefficient(problem.scores(block.features, point), block.target)
+    return problem.coefficient(problem.scores(block.features, point), block.target, block.inverse_norm)
 
 
 def _clipped(coefficient: Tensor, bound: Tensor) -> Tensor:

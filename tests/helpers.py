@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import dry_run
@@ -36,6 +37,10 @@ def problems(num_features: int) -> dict[str, GeneralisedLinear]:
         "logistic": LogisticRegression(num_features),
         "softmax": SoftmaxRegression(num_features, 3),
         "linear": LinearRegression(num_features),
+        "hinge": HingeLoss(num_features),
+        "hinge, smoothed": HingeLoss(num_features, smoothing=1e9),
+        "absolute": AbsoluteError(num_features),
+        "absolute, smoothed": AbsoluteError(num_features, smoothing=1e9),
     }
 
 
@@ -52,7 +57,7 @@ def silos_of(problem: GeneralisedLinear, sizes: Sequence[int], seed: int = 0) ->
 
 
 def target_of(problem: GeneralisedLinear, real: np.ndarray, label: np.ndarray) -> np.ndarray:
-    return real if isinstance(problem, LinearRegression) else label.astype(float)
+    return real if isinstance(problem, LinearRegression | AbsoluteError) else label.astype(float)
 
 
 def names_of(count: int) -> list[str]:

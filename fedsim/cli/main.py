@@ -28,7 +28,7 @@ Overrides = Annotated[
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Bad input and refusals are one line on stderr and exit code 2."""
+    """Bad input and refusals are one line on stderr and exit code 2; so are plug-ins that fail at import."""
     from fedsim.protocol.errors import InputError, Refused
 
     try:
@@ -55,11 +55,11 @@ def simulate(
     ] = None,
 ) -> None:
     """Train a private model across silos and write the run directory."""
-    from fedsim.cli.simulate import run
-
     extra = [f"runtime.name={runtime}"] if runtime is not None else []
     extra += [f"runtime.address={json.dumps(address)}"] if address is not None else []
     with plain_errors():
+        from fedsim.cli.simulate import run
+
         raise typer.Exit(run(scenario, [*(overrides or []), *extra], out))
 
 
@@ -74,26 +74,28 @@ def privacy(
     ] = False,
 ) -> None:
     """Show what the run would cost each silo and the noise it would use; reads no feature values."""
-    from fedsim.cli.privacy import show
-
     with plain_errors():
+        from fedsim.cli.privacy import show
+
         show(scenario, overrides or [], as_json, verify, conversions)
 
 
 @app.command("list")
 def list_parts() -> None:
     """List algorithms, problems, data sets, partitions, samplers and mechanisms."""
-    from fedsim.cli.parts import show
+    with plain_errors():
+        from fedsim.cli.parts import show
 
-    show()
+        show()
 
 
 @app.command()
 def schema() -> None:
     """Print the JSON schema of a scenario, for editors."""
-    from fedsim.scenario.model import Scenario
+    with plain_errors():
+        from fedsim.scenario.model import Scenario
 
-    typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
+        typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
 
 
 @app.command("schema-from")

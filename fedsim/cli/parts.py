@@ -10,7 +10,7 @@ from rich.table import Table
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.data.registry import datasets, partitions
-from fedsim.problems.registry import PROBLEMS
+from fedsim.problems.registry import problems
 from fedsim.scenario.algorithm import samplers
 from fedsim.scenario.model import PrivacySection
 
@@ -25,7 +25,7 @@ def show() -> None:
     assert set(MECHANISMS) == set(get_args(PrivacySection.model_fields["mechanism"].annotation))
     parts = {
         "algorithms": {name: first_line(kind) for name, kind in algorithms().items()},
-        "problems": {name: first_line(kind) for name, kind in PROBLEMS.items()},
+        "problems": {name: first_line(kind) for name, kind in problems().items()},
         "data sets": datasets(),
         "partitions": partitions(),
         "samplers": samplers(),

@@ -65,13 +65,30 @@ class GeneralisedLinear(ABC):
         # One row times the transpose: four times faster than a matrix-vector product in a batch.
         return torch.bmm(w.unsqueeze(1), features.transpose(1, 2)).squeeze(1)
 
+    @classmethod
+    @abstractmethod
+    def suits(cls, classes: int) -> bool:
+        """Whether the loss is for a target of that many classes; 0 stands for a number."""
+
+    @classmethod
+    def outputs(cls, classes: int) -> int:
+        """Columns of W for a target of that many classes."""
+        return 1
+
     @abstractmethod
     def accepts(self, target: Tensor) -> Tensor:
         """Which targets the loss is defined for, a mask in the shape of `target`."""
 
     @abstractmethod
-    def coefficient(self, scores: Tensor, target: Tensor) -> Tensor:
-        """l'(score, y), in the shape of the scores."""
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        """l'(score, y), in the shape of the scores, as a tensor of its own (the caller clips it in place).
+
+        Args:
+            scores: x W for every record.
+            target: y, (..., records).
+            inverse_norm: 1 / |x|, 0 for a zero vector, (..., records). A loss smoothed in parameter
+                space needs it; for the others l' depends on score and target alone.
+        """
 
     @abstractmethod
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
@@ -93,11 +110,16 @@ class LogisticRegression(GeneralisedLinear):
 
     error_name = "share of records misclassified"
 
+    @classmethod
+    def suits(cls, classes: int) -> bool:
+        """Two classes."""
+        return classes == 2
+
     def accepts(self, target: Tensor) -> Tensor:
         """0 and 1."""
         return (target == 0) | (target == 1)
 
-    def coefficient(self, scores: Tensor, target: Tensor) -> Tensor:
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """sigmoid(s) - y."""
         return scores.sigmoid().sub_(target)
 
@@ -116,11 +138,21 @@ class SoftmaxRegression(GeneralisedLinear):
 
     error_name = "share of records misclassified"
 
+    @classmethod
+    def suits(cls, classes: int) -> bool:
+        """Two classes or more."""
+        return classes >= 2
+
+    @classmethod
+    def outputs(cls, classes: int) -> int:
+        """One for each class."""
+        return classes
+
     def accepts(self, target: Tensor) -> Tensor:
         """The integers 0 .. k-1."""
         return (target >= 0) & (target < self.num_outputs) & (target == target.floor())
 
-    def coefficient(self, scores: Tensor, target: Tensor) -> Tensor:
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """softmax(s) - onehot(y)."""
         return scores.softmax(-1) - one_hot(target.long(), self.num_outputs).to(scores.dtype)
 
@@ -140,11 +172,16 @@ class LinearRegression(GeneralisedLinear):
 
     error_name = "root mean squared error relative to that of predicting the mean"
 
+    @classmethod
+    def suits(cls, classes: int) -> bool:
+        """A number."""
+        return classes == 0
+
     def accepts(self, target: Tensor) -> Tensor:
         """Any finite number."""
         return target.isfinite()
 
-    def coefficient(self, scores: Tensor, target: Tensor) -> Tensor:
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """s - y."""
         return scores - target
 

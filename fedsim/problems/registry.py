@@ -1,6 +1,8 @@
-"""Problems by the name that a scenario uses."""
+"""Problems by the name that a scenario uses: ours, and those of the entry point group `fedsim.problems`."""
 
 from __future__ import annotations
+
+from functools import cache
 
 from fedsim.problems.glm import (
     GeneralisedLinear,
@@ -8,9 +10,23 @@ from fedsim.problems.glm import (
     LogisticRegression,
     SoftmaxRegression,
 )
+from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
+from fedsim.protocol.plugins import extended
 
 PROBLEMS: dict[str, type[GeneralisedLinear]] = {
     "logistic_regression": LogisticRegression,
     "softmax_regression": SoftmaxRegression,
     "linear_regression": LinearRegression,
+    "hinge_loss": HingeLoss,
+    "absolute_error": AbsoluteError,
 }
+
+
+@cache
+def problems() -> dict[str, type[GeneralisedLinear]]:
+    """{scenario name: dataclass}; another distribution's class derives from `GeneralisedLinear`.
+
+    Raises:
+        InputError: names the distribution whose entry point does not load, or takes a name twice.
+    """
+    return extended("fedsim.problems", PROBLEMS, GeneralisedLinear)  # type: ignore[type-abstract]

@@ -63,8 +63,8 @@ def _check_smooth(problem: GeneralisedLinear) -> None:
         raise _NoOptimumError(
             f"{type(problem).__name__} is not one of the smooth generalised linear problems"
         )
-    if problem.composite.l1 > 0:
-        raise _NoOptimumError("the l1 regulariser has no gradient at the optimum")
+    if problem.composite.l1 > 0 or problem.composite.group_lasso.weight > 0:
+        raise _NoOptimumError("a norm as regulariser has no gradient at the optimum")
 
 
 def _pair(silo: SiloSplit) -> tuple[Tensor, Tensor]:
@@ -83,10 +83,12 @@ def minimiser(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float]
 
     def objective(w: Tensor) -> Tensor:
         losses = problem.losses(problem.scores(features, w), target)
-        return share @ losses + problem.composite.l2 / 2 * w.square().sum()
+        return share @ losses + problem.composite.value(w)
 
     w = _newton(objective, torch.zeros(problem.dimension, dtype=torch.float64))
-    if problem.composite.l2 == 0 and _separates(problem, features, target, w):
+    if problem.composite.l2 + problem.composite.ridge.weight == 0 and _separates(
+        problem, features, target, w
+    ):
         raise _NoOptimumError("the training records are separable: no minimiser exists; add an l2 term")
     if not torch.allclose(problem.project(w), w, rtol=0, atol=0):
         raise _NoOptimumError("the constraint set leaves the unconstrained minimiser out")
@@ -131,9 +133,10 @@ def _moments(problem: GeneralisedLinear, pairs: Pairs, w: Tensor) -> tuple[Tenso
     """
     gradients, variances = [], []
     for x, y in pairs:
-        coefficient = problem.coefficient(problem.scores(x, w), y).reshape(len(y), -1)
+        inverse = torch.nan_to_num(1 / x.norm(dim=-1), posinf=0.0)
+        coefficient = problem.coefficient(problem.scores(x, w), y, inverse).reshape(len(y), -1)
         mean = (x.T @ coefficient).flatten() / len(y)
         second = (x.square().sum(-1) * coefficient.square().sum(-1)).mean()
-        gradients.append(mean + problem.composite.l2 * w)
+        gradients.append(mean + problem.public_gradient(w))
         variances.append(second - mean.square().sum())
     return torch.stack(gradients), torch.stack(variances)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from fedsim.data.config import DataConfig, PartitionConfig
+from fedsim.problems.registry import problems
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.participation import AllSilos, ParticipationConfig
 from fedsim.scenario.section import Section
@@ -14,6 +15,12 @@ from fedsim.scenario.section import Section
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 Share = Annotated[float, Field(gt=0)]
+FeatureIndex = Annotated[int, Field(ge=0)]
+
+if TYPE_CHECKING:
+    ProblemName = str
+else:
+    ProblemName = Literal[tuple(problems())]
 
 
 def _named(value: Any) -> Any:
@@ -42,20 +49,55 @@ class BoxConstraint(Section):
     upper: float = Field(description="largest value of every parameter")
 
 
+class ContiguousGroups(Section):
+    """Groups of neighbouring features, the last one possibly smaller."""
+
+    size: int = Field(ge=1, description="features in a group")
+
+
+class GroupLassoSection(Section):
+    """weight sum_g sqrt(|g|) |w_g|_2."""
+
+    weight: float = Field(gt=0, description="factor of the sum over groups")
+    groups: (
+        Annotated[tuple[Annotated[tuple[FeatureIndex, ...], Field(min_length=1)], ...], Field(min_length=1)]
+        | ContiguousGroups
+    ) = Field(
+        description="lists of features (from 0; the constant one is the last), or {size: k} for neighbours; "
+        "a feature brings its coefficients for all outputs; a feature in no list is not penalised"
+    )
+
+
 class RegulariserSection(Section):
-    """l1 |w|_1 + l2 / 2 |w|^2, public and never clipped."""
+    """l1 |w|_1 + l2 / 2 |w|^2 + group lasso, public and never clipped."""
 
     l1: float = Field(0.0, ge=0, description="weight of the l1 norm")
     l2: float = Field(0.0, ge=0, description="lambda: weight of half the squared l2 norm")
+    group_lasso: GroupLassoSection | None = Field(None, description="sum of the groups' l2 norms")
+
+
+class RidgeSection(Section):
+    """weight / 2 |w - centre|^2, public and never clipped."""
+
+    weight: float = Field(gt=0, description="lambda: weight of half the squared distance")
+    centre: float | tuple[float, ...] = Field(
+        0.0, description="w0: one number for all parameters, or d numbers (row-major for several outputs)"
+    )
+
+
+class SmoothingSection(Section):
+    """Moreau envelope of every record's loss; reported losses and errors stay the original loss's."""
+
+    beta: float = Field(gt=0, description="beta: smoothness of the envelope, at most L^2 / (2 beta) below f")
 
 
 class ProblemSection(Section):
     """What is minimised: the silos' weighted mean loss, plus a public part."""
 
-    name: Literal["logistic_regression", "softmax_regression", "linear_regression"] = Field(
-        description="the loss of one record"
-    )
+    name: ProblemName = Field(description="the loss of one record")
     regulariser: RegulariserSection = Field(RegulariserSection(), description="f1, without the constraint")
+    ridge: RidgeSection | None = Field(None, description="pulls the parameters towards w0")
+    smoothing: SmoothingSection | None = Field(None, description="smooths a loss with a kink")
     constraint: Annotated[
         NoConstraint | BallConstraint | BoxConstraint, Field(discriminator="name"), BeforeValidator(_named)
     ] = Field(NoConstraint(), description="W: the set that parameters stay in")

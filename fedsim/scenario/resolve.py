@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 from typing import Any
@@ -11,16 +11,17 @@ from typing import Any
 import torch
 
 from fedsim.data.outline import Outline, outline
-from fedsim.problems.composite import Box, Composite, Constraint, L2Ball, WholeSpace
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.registry import PROBLEMS
+from fedsim.problems.nonsmooth import KinkedLoss
+from fedsim.problems.registry import problems
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, mean_inverse
 from fedsim.scenario.attendance import read_attendance
-from fedsim.scenario.model import BallConstraint, BoxConstraint, ProblemSection, Scenario
+from fedsim.scenario.composite import composite
+from fedsim.scenario.model import ProblemSection, Scenario
 from fedsim.scenario.participation import AvailableSilos, RandomSizeSilos, TracedSilos, UniformSilos
 
 LIMITS = Limits()
@@ -134,31 +135,23 @@ def _check_runtime(scenario: Scenario) -> None:
 
 
 def _problem(section: ProblemSection, shape: Outline) -> GeneralisedLinear:
-    classes = shape.num_classes
-    suits = {
-        "logistic_regression": classes == 2,
-        "softmax_regression": classes >= 2,
-        "linear_regression": classes == 0,
-    }
-    if not suits[section.name]:
+    classes, kind = shape.num_classes, problems()[section.name]
+    if not kind.suits(classes):
         target = f"{classes} classes" if classes else "a number"
-        right = [name for name, fits in suits.items() if fits]
+        right = [name for name, other in problems().items() if other.suits(classes)]
         expected = f"the target is {target}; use {' or '.join(right) or 'data with at least two classes'}"
         raise InputError("scenario.problem.name", section.name, expected)
-    composite = Composite(section.regulariser.l1, section.regulariser.l2, _constraint(section))
-    outputs = classes if section.name == "softmax_regression" else 1
-    return PROBLEMS[section.name](shape.num_features, outputs, composite)
+    features, outputs = shape.num_features, kind.outputs(classes)
+    problem = kind(features, outputs, composite(section, features, outputs))
+    return problem if section.smoothing is None else _smoothed(problem, section.name, section.smoothing.beta)
 
 
-def _constraint(section: ProblemSection) -> Constraint:
-    chosen = section.constraint
-    if isinstance(chosen, BallConstraint):
-        return L2Ball(chosen.radius)
-    if not isinstance(chosen, BoxConstraint):
-        return WholeSpace()
-    if chosen.lower > chosen.upper:
-        raise InputError("scenario.problem.constraint.lower", chosen.lower, f"at most upper, {chosen.upper}")
-    return Box(chosen.lower, chosen.upper)
+def _smoothed(problem: GeneralisedLinear, name: str, beta: float) -> GeneralisedLinear:
+    if isinstance(problem, KinkedLoss):
+        return replace(problem, smoothing=beta)
+    kinked = [name for name, kind in problems().items() if issubclass(kind, KinkedLoss)]
+    expected = f"{name} is smooth already; leave smoothing out, or use {' or '.join(kinked)}"
+    raise InputError("scenario.problem.smoothing", {"beta": beta}, expected)
 
 
 def _per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:

@@ -7,7 +7,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import optimize
 from torch import Tensor
 
 from fedsim.problems.composite import Box, Composite, Constraint, L2Ball, WholeSpace
@@ -34,56 +33,6 @@ def test_prox_projection_and_subgradient_act_on_each_row(
         together = function(rows).reshape(rows[..., 0].numel(), -1)
         for row, result in zip(rows.reshape(-1, 6), together, strict=True):
             assert torch.equal(function(row).reshape(-1), result)
-
-
-def _minimised(f1: Composite, v: np.ndarray, step: float) -> np.ndarray:
-    """argmin of step f1(y) + |y - v|^2 / 2 by a general solver, |y_j| split into positive parts."""
-    d = len(v)
-
-    def objective(parts: np.ndarray) -> float:
-        y = parts[:d] - parts[d:]
-        return step * (f1.l1 * parts.sum() + f1.l2 / 2 * (y @ y)) + (y - v) @ (y - v) / 2
-
-    def slope(parts: np.ndarray) -> np.ndarray:
-        y = parts[:d] - parts[d:]
-        smooth = step * f1.l2 * y + y - v
-        return np.concatenate([step * f1.l1 + smooth, step * f1.l1 - smooth])
-
-    match f1.constraint:
-        case WholeSpace():
-            bounds, limits = [(0, None)] * (2 * d), []
-        case Box(lower, upper):
-            # With 0 inside the box, either part alone is bounded by the box.
-            bounds, limits = [(0, upper)] * d + [(0, -lower)] * d, []
-        case L2Ball(radius):
-            bounds = [(0, None)] * (2 * d)
-
-            def slack(parts: np.ndarray) -> float:
-                y = parts[:d] - parts[d:]
-                return radius**2 - y @ y
-
-            limits = [{"type": "ineq", "fun": slack}]
-    start = np.full(2 * d, 0.01)
-    found = optimize.minimize(
-        objective,
-        start,
-        jac=slope,
-        bounds=bounds,
-        constraints=limits,
-        method="SLSQP",
-        options={"ftol": 1e-15, "maxiter": 500},
-    )
-    return found.x[:d] - found.x[d:]
-
-
-@every_constraint
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.9), (0.3, 0.9)])
-def test_prox_is_the_minimiser(constraint: Constraint, seed: int, l1: float, l2: float) -> None:
-    f1 = Composite(l1, l2, constraint)
-    v = np.random.default_rng(seed).normal(size=4)
-    found = f1.prox(torch.from_numpy(v), 0.7).numpy()
-    np.testing.assert_allclose(found, _minimised(f1, v, 0.7), atol=2e-6)
 
 
 @every_constraint

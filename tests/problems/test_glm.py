@@ -9,9 +9,10 @@ from helpers import problems, silos_of
 from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 from fedsim.problems.registry import PROBLEMS
 
-every_problem = pytest.mark.parametrize("name", ["logistic", "softmax", "linear"])
+every_problem = pytest.mark.parametrize("name", [name for name in problems(1) if "smoothed" not in name])
 
 
 def _records(problem: GeneralisedLinear, n: int = 7) -> tuple[Tensor, Tensor]:
@@ -30,7 +31,9 @@ def test_features_times_coefficient_is_the_gradient_of_the_loss(name: str, scale
     x, y = _records(problem)
     w = scale * torch.from_numpy(np.random.default_rng(0).normal(size=problem.dimension))
     w.requires_grad_()
-    coefficient = problem.coefficient(problem.scores(x, w), y).detach().reshape(len(y), -1)
+    coefficient = (
+        problem.coefficient(problem.scores(x, w), y, 1 / x.norm(dim=-1)).detach().reshape(len(y), -1)
+    )
     for i in range(len(y)):
         loss = problem.losses(problem.scores(x[i : i + 1], w), y[i : i + 1]).sum()
         (expected,) = torch.autograd.grad(loss, w)
@@ -52,6 +55,10 @@ def test_losses_by_their_definition(name: str) -> None:
         case SoftmaxRegression():
             likely = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
             expected = -np.log(likely[np.arange(len(label)), label])
+        case HingeLoss():
+            expected = np.maximum(0, 1 - np.where(label == 1, scores[:, 0], -scores[:, 0]))
+        case AbsoluteError():
+            expected = np.abs(scores[:, 0] - y.numpy())
         case _:
             expected = (scores[:, 0] - y.numpy()) ** 2 / 2
     found = problem.losses(problem.scores(x, torch.from_numpy(w)), y)
@@ -65,7 +72,7 @@ def test_losses_are_finite_at_large_scores(name: str) -> None:
     scores = torch.tensor([1e4, -1e4, 0.0, 5e3, 1.0, -5e3], dtype=torch.float64)[: int(np.prod(shape))]
     target = torch.tensor([0.0, 1.0], dtype=torch.float64)
     assert problem.losses(scores.reshape(shape), target).isfinite().all()
-    assert problem.coefficient(scores.reshape(shape), target).isfinite().all()
+    assert problem.coefficient(scores.reshape(shape), target, torch.ones_like(target)).isfinite().all()
 
 
 @every_problem
@@ -87,6 +94,8 @@ def test_scores_are_the_same_for_one_point_and_for_a_cohort(name: str) -> None:
         ("logistic", [0, 1], [-1, 2, 0.5, np.nan, np.inf]),
         ("softmax", [0, 1, 2], [-1, 3, 0.5, 1.999999, np.nan, np.inf, -np.inf, 1e300]),
         ("linear", [-3.5, 0, 1e12], [np.nan, np.inf, -np.inf]),
+        ("hinge", [0, 1], [-1, 2, 0.5, np.nan, np.inf]),
+        ("absolute", [-3.5, 0, 1e12], [np.nan, np.inf, -np.inf]),
     ],
 )
 def test_targets_outside_the_range_are_not_accepted(
@@ -105,3 +114,6 @@ def test_errors_by_hand() -> None:
     real = torch.tensor([1.0, 3.0, 5.0, 7.0])
     assert float(LinearRegression(1).error(torch.full((4,), 4.0), real)) == 1.0
     assert float(LinearRegression(1).error(real + 1, real)) == pytest.approx(1 / 5**0.5)
+    assert float(HingeLoss(1).error(torch.tensor([-1.0, 2.0, -3.0, 0.0]), label)) == 0.25
+    assert float(AbsoluteError(1).error(torch.full((4,), 3.0), real)) == 1.0
+    assert float(AbsoluteError(1).error(real - 1, real)) == 0.5

@@ -26,7 +26,7 @@ ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}
 HOSTILE = [0.0, -0.0, 5e-324, 1e-200, 1e-162, 1e-45, 1e-23, 1e12, -1e12, 1e13, 1e19, 3e38, -1.7e308]
 HOSTILE += [np.nan, np.inf, -np.inf]
 
-every_problem = pytest.mark.parametrize("name", ["logistic", "softmax", "linear"])
+every_problem = pytest.mark.parametrize("name", list(problems(1)))
 every_statistic = pytest.mark.parametrize("num_points", [1, 2], ids=["gradient", "gradient_difference"])
 every_dtype = pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 
@@ -196,7 +196,7 @@ class Broken(SoftmaxRegression):
     def accepts(self, target: Tensor) -> Tensor:
         return target == target
 
-    def coefficient(self, scores: Tensor, target: Tensor) -> Tensor:
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         bad = target == 1
         bad = bad if scores.dim() == target.dim() else bad.unsqueeze(-1)
         return torch.where(bad, self.value, torch.full_like(scores, 0.1))
