@@ -9,11 +9,13 @@ from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.local_sgd import LocalSGD
+from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.algorithms.prox_pl_svrg import ProxPLSVRG
 from fedsim.algorithms.prox_sgd import ProxSGD
 from fedsim.algorithms.prox_spider import ProxSPIDER
 from fedsim.algorithms.prox_svrg import ProxSVRG
+from fedsim.algorithms.spider_alternate import SPIDERAlternate
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Algorithm
 
@@ -84,6 +86,21 @@ ROWS = (
         tolerance=1e-6,
     ),
     Row(
+        "multi_stage_accelerated_minibatch_sgd",
+        short=lambda batch: MultiStageAcceleratedMinibatchSGD(
+            num_rounds=12, smoothness=1, strong_convexity=1, initial_excess=1, clip_norm=1.0, batch=batch
+        ),
+        convergent=lambda step: MultiStageAcceleratedMinibatchSGD(
+            num_rounds=1_000,
+            smoothness=1 / step,
+            strong_convexity=0.05 / step,
+            initial_excess=1,
+            clip_norm=1.0,
+        ),
+        estimate=final,
+        tolerance=1e-6,
+    ),
+    Row(
         "prox_sgd",
         short=lambda batch: ProxSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
         convergent=lambda step: ProxSGD(num_rounds=500, step_size=step, clip_norm=1.0),
@@ -122,8 +139,19 @@ ROWS = (
     ),
     Row(
         "prox_spider",
-        short=lambda batch: ProxSPIDER(num_rounds=4, period=2, step_size=0.1, clip_norm=1.0, batch=batch),
+        short=lambda batch: ProxSPIDER(
+            num_rounds=4, period=2, step_size=0.1, clip_norm=1.0, batch=batch, difference_batch=batch
+        ),
         convergent=lambda step: ProxSPIDER(num_rounds=500, period=10, step_size=step, clip_norm=1.0),
+        estimate=final,
+        tolerance=1e-6,
+    ),
+    Row(
+        "spider_alternate",
+        short=lambda batch: SPIDERAlternate(
+            num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch, difference_batch=batch
+        ),
+        convergent=lambda step: SPIDERAlternate(num_rounds=501, step_size=step, clip_norm=1.0),
         estimate=final,
         tolerance=1e-6,
     ),

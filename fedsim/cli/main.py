@@ -28,7 +28,10 @@ Overrides = Annotated[
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Bad input and refusals are one line on stderr and exit code 2."""
+    """Bad input and refusals are one line on stderr and exit code 2.
+
+    Imports belong inside: they load plug-ins, which may be broken.
+    """
     from fedsim.protocol.errors import InputError, Refused
 
     try:
@@ -55,11 +58,11 @@ def simulate(
     ] = None,
 ) -> None:
     """Train a private model across silos and write the run directory."""
-    from fedsim.cli.simulate import run
-
     extra = [f"runtime.name={runtime}"] if runtime is not None else []
     extra += [f"runtime.address={json.dumps(address)}"] if address is not None else []
     with plain_errors():
+        from fedsim.cli.simulate import run
+
         raise typer.Exit(run(scenario, [*(overrides or []), *extra], out))
 
 
@@ -71,24 +74,26 @@ def privacy(
     verify: Annotated[bool, typer.Option(help="Price every silo again by dp-accounting (slower).")] = False,
 ) -> None:
     """Show what the run would cost each silo and the noise it would use; reads no feature values."""
-    from fedsim.cli.privacy import show
-
     with plain_errors():
+        from fedsim.cli.privacy import show
+
         show(scenario, overrides or [], as_json, verify)
 
 
 @app.command("list")
 def list_parts() -> None:
     """List algorithms, problems, data sets, partitions, samplers and mechanisms."""
-    from fedsim.cli.parts import show
+    with plain_errors():
+        from fedsim.cli.parts import show
 
-    show()
+        show()
 
 
 @app.command()
 def schema() -> None:
     """Print the JSON schema of a scenario, for editors."""
-    from fedsim.scenario.model import Scenario
+    with plain_errors():
+        from fedsim.scenario.model import Scenario
 
     typer.echo(json.dumps(Scenario.model_json_schema(), indent=2))
 

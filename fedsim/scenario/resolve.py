@@ -18,6 +18,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.limits import Limits
+from fedsim.scenario.mechanism import check_mechanism
 from fedsim.scenario.model import BallConstraint, BoxConstraint, ProblemSection, Scenario, UniformSilos
 
 LIMITS = Limits()
@@ -86,11 +87,13 @@ def resolve(scenario: Scenario) -> Resolved:
     if private and scenario.privacy.epsilon is None:
         raise InputError("scenario.privacy.epsilon", None, "is required with mechanism gaussian")
     epsilon = scenario.privacy.epsilon if private else inf
+    algorithm = scenario.algorithm.build()
+    check_mechanism(scenario.privacy.mechanism, scenario.algorithm.name, algorithm)
     return Resolved(
         scenario,
         shape,
         _problem(scenario.problem, shape),
-        scenario.algorithm.build(),
+        algorithm,
         names,
         sizes,
         _per_silo("scenario.privacy.epsilon", epsilon, names),
