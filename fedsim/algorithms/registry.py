@@ -32,9 +32,8 @@ def algorithms() -> dict[str, type[Algorithm]]:
     found = {name: kind for name, module in modules.items() if (kind := _algorithm_in(module))}
     for name, thing in entry_points(GROUP).items():
         if name in found:
-            raise InputError(
-                f"entry point {GROUP}", name, "another name: fedsim has an algorithm of this one"
-            )
+            expected = "another name: fedsim has an algorithm of this one"
+            raise InputError(f"entry point {GROUP}: {name}", thing, expected)
         found[name] = _algorithm(name, thing)
     return dict(sorted(found.items()))
 
