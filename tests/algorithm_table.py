@@ -9,11 +9,13 @@ from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.local_sgd import LocalSGD
+from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.algorithms.prox_pl_svrg import ProxPLSVRG
 from fedsim.algorithms.prox_sgd import ProxSGD
 from fedsim.algorithms.prox_spider import ProxSPIDER
 from fedsim.algorithms.prox_svrg import ProxSVRG
+from fedsim.algorithms.spider_alternate import SPIDERAlternate
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Algorithm
 
@@ -45,6 +47,8 @@ class Row:
         name: its name in the registry.
         short: a few rounds on batches of the given kind.
         convergent: enough rounds for `tolerance`, given the inverse smoothness 1 / L.
+        settled: enough rounds that only noise is left of the excess risk, on a least-squares problem whose
+            Hessian is the identity and whose records have |x|^2 = d <= 16; nothing is clipped.
         estimate: from the answers before every round and the final one, what reaches the optimum.
         tolerance: L2 distance to the optimum that it must reach without noise.
         averaged: whether the model returned is a mean of iterates, whose distance falls as 1 / R.
@@ -54,6 +58,7 @@ class Row:
     name: str
     short: Callable[[Batch], Algorithm]
     convergent: Callable[[float], Algorithm]
+    settled: Algorithm
     estimate: Callable[[Sequence[Tensor]], Tensor]
     tolerance: float
     averaged: bool = False
@@ -65,6 +70,7 @@ ROWS = (
         "noisy_minibatch_sgd",
         short=lambda batch: NoisyMinibatchSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
         convergent=lambda step: NoisyMinibatchSGD(num_rounds=500, step_size=step, clip_norm=1.0),
+        settled=NoisyMinibatchSGD(num_rounds=30, step_size=0.5, strong_convexity=1.0, clip_norm=6.0),
         estimate=last_of_averaged,
         tolerance=1e-6,
         averaged=True,
@@ -73,6 +79,7 @@ ROWS = (
         "local_sgd",
         short=lambda batch: LocalSGD(num_rounds=4, local_steps=3, step_size=0.1, clip_norm=1.0, batch=batch),
         convergent=lambda step: LocalSGD(num_rounds=800, local_steps=2, step_size=0.02 * step, clip_norm=1.0),
+        settled=LocalSGD(num_rounds=10, local_steps=4, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-3,
     ),
@@ -80,6 +87,25 @@ ROWS = (
         "accelerated_minibatch_sgd",
         short=lambda batch: AcceleratedMinibatchSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
         convergent=lambda step: AcceleratedMinibatchSGD(num_rounds=8_000, step_size=step / 2, clip_norm=1.0),
+        settled=AcceleratedMinibatchSGD(num_rounds=60, step_size=0.5, strong_convexity=1.0, clip_norm=6.0),
+        estimate=final,
+        tolerance=1e-6,
+    ),
+    Row(
+        "multi_stage_accelerated_minibatch_sgd",
+        short=lambda batch: MultiStageAcceleratedMinibatchSGD(
+            num_rounds=12, smoothness=1, strong_convexity=1, initial_excess=1, clip_norm=1.0, batch=batch
+        ),
+        convergent=lambda step: MultiStageAcceleratedMinibatchSGD(
+            num_rounds=1_000,
+            smoothness=1 / step,
+            strong_convexity=0.05 / step,
+            initial_excess=1,
+            clip_norm=1.0,
+        ),
+        settled=MultiStageAcceleratedMinibatchSGD(
+            num_rounds=40, smoothness=1, strong_convexity=1, initial_excess=1, clip_norm=6.0
+        ),
         estimate=final,
         tolerance=1e-6,
     ),
@@ -87,6 +113,7 @@ ROWS = (
         "prox_sgd",
         short=lambda batch: ProxSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
         convergent=lambda step: ProxSGD(num_rounds=500, step_size=step, clip_norm=1.0),
+        settled=ProxSGD(num_rounds=30, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
     ),
@@ -98,6 +125,7 @@ ROWS = (
         convergent=lambda step: ProxSVRG(
             epochs=60, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
         ),
+        settled=ProxSVRG(epochs=6, inner_steps=4, step_size=0.5, clip_norm=6.0, difference_clip=6.0),
         estimate=before_the_last_round,
         tolerance=1e-6,
         anchors=frozenset({FULL}),
@@ -116,14 +144,30 @@ ROWS = (
         convergent=lambda step: ProxPLSVRG(
             restarts=150, epochs=1, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
         ),
+        settled=ProxPLSVRG(
+            restarts=8, epochs=1, inner_steps=4, step_size=0.5, clip_norm=6.0, difference_clip=6.0
+        ),
         estimate=final,
         tolerance=1e-6,
         anchors=frozenset({FULL}),
     ),
     Row(
         "prox_spider",
-        short=lambda batch: ProxSPIDER(num_rounds=4, period=2, step_size=0.1, clip_norm=1.0, batch=batch),
+        short=lambda batch: ProxSPIDER(
+            num_rounds=4, period=2, step_size=0.1, clip_norm=1.0, batch=batch, difference_batch=batch
+        ),
         convergent=lambda step: ProxSPIDER(num_rounds=500, period=10, step_size=step, clip_norm=1.0),
+        settled=ProxSPIDER(num_rounds=30, period=3, step_size=0.5, clip_norm=6.0, smoothness=16.0),
+        estimate=final,
+        tolerance=1e-6,
+    ),
+    Row(
+        "spider_alternate",
+        short=lambda batch: SPIDERAlternate(
+            num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch, difference_batch=batch
+        ),
+        convergent=lambda step: SPIDERAlternate(num_rounds=501, step_size=step, clip_norm=1.0),
+        settled=SPIDERAlternate(num_rounds=30, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
     ),

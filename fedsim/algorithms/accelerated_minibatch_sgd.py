@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -24,6 +24,7 @@ class AcceleratedMinibatchSGD:
     One pass: `batch: {sampler: fresh, fraction: 1/R}`; empirical risk: any other batch.
     """
 
+    linear: ClassVar[bool] = True
     num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
     step_size: Annotated[float, Field(gt=0, description="1 / v: 1 / (2 beta) without noise")]
     clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]

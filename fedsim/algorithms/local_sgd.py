@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -22,6 +22,7 @@ class LocalSGD:
     server: w_{r+1} = sum_i p_i w_i. Returns the last average.
     """
 
+    linear: ClassVar[bool] = False
     num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
     local_steps: Annotated[int, Field(ge=1, description="K: steps of a silo in one round")]
     step_size: Annotated[float, Field(gt=0, description="eta: step size of the local steps")]

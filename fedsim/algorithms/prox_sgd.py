@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -22,6 +22,7 @@ class ProxSGD:
     eta = 1 / (2 beta) and one pass over the data: `batch: {sampler: fresh, fraction: 1/R}`.
     """
 
+    linear: ClassVar[bool] = True
     num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
     step_size: Annotated[float, Field(gt=0, description="eta: step size, 1 / (2 beta) in the theorem")]
     clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -23,19 +23,19 @@ class ProxSPIDER:
     h_r = mean gradient at w_r if q divides r, else h_{r-1} + mean difference between w_r and w_{r-1};
     w_{r+1} = prox_{eta f1}(w_r - eta h_r). Differences are at most min(beta |w_r - w_{r-1}|, 2 C) where
     beta is known, so their noise shrinks with the step; else they are clipped at `difference_clip`.
-    Returns the last iterate, or with `random_iterate` a uniformly random one, as in the theorem.
+    Returns w_R, or with `random_iterate` a uniform one of w_1 .. w_R, as in the theorem.
     """
 
+    linear: ClassVar[bool] = True
     num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
     period: Annotated[int, Field(ge=1, description="q: rounds between fresh estimates")]
     step_size: Annotated[float, Field(gt=0, description="eta: step size, 1 / (2 beta) in the theorem")]
     clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
     smoothness: Annotated[float | None, Field(gt=0, description="beta: of a record's loss, if known")] = None
-    difference_clip: Annotated[
-        float | None, Field(gt=0, description="bound on a difference; default 2 C")
-    ] = None
+    difference_clip: Annotated[float | None, Field(gt=0, description="of a difference; default 2 C")] = None
     random_iterate: Annotated[bool, Field(description="return w_r, r uniform on 1..R")] = False
-    batch: Annotated[Batch, Field(description="K: which records a silo uses in a round")] = FULL
+    batch: Annotated[Batch, Field(description="K1: which records a fresh estimate uses")] = FULL
+    difference_batch: Annotated[Batch, Field(description="K2: which records a difference uses")] = FULL
 
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
@@ -59,10 +59,9 @@ class ProxSPIDER:
         w = broadcast["w"]
         if "previous" not in broadcast:
             return {"h": ask(Query("gradient", (w,), self.clip_norm, self.batch))}
-        previous = broadcast["previous"]
-        clip = self._difference_clip((w - previous).norm())
-        return {"h": ask(Query("gradient_difference", (w, previous), clip, self.batch))}
-
-    def _difference_clip(self, step: Tensor) -> float | Tensor:
         largest = self.difference_clip or 2 * self.clip_norm
-        return largest if self.smoothness is None else (self.smoothness * step).clamp(_LEAST_CLIP, largest)
+        step = (w - broadcast["previous"]).norm()
+        clip = (self.smoothness * step).clamp(_LEAST_CLIP, largest) if self.smoothness else largest
+        return {
+            "h": ask(Query("gradient_difference", (w, broadcast["previous"]), clip, self.difference_batch))
+        }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -23,6 +23,7 @@ class ProxSVRG:
     clip, hence its own noise. Returns a uniformly random inner iterate.
     """
 
+    linear: ClassVar[bool] = True
     epochs: Annotated[int, Field(ge=1, description="E: full gradients")]
     inner_steps: Annotated[int, Field(ge=1, description="Q: steps per epoch")]
     step_size: Annotated[float, Field(gt=0, description="eta: step size")]

@@ -1,28 +1,53 @@
-"""Finds the algorithms: every module of this package that holds one, under the module's name."""
+"""Finds the algorithms: every module of this package that holds one, under the module's name, and every
+entry point of the group `fedsim.algorithms`, under the entry point's.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import pkgutil
+from dataclasses import is_dataclass
 from functools import cache
 from types import ModuleType
+from typing import cast
 
 import fedsim.algorithms
 from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.errors import InputError
+from fedsim.protocol.plugins import entry_points
+
+GROUP = "fedsim.algorithms"
 
 
 @cache
 def algorithms() -> dict[str, type[Algorithm]]:
-    """{scenario name: dataclass}, sorted by name; adding a file adds an algorithm."""
+    """{scenario name: dataclass}, sorted by name; adding a file, or an entry point, adds an algorithm.
+
+    Raises:
+        InputError: an entry point does not load, is no algorithm, or has a name that is taken.
+    """
     names = sorted(module.name for module in pkgutil.iter_modules(fedsim.algorithms.__path__))
     modules = {name: importlib.import_module(f"fedsim.algorithms.{name}") for name in names}
-    found = {name: _algorithm_in(module) for name, module in modules.items()}
-    return {name: kind for name, kind in found.items() if kind is not None}
+    found = {name: kind for name, module in modules.items() if (kind := _algorithm_in(module))}
+    for name, thing in entry_points(GROUP).items():
+        if name in found:
+            expected = "another name: fedsim has an algorithm of this one"
+            raise InputError(f"entry point {GROUP}:{name}", thing, expected)
+        found[name] = _algorithm(name, thing)
+    return dict(sorted(found.items()))
 
 
 def _algorithm_in(module: ModuleType) -> type[Algorithm] | None:
     for _, kind in inspect.getmembers(module, inspect.isclass):
         if kind.__module__ == module.__name__ and hasattr(kind, "server") and hasattr(kind, "silo"):
-            return kind
+            return cast(type[Algorithm], kind)
     return None
+
+
+def _algorithm(name: str, thing: object) -> type[Algorithm]:
+    parts = ("server", "silo", "linear")
+    if inspect.isclass(thing) and is_dataclass(thing) and all(hasattr(thing, part) for part in parts):
+        return cast(type[Algorithm], thing)
+    expected = "a dataclass with methods server and silo and a class attribute linear"
+    raise InputError(f"entry point {GROUP}:{name}", thing, expected)

@@ -12,12 +12,8 @@ from fedsim.algorithms.registry import algorithms
 from fedsim.data.registry import datasets, partitions
 from fedsim.problems.registry import problems
 from fedsim.scenario.algorithm import samplers
+from fedsim.scenario.mechanism import MECHANISMS
 from fedsim.scenario.model import PrivacySection
-
-MECHANISMS = {
-    "gaussian": "Clip every record's term and add Gaussian noise in the silo (ISRL-DP).",
-    "none": "Neither clip nor add noise: the non-private twin, and with local_sgd FedAvg.",
-}
 
 
 def show() -> None:
@@ -29,7 +25,7 @@ def show() -> None:
         "data sets": datasets(),
         "partitions": partitions(),
         "samplers": samplers(),
-        "mechanisms": MECHANISMS,
+        "mechanisms": {name: mechanism.line for name, mechanism in MECHANISMS.items()},
     }
     console = Console()
     for title, lines in parts.items():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Literal, Protocol, overload
+from typing import ClassVar, Literal, Protocol, overload
 
 import numpy as np
 from torch import Tensor
@@ -112,7 +112,14 @@ Memory = MutableMapping[str, Tensor]
 
 
 class Algorithm(Protocol):
-    """A frozen dataclass of public numbers with two methods."""
+    """A frozen dataclass of public numbers with two methods.
+
+    `linear`: whether a silo's message is an affine function of its noisy answers whose coefficients
+    are public and the same for every silo. Only then can a mechanism that sees sums of messages,
+    and no single silo's, serve it.
+    """
+
+    linear: ClassVar[bool]
 
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator

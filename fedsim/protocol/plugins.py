@@ -1,4 +1,8 @@
-"""Parts that other distributions bring, found through their entry points."""
+"""Parts that other distributions bring, found through their entry points.
+
+An entry point runs code of this installation, as any import does; nothing is ever fetched, and no other
+party can name one. Every process of the same environment finds the same ones.
+"""
 
 from __future__ import annotations
 

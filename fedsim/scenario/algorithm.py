@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, create_model
 from fedsim.algorithms.registry import algorithms
 from fedsim.protocol import batch
 from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.errors import InputError
 from fedsim.scenario.section import Section
 
 Fraction = Annotated[float, Field(ge=1e-9, le=1, description="share of the silo's records in a batch")]
@@ -74,11 +75,17 @@ class AlgorithmSection(Section):
     name: str
 
     def build(self) -> Algorithm:
-        """The algorithm itself."""
+        """The algorithm itself.
+
+        Raises:
+            InputError: it finds its numbers at odds with each other.
+        """
         values = {key: getattr(self, key) for key in type(self).model_fields if key != "name"}
-        if isinstance(chosen := values.get("batch"), _AnyBatch):
-            values["batch"] = _batch(chosen)
-        return algorithms()[self.name](**values)
+        built = {k: _batch(value) if isinstance(value, _AnyBatch) else value for k, value in values.items()}
+        try:
+            return algorithms()[self.name](**built)
+        except InputError as error:
+            raise InputError(f"scenario.algorithm.{error.field}", error.value, error.expected) from None
 
 
 def _batch(chosen: _AnyBatch) -> batch.Batch:
@@ -93,6 +100,17 @@ def _section(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
     return create_model(name, __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
 
 
+def _sections() -> dict[str, type[AlgorithmSection]]:
+    made = {}
+    for name, kind in algorithms().items():
+        try:
+            made[name] = _section(name, kind)
+        except Exception as error:  # a plug-in's field may be anything
+            expected = f"fields that a scenario can hold ({type(error).__name__}: {error})"
+            raise InputError(f"algorithm {name}", kind.__qualname__, expected) from error
+    return made
+
+
 def _member(hint: Any, default: Any) -> tuple[Any, Any]:
     if get_args(hint)[:1] == (batch.Batch,):
         info = get_args(hint)[1]
@@ -100,7 +118,7 @@ def _member(hint: Any, default: Any) -> tuple[Any, Any]:
     return hint, ... if default is MISSING else default
 
 
-SECTIONS = {name: _section(name, kind) for name, kind in algorithms().items()}
+SECTIONS = _sections()
 
 if TYPE_CHECKING:
     AlgorithmConfig = AlgorithmSection

@@ -21,6 +21,7 @@ from fedsim.protocol.limits import Limits
 from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, mean_inverse
 from fedsim.scenario.attendance import read_attendance
 from fedsim.scenario.composite import composite
+from fedsim.scenario.mechanism import check_mechanism
 from fedsim.scenario.model import ProblemSection, Scenario
 from fedsim.scenario.participation import AvailableSilos, RandomSizeSilos, TracedSilos, UniformSilos
 
@@ -90,11 +91,13 @@ def resolve(scenario: Scenario) -> Resolved:
     if private and scenario.privacy.epsilon is None:
         raise InputError("scenario.privacy.epsilon", None, "is required with mechanism gaussian")
     epsilon = scenario.privacy.epsilon if private else inf
+    algorithm = scenario.algorithm.build()
+    check_mechanism(scenario.privacy.mechanism, scenario.algorithm.name, algorithm)
     return Resolved(
         scenario,
         shape,
         _problem(scenario.problem, shape),
-        scenario.algorithm.build(),
+        algorithm,
         names,
         sizes,
         _per_silo("scenario.privacy.epsilon", epsilon, names),

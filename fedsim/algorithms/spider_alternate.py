@@ -1,0 +1,58 @@
+"""Alternate noisy SPIDER: A. Lowy, thesis (USC 2023), Algorithm 25 (the experiments of B.2.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from fedsim.protocol.batch import FULL, Batch
+from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
+
+
+@dataclass(frozen=True)
+class SPIDERAlternate:
+    """Rounds alternate between a fresh gradient and the change of the gradient over the last step.
+
+    Even rounds: v = mean_i [gradient at w]; odd ones: v = mean_i [gradient difference between w and the
+    w before, plus the public v]; always w <- prox_{eta f1}(w - eta v). Differences have a clip, hence a
+    noise, of their own. A step follows the last gradient too, which the printed version pays for and
+    leaves unused. Returns w_R, or with `random_iterate` a uniform one of w_1 .. w_R.
+    """
+
+    linear: ClassVar[bool] = True
+    num_rounds: Annotated[int, Field(ge=1, description="R = 2 E - 1: communication rounds")]
+    step_size: Annotated[float, Field(gt=0, description="eta: step size")]
+    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
+    difference_clip: Annotated[float | None, Field(gt=0, description="of a difference; default 2 C")] = None
+    random_iterate: Annotated[bool, Field(description="return w_r, r uniform on 1..R")] = False
+    batch: Annotated[Batch, Field(description="K2: which records a gradient uses")] = FULL
+    difference_batch: Annotated[Batch, Field(description="K1: which records a difference uses")] = FULL
+
+    def server(
+        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
+    ) -> ServerHalf:
+        """R rounds; answers with the last iterate."""
+        chosen = int(rng.integers(self.num_rounds)) if self.random_iterate else self.num_rounds - 1
+        previous = returned = v = w
+        for r in range(self.num_rounds):
+            fresh = {"w": w}
+            v = (yield Round(fresh if r % 2 == 0 else {**fresh, "previous": previous, "v": v}, answer=w))["v"]
+            previous, w = w, problem.prox(w - self.step_size * v, self.step_size)
+            returned = w if r == chosen else returned
+        return returned
+
+    def silo(
+        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        """The noisy gradient, or its noisy change added to the public estimate of the round before."""
+        w = broadcast["w"]
+        if "previous" not in broadcast:
+            return {"v": ask(Query("gradient", (w,), self.clip_norm, self.batch))}
+        clip = self.difference_clip or 2 * self.clip_norm
+        points = (w, broadcast["previous"])
+        return {"v": broadcast["v"] + ask(Query("gradient_difference", points, clip, self.difference_batch))}

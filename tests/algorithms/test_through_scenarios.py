@@ -1,0 +1,212 @@
+"""Algorithms as a scenario runs them: the non-private twin, and silos that differ in everything."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from algorithm_table import ROWS, Row
+from helpers import FALSE_ALARM
+from scipy import stats
+from scipy.special import ndtr
+from torch import Tensor
+
+from fedsim.protocol.batch import FULL, Full
+from fedsim.protocol.contract import Asker
+from fedsim.protocol.dryrun import server_rng
+from fedsim.protocol.errors import InputError
+from fedsim.runtime.trial import in_one_process
+from fedsim.scenario import mechanism
+from fedsim.scenario.load import parse
+from fedsim.scenario.outcome import TrialResult
+from fedsim.scenario.resolve import resolve
+
+every_algorithm = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+
+
+def section_of(row: Row) -> dict[str, Any]:
+    """The scenario section of a few rounds on full batches."""
+    algorithm = row.short(FULL)
+    values = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}  # type: ignore[arg-type]
+    return {"name": row.name} | {k: v for k, v in values.items() if not isinstance(v, Full)}
+
+
+def played(algorithm: dict[str, Any], privacy: dict[str, Any], trial: int = 0, **more: Any) -> TrialResult:
+    tree = {
+        "name": "test",
+        "data": {"name": "synthetic", "rows": 200, "features": 3},
+        "partition": {"name": "iid", "num_partitions": 4},
+        "problem": "logistic_regression",
+        "algorithm": algorithm,
+        "privacy": privacy,
+        "runtime": "inprocess",
+    }
+    running = in_one_process(resolve(parse(tree | more)), trial)
+    while not running.finished:
+        running.advance(1.0)
+    return running.result()
+
+
+@every_algorithm
+def test_the_non_private_twin_is_the_run_with_mechanism_none(row: Row) -> None:
+    both = played(section_of(row), {"epsilon": 1.0}).models
+    alone = played(section_of(row), {"mechanism": "none"}).models
+    assert torch.equal(both["nonprivate"], next(iter(alone.values())))
+    assert not torch.equal(both["private"], both["nonprivate"])
+
+
+@every_algorithm
+def test_linear_means_that_a_message_is_one_affine_function_of_the_answers(row: Row) -> None:
+    """A message at a mixture of answers is the mixture of the messages, exactly where the class says so."""
+    resolved = resolve(
+        parse(
+            {
+                "name": "test",
+                "data": {"name": "synthetic", "rows": 200, "features": 3},
+                "partition": {"name": "iid", "num_partitions": 4},
+                "problem": {
+                    "name": "logistic_regression",
+                    "regulariser": {"l1": 0.1, "l2": 0.1},
+                    "constraint": {"name": "l2_ball", "radius": 0.2},
+                },
+                "algorithm": section_of(row),
+                "privacy": {"epsilon": 1.0},
+            }
+        )
+    )
+    rng = np.random.default_rng(0)
+    answers = torch.from_numpy(rng.normal(size=(2, 16, 1, 4)))
+    mixed = torch.cat([answers, 0.3 * answers[:1] + 0.7 * answers[1:]])
+    coroutine = resolved.algorithm.server(
+        torch.zeros(4, dtype=torch.float64), resolved.problem, resolved.public(), server_rng(0)
+    )
+    broadcast = next(coroutine).broadcast
+    affine = True
+    for _ in range(3):  # far enough for every kind of round
+        messages = [_message(resolved, broadcast, each) for each in mixed]
+        for name in messages[0]:
+            first, second, mixture = (message[name] for message in messages)
+            affine &= torch.allclose(mixture, 0.3 * first + 0.7 * second, rtol=0, atol=1e-12)
+        try:
+            broadcast = coroutine.send({name: value[0] for name, value in messages[0].items()}).broadcast
+        except StopIteration:
+            break
+    assert affine == type(resolved.algorithm).linear
+
+
+def _message(resolved: Any, broadcast: Any, answers: Tensor) -> dict[str, Tensor]:
+    left = iter(answers)
+    ask: Asker = lambda *queries: next(left)  # type: ignore[assignment,misc]  # noqa: E731
+    return dict(resolved.algorithm.silo(resolved.problem, broadcast, ask, {}))
+
+
+class _Sums(NamedTuple):
+    line: str = "a mechanism under which the server learns only sums"
+    sums_only: bool = True
+
+
+@every_algorithm
+def test_a_mechanism_that_gives_only_sums_refuses_what_is_not_linear(
+    row: Row, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(mechanism.MECHANISMS, "sums", _Sums())  # type: ignore[arg-type]
+    algorithm = row.short(FULL)
+    mechanism.check_mechanism("gaussian", row.name, algorithm)
+    if algorithm.linear:
+        mechanism.check_mechanism("sums", row.name, algorithm)
+        return
+    with pytest.raises(
+        InputError, match=r"privacy.mechanism: 'sums': local_sgd .* use one of gaussian, none"
+    ):
+        mechanism.check_mechanism("sums", row.name, algorithm)
+
+
+@pytest.mark.parametrize(
+    ("section", "field"),
+    [
+        ({"strong_convexity": 2.0}, "strong_convexity: 2.0: at most 1 / eta = 1"),
+        (
+            {
+                "name": "multi_stage_accelerated_minibatch_sgd",
+                "smoothness": 1.0,
+                "strong_convexity": 0.5,
+                "initial_excess": 1.0,
+            },
+            "num_rounds: 5: at least 8, the rounds of the first stage",
+        ),
+    ],
+)
+def test_numbers_at_odds_are_named_with_their_section(section: dict[str, Any], field: str) -> None:
+    base = {"name": "noisy_minibatch_sgd", "num_rounds": 5, "clip_norm": 1.0}
+    if "name" not in section:
+        base["step_size"] = 1.0
+    with pytest.raises(InputError) as caught:
+        played(base | section, {"epsilon": 1.0})
+    assert str(caught.value) == f"scenario.algorithm.{field}"
+
+
+SIZES = (20, 60, 120)
+EPSILONS = (0.5, 1.0, 3.0)
+DELTAS = (1e-3, 1e-5, 1e-6)
+WEIGHTS = (0.5, 0.3, 0.2)
+ROUNDS, STEP, CLIP = 2, 0.5, 1.5
+
+
+def _unbalanced(trial: int) -> TrialResult:
+    algorithm = {
+        "name": "noisy_minibatch_sgd",
+        "num_rounds": ROUNDS,
+        "step_size": STEP,
+        "clip_norm": CLIP,
+        "strong_convexity": 1 / STEP,  # all weight on the last iterate broadcast: one noisy step
+    }
+    return played(
+        algorithm,
+        {"epsilon": EPSILONS, "delta": DELTAS},
+        trial,
+        data={"name": "synthetic", "rows": 300, "features": 8, "test_fraction": 0.2},
+        partition={"name": "size", "partition_sizes": [25, 75, 150]},
+        problem={"name": "logistic_regression", "silo_weights": WEIGHTS},
+    )
+
+
+def test_every_silo_keeps_its_own_budget_by_the_closed_form() -> None:
+    """Theorem 140's setting: n_i, eps_i and delta_i differ, and every transcript costs its own eps_i.
+
+    R Gaussian releases at multiplier z are one of mu = sqrt(R) / z, whose delta at eps is known exactly.
+    """
+    statements = _unbalanced(0).statements
+    assert [s.admitted.terms.n for s in statements] == list(SIZES)
+    multipliers = [s.admitted.noise_multiplier for s in statements]
+    assert multipliers[0] > multipliers[1] > multipliers[2]
+    for multiplier, epsilon, delta in zip(multipliers, EPSILONS, DELTAS, strict=True):
+        mu = ROUNDS**0.5 / multiplier
+        exact = ndtr(-epsilon / mu + mu / 2) - np.exp(epsilon) * ndtr(-epsilon / mu - mu / 2)
+        assert 0.99 * delta <= exact <= delta * (1 + 1e-9)
+
+
+def test_the_noise_of_the_mean_is_that_of_every_silo_at_its_own_weight() -> None:
+    """After one step from 0: variance eta^2 sum_i p_i^2 (z_i 2 C / n_i)^2 a coordinate, and no other.
+
+    At 0 a record's gradient is half its feature vector, shorter than C, so that the twin's step differs
+    from the private one by its noise alone.
+    """
+    results = [_unbalanced(trial) for trial in range(60)]
+    multipliers = np.array([s.admitted.noise_multiplier for s in results[0].statements])
+
+    def expected(weights: tuple[float, ...]) -> float:
+        one = (STEP * np.array(weights) * multipliers * 2 * CLIP / np.array(SIZES)) ** 2
+        return float(one.sum())
+
+    ends = np.array([r.models["private"].numpy() - r.models["nonprivate"].numpy() for r in results]).ravel()
+
+    def tail(weights: tuple[float, ...]) -> float:
+        statistic = np.square(ends).sum() / expected(weights)
+        return float(2 * min(stats.chi2.cdf(statistic, ends.size), stats.chi2.sf(statistic, ends.size)))
+
+    assert tail(WEIGHTS) > FALSE_ALARM
+    assert tail((1 / 3,) * 3) < FALSE_ALARM
+    assert tail((0.1, 0.3, 0.6)) < FALSE_ALARM

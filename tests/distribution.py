@@ -1,0 +1,40 @@
+"""A tiny installed distribution: a module and the metadata that an installer would have written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def install(
+    site: Path, name: str, modules: Mapping[str, str], entry_points: Mapping[str, Mapping[str, str]]
+) -> None:
+    """Put {module: source} and {group: {name: value}} into `site`, to be put on a path."""
+    info = site / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    lines = [
+        line
+        for group, points in entry_points.items()
+        for line in (f"[{group}]", *(f"{key} = {value}" for key, value in points.items()))
+    ]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    for module, source in modules.items():
+        (site / f"{module}.py").write_text(source, encoding="utf-8")
+
+
+def python(*arguments: object, paths: tuple[Path, ...], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Run this Python with `paths` before everything else."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT)))}
+    command = [sys.executable, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+
+
+def fedsim(*arguments: object, site: Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """The command line in an environment where `site` is installed."""
+    return python("-m", "fedsim.cli.main", *arguments, paths=(site,), cwd=cwd)
