@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.dryrun import ask_of
 from fedsim.protocol.errors import Refused
@@ -49,9 +49,7 @@ from silos.statistics import clipped_sum
 Mechanism = Literal["gaussian", "none"]
 
 
-def hold(
-    silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: GeneralisedLinear, dtype: torch.dtype
-) -> Records:
+def hold(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:
     """Take charge of silos' records, (features (n, d), target (n,)) each; the caller keeps none."""
     return Records(silos, problem, dtype)
 
@@ -62,7 +60,7 @@ class Gate:
     def __init__(
         self,
         records: Records,
-        problem: GeneralisedLinear,
+        problem: Problem,
         algorithm: Algorithm,
         plan: Plan,
         silos: Sequence[Terms],

@@ -14,18 +14,22 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
+from silos.network import network_sum
 from silos.records import Block
 
 _PIECE = 2048
 
 
 def clipped_sum(
-    problem: GeneralisedLinear, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
+    problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
 ) -> Tensor:
     """Sum over the records of clip(term), term = gradient at points[0] minus that at points[1], if given.
 
     Args:
-        problem: gives a record's coefficient; its term is x outer coefficient.
+        problem: a linear model gives a record's coefficient, its term is x outer coefficient; see
+            `silos.network` for the others.
         block: the records, (silos, rows, ...).
         points: one or two tensors, (d,) or (silos, d).
         clip: bound on a term's norm, a number or (silos, 1); None does not clip (mechanism `none`).
@@ -33,6 +37,8 @@ def clipped_sum(
     Returns:
         (silos, d), float64.
     """
+    if isinstance(problem, NeuralNetwork):
+        return network_sum(problem, block, points, clip)
     coefficient = _coefficient(problem, block, points[0])
     for other in points[1:]:
         coefficient = coefficient - _coefficient(problem, block, other)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from fedsim.problems.glm import (
-    GeneralisedLinear,
-    LinearRegression,
-    LogisticRegression,
-    SoftmaxRegression,
-)
+from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
 
-PROBLEMS: dict[str, type[GeneralisedLinear]] = {
+PROBLEMS: dict[str, type[Problem]] = {
     "logistic_regression": LogisticRegression,
     "softmax_regression": SoftmaxRegression,
     "linear_regression": LinearRegression,
+    "neural_network": NeuralNetwork,
 }

@@ -12,7 +12,7 @@ import torch
 
 from fedsim.data.outline import Outline, outline
 from fedsim.problems.composite import Box, Composite, Constraint, L2Ball, WholeSpace
-from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem
 from fedsim.problems.registry import PROBLEMS
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
@@ -36,7 +36,7 @@ class Resolved:
 
     scenario: Scenario
     outline: Outline
-    problem: GeneralisedLinear
+    problem: Problem
     algorithm: Algorithm
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -115,7 +115,7 @@ def _check_runtime(scenario: Scenario) -> None:
             raise InputError(f"scenario.runtime.{field}", value, "needs runtime ray, not inprocess")
 
 
-def _problem(section: ProblemSection, shape: Outline) -> GeneralisedLinear:
+def _problem(section: ProblemSection, shape: Outline) -> Problem:
     classes = shape.num_classes
     suits = {
         "logistic_regression": classes == 2,
