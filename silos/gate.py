@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.dryrun import ask_of
 from fedsim.protocol.errors import Refused
@@ -42,6 +43,7 @@ from silos.admission import admit, spent
 from silos.batches import Batches, RoundBatches
 from silos.entropy import SeededEntropy
 from silos.ledger import MemoryLedger, Reply
+from silos.network import strategy
 from silos.noise import Noise
 from silos.records import Block, Records
 from silos.statistics import clipped_sum
@@ -50,7 +52,13 @@ Mechanism = Literal["gaussian", "none"]
 
 
 def hold(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:
-    """Take charge of silos' records, (features (n, d), target (n,)) each; the caller keeps none."""
+    """Take charge of silos' records, (features (n, d), target (n,)) each; the caller keeps none.
+
+    Raises:
+        Refused: the problem's gradients cannot be taken record by record.
+    """
+    if isinstance(problem, NeuralNetwork):
+        strategy(problem)
     return Records(silos, problem, dtype)
 
 

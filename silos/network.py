@@ -39,7 +39,7 @@ def network_sum(
     """Sum over the records of clip(term); arguments and result as in `silos.statistics.clipped_sum`."""
     if block.mask is None:
         raise ValueError("a network's records need a mask: a row of zeros has a gradient")
-    terms, width = _strategy(problem)
+    terms, width = strategy(problem)
     total = torch.zeros(len(block.members), problem.dimension, dtype=torch.float64)
     silo_count, row_count = block.mask.shape
     each = any(point.dim() == 2 for point in points)
@@ -123,7 +123,7 @@ def _sum(problem: NeuralNetwork, terms: Terms, piece: _Piece) -> Tensor:
 
 
 @lru_cache(maxsize=16)
-def _strategy(problem: NeuralNetwork) -> tuple[Terms, int]:
+def strategy(problem: NeuralNetwork) -> tuple[Terms, int]:
     """How to find terms, and how many records at a time: tried on made-up records.
 
     Layers apart where that gives the gradient that autograd gives, else the module as a whole.

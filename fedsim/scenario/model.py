@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.scenario.algorithm import AlgorithmConfig
+from fedsim.scenario.network import ModelSection
 from fedsim.scenario.section import Section
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
@@ -51,8 +52,12 @@ class RegulariserSection(Section):
 class ProblemSection(Section):
     """What is minimised: the silos' weighted mean loss, plus a public part."""
 
-    name: Literal["logistic_regression", "softmax_regression", "linear_regression"] = Field(
-        description="the loss of one record"
+    name: Literal["logistic_regression", "softmax_regression", "linear_regression", "neural_network"] = Field(
+        description="the loss of one record; neural_network takes its classes' cross entropy, or half the "
+        "squared error of a number"
+    )
+    model: Annotated[ModelSection | None, BeforeValidator(_named)] = Field(
+        None, description="neural_network: which network"
     )
     regulariser: RegulariserSection = Field(RegulariserSection(), description="f1, without the constraint")
     constraint: Annotated[

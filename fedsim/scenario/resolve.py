@@ -19,6 +19,7 @@ from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.limits import Limits
 from fedsim.scenario.model import BallConstraint, BoxConstraint, ProblemSection, Scenario, UniformSilos
+from fedsim.scenario.network import network
 
 LIMITS = Limits()
 
@@ -121,6 +122,7 @@ def _problem(section: ProblemSection, shape: Outline) -> Problem:
         "logistic_regression": classes == 2,
         "softmax_regression": classes >= 2,
         "linear_regression": classes == 0,
+        "neural_network": classes != 1,
     }
     if not suits[section.name]:
         target = f"{classes} classes" if classes else "a number"
@@ -128,6 +130,10 @@ def _problem(section: ProblemSection, shape: Outline) -> Problem:
         expected = f"the target is {target}; use {' or '.join(right) or 'data with at least two classes'}"
         raise InputError("scenario.problem.name", section.name, expected)
     composite = Composite(section.regulariser.l1, section.regulariser.l2, _constraint(section))
+    if section.name == "neural_network":
+        return network(section.model, shape.num_features, classes, composite)
+    if section.model is not None:
+        raise InputError("scenario.problem.model", section.model.name, "needs problem.name neural_network")
     outputs = classes if section.name == "softmax_regression" else 1
     return PROBLEMS[section.name](shape.num_features, outputs, composite)
 
