@@ -134,7 +134,7 @@ def strategy(problem: NeuralNetwork) -> tuple[Terms, int]:
     made = torch.Generator().manual_seed(0)
     features = torch.rand(4, problem.num_features, dtype=torch.float64, generator=made)
     target = torch.arange(4, dtype=torch.float64) % max(2, problem.num_outputs)
-    point = problem.start(0).double()
+    point = 1.5 * problem.start(1).double()  # not the values that the module itself holds
     piece = _Piece(features.unsqueeze(0), target.unsqueeze(0), torch.ones(1, 4), [point], None)
     w = point.clone().requires_grad_()
     scores = problem.call(problem.parameters(w), features)
@@ -205,7 +205,9 @@ def _captured(
         assert isinstance(output, Tensor)
         seen[module] = inputs[0].detach(), output if output.requires_grad else output.requires_grad_()
 
-    layers = {name: m for name, m in problem.module.named_modules() if any(True for _ in m.parameters(False))}
+    layers = {name: layer for name, layer in problem.module.named_modules() if _owns(layer)}
+    if any(_owns(part) for layer in layers.values() for part in layer.modules() if part is not layer):
+        raise RuntimeError("a layer within a layer cannot be captured apart")
     hooks = [layer.register_forward_hook(keep) for layer in layers.values()]
     try:
         parameters = problem.parameters(point.detach())
@@ -222,3 +224,7 @@ def _captured(
         own = {key: parameters[prefix + key] for key, _ in layer.named_parameters(recurse=False)}
         result[prefix] = layer_of(layer), Capture(own, seen[layer][0], slope)
     return result
+
+
+def _owns(layer: nn.Module) -> bool:
+    return next(layer.parameters(recurse=False), None) is not None
