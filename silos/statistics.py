@@ -3,7 +3,8 @@
 Guarantee: every record adds a vector of L2 norm at most `clip` (up to floating-point rounding, below
 1e-12 relative in float64) to the sum, whatever the record, the points and the clip. So replacing one
 record moves the sum by at most 2 clip. A term that is not finite counts as the zero vector, decided
-after clipping and before summing: one NaN would otherwise mark the whole answer.
+after clipping and before summing: one NaN would otherwise mark the whole answer. Networks
+(`silos.network`) keep the same guarantee, with 1e-6 of the clip held back for rounding, in float32 too.
 """
 
 from __future__ import annotations
