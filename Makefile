@@ -37,6 +37,7 @@ test-all: check  ## The gate, and the slow tests.
 bench: $(VENV)/.installed-dev  ## Cost of a round against a bare torch loop.
 	$(BIN)/python benchmarks/round_cost.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/network_cost.py
 
 bench-peers: $(VENV)/.installed-dev  ## The same workloads on Flower, pfl and NumPy; installs them into .venv-peers.
 	$(BIN)/python benchmarks/compare.py

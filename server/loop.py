@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from fedsim.protocol.contract import Algorithm, Public, PublicProblem
@@ -49,7 +48,7 @@ def run(
     Raises:
         Refused: a silo refused a request.
     """
-    start = problem.project(torch.zeros(problem.dimension, dtype=public.weights.dtype))
+    start = problem.project(problem.start(seed).to(public.weights.dtype))
     coroutine = algorithm.server(start, problem, public, server_rng(seed))
     aggregate: dict[str, Tensor] | None = None
     r = 0

@@ -29,7 +29,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.dryrun import ask_of
 from fedsim.protocol.errors import Refused
@@ -42,6 +43,7 @@ from silos.admission import admit, spent
 from silos.batches import Batches, RoundBatches
 from silos.entropy import SeededEntropy
 from silos.ledger import MemoryLedger, Reply
+from silos.network import strategy
 from silos.noise import Noise
 from silos.records import Block, Records
 from silos.statistics import clipped_sum
@@ -49,10 +51,14 @@ from silos.statistics import clipped_sum
 Mechanism = Literal["gaussian", "none"]
 
 
-def hold(
-    silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: GeneralisedLinear, dtype: torch.dtype
-) -> Records:
-    """Take charge of silos' records, (features (n, d), target (n,)) each; the caller keeps none."""
+def hold(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:
+    """Take charge of silos' records, (features (n, d), target (n,)) each; the caller keeps none.
+
+    Raises:
+        Refused: the problem's gradients cannot be taken record by record.
+    """
+    if isinstance(problem, NeuralNetwork):
+        strategy(problem)
     return Records(silos, problem, dtype)
 
 
@@ -62,7 +68,7 @@ class Gate:
     def __init__(
         self,
         records: Records,
-        problem: GeneralisedLinear,
+        problem: Problem,
         algorithm: Algorithm,
         plan: Plan,
         silos: Sequence[Terms],

@@ -1,7 +1,8 @@
 """The records of co-hosted silos, laid out so that one tensor operation serves many silos.
 
 Silos of similar size share a block, padded with zero rows: the gradient of a generalised linear
-model at a zero feature vector is zero, so padding adds nothing to a sum.
+model at a zero feature vector is zero, so padding adds nothing to a sum. That of a network is not: its
+blocks always have a mask.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
 
 MAX_NORM = 1e12
 """A record longer than this counts as the zero vector. Far below float32's range, so that clip / norm, at
@@ -31,7 +33,8 @@ class Block:
         features: (silos, rows, features).
         target: (silos, rows).
         inverse_norm: 1 / |x| per row, 0 for a zero row; (silos, rows).
-        mask: 1 for a row that counts, 0 for padding; None where padding rows are zero vectors.
+        mask: 1 for a row that counts, 0 for one that adds nothing: padding, and for a network a record that
+            counts as the zero vector; None where all such rows are zero vectors of a linear model.
     """
 
     members: list[int]
@@ -47,7 +50,7 @@ class Records:
     def __init__(
         self,
         silos: Sequence[tuple[np.ndarray, np.ndarray]],
-        problem: GeneralisedLinear,
+        problem: Problem,
         dtype: torch.dtype,
     ) -> None:
         self.sizes = [len(target) for _, target in silos]
@@ -75,7 +78,8 @@ class Records:
         if members == block.members:
             return block
         rows = torch.tensor([self._home[member][1] for member in members])
-        return Block(members, block.features[rows], block.target[rows], block.inverse_norm[rows])
+        mask = None if block.mask is None else block.mask[rows]
+        return Block(members, block.features[rows], block.target[rows], block.inverse_norm[rows], mask)
 
 
 def _groups(sizes: Sequence[int]) -> list[list[int]]:
@@ -93,28 +97,31 @@ def _groups(sizes: Sequence[int]) -> list[list[int]]:
 def _block(
     silos: Sequence[tuple[np.ndarray, np.ndarray]],
     group: list[int],
-    problem: GeneralisedLinear,
+    problem: Problem,
     dtype: torch.dtype,
 ) -> Block:
     rows = max(len(silos[member][1]) for member in group)
     features = torch.zeros(len(group), rows, problem.num_features, dtype=dtype)
     target = torch.zeros(len(group), rows, dtype=dtype)
+    mask = torch.zeros_like(target) if isinstance(problem, NeuralNetwork) else None
     for i, member in enumerate(group):
         x, y = silos[member]
         features[i, : len(y)] = torch.as_tensor(x)
         target[i, : len(y)] = torch.as_tensor(y)
-    return _sanitised(Block(group, features, target, target), problem)
+        if mask is not None:
+            mask[i, : len(y)] = 1
+    return _sanitised(Block(group, features, target, target, mask), problem)
 
 
-def _sanitised(block: Block, problem: GeneralisedLinear) -> Block:
+def _sanitised(block: Block, problem: Problem) -> Block:
     """Records whose term could not be finite count as zero vectors from the start."""
     norm = block.features.norm(dim=-1)
     usable = (norm <= MAX_NORM) & problem.accepts(block.target) & (block.target.abs() <= MAX_NORM)
     features = torch.where(usable.unsqueeze(-1), block.features, 0.0)
     inverse = torch.where(usable & (norm > 0), 1 / norm, 0.0)
-    return replace(
-        block, features=features, target=torch.where(usable, block.target, 0.0), inverse_norm=inverse
-    )
+    mask = None if block.mask is None else block.mask * usable
+    target = torch.where(usable, block.target, 0.0)
+    return replace(block, features=features, target=target, inverse_norm=inverse, mask=mask)
 
 
 def _gather(
@@ -127,7 +134,9 @@ def _gather(
         index[i, : len(chosen[member])] = chosen[member]
         mask[i, : len(chosen[member])] = 1
     rows, columns = torch.tensor([home[member][1] for member in members])[:, None], torch.from_numpy(index)
-    keep = None if mask.all() else torch.from_numpy(mask).to(block.features.dtype)
+    keep = None if mask.all() and block.mask is None else torch.from_numpy(mask).to(block.features.dtype)
+    if keep is not None and block.mask is not None:
+        keep *= block.mask[rows, columns]
     return Block(
         members,
         block.features[rows, columns],

@@ -3,7 +3,8 @@
 Guarantee: every record adds a vector of L2 norm at most `clip` (up to floating-point rounding, below
 1e-12 relative in float64) to the sum, whatever the record, the points and the clip. So replacing one
 record moves the sum by at most 2 clip. A term that is not finite counts as the zero vector, decided
-after clipping and before summing: one NaN would otherwise mark the whole answer.
+after clipping and before summing: one NaN would otherwise mark the whole answer. Networks
+(`silos.network`) keep the same guarantee, with 1e-6 of the clip held back for rounding, in float32 too.
 """
 
 from __future__ import annotations
@@ -14,18 +15,22 @@ import torch
 from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
+from silos.network import network_sum
 from silos.records import Block
 
 _PIECE = 2048
 
 
 def clipped_sum(
-    problem: GeneralisedLinear, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
+    problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
 ) -> Tensor:
     """Sum over the records of clip(term), term = gradient at points[0] minus that at points[1], if given.
 
     Args:
-        problem: gives a record's coefficient; its term is x outer coefficient.
+        problem: a linear model gives a record's coefficient, its term is x outer coefficient; see
+            `silos.network` for the others.
         block: the records, (silos, rows, ...).
         points: one or two tensors, (d,) or (silos, d).
         clip: bound on a term's norm, a number or (silos, 1); None does not clip (mechanism `none`).
@@ -33,6 +38,8 @@ def clipped_sum(
     Returns:
         (silos, d), float64.
     """
+    if isinstance(problem, NeuralNetwork):
+        return network_sum(problem, block, points, clip)
     coefficient = _coefficient(problem, block, points[0])
     for other in points[1:]:
         coefficient = coefficient - _coefficient(problem, block, other)

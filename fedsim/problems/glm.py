@@ -36,6 +36,10 @@ class GeneralisedLinear(ABC):
         """d = features x outputs; the vector is W in row-major order."""
         return self.num_features * self.num_outputs
 
+    def start(self, seed: int) -> Tensor:
+        """Where a run begins before projection: zero, whatever the seed; (d,)."""
+        return torch.zeros(self.dimension)
+
     def project(self, w: Tensor) -> Tensor:
         """Projection on the constraint set."""
         return self.composite.project(w)

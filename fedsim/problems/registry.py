@@ -10,10 +10,12 @@ from fedsim.problems.glm import (
     LogisticRegression,
     SoftmaxRegression,
 )
+from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 from fedsim.protocol.plugins import extended
 
-PROBLEMS: dict[str, type[GeneralisedLinear]] = {
+LINEAR: dict[str, type[GeneralisedLinear]] = {
     "logistic_regression": LogisticRegression,
     "softmax_regression": SoftmaxRegression,
     "linear_regression": LinearRegression,
@@ -23,10 +25,11 @@ PROBLEMS: dict[str, type[GeneralisedLinear]] = {
 
 
 @cache
-def problems() -> dict[str, type[GeneralisedLinear]]:
+def problems() -> dict[str, type[Problem]]:
     """{scenario name: dataclass}; another distribution's class derives from `GeneralisedLinear`.
 
     Raises:
         InputError: names the distribution whose entry point does not load, or takes a name twice.
     """
-    return extended("fedsim.problems", PROBLEMS, GeneralisedLinear)  # type: ignore[type-abstract]
+    linear = extended("fedsim.problems", LINEAR, GeneralisedLinear)  # type: ignore[type-abstract]
+    return {**linear, "neural_network": NeuralNetwork}

@@ -85,6 +85,10 @@ class PublicProblem(Protocol):
         """d, the length of the parameter vector."""
         ...
 
+    def start(self, seed: int) -> Tensor:
+        """Where a run begins before projection, (d,): public, and the same for the same seed."""
+        ...
+
     def project(self, w: Tensor) -> Tensor:
         """Euclidean projection on the constraint set; (..., d) to (..., d)."""
         ...

@@ -77,7 +77,7 @@ def _trace(
     limits: Limits,
     answer: Answerer,
 ) -> Trace:
-    start = problem.project(torch.zeros(problem.dimension, dtype=public.weights.dtype))
+    start = problem.project(problem.start(seed).to(public.weights.dtype))
     coroutine = algorithm.server(start, problem, public, server_rng(seed))
     memory = CohortMemory(1, problem.dimension, start.dtype)
     rounds: list[tuple[Ask, ...]] = []

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from fedsim.data.federation import SiloSplit
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.kinds import Problem
 from fedsim.runtime.trial import read
 from fedsim.scenario.resolve import Resolved
 
@@ -45,10 +46,10 @@ def measure(resolved: Resolved, trial: int = 0) -> dict[str, Any]:
         "phi_sq_mean_at_optimum": None,
     }
     try:
-        _check_smooth(problem)
+        smooth = _smooth(problem)
         pairs = [_pair(silo) for silo in read(resolved, trial).silos]
-        optimum = minimiser(problem, pairs, resolved.weights)
-        gradients, variances = _moments(problem, pairs, optimum)
+        optimum = minimiser(smooth, pairs, resolved.weights)
+        gradients, variances = _moments(smooth, pairs, optimum)
         found["upsilon_star_sq"] = float(gradients.square().sum(-1).mean())
         found["phi_sq_at_optimum"] = float(variances.max())
         found["phi_sq_mean_at_optimum"] = float(variances.mean())
@@ -58,13 +59,14 @@ def measure(resolved: Resolved, trial: int = 0) -> dict[str, Any]:
     return found | {"note": "simulation only, not private"}
 
 
-def _check_smooth(problem: GeneralisedLinear) -> None:
+def _smooth(problem: Problem) -> GeneralisedLinear:
     if not isinstance(problem, _SMOOTH):
         raise _NoOptimumError(
             f"{type(problem).__name__} is not one of the smooth generalised linear problems"
         )
     if problem.composite.l1 > 0 or problem.composite.group_lasso.weight > 0:
         raise _NoOptimumError("a norm as regulariser has no gradient at the optimum")
+    return problem
 
 
 def _pair(silo: SiloSplit) -> tuple[Tensor, Tensor]:

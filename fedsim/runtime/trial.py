@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsim.data.federation import Federation, SiloSplit, load
-from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem
 from fedsim.protocol.errors import InputError, Refused
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.runtime.host import SiloHost
@@ -53,7 +53,7 @@ class _Link:
 class Evaluator:
     """Error and loss on the pooled test records; simulation only, since no silo releases them."""
 
-    def __init__(self, problem: GeneralisedLinear, silos: Sequence[SiloSplit], dtype: torch.dtype) -> None:
+    def __init__(self, problem: Problem, silos: Sequence[SiloSplit], dtype: torch.dtype) -> None:
         self._problem = problem
         self._features = torch.cat([torch.as_tensor(silo.test_features) for silo in silos]).to(dtype)
         self._target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)

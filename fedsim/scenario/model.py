@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.problems.registry import problems
 from fedsim.scenario.algorithm import AlgorithmConfig
+from fedsim.scenario.network import ModelSection
 from fedsim.scenario.participation import AllSilos, ParticipationConfig
 from fedsim.scenario.section import Section
 
@@ -94,7 +95,13 @@ class SmoothingSection(Section):
 class ProblemSection(Section):
     """What is minimised: the silos' weighted mean loss, plus a public part."""
 
-    name: ProblemName = Field(description="the loss of one record")
+    name: ProblemName = Field(
+        description="the loss of one record; neural_network takes its classes' cross entropy, or half the "
+        "squared error of a number"
+    )
+    model: Annotated[ModelSection | None, BeforeValidator(_named)] = Field(
+        None, description="neural_network: which network"
+    )
     regulariser: RegulariserSection = Field(RegulariserSection(), description="f1, without the constraint")
     ridge: RidgeSection | None = Field(None, description="pulls the parameters towards w0")
     smoothing: SmoothingSection | None = Field(None, description="smooths a loss with a kink")

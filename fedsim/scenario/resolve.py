@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from fedsim.data.outline import Outline, outline
-from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.nonsmooth import KinkedLoss
 from fedsim.problems.registry import problems
 from fedsim.protocol.contract import Algorithm, Public
@@ -23,6 +24,7 @@ from fedsim.scenario.attendance import read_attendance
 from fedsim.scenario.composite import composite
 from fedsim.scenario.mechanism import check_mechanism
 from fedsim.scenario.model import ProblemSection, Scenario
+from fedsim.scenario.network import network
 from fedsim.scenario.participation import AvailableSilos, RandomSizeSilos, TracedSilos, UniformSilos
 
 LIMITS = Limits()
@@ -42,7 +44,7 @@ class Resolved:
 
     scenario: Scenario
     outline: Outline
-    problem: GeneralisedLinear
+    problem: Problem
     algorithm: Algorithm
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -137,7 +139,7 @@ def _check_runtime(scenario: Scenario) -> None:
             raise InputError(f"scenario.runtime.{field}", value, "needs runtime ray, not inprocess")
 
 
-def _problem(section: ProblemSection, shape: Outline) -> GeneralisedLinear:
+def _problem(section: ProblemSection, shape: Outline) -> Problem:
     classes, kind = shape.num_classes, problems()[section.name]
     if not kind.suits(classes):
         target = f"{classes} classes" if classes else "a number"
@@ -145,11 +147,17 @@ def _problem(section: ProblemSection, shape: Outline) -> GeneralisedLinear:
         expected = f"the target is {target}; use {' or '.join(right) or 'data with at least two classes'}"
         raise InputError("scenario.problem.name", section.name, expected)
     features, outputs = shape.num_features, kind.outputs(classes)
-    problem = kind(features, outputs, composite(section, features, outputs))
+    public = composite(section, features, outputs)
+    if kind is NeuralNetwork:
+        problem: Problem = network(section.model, features, outputs, public)
+    elif section.model is not None:
+        raise InputError("scenario.problem.model", section.model.name, "needs problem.name neural_network")
+    else:
+        problem = kind(features, outputs, public)
     return problem if section.smoothing is None else _smoothed(problem, section.name, section.smoothing.beta)
 
 
-def _smoothed(problem: GeneralisedLinear, name: str, beta: float) -> GeneralisedLinear:
+def _smoothed(problem: Problem, name: str, beta: float) -> Problem:
     if isinstance(problem, KinkedLoss):
         return replace(problem, smoothing=beta)
     kinked = [name for name, kind in problems().items() if issubclass(kind, KinkedLoss)]

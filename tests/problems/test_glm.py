@@ -20,8 +20,9 @@ def _records(problem: GeneralisedLinear, n: int = 7) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x), torch.from_numpy(y)
 
 
-def test_every_registered_problem_is_tested() -> None:
-    assert set(PROBLEMS.values()) == {type(problem) for problem in problems(2).values()}
+def test_every_registered_linear_model_is_tested() -> None:
+    linear = {kind for kind in PROBLEMS.values() if issubclass(kind, GeneralisedLinear)}
+    assert linear == {type(problem) for problem in problems(2).values()}
 
 
 @every_problem

@@ -1,0 +1,147 @@
+"""Neural networks: any torch module that treats every record on its own, as one flat parameter vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedsim.problems.composite import Composite
+from fedsim.problems.glm import GeneralisedLinear, LinearRegression, SoftmaxRegression
+from fedsim.problems.network_checks import check
+from fedsim.problems.network_models import Mlp, Model
+from fedsim.protocol.seeds import digest128
+
+_ROWS = 4096  # records that are scored at once
+
+
+@dataclass(frozen=True)
+class NeuralNetwork:
+    """A torch module: cross entropy over the classes, or squared error for a numeric target.
+
+    The module is built once and used as a pure function: it is in evaluation mode (dropout is off), its
+    buffers keep the values they are built with, and parameters come from the flat vector, in the order of
+    `named_parameters()`.
+
+    Args:
+        num_features: features of a record, the constant one included.
+        num_outputs: one score a class; 1 is regression.
+        composite: regulariser and constraint set, over all parameters.
+        model: which network.
+    """
+
+    num_features: int
+    num_outputs: int
+    composite: Composite = field(default_factory=Composite)
+    model: Model = field(default_factory=Mlp)
+
+    @classmethod
+    def suits(cls, classes: int) -> bool:
+        """Two classes or more, or a number."""
+        return classes != 1
+
+    @classmethod
+    def outputs(cls, classes: int) -> int:
+        """One score a class; 1 for a number."""
+        return classes or 1
+
+    @cached_property
+    def module(self) -> nn.Module:
+        """The module, checked; its own parameter values are not used.
+
+        Raises:
+            InputError: it cannot be built, or it does not treat every record on its own.
+        """
+        return check(self._built(0), self.num_features, self.num_outputs)
+
+    @cached_property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Name and shape of every parameter, in the order of the flat vector."""
+        return {name: value.shape for name, value in self.module.named_parameters()}
+
+    @cached_property
+    def dimension(self) -> int:
+        """d, the number of parameters."""
+        return sum(shape.numel() for shape in self.shapes.values())
+
+    @cached_property
+    def head(self) -> GeneralisedLinear:
+        """The loss as a function of the scores; its coefficient is the gradient in the scores."""
+        return SoftmaxRegression(1, self.num_outputs) if self.num_outputs > 1 else LinearRegression(1)
+
+    def start(self, seed: int) -> Tensor:
+        """The module's own random initialisation as (d,) float32; public, and the same for the same seed."""
+        values = [value.detach().reshape(-1) for value in self._built(seed).parameters()]
+        return torch.cat(values)
+
+    def _built(self, seed: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(digest128("network start", seed) % 2**63)
+            return self.model.build(self.num_features, self.num_outputs)
+
+    def parameters(self, w: Tensor) -> dict[str, Tensor]:
+        """The flat vector (d,) as named parameters, views of it."""
+        parts = torch.split(w, [shape.numel() for shape in self.shapes.values()])
+        return {
+            name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+
+    def call(self, parameters: Mapping[str, Tensor], features: Tensor) -> Tensor:
+        """Scores (records, outputs), or (records,) for one output, at named parameters."""
+        dtype = next(iter(parameters.values())).dtype
+        buffers = {
+            name: value.to(dtype) if value.is_floating_point() else value
+            for name, value in self.module.named_buffers()
+        }
+        scores: Tensor = functional_call(self.module, {**parameters, **buffers}, (features,))
+        return scores.reshape(len(features)) if self.num_outputs == 1 else scores
+
+    def scores(self, features: Tensor, w: Tensor) -> Tensor:
+        """Scores of every record, without a gradient.
+
+        Args:
+            features: (silos, records, features), or (records, features) with w (d,).
+            w: one point for all silos (d,), or one each (silos, d).
+
+        Returns:
+            (..., records) for one output, (..., records, outputs) else.
+        """
+        if features.dim() == 3:
+            points = w if w.dim() == 2 else w.expand(len(features), -1)
+            return torch.stack([self.scores(x, point) for x, point in zip(features, points, strict=True)])
+        parameters = self.parameters(w)
+        with torch.no_grad():
+            return torch.cat([self.call(parameters, x) for x in torch.split(features, _ROWS)])
+
+    def project(self, w: Tensor) -> Tensor:
+        """Projection on the constraint set."""
+        return self.composite.project(w)
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        """Proximal map of step times f1, the indicator included."""
+        return self.composite.prox(v, step)
+
+    def public_gradient(self, w: Tensor) -> Tensor:
+        """Subgradient of f1 without the indicator."""
+        return self.composite.public_gradient(w)
+
+    def accepts(self, target: Tensor) -> Tensor:
+        """Which targets the loss is defined for, a mask in the shape of `target`."""
+        return self.head.accepts(target)
+
+    def losses(self, scores: Tensor, target: Tensor) -> Tensor:
+        """Cross entropy, or (s - y)^2 / 2, for every record, (..., records)."""
+        return self.head.losses(scores, target)
+
+    def error(self, scores: Tensor, target: Tensor) -> Tensor:
+        """The test error of predictions made from the scores, a scalar."""
+        return self.head.error(scores, target)
+
+    @property
+    def error_name(self) -> str:
+        """What `error` measures, in words."""
+        return self.head.error_name

@@ -1,0 +1,127 @@
+"""Which network: the builders that a scenario can name. A builder is public numbers, never weights."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from torch import nn
+
+from fedsim.protocol.errors import InputError
+
+FIELD = "scenario.problem.model"
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Fully connected layers of the `hidden` widths with ReLU between them."""
+
+    hidden: tuple[int, ...] = (64,)
+
+    def build(self, num_features: int, num_outputs: int) -> nn.Module:
+        """Features to scores."""
+        widths = (num_features, *self.hidden, num_outputs)
+        layers: list[nn.Module] = []
+        for inputs, outputs in pairwise(widths):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+
+@dataclass(frozen=True)
+class Lenet:
+    """The convolutional network of the thesis's experiments, for C x H x W images stored row by row.
+
+    Convolution 5x5 to 6 channels, max pooling 2, convolution 5x5 to 16, max pooling 2, then fully
+    connected 120, 84 and one score a class, ReLU in between (LeCun et al., Proc. IEEE 1998, table 1's
+    successor in wide use).
+    """
+
+    image: tuple[int, int, int] = (1, 28, 28)
+
+    def build(self, num_features: int, num_outputs: int) -> nn.Module:
+        """Flat pixels to scores.
+
+        Raises:
+            InputError: the pixels are not as many as the features, or too few for two convolutions.
+        """
+        channels, *sides = self.image
+        if prod(self.image) != num_features:
+            expected = f"must hold as many pixels as a record has features, {num_features}"
+            raise InputError(
+                f"{FIELD}.image", list(self.image), f"{expected} (data.intercept=false adds none)"
+            )
+        if min(sides) < 16:
+            raise InputError(f"{FIELD}.image", list(self.image), "must be at least 16 x 16")
+        height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
+        return nn.Sequential(
+            nn.Unflatten(1, self.image),
+            *(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            nn.Flatten(),
+            *(nn.Linear(16 * height * width, 120), nn.ReLU()),
+            *(nn.Linear(120, 84), nn.ReLU()),
+            nn.Linear(84, num_outputs),
+        )
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A module of an installed package: `path` is `package.module:attribute`.
+
+    The attribute is called with (num_features, num_outputs) if it takes two positional arguments, else
+    without any, and returns an `nn.Module` that maps (records, num_features) to (records, num_outputs).
+    """
+
+    path: str
+
+    def build(self, num_features: int, num_outputs: int) -> nn.Module:
+        """What the attribute returns.
+
+        Raises:
+            InputError: there is no such attribute, it cannot be called so, or it returns something else.
+        """
+        factory = self._factory()
+        arguments = (num_features, num_outputs) if _takes_two(factory) else ()
+        try:
+            made = factory(*arguments)
+        except Exception as error:
+            raise self._wrong(f"cannot be called with {arguments or 'no arguments'}: {error}") from None
+        if not isinstance(made, nn.Module):
+            raise self._wrong(f"must return a torch.nn.Module, not {type(made).__name__}")
+        return made
+
+    def _factory(self) -> Callable[..., object]:
+        name, colon, attribute = self.path.partition(":")
+        if not (name and colon and attribute):
+            raise self._wrong("must look like package.module:attribute")
+        try:
+            found: Any = importlib.import_module(name)
+        except Exception as error:
+            raise self._wrong(f"module {name!r} cannot be imported ({error})") from None
+        for part in attribute.split("."):
+            if not hasattr(found, part):
+                raise self._wrong(f"{name!r} has no attribute {attribute!r}")
+            found = getattr(found, part)
+        if not callable(found) or isinstance(found, nn.Module):
+            raise self._wrong("must be a class or function that makes a new module")
+        factory: Callable[..., object] = found
+        return factory
+
+    def _wrong(self, expected: str) -> InputError:
+        return InputError(f"{FIELD}.path", self.path, expected)
+
+
+def _takes_two(factory: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(factory).bind(1, 1)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+Model = Mlp | Lenet | Imported

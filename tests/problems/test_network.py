@@ -1,0 +1,141 @@
+"""Networks as problems: the flat vector, the start, what is refused."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fedsim.problems.composite import Composite, L2Ball
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_models import Imported, Lenet, Mlp
+from fedsim.protocol.errors import InputError
+
+
+def imported(attribute: str, num_features: int = 6, num_outputs: int = 3) -> NeuralNetwork:
+    return NeuralNetwork(num_features, num_outputs, model=Imported(f"network_modules:{attribute}"))
+
+
+def test_the_flat_vector_is_the_modules_parameters() -> None:
+    """At its start the problem scores and loses as the module itself does."""
+    problem = NeuralNetwork(5, 3, model=Mlp((7, 4)))
+    assert problem.dimension == 5 * 7 + 7 + 7 * 4 + 4 + 4 * 3 + 3
+    module = problem.model.build(5, 3).double()
+    w = torch.randn(problem.dimension, dtype=torch.float64)
+    nn.utils.vector_to_parameters(w, module.parameters())
+    x, y = torch.randn(9, 5, dtype=torch.float64), torch.arange(9) % 3
+    scores = problem.scores(x, w)
+    torch.testing.assert_close(scores, module(x).detach())
+    expected = cross_entropy(module(x), y, reduction="none").detach()
+    torch.testing.assert_close(problem.losses(scores, y.double()), expected)
+    per_silo = problem.scores(x.view(3, 3, 5), torch.stack([w, 2 * w, w]))
+    torch.testing.assert_close(per_silo[2], scores[6:])
+    torch.testing.assert_close(per_silo[1], problem.scores(x[3:6], 2 * w))
+
+
+def test_one_output_is_regression_and_scores_have_no_last_axis() -> None:
+    problem = NeuralNetwork(4, 1, model=Mlp((3,)))
+    w = problem.start(0).double()
+    scores = problem.scores(torch.randn(6, 4, dtype=torch.float64), w)
+    assert scores.shape == (6,)
+    torch.testing.assert_close(problem.losses(scores, torch.zeros(6)), scores.square() / 2)
+    assert problem.error_name.startswith("root mean squared error")
+
+
+def test_the_cnn_of_the_thesis_has_its_published_size() -> None:
+    """6 (25 + 1) + 16 (150 + 1) + 120 (256 + 1) + 84 (120 + 1) + 10 (84 + 1), for 28 x 28 pixels."""
+    assert NeuralNetwork(784, 10, model=Lenet((1, 28, 28))).dimension == 44_426
+
+
+def test_the_start_is_public_random_and_leaves_the_global_generator_alone() -> None:
+    problem = NeuralNetwork(5, 3)
+    torch.manual_seed(3)
+    before = torch.random.get_rng_state()
+    start = problem.start(1)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert torch.equal(start, NeuralNetwork(5, 3).start(1))
+    assert not torch.equal(start, problem.start(2))
+    first = start[: 5 * 64]
+    assert (
+        float(first.abs().max()) <= 5**-0.5
+    )  # torch's own rule for nn.Linear: uniform within 1 / sqrt(inputs)
+    assert float(first.std()) == pytest.approx((5 * 3) ** -0.5, rel=0.1)
+
+
+def test_the_public_part_is_the_composites() -> None:
+    problem = NeuralNetwork(5, 3, Composite(0.1, 0.2, L2Ball(1.0)))
+    w = torch.randn(2, problem.dimension)
+    assert torch.equal(problem.prox(w, 0.5), problem.composite.prox(w, 0.5))
+    assert torch.equal(problem.project(w), problem.composite.project(w))
+    assert torch.equal(problem.public_gradient(w), problem.composite.public_gradient(w))
+
+
+def test_a_problem_travels_to_another_process() -> None:
+    problem = imported("Tokens")
+    assert problem.dimension > 0
+    copy = pickle.loads(pickle.dumps(problem))
+    assert copy == problem
+    x = torch.ones(2, 6, dtype=torch.float64)
+    w = problem.start(0).double()
+    assert torch.equal(copy.scores(x, w), problem.scores(x, w))
+
+
+@pytest.mark.parametrize("name", ["without_arguments", "dropout_and_groups"])
+def test_dropout_is_off(name: str) -> None:
+    problem = imported(name)
+    x, w = torch.rand(4, 6, dtype=torch.float64), problem.start(0).double()
+    assert torch.equal(problem.scores(x, w), problem.scores(x, w))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "reason"),
+    [
+        ("batch_norm", r"layer '0' \(BatchNorm1d\) normalises over the records"),
+        ("Centred", "mixes the records"),
+        ("Rounded", "mixes the records"),
+        ("Random", "must not be random"),
+        ("Counting", "changes its buffers"),
+        ("frozen", "frozen parameters"),
+        ("lazy", "lazy parameters"),
+        ("no_parameters", "no parameters"),
+    ],
+)
+def test_a_module_that_is_no_function_of_each_record_is_refused(attribute: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as caught:
+        assert imported(attribute).module
+    assert caught.value.field == "scenario.problem.model"
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("network_modules", "package.module:attribute"),
+        ("no_such_package:thing", "cannot be imported"),
+        ("network_modules:nothing", "has no attribute 'nothing'"),
+        ("network_modules:not_a_module", "class or function"),
+        ("network_modules:a_number", "must return a torch.nn.Module, not float"),
+        ("network_modules:failing", "no disk"),
+    ],
+)
+def test_a_wrong_path_is_named(path: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as caught:
+        assert NeuralNetwork(6, 3, model=Imported(path)).module
+    assert caught.value.field == "scenario.problem.model.path"
+
+
+def test_a_module_of_another_size_is_refused() -> None:
+    with pytest.raises(InputError, match="cannot be applied to records of 5 features"):
+        assert imported("without_arguments", 5).module
+    with pytest.raises(InputError, match=r"scores of shape \(records, 2\), gives \(3, 3\)"):
+        assert imported("without_arguments", 6, 2).module
+
+
+@pytest.mark.parametrize("image", [(1, 28, 27), (1, 8, 8)])
+def test_an_image_that_does_not_fit_is_refused(image: tuple[int, int, int]) -> None:
+    features = 784 if image[2] == 27 else 64
+    with pytest.raises(InputError, match=r"image.*must") as caught:
+        assert NeuralNetwork(features, 10, model=Lenet(image)).module
+    assert caught.value.field == "scenario.problem.model.image"
