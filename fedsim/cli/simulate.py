@@ -14,6 +14,7 @@ from rich.console import Console
 from fedsim.cli.progress import progress
 from fedsim.cli.tables import metrics_line, silo_table
 from fedsim.report.directory import check_free, write
+from fedsim.report.page import write_page
 from fedsim.report.summary import summarise
 from fedsim.runtime.preview import preview
 from fedsim.scenario.load import load
@@ -47,7 +48,8 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # saving takes a moment; a second Ctrl-C must not undo it
     outcome = Outcome(resolved, results, time.perf_counter() - start, interrupted)
     files = write(outcome, directory)
-    _print(console, outcome, directory, files)
+    page = write_page(directory)
+    _print(console, outcome, directory, [*files, page.name])
     return INTERRUPTED if interrupted else 0
 
 
