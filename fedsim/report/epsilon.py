@@ -69,7 +69,7 @@ def error_against_epsilon(
     levels = sorted({e for s in series for e in s.epsilons} | {e for p in published for e in p.epsilons})
     if not levels or not all(0 < level < math.inf for level in levels):
         raise ValueError(f"epsilons: {levels} are not one or more positive numbers")
-    with styled(3.9 + 0.1 * (len(series) + len(published))) as (figure, axes):
+    with styled(3.3) as (figure, axes):
         for index, each in enumerate(series):
             _draw(axes, each, look(index), _shift(index, len(series)))
         for index, points in enumerate(published):

@@ -76,7 +76,7 @@ def silo_errors(run: Run, folder: Path) -> str | None:
     if not names:
         return None
     few = len(names) <= _MOST_NAMED
-    with styled(1.4 + 0.28 * len(names) if few else 3.3) as (figure, axes):
+    with styled(1.0 + 0.28 * len(names) if few else 3.0) as (figure, axes):
         for variant, look_, name in _variants(run):
             spread = spreads[variant]
             if spread and few:
@@ -84,6 +84,7 @@ def silo_errors(run: Run, folder: Path) -> str | None:
             elif spread:
                 _sorted(axes, spread, look_, name)
         if few:
+            axes.locator_params("x", nbins=6)
             axes.set_yticks(range(len(names)), [label(name) for name in names])
             axes.set(
                 xlabel="test error on the silo's own records", ylim=(len(names) - 0.4, -0.6), xlim=(0, None)
@@ -143,12 +144,12 @@ def spend(run: Run, folder: Path) -> str | None:
         lines.setdefault(silo, []).append(tuple(point))
     if not lines:
         return None
-    with styled(3.5 + 0.1 * len(lines)) as (figure, axes):
+    with styled(3.2) as (figure, axes):
         for index, (silo, points) in enumerate(lines.items()):
             _spend_line(axes, points, look(index), index, label(silo, 16))
         axes.plot([], [], color=GREY, linewidth=0.9, linestyle=":", label="budget")
         axes.set(xlabel="rounds", ylabel="epsilon spent", xlim=(0, None), ylim=(0, None))
-        legend_below(figure, axes, 3)
+        legend_below(figure, axes)
         return save(figure, folder, "spend-over-rounds")
 
 

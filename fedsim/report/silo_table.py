@@ -10,12 +10,12 @@ from fedsim.report.rundir import SiloRow
 
 _ALL, _TIGHTEST = 60, 20
 _TITLES = {
-    "n": "records n",
     "epsilon_budget": "budget epsilon",
-    "delta": "delta",
     "epsilon_claimed": "claimed epsilon",
     "epsilon_guaranteed": "guaranteed epsilon (true)",
     "epsilon_spent": "spent epsilon",
+    "delta": "delta",
+    "n": "records n",
     "noise_multiplier": "noise multiplier",
     "releases": "releases",
 }

@@ -5,6 +5,7 @@ and a marker of its own, so that a figure reads in black and white. Sized for a 
 from __future__ import annotations
 
 import io
+import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -27,12 +28,11 @@ _SETTINGS: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 10,
     "axes.labelsize": 10,
-    "xtick.labelsize": 9,
-    "ytick.labelsize": 9,
-    "legend.fontsize": 9,
+    "xtick.labelsize": 9.5,
+    "ytick.labelsize": 9.5,
+    "legend.fontsize": 9.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "text.parse_math": False,  # a name may hold dollars
     "svg.fonttype": "none",  # letters stay letters: small, and they can be searched and copied
     "svg.hashsalt": "fedsim",
 }
@@ -53,10 +53,18 @@ def look(index: int) -> Look:
 
 
 @contextmanager
-def styled(height: float = 3.3) -> Iterator[tuple[Figure, Axes]]:
+def any_text() -> Iterator[None]:
+    """Names are text whatever they hold: dollars are no mathematics, a missing letter no error."""
+    with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+@contextmanager
+def styled(height: float = 3.0) -> Iterator[tuple[Figure, Axes]]:
     """A figure with one set of axes, drawn and to be saved within."""
-    with matplotlib.rc_context(_SETTINGS):
-        figure = Figure(figsize=(4.6, height), layout="constrained")
+    with matplotlib.rc_context(_SETTINGS), any_text():
+        figure = Figure(figsize=(4.4, height), layout="constrained")
         axes = figure.subplots()
         axes.grid(alpha=0.3, linewidth=0.6)
         yield figure, axes
@@ -68,22 +76,28 @@ def label(text: str, most: int = 22) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def legend_below(figure: Figure, axes: Axes, columns: int = 2, first: Sequence[str] = ()) -> None:
-    """A legend under the axes, where it hides nothing; the labels in `first` lead."""
+def legend_below(figure: Figure, axes: Axes, first: Sequence[str] = ()) -> None:
+    """A legend under the axes, where it hides nothing, with room of its own; the labels in `first` lead."""
     order = {name: place for place, name in enumerate(first)}
-    handles, labels = axes.get_legend_handles_labels()
-    pairs = sorted(zip(handles, labels, strict=True), key=lambda pair: order.get(pair[1], len(order)))
-    if pairs:
-        figure.legend(*zip(*pairs, strict=True), loc="outside lower center", ncols=columns, frameon=False)
+    pairs = zip(*axes.get_legend_handles_labels(), strict=True)
+    ordered = sorted(pairs, key=lambda pair: order.get(pair[1], len(order)))
+    if not ordered:
+        return
+    handles, labels = zip(*ordered, strict=True)
+    columns = max(1, min(3, _LETTERS // (max(map(len, labels)) + _HANDLE)))
+    figure.set_figheight(figure.get_figheight() + _LINE * math.ceil(len(labels) / columns))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+
+
+_LETTERS, _HANDLE, _LINE = 54, 8, 0.19
+"""Letters that fit beside each other in a legend, those that a handle takes, and a line's height in inches."""
 
 
 def save(figure: Figure, folder: Path, stem: str) -> str:
-    """Write STEM.png and STEM.svg; returns the SVG for a page that holds several, its ids its own."""
+    """Within `styled`, write STEM.png and STEM.svg; returns the SVG for a page, with ids of its own."""
     svg = io.StringIO()
-    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a browser has more letters
-        figure.savefig(folder / f"{stem}.png", dpi=200)
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    figure.savefig(folder / f"{stem}.png", dpi=200)
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     text = svg.getvalue()
     (folder / f"{stem}.svg").write_text(text, encoding="utf-8")
     inline = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
