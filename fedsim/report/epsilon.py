@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from fedsim.protocol.errors import InputError
-from fedsim.report.style import GREY, Look, label, legend_below, look, save, styled
+from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, save, styled
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def error_against_epsilon(
             _overlay(axes, points, index)
         _scale(axes, levels)
         _twins(axes, series)
-        axes.set(xlabel=f"epsilon (bars: {interval})", ylabel=error, ylim=(0, None))
+        axes.set(xlabel=f"epsilon (bars: {interval})", ylabel=error)
+        from_zero(axes, "y")
         legend_below(figure, axes, first=[label(each.name, 26) for each in series])
         return save(figure, folder, stem)
 

@@ -155,7 +155,7 @@ def _environment(summary: Summary) -> list[tuple[str, str]]:
     where = [(name.capitalize(), str(value)) for name, value in summary.environment.items()]
     versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     return [
-        ("Wall time", f"{summary.wall_seconds:,.1f} s, runtime {summary.runtime}"),
+        ("Wall time", f"{summary.wall_seconds:,.2f} s, runtime {summary.runtime}"),
         ("Seed", str(summary.seed)),
         ("Versions", versions),
         *where,

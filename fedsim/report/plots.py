@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from fedsim.report.rundir import Run
-from fedsim.report.style import GREY, Look, label, legend_below, look, save, styled
+from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, save, styled, thinned
 
 _VARIANTS = {"private": (0, "private"), "nonprivate": (1, "non-private twin")}
 _MOST_NAMED = 30
@@ -27,6 +27,8 @@ def error_against_rounds(run: Run, folder: Path) -> str:
             rounds, errors = curves(run.metrics, variant)
             if not len(rounds):
                 continue
+            kept = thinned(len(rounds))
+            rounds, errors = rounds[kept], errors[:, kept]
             every = max(1, len(rounds) // 8)
             axes.plot(
                 rounds,
@@ -44,7 +46,8 @@ def error_against_rounds(run: Run, folder: Path) -> str:
                 axes.fill_between(rounds, low, high, color=look_.colour, alpha=0.15, linewidth=0)
                 for edge in (low, high):
                     axes.plot(rounds, edge, color=look_.colour, linestyle=look_.dash, linewidth=0.6)
-        axes.set(xlabel="rounds", ylabel="test error", ylim=(0, None))
+        axes.set(xlabel="rounds", ylabel="test error")
+        from_zero(axes, "y")
         legend_below(figure, axes)
         return save(figure, folder, "error-against-rounds")
 
@@ -86,11 +89,11 @@ def silo_errors(run: Run, folder: Path) -> str | None:
         if few:
             axes.locator_params("x", nbins=6)
             axes.set_yticks(range(len(names)), [label(name) for name in names])
-            axes.set(
-                xlabel="test error on the silo's own records", ylim=(len(names) - 0.4, -0.6), xlim=(0, None)
-            )
+            axes.set(xlabel="test error on the silo's own records", ylim=(len(names) - 0.4, -0.6))
+            from_zero(axes, "x")
         else:
-            axes.set(xlabel="silos, sorted by error", ylabel="test error on its own records", ylim=(0, None))
+            axes.set(xlabel="silos, in order of error", ylabel="test error on its own records")
+            from_zero(axes, "y")
         legend_below(figure, axes)
         return save(figure, folder, "error-by-silo")
 
@@ -130,11 +133,11 @@ def _rows(axes: Axes, names: list[str], spread: dict[str, Spread], look_: Look, 
 
 
 def _sorted(axes: Axes, spread: dict[str, Spread], look_: Look, name: str) -> None:
-    mean, low, high = np.array(sorted(spread.values())).T
-    places = np.arange(1, len(mean) + 1)
-    axes.plot(places, mean, color=look_.colour, linestyle=look_.dash, label=name)
-    if (high > low).any():
-        axes.fill_between(places, low, high, color=look_.colour, alpha=0.15, linewidth=0)
+    """How the silos' means are distributed, and the band's edges likewise, each in its own order."""
+    kept = thinned(len(spread))
+    mean, low, high = np.sort(np.array(list(spread.values())), axis=0)[kept].T
+    axes.plot(kept + 1, mean, color=look_.colour, linestyle=look_.dash, label=name)
+    axes.fill_between(kept + 1, low, high, color=look_.colour, alpha=0.15, linewidth=0)
 
 
 def spend(run: Run, folder: Path) -> str | None:
@@ -148,7 +151,8 @@ def spend(run: Run, folder: Path) -> str | None:
         for index, (silo, points) in enumerate(lines.items()):
             _spend_line(axes, points, look(index), index, label(silo, 16))
         axes.plot([], [], color=GREY, linewidth=0.9, linestyle=":", label="budget")
-        axes.set(xlabel="rounds", ylabel="epsilon spent", xlim=(0, None), ylim=(0, None))
+        axes.set(xlabel="rounds", ylabel="epsilon spent")
+        from_zero(axes, "x", "y")
         legend_below(figure, axes)
         return save(figure, folder, "spend-over-rounds")
 

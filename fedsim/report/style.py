@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib.axes import Axes
@@ -76,6 +77,18 @@ def label(text: str, most: int = 22) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
 
 
+def from_zero(axes: Axes, *directions: str) -> None:
+    """Let an axis ("x" or "y") begin at zero and end a little above the data."""
+    for direction in directions:
+        top = getattr(axes.dataLim, f"{direction}1")
+        getattr(axes, f"set_{direction}lim")(0, 1.06 * top if top > 0 else 1)
+
+
+def thinned(count: int, most: int = 300) -> np.ndarray:
+    """Positions of at most `most` of `count` points, evenly, both ends among them: files stay small."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
 def legend_below(figure: Figure, axes: Axes, first: Sequence[str] = ()) -> None:
     """A legend under the axes, where it hides nothing, with room of its own; the labels in `first` lead."""
     order = {name: place for place, name in enumerate(first)}
@@ -90,7 +103,7 @@ def legend_below(figure: Figure, axes: Axes, first: Sequence[str] = ()) -> None:
 
 
 _LETTERS, _HANDLE, _LINE = 54, 8, 0.19
-"""Letters that fit beside each other in a legend, those that a handle takes, and a line's height in inches."""
+"""Letters that fit beside each other in a legend, what a handle takes of them, and a line in inches."""
 
 
 def save(figure: Figure, folder: Path, stem: str) -> str:
