@@ -109,6 +109,9 @@ class ReportSection(Section):
 
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations on the test records")
     nonprivate_twin: bool = Field(True, description="also run with neither clipping nor noise, to compare")
+    trackers: tuple[str, ...] = Field(
+        (), description="installed trackers (entry points of fedsim.trackers) that follow the run"
+    )
 
 
 class Scenario(Section):

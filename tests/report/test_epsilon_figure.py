@@ -1,4 +1,4 @@
-"""Error against epsilon shows every point, bar and twin that it is given, each line with a look of its own."""
+"""Error against epsilon shows every point, bar and twin that it is given, each line with its own look."""
 
 from __future__ import annotations
 

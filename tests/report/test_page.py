@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from report_runs import HOSTILE
 from typer.testing import CliRunner
@@ -160,3 +161,21 @@ def test_a_page_that_fails_leaves_the_old_one_and_nothing_else(
     with pytest.raises(RuntimeError):
         write_page(run_copy)
     assert {file: file.read_bytes() for file in run_copy.rglob("*") if file.is_file()} == before
+
+
+def test_an_interrupted_run_without_a_complete_trial_still_has_a_page(run_copy: Path, tmp_path: Path) -> None:
+    path = run_copy / "summary.json"
+    tree = json.loads(path.read_text())
+    tree |= {"status": "interrupted", "trials": {"asked": 2, "finished": 0}}
+    tree["privacy"]["silos"] = []
+    tree["metrics"] = dict.fromkeys(tree["metrics"]) | {"error": "share misclassified"}
+    path.write_text(json.dumps(tree))
+    for name in ("silos", "spend"):
+        table = pq.read_table(run_copy / f"{name}.parquet")
+        pq.write_table(table.slice(0, 0), run_copy / f"{name}.parquet")
+    text = render(read(run_copy), tmp_path)
+    assert "This run was interrupted" in text
+    assert "not measured, no trial is complete" in text
+    assert text.count("<svg") == 1
+    assert "<table" not in text
+    assert "None" not in text
