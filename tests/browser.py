@@ -7,15 +7,17 @@ import base64
 import fcntl
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_PATIENCE = 60.0  # seconds without a word
 BINARY = shutil.which("chromium")
 _FLAGS = (
     "--headless=new",
@@ -90,8 +92,9 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
-            part = os.read(self._read, 1 << 20)
-            assert part, "Chromium went away"
+            ready, _, _ = select.select([self._read], [], [], _PATIENCE)
+            part = os.read(self._read, 1 << 20) if ready else b""
+            assert part, "Chromium went away, or says nothing"
             self._buffer += part
         text, _, self._buffer = self._buffer.partition(b"\0")
         return dict(json.loads(text))
@@ -151,11 +154,10 @@ def chromium() -> Iterator[Browser]:
         os.close(child_in)
         os.close(child_out)
         try:
-            browser = Browser(write, read)
-            yield browser
-            browser._session = None
-            browser.call("Browser.close")
-            process.wait(10)
+            yield Browser(write, read)
+            os.write(write, b'{"id": 0, "method": "Browser.close"}\0')
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
         finally:
             process.kill()
             process.wait()

@@ -159,7 +159,7 @@ def _twins(axes: Axes, series: Sequence[Series]) -> None:
             linestyle=(0, (1, 1.5)),
             marker="o",
             markerfacecolor="white",
-            label="hollow: non-private twin",
+            label="non-private twins",
         )
     axes.set_xlim(ends)
 
