@@ -50,7 +50,7 @@ def large_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A thousand silos, the tightest of them in the table."""
     tree = SMALL | {
         "name": "a thousand silos",
-        "data": {"name": "synthetic", "rows": 20_000, "features": 3},
+        "data": {"name": "synthetic", "rows": 5_000, "features": 3},
         "partition": {"name": "iid", "num_partitions": 1000},
         "privacy": {"epsilon": [0.5 + i / 500 for i in range(1000)]},
     }
