@@ -80,6 +80,17 @@ def privacy(
         show(scenario, overrides or [], as_json, verify, conversions)
 
 
+@app.command()
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+) -> None:
+    """Write the reviewer's page of a run: report.html, which needs no network, and its figures."""
+    from fedsim.cli.report import show
+
+    with plain_errors():
+        show(directory)
+
+
 @app.command("list")
 def list_parts() -> None:
     """List algorithms, problems, data sets, partitions, samplers and mechanisms."""

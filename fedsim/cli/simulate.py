@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -14,11 +15,13 @@ from rich.console import Console
 from fedsim.cli.progress import progress
 from fedsim.cli.tables import metrics_line, silo_table
 from fedsim.report.directory import check_free, write
+from fedsim.report.page import write_page
 from fedsim.report.summary import summarise
+from fedsim.report.trackers import open_trackers
 from fedsim.runtime.heterogeneity import measure
 from fedsim.runtime.preview import preview
 from fedsim.scenario.load import load
-from fedsim.scenario.outcome import Observer, Outcome, Results
+from fedsim.scenario.outcome import Measurement, Observer, Outcome, Results
 from fedsim.scenario.resolve import Resolved, resolve
 
 INTERRUPTED = 130
@@ -36,10 +39,12 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     start, interrupted, heterogeneity = time.perf_counter(), False, None
     resolved = resolve(load(path, overrides))
     directory = check_free(out or _default_directory(resolved.scenario.name))
+    trackers = open_trackers(resolved.scenario.report.trackers, True, partial(console.print, markup=False))
     try:
         _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
-        with progress(console, resolved) as observe:
-            _execute(resolved, results, observe)
+        trackers.start(resolved)
+        with progress(console, resolved) as show:
+            _execute(resolved, results, _both(show, trackers.measured))
         heterogeneity = measure(resolved) if resolved.scenario.report.heterogeneity else None
     except KeyboardInterrupt:
         interrupted = True
@@ -49,7 +54,9 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # saving takes a moment; a second Ctrl-C must not undo it
     outcome = Outcome(resolved, results, time.perf_counter() - start, interrupted, heterogeneity)
     files = write(outcome, directory)
-    _print(console, outcome, directory, files)
+    page = write_page(directory)
+    trackers.finish(outcome)
+    _print(console, outcome, directory, [*files, page.name])
     return INTERRUPTED if interrupted else 0
 
 
@@ -65,6 +72,14 @@ def _execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     else:
         from fedsim.runtime.inprocess import execute
     execute(resolved, results, observe)
+
+
+def _both(first: Observer, second: Observer) -> Observer:
+    def observe(measurement: Measurement) -> None:
+        first(measurement)
+        second(measurement)
+
+    return observe
 
 
 def _default_directory(name: str) -> Path:

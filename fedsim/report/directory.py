@@ -15,8 +15,9 @@ from torch import Tensor
 
 from fedsim.protocol.errors import InputError
 from fedsim.report.figure import draw
+from fedsim.report.spend import spend_table
 from fedsim.report.summary import summarise
-from fedsim.scenario.outcome import Measurement, Outcome
+from fedsim.scenario.outcome import Measurement, Outcome, SiloMeasurement
 
 
 def check_free(directory: Path) -> Path:
@@ -56,7 +57,9 @@ def _fill(outcome: Outcome, folder: Path) -> None:
     summary = json.dumps(summarise(outcome), indent=2, allow_nan=False)
     (folder / "summary.json").write_text(summary + "\n", encoding="utf-8")
     pq.write_table(metrics_table(outcome), folder / "metrics.parquet")
+    pq.write_table(silos_table(outcome), folder / "silos.parquet")
     pq.write_table(ledger_table(outcome), folder / "ledger.parquet")
+    pq.write_table(spend_table(outcome), folder / "spend.parquet")
     save_file(_models(outcome), folder / "model.safetensors")
     draw(outcome, folder / "metrics.png")
 
@@ -65,6 +68,15 @@ def metrics_table(outcome: Outcome) -> pa.Table:
     """One row per evaluation: trial, variant, round, test_error, test_loss, participants, seconds."""
     columns = zip(*outcome.results.measurements, strict=True) if outcome.results.measurements else [()] * 7
     return pa.table(dict(zip(Measurement._fields, map(list, columns), strict=True)))
+
+
+def silos_table(outcome: Outcome) -> pa.Table:
+    """One row per trial, variant and silo: the final model on that silo's test records; simulation only."""
+    rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.silos]
+    types = [pa.int64(), pa.string(), pa.string(), pa.float64(), pa.float64(), pa.int64()]
+    fields = list(zip(SiloMeasurement._fields, types, strict=True))
+    marked = pa.schema(fields, metadata={"simulation_only": "made of test records, which no silo releases"})
+    return pa.Table.from_pylist([row._asdict() for row in rows], schema=marked)
 
 
 def ledger_table(outcome: Outcome) -> pa.Table:

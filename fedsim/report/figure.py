@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsim.protocol.terms import Statement
+from fedsim.report.style import any_text, label
 from fedsim.scenario.outcome import Outcome, variants
 
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#999999"
@@ -25,12 +26,19 @@ _MOST_BARS = 30
 
 def draw(outcome: Outcome, path: Path) -> None:
     """Write the picture as PNG."""
+    with any_text():
+        _draw(outcome, path)
+
+
+def _draw(outcome: Outcome, path: Path) -> None:
     figure = Figure(figsize=(10, 4), dpi=150, layout="constrained")
     errors, budgets = figure.subplots(1, 2, width_ratios=[3, 2])
     _draw_errors(errors, outcome)
     _draw_budgets(budgets, outcome)
     scenario = outcome.resolved.scenario
-    figure.suptitle(f"{scenario.name}: {scenario.algorithm.name}, {len(outcome.resolved.names)} silos")
+    figure.suptitle(
+        f"{label(scenario.name, 60)}: {scenario.algorithm.name}, {len(outcome.resolved.names)} silos"
+    )
     figure.savefig(path)
 
 
@@ -87,4 +95,4 @@ def _draw_budgets(axes: Axes, outcome: Outcome) -> None:
 
 
 def _label(statement: Statement) -> str:
-    return f"{statement.admitted.terms.name} (n={statement.admitted.terms.n})"
+    return f"{label(statement.admitted.terms.name)} (n={statement.admitted.terms.n})"

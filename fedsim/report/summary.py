@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from collections.abc import Iterable
 from importlib.metadata import version
@@ -13,11 +14,15 @@ from fedsim.report.participation import participation
 from fedsim.report.privacy import statement
 from fedsim.scenario.outcome import Outcome
 
+FORMAT = 1
+"""Of the run directory; a reader refuses any other."""
+
 
 def summarise(outcome: Outcome) -> dict[str, Any]:
     """`summary.json` as plain values; numbers that do not exist (or are infinite) are None."""
     scenario = outcome.resolved.scenario
     return {
+        "format": FORMAT,
         "scenario": scenario.name,
         "status": "interrupted" if outcome.interrupted else "finished",
         "algorithm": scenario.algorithm.name,
@@ -33,6 +38,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         **({} if outcome.heterogeneity is None else {"heterogeneity": outcome.heterogeneity}),
         "privacy": statement(outcome),
         "versions": _versions(),
+        "environment": {"platform": platform.platform(), "cpus": os.cpu_count()},
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
@@ -14,7 +15,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.protocol.errors import InputError, Refused
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.runtime.host import SiloHost
-from fedsim.scenario.outcome import Measurement, TrialResult, Variant, variants
+from fedsim.scenario.outcome import Measurement, SiloMeasurement, TrialResult, Variant, variants
 from fedsim.scenario.resolve import Resolved
 from server.loop import run
 from server.participation import Schedule, admitted_rounds, schedule
@@ -57,12 +58,35 @@ class Evaluator:
         self._problem = problem
         self._features = torch.cat([torch.as_tensor(silo.test_features) for silo in silos]).to(dtype)
         self._target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)
+        self._names = [silo.name for silo in silos]
+        self._counts = [len(silo.test_target) for silo in silos]
 
     def __call__(self, w: Tensor) -> tuple[float, float]:
         """(error, mean loss) of the parameters w, (d,)."""
         scores = self._problem.scores(self._features, w)
         loss = self._problem.losses(scores, self._target).mean()
         return float(self._problem.error(scores, self._target)), float(loss)
+
+    def by_silo(self, trial: int, variant: Variant, w: Tensor) -> list[SiloMeasurement]:
+        """Each silo's own test records alone, in canonical order; an error relative to the mean of the
+        targets does not exist where a silo has no records, or targets that are all alike.
+        """
+        scores = self._problem.scores(self._features, w)
+        losses = self._problem.losses(scores, self._target)
+        parts = (torch.split(tensor, self._counts) for tensor in (scores, self._target, losses))
+        measured = []
+        for name, own, target, loss in zip(self._names, *parts, strict=True):
+            error = float(self._problem.error(own, target)) if len(target) else math.nan
+            values = (_defined(error), _defined(float(loss.mean())) if len(target) else None)
+            measured.append(SiloMeasurement(trial, variant, name, *values, len(target)))
+        return measured
+
+
+def _defined(value: float) -> float | None:
+    return value if math.isfinite(value) and value < _DIVIDED_BY_ZERO else None
+
+
+_DIVIDED_BY_ZERO = 1e100
 
 
 class Trial:
@@ -89,7 +113,10 @@ class Trial:
     def result(self) -> TrialResult:
         """The finished trial."""
         main = variants(self._resolved)[0]
-        return TrialResult(self._trial, self._models, self._hosts.statements(main))
+        silos = [
+            row for name, w in self._models.items() for row in self._evaluate.by_silo(self._trial, name, w)
+        ]
+        return TrialResult(self._trial, self._models, self._hosts.statements(main), silos)
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds

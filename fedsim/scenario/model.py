@@ -151,6 +151,9 @@ class ReportSection(Section):
     heterogeneity: bool = Field(
         False, description="measure upsilon_*^2 and phi^2 at the optimum of the training records"
     )
+    trackers: tuple[str, ...] = Field(
+        (), description="installed trackers (entry points of fedsim.trackers) that follow the run"
+    )
 
 
 class Scenario(Section):

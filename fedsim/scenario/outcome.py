@@ -26,13 +26,28 @@ class Measurement(NamedTuple):
     seconds: float
 
 
+class SiloMeasurement(NamedTuple):
+    """A trial's final model on one silo's own test records; None where they do not define the number."""
+
+    trial: int
+    variant: Variant
+    silo: str
+    test_error: float | None
+    test_loss: float | None
+    test_records: int
+
+
 @dataclass(frozen=True)
 class TrialResult:
-    """One finished trial: its final model per variant, and what each silo states about the run."""
+    """One finished trial: its final model per variant, and what each silo states about the run.
+
+    `silos` is measured on test records, so it exists in simulation only.
+    """
 
     trial: int
     models: dict[Variant, Tensor]
     statements: list[Statement]
+    silos: list[SiloMeasurement] = field(default_factory=list)
 
 
 @dataclass

@@ -115,9 +115,9 @@ def test_bad_input_names_field_value_and_remedy_and_leaves_nothing(case: str, tm
 def test_the_good_scenario_is_good(tmp_path: Path) -> None:
     code, output = run("simulate", write(tmp_path, GOOD), "--out", tmp_path / "run")
     assert code == 0, output
-    expected = ["ledger.parquet", "metrics.parquet", "metrics.png", "model.safetensors"]
-    names = sorted(file.name for file in (tmp_path / "run").iterdir())
-    assert names == [*expected, "scenario.yaml", "summary.json"]
+    tables = ["ledger.parquet", "metrics.parquet", "silos.parquet", "spend.parquet"]
+    others = ["figures", "metrics.png", "model.safetensors", "report.html", "scenario.yaml", "summary.json"]
+    assert sorted(file.name for file in (tmp_path / "run").iterdir()) == sorted(tables + others)
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "just words", "- a\n- b\n"])

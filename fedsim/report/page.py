@@ -1,0 +1,162 @@
+"""The reviewer's page: one self-contained HTML file, the privacy statement first, and its figures."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from fedsim.protocol.errors import InputError
+from fedsim.report import plots
+from fedsim.report.rundir import Run, Summary, read
+from fedsim.report.silo_table import silo_table
+
+PAGE, FIGURES = "report.html", "figures"
+
+
+@dataclass(frozen=True)
+class PageFigure:
+    """Markup made by us, and a caption."""
+
+    svg: str
+    caption: str
+
+
+def write_page(directory: Path) -> Path:
+    """Write report.html and figures/ into a run directory; what was there is replaced once all is ready.
+
+    Raises:
+        InputError: the directory is no run directory of this version, or cannot be written.
+    """
+    run = read(directory)
+    try:
+        draft = Path(tempfile.mkdtemp(prefix=".report-", dir=directory))
+    except OSError as error:
+        raise InputError("RUN", str(directory), f"cannot be written ({error.strerror})") from None
+    try:
+        (draft / FIGURES).mkdir()
+        text = render(run, draft / FIGURES)
+        (draft / PAGE).write_text(text, encoding="utf-8")
+        (directory / FIGURES).mkdir(exist_ok=True)
+        for file in (draft / FIGURES).iterdir():
+            os.replace(file, directory / FIGURES / file.name)
+        os.replace(draft / PAGE, directory / PAGE)
+    except OSError as error:
+        raise InputError("RUN", str(directory), f"cannot be written ({error.strerror})") from None
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return directory / PAGE
+
+
+def render(run: Run, figures: Path) -> str:
+    """The page's text; the figures' files go to the folder `figures`. All but our SVG is escaped."""
+    environment = Environment(
+        loader=PackageLoader("fedsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    environment.filters["count"] = lambda number: f"{number:,}"
+    metrics = run.summary.metrics
+    return environment.get_template(PAGE).render(
+        run=run.summary,
+        privacy=run.summary.privacy,
+        description=run.description,
+        facts=_facts(run.summary),
+        table=silo_table(run.summary.privacy.silos),
+        error_name=str(metrics.get("error", "test error")),
+        results=_results(run.summary),
+        figures=_figures(run, figures),
+        environment=_environment(run.summary),
+        scenario=run.scenario,
+    )
+
+
+def _facts(summary: Summary) -> list[tuple[str, str]]:
+    said = summary.privacy
+    facts = [
+        ("Unit", said.unit),
+        ("Adjacency", said.adjacency),
+        ("Guarantee", said.guarantee),
+        ("Mechanism", said.mechanism),
+        ("Calibration", said.calibration),
+        ("Sampler", ", ".join(said.sampler)),
+        ("Accountant", said.accountant),
+    ]
+    if said.mechanism == "none" or not said.silos:
+        return facts
+    over = [s.name for s in said.silos if _exceeds(s.epsilon_guaranteed, s.epsilon_budget)]
+    facts.append(("Budgets", _verdict(over, len(said.silos), "within its budget", "above its budget")))
+    claims = [s for s in said.silos if s.epsilon_claimed is not None]
+    if claims:
+        under = [s.name for s in claims if _exceeds(s.epsilon_guaranteed, s.epsilon_claimed)]
+        facts.append(
+            (
+                "True against claimed",
+                _verdict(under, len(claims), "at most what is claimed", "above the claim"),
+            )
+        )
+    return facts
+
+
+def _exceeds(cost: float | None, limit: float | None) -> bool:
+    """None is infinity."""
+    return limit is not None and (cost is None or cost > limit)
+
+
+def _verdict(failed: list[str], total: int, good: str, bad: str) -> str:
+    if not failed:
+        return f"guaranteed epsilon is {good} in all {total:,} silos"
+    more = f" and {len(failed) - 5:,} more" if len(failed) > 5 else ""
+    return f"guaranteed epsilon is {bad} in {len(failed):,} of {total:,} silos: {', '.join(failed[:5])}{more}"
+
+
+def _results(summary: Summary) -> tuple[str, str]:
+    """The final error, and the twin's where there is one."""
+    twin = "" if summary.privacy.mechanism == "none" else _value(summary.metrics, "test_error_nonprivate")
+    return _value(summary.metrics, "test_error") or "not measured, no trial is complete", twin
+
+
+def _value(metrics: dict[str, Any], name: str) -> str:
+    value, interval = metrics.get(name), metrics.get(f"{name}_interval90")
+    if value is None:
+        return ""
+    spread = f" [{interval[0]:.4f}, {interval[1]:.4f}]" if interval and interval[0] < interval[1] else ""
+    return f"{value:.4f}{spread}"
+
+
+def _figures(run: Run, folder: Path) -> list[PageFigure]:
+    several = run.summary.trials.finished > 1
+    spread = "; bands and bars hold 90 % of the trials" if several else ""
+    priced = len(set(run.spend["silo"]))
+    part = f" ({priced} of {len(run.summary.privacy.silos):,} silos, evenly in order of budget)"
+    drawn = {
+        f"Test error against rounds: mean{spread}. Filled markers: the run; hollow: its twin without "
+        "clipping and noise.": plots.error_against_rounds(run, folder),
+        f"Final test error on each silo's own test records{spread}. Simulation only.": plots.silo_errors(
+            run, folder
+        ),
+        "Epsilon spent by the rounds gone by, dotted: budgets"
+        + (part if priced < len(run.summary.privacy.silos) else "")
+        + ".": plots.spend(run, folder),
+    }
+    return [PageFigure(_named(svg, caption), caption) for caption, svg in drawn.items() if svg]
+
+
+def _named(svg: str, caption: str) -> str:
+    """An image to a screen reader, with the caption as its name."""
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption, quote=True)}" ', 1)
+
+
+def _environment(summary: Summary) -> list[tuple[str, str]]:
+    where = [(name.capitalize(), str(value)) for name, value in summary.environment.items()]
+    versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
+    return [
+        ("Wall time", f"{summary.wall_seconds:,.2f} s, runtime {summary.runtime}"),
+        ("Seed", str(summary.seed)),
+        ("Versions", versions),
+        *where,
+    ]

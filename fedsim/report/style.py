@@ -1,0 +1,117 @@
+"""How every figure looks: Okabe and Ito's colours (safe for colour-blind readers), and for each line a dash
+and a marker of its own, so that a figure reads in black and white. Sized for a phone's width.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+
+matplotlib.use("Agg")
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+GREY = "#666666"
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#E69F00")
+_DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)))
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+_SETTINGS: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "axes.labelsize": 10,
+    "xtick.labelsize": 9.5,
+    "ytick.labelsize": 9.5,
+    "legend.fontsize": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",  # letters stay letters: small, and they can be searched and copied
+    "svg.hashsalt": "fedsim",
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """One line's colour, dash and marker."""
+
+    colour: str
+    dash: str | tuple[int, tuple[int, ...]]
+    marker: str
+
+
+def look(index: int) -> Look:
+    """The index-th line's look; colours repeat after 7, combinations with markers after 70."""
+    return Look(*(cycle[index % len(cycle)] for cycle in (_COLOURS, _DASHES, _MARKERS)))  # type: ignore[arg-type]
+
+
+@contextmanager
+def any_text() -> Iterator[None]:
+    """Names are text whatever they hold: dollars are no mathematics, a missing letter no error."""
+    with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        yield
+
+
+@contextmanager
+def styled(height: float = 3.0) -> Iterator[tuple[Figure, Axes]]:
+    """A figure with one set of axes, drawn and to be saved within."""
+    with matplotlib.rc_context(_SETTINGS), any_text():
+        figure = Figure(figsize=(4.4, height), layout="constrained")
+        axes = figure.subplots()
+        axes.grid(alpha=0.3, linewidth=0.6)
+        yield figure, axes
+
+
+def label(text: str, most: int = 22) -> str:
+    """A name cut to a length that leaves room for the figure."""
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return shown if len(shown) <= most else shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def from_zero(axes: Axes, *directions: str) -> None:
+    """Let an axis ("x" or "y") begin at zero and end a little above the data."""
+    for direction in directions:
+        top = getattr(axes.dataLim, f"{direction}1")
+        getattr(axes, f"set_{direction}lim")(0, 1.06 * top if top > 0 else 1)
+
+
+def thinned(count: int, most: int = 300) -> np.ndarray:
+    """Positions of at most `most` of `count` points, evenly, both ends among them: files stay small."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
+def legend_below(figure: Figure, axes: Axes, first: Sequence[str] = ()) -> None:
+    """A legend under the axes, where it hides nothing, with room of its own; the labels in `first` lead."""
+    order = {name: place for place, name in enumerate(first)}
+    pairs = zip(*axes.get_legend_handles_labels(), strict=True)
+    ordered = sorted(pairs, key=lambda pair: order.get(pair[1], len(order)))
+    if not ordered:
+        return
+    handles, labels = zip(*ordered, strict=True)
+    columns = max(1, min(3, _LETTERS // (max(map(len, labels)) + _HANDLE)))
+    figure.set_figheight(figure.get_figheight() + _LINE * math.ceil(len(labels) / columns))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+
+
+_LETTERS, _HANDLE, _LINE = 54, 8, 0.19
+"""Letters that fit beside each other in a legend, what a handle takes of them, and a line in inches."""
+
+
+def save(figure: Figure, folder: Path, stem: str) -> str:
+    """Within `styled`, write STEM.png and STEM.svg; returns the SVG for a page, with ids of its own."""
+    svg = io.StringIO()
+    figure.savefig(folder / f"{stem}.png", dpi=200)
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    text = svg.getvalue()
+    (folder / f"{stem}.svg").write_text(text, encoding="utf-8")
+    inline = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
+    return re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{stem}-", inline)

@@ -1,0 +1,103 @@
+"""Trackers (TensorBoard, MLflow, ...) that other distributions bring; off unless a scenario names them.
+
+A distribution registers a factory in the entry point group `fedsim.trackers`; it is called as
+`factory(simulation=...)`. Numbers made of records (errors, losses, whatever is per silo) reach a tracker
+only in simulation: outside it nobody may compute them, let alone pass them on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from fedsim.data.names import suggest
+from fedsim.protocol.errors import InputError
+from fedsim.protocol.plugins import entry_points
+from fedsim.scenario.outcome import Measurement, Outcome
+from fedsim.scenario.resolve import Resolved
+
+GROUP = "fedsim.trackers"
+
+
+class Tracker(Protocol):
+    """Follows one run; called from one thread, in this order."""
+
+    def start(self, run: Mapping[str, Any]) -> None:
+        """The run's name, number of silos and scenario, as plain values."""
+        ...
+
+    def log(self, round_index: int, values: Mapping[str, float]) -> None:
+        """Numbers after so many rounds, as {"trial-0/private/test_error": 0.1, ...}."""
+        ...
+
+    def finish(self) -> None:
+        """Nothing more comes."""
+        ...
+
+
+class Trackers:
+    """Those that a scenario names. One that fails is dropped with a line: a run is worth more."""
+
+    def __init__(
+        self, trackers: Mapping[str, Tracker], simulation: bool, complain: Callable[[str], None]
+    ) -> None:
+        self._trackers, self._simulation, self._complain = dict(trackers), simulation, complain
+
+    def start(self, resolved: Resolved) -> None:
+        """Before anything is measured."""
+        scenario = resolved.scenario
+        run = {
+            "name": scenario.name,
+            "silos": len(resolved.names),
+            "scenario": scenario.model_dump(mode="json"),
+        }
+        self._each(lambda tracker: tracker.start(run))
+
+    def measured(self, m: Measurement) -> None:
+        """One evaluation of one trial."""
+        values: dict[str, float] = {"participants": m.participants, "seconds": m.seconds}
+        if self._simulation:
+            values |= {"test_error": m.test_error, "test_loss": m.test_loss}
+        prefix = f"trial-{m.trial}/{m.variant}"
+        named = {f"{prefix}/{name}": value for name, value in values.items()}
+        self._each(lambda tracker: tracker.log(m.round, named))
+
+    def finish(self, outcome: Outcome) -> None:
+        """After the run directory has been written."""
+        rounds = len(outcome.resolved.trace.plan.rounds)
+        for _, trial in sorted(outcome.results.trials.items() if self._simulation else ()):
+            values = {
+                f"trial-{row.trial}/{row.variant}/silo/{row.silo}/test_error": row.test_error
+                for row in trial.silos
+                if row.test_error is not None
+            }
+            self._each(lambda tracker, values=values: tracker.log(rounds, values))  # type: ignore[misc]
+        self._each(lambda tracker: tracker.finish())
+
+    def _each(self, act: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                act(tracker)
+            except Exception as error:  # someone else's code, perhaps over a network
+                del self._trackers[name]
+                self._complain(f"tracker {name} failed and is left out: {type(error).__name__}: {error}")
+
+
+def open_trackers(names: Sequence[str], simulation: bool, complain: Callable[[str], None]) -> Trackers:
+    """Build the trackers that are named; reads no entry point where none is.
+
+    Raises:
+        InputError: no such tracker is installed, or it cannot be made.
+    """
+    known = entry_points(GROUP) if names else {}
+    built: dict[str, Tracker] = {}
+    for name in names:
+        if name not in known:
+            expected = suggest(name, known) if known else f"none is installed (entry points of {GROUP})"
+            raise InputError("scenario.report.trackers", name, expected)
+        try:
+            built[name] = cast(Callable[..., Tracker], known[name])(simulation=simulation)
+        except Exception as error:
+            reason = f"cannot be made: {type(error).__name__}: {error}"
+            raise InputError("scenario.report.trackers", name, reason) from error
+    return Trackers(built, simulation, complain)

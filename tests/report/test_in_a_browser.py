@@ -1,0 +1,49 @@
+"""The page in headless Chromium: nothing sticks out, no request leaves, no script runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import BINARY, Browser, chromium
+
+pytestmark = pytest.mark.skipif(BINARY is None, reason="chromium is not installed (apt-get install chromium)")
+WIDTHS = {"desktop": 1280, "phone": 390}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as tab:
+        yield tab
+
+
+@pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("run", ["small_run", "hostile_run", "large_run"])
+def test_nothing_overflows_and_no_request_leaves(
+    run: str, width: int, browser: Browser, request: pytest.FixtureRequest
+) -> None:
+    seen = browser.view(request.getfixturevalue(run) / "report.html", width)
+    assert seen.inner_width == width
+    assert seen.scroll_width <= width
+    assert seen.overflowing == []
+    assert seen.requests == []
+    assert not seen.scripts_run
+    assert seen.smallest_text >= 10
+
+
+def test_the_checks_see_a_page_that_is_wrong(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "wrong.html"
+    page.write_text(
+        "<!doctype html><body><div style='width: 500px'>wide</div><img src='http://example.com/x.png'>"
+        "<svg viewBox='0 0 10 10' width='100'><text x='9' style='font-size: 2px'>cut off</text></svg>"
+        "<script>window.pwned = 1</script>"
+    )
+    seen = browser.view(page, 390)
+    assert seen.inner_width == 390
+    assert seen.scroll_width > 390
+    assert "DIV wide" in seen.overflowing
+    assert "label cut off" in seen.overflowing
+    assert seen.requests == ["http://example.com/x.png"]
+    assert seen.scripts_run
+    assert seen.smallest_text == pytest.approx(20)

@@ -1,0 +1,125 @@
+"""A tracker of another distribution follows a run, and gets numbers made of records in simulation only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from report_runs import SMALL, simulate
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.report.trackers import open_trackers
+from fedsim.scenario.load import parse
+from fedsim.scenario.outcome import Measurement, Outcome, Results, SiloMeasurement, TrialResult
+from fedsim.scenario.resolve import resolve
+
+MODULE = """
+import json
+
+class Lines:
+    def __init__(self, simulation):
+        self.lines = [["simulation", simulation]]
+    def start(self, run):
+        self.lines.append(["start", run["name"], run["silos"], run["scenario"]["seed"]])
+    def log(self, round_index, values):
+        self.lines.append(["log", round_index, values])
+    def finish(self):
+        with open({path!r}, "w") as file:
+            json.dump(self.lines, file)
+
+class Broken(Lines):
+    def log(self, round_index, values):
+        raise ConnectionError("server is away")
+
+def cannot(simulation):
+    raise OSError("no directory")
+"""
+POINTS = "[fedsim.trackers]\nlines = tracker_of_a_test:Lines\nbroken = tracker_of_a_test:Broken\n"
+
+
+@pytest.fixture
+def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A distribution with trackers is installed; the file that they write."""
+    site, path = tmp_path / "site", tmp_path / "lines.json"
+    info = site / "tracker_dist-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tracker-dist\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(POINTS + "cannot = tracker_of_a_test:cannot\n")
+    (site / "tracker_of_a_test.py").write_text(MODULE.replace("{path!r}", repr(str(path))))
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delitem(__import__("sys").modules, "tracker_of_a_test", raising=False)
+    return path
+
+
+def with_trackers(*names: str) -> dict[str, Any]:
+    return SMALL | {"report": {"trackers": list(names)}}
+
+
+def refused(folder: Path, *names: str) -> str:
+    (folder / "scenario.yaml").write_text(yaml.safe_dump(with_trackers(*names)))
+    out = folder / "run"
+    result = CliRunner().invoke(app, ["simulate", str(folder / "scenario.yaml"), "--out", str(out)])
+    assert result.exit_code == 2, result.output
+    assert not out.exists()
+    return result.output
+
+
+def test_a_tracker_follows_the_run(lines: Path, tmp_path: Path) -> None:
+    simulate(tmp_path, with_trackers("lines"))
+    first, second, *logs = json.loads(lines.read_text())
+    assert first == ["simulation", True]
+    assert second == ["start", "small", 3, 0]
+    rounds, silos = logs[:-2], logs[-2:]
+    assert len(rounds) == 2 * 2 * 7
+    assert rounds[0][1] == 0
+    assert set(rounds[0][2]) == {
+        f"trial-0/private/{key}" for key in ("test_error", "test_loss", "participants", "seconds")
+    }
+    assert "trial-1/nonprivate/silo/silo-02/test_error" in silos[1][2]
+
+
+def test_none_follows_unless_named(lines: Path, tmp_path: Path) -> None:
+    simulate(tmp_path, SMALL)
+    assert not lines.exists()
+
+
+def test_outside_simulation_nothing_made_of_records_is_passed_on(lines: Path) -> None:
+    resolved, complaints = resolve(parse(SMALL)), []
+    trackers = open_trackers(["lines"], False, complaints.append)
+    trackers.start(resolved)
+    trackers.measured(Measurement(0, "private", 1, 0.25, 0.5, 3, 1.5))
+    result = TrialResult(0, {}, [], [SiloMeasurement(0, "private", "silo-00", 0.25, 0.5, 8)])
+    trackers.finish(Outcome(resolved, Results([], {0: result}), 1.0))
+    assert complaints == []
+    assert json.loads(lines.read_text()) == [
+        ["simulation", False],
+        ["start", "small", 3, 0],
+        ["log", 1, {"trial-0/private/participants": 3, "trial-0/private/seconds": 1.5}],
+    ]
+
+
+def test_a_tracker_that_fails_is_dropped_and_the_run_goes_on(lines: Path, tmp_path: Path) -> None:
+    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(with_trackers("broken")))
+    out = tmp_path / "run"
+    result = CliRunner().invoke(app, ["simulate", str(tmp_path / "scenario.yaml"), "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    assert "tracker broken failed and is left out: ConnectionError: server is away" in " ".join(
+        result.output.split()
+    )
+    assert result.output.count("is left out") == 1
+    assert (out / "summary.json").exists()
+    assert not lines.exists()
+
+
+@pytest.mark.usefixtures("lines")
+def test_an_unknown_or_unusable_tracker_is_refused_before_work(tmp_path: Path) -> None:
+    assert "did you mean 'lines'" in refused(tmp_path, "line")
+    assert "cannot be made: OSError: no directory" in refused(tmp_path, "cannot")
+
+
+def test_without_any_installed_the_message_says_where_they_come_from(tmp_path: Path) -> None:
+    assert "none is installed (entry points of fedsim.trackers)" in refused(tmp_path, "mlflow")
