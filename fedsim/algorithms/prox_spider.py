@@ -36,6 +36,9 @@ class ProxSPIDER:
     ] = None
     random_iterate: Annotated[bool, Field(description="return w_r, r uniform on 1..R")] = False
     batch: Annotated[Batch, Field(description="K: which records a silo uses in a round")] = FULL
+    difference_noise_ratio: Annotated[
+        float, Field(gt=0, description="noise multiplier of a difference relative to a gradient's")
+    ] = 1.0
 
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
@@ -60,8 +63,8 @@ class ProxSPIDER:
         if "previous" not in broadcast:
             return {"h": ask(Query("gradient", (w,), self.clip_norm, self.batch))}
         previous = broadcast["previous"]
-        clip = self._difference_clip((w - previous).norm())
-        return {"h": ask(Query("gradient_difference", (w, previous), clip, self.batch))}
+        clip, ratio = self._difference_clip((w - previous).norm()), self.difference_noise_ratio
+        return {"h": ask(Query("gradient_difference", (w, previous), clip, self.batch, ratio))}
 
     def _difference_clip(self, step: Tensor) -> float | Tensor:
         largest = self.difference_clip or 2 * self.clip_norm

@@ -8,10 +8,19 @@ from pathlib import Path
 
 import typer
 
-from fedsim.report.privacy import ADJACENCY, UNIT, accountant, admitted_row, samplers
+from fedsim.report.privacy import (
+    ADJACENCY,
+    UNIT,
+    accountant,
+    admitted_row,
+    claim,
+    claimed,
+    notices,
+    samplers,
+)
 from fedsim.runtime.preview import preview, second_opinions
 from fedsim.scenario.load import load
-from fedsim.scenario.resolve import resolve
+from fedsim.theory.resolve import resolve
 
 
 def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool) -> None:
@@ -23,19 +32,21 @@ def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool) -> N
     """
     resolved = resolve(load(path, overrides))
     admitted = preview(resolved)
-    silos = [admitted_row(silo) for silo in admitted]
+    silos = [admitted_row(silo) | claimed(resolved, silo.terms.name) for silo in admitted]
     if verify and resolved.scenario.privacy.mechanism != "none":
         for row, epsilon in zip(silos, second_opinions(resolved, admitted), strict=True):
             row["epsilon_dp_accounting"] = epsilon
     names = samplers(resolved)
     statement = {
         "scenario": resolved.scenario.name,
+        "notices": notices(resolved),
         "unit": UNIT,
         "adjacency": ADJACENCY,
         "mechanism": resolved.scenario.privacy.mechanism,
         "sampler": names,
         "accountant": accountant(resolved),
         "rounds": len(resolved.trace.plan.rounds),
+        **claim(resolved),
         "silos": silos,
     }
     if as_json:
@@ -43,9 +54,10 @@ def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool) -> N
         return
     from rich.console import Console
 
-    from fedsim.cli.tables import silo_table
+    from fedsim.cli.tables import print_notices, silo_table
 
     console = Console()
+    print_notices(console, notices(resolved))
     console.print(
         f"{statement['scenario']}: {statement['rounds']} rounds, sampler {', '.join(names)}, "
         f"accountant: {statement['accountant']}",

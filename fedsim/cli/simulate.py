@@ -12,13 +12,14 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsim.cli.progress import progress
-from fedsim.cli.tables import metrics_line, silo_table
+from fedsim.cli.tables import metrics_line, print_notices, silo_table
 from fedsim.report.directory import check_free, write
 from fedsim.report.summary import summarise
 from fedsim.runtime.preview import preview
 from fedsim.scenario.load import load
 from fedsim.scenario.outcome import Observer, Outcome, Results
-from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.scenario.resolve import Resolved
+from fedsim.theory.resolve import resolve
 
 INTERRUPTED = 130
 
@@ -77,6 +78,7 @@ def _print(console: Console, outcome: Outcome, directory: Path, files: Sequence[
         console.print(
             f"Interrupted: {trials['finished']} of {trials['asked']} trials are complete and saved."
         )
+    print_notices(console, summary["privacy"]["notices"])
     console.print(metrics_line(summary))
     if summary["privacy"]["silos"]:
         console.print(silo_table(summary["privacy"]["silos"]))

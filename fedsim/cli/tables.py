@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 MOST_ROWS = 20
+
+
+def print_notices(console: Console, lines: Sequence[str]) -> None:
+    """What must be read before any number."""
+    for line in lines:
+        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
 
 
 def metrics_line(summary: dict[str, Any]) -> str:
@@ -50,6 +57,7 @@ COLUMNS = {
     "epsilon_budget": "budget",
     "delta": "delta",
     "epsilon_guaranteed": "guaranteed",
+    "epsilon_claimed": "claimed",
     "epsilon_dp_accounting": "verified",
     "epsilon_spent": "spent",
     "noise_multiplier": "noise mult.",

@@ -24,6 +24,7 @@ def statement(outcome: Outcome) -> dict[str, Any]:
     scenario = outcome.resolved.scenario
     private = scenario.privacy.mechanism == "gaussian"
     return {
+        "notices": notices(outcome.resolved),
         "unit": UNIT if private else "none",
         "adjacency": ADJACENCY,
         "guarantee": GUARANTEE if private else "none: mechanism none neither clips nor adds noise",
@@ -33,7 +34,42 @@ def statement(outcome: Outcome) -> dict[str, Any]:
         "accountant": accountant(outcome.resolved),
         "epsilon_spent_note": SPENT,
         "not_private": not_private(scenario),
+        **claim(outcome.resolved),
         "silos": _silos(outcome),
+    }
+
+
+def notices(resolved: Resolved) -> list[str]:
+    """What a reader must know before any number; empty for a run within a budget."""
+    privacy, prescribed = resolved.scenario.privacy, resolved.prescribed
+    lines = []
+    if privacy.mechanism == "gaussian" and privacy.epsilon == "unlimited":
+        lines.append(
+            "epsilon is unlimited: no budget bounds what this run costs, which only a simulation allows"
+        )
+    if prescribed is not None and prescribed.violations:
+        lines.append(f"outside the conditions of {prescribed.theorem}, so that its claim does not apply:")
+        lines += [f"  {violation}" for violation in prescribed.violations]
+    return lines
+
+
+def claim(resolved: Resolved) -> dict[str, Any]:
+    """What a theorem claims for the run, where one set its noise."""
+    prescribed = resolved.prescribed
+    if prescribed is None or prescribed.theorem is None:
+        return {}
+    return {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
+
+
+def claimed(resolved: Resolved, name: str) -> dict[str, float]:
+    """The theorem's claim for one silo, to stand beside the true epsilon."""
+    prescribed = resolved.prescribed
+    if prescribed is None or prescribed.claimed_epsilons is None or prescribed.claimed_deltas is None:
+        return {}
+    at = resolved.names.index(name)
+    return {
+        "epsilon_claimed": prescribed.claimed_epsilons[at],
+        "delta_claimed": prescribed.claimed_deltas[at],
     }
 
 
@@ -83,7 +119,7 @@ def _silos(outcome: Outcome) -> list[dict[str, Any]]:
             name = said.admitted.terms.name
             if said.admitted.epsilon_guaranteed >= worst.setdefault(name, said).admitted.epsilon_guaranteed:
                 worst[name] = said
-    return [_row(worst[name]) for name in sorted(worst)]
+    return [_row(worst[name]) | claimed(outcome.resolved, name) for name in sorted(worst)]
 
 
 def _row(said: Statement) -> dict[str, Any]:

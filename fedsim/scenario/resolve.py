@@ -18,6 +18,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.limits import Limits
+from fedsim.scenario.calibration import Prescribed, check_calibration
 from fedsim.scenario.model import BallConstraint, BoxConstraint, ProblemSection, Scenario, UniformSilos
 
 LIMITS = Limits()
@@ -32,17 +33,30 @@ class Resolved:
         sizes: n_i, training records.
         epsilons: budgets; infinity with mechanism `none`.
         weights: p_i, summing to 1.
+        prescribed: the silos' noise, where the scenario fixes it; filled in by `fedsim.theory.resolve`.
     """
 
     scenario: Scenario
     outline: Outline
     problem: GeneralisedLinear
-    algorithm: Algorithm
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     epsilons: tuple[float, ...]
     deltas: tuple[float, ...]
     weights: tuple[float, ...]
+    prescribed: Prescribed | None = None
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The scenario's algorithm with its numbers."""
+        return self.scenario.algorithm.build()
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...] | None:
+        """z_i where the scenario fixes them, None where each silo finds its own."""
+        if self.scenario.privacy.calibration != "accountant" and self.prescribed is None:
+            raise RuntimeError("resolve this scenario by fedsim.theory.resolve, which prescribes its noise")
+        return None if self.prescribed is None else self.prescribed.noise_multipliers
 
     @property
     def dtype(self) -> torch.dtype:
@@ -85,15 +99,16 @@ def resolve(scenario: Scenario) -> Resolved:
     private = scenario.privacy.mechanism == "gaussian"
     if private and scenario.privacy.epsilon is None:
         raise InputError("scenario.privacy.epsilon", None, "is required with mechanism gaussian")
-    epsilon = scenario.privacy.epsilon if private else inf
+    check_calibration(scenario.privacy)
+    unlimited = not private or scenario.privacy.epsilon == "unlimited"
+    epsilon = inf if unlimited else scenario.privacy.epsilon
     return Resolved(
         scenario,
         shape,
         _problem(scenario.problem, shape),
-        scenario.algorithm.build(),
         names,
         sizes,
-        _per_silo("scenario.privacy.epsilon", epsilon, names),
+        per_silo("scenario.privacy.epsilon", epsilon, names),
         _deltas(scenario, names, sizes),
         _weights(scenario.problem, names, sizes),
     )
@@ -143,7 +158,7 @@ def _constraint(section: ProblemSection) -> Constraint:
     return Box(chosen.lower, chosen.upper)
 
 
-def _per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
+def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
     """One value for all, a list in order of names, or a map by name."""
     if isinstance(value, float | int):
         return (float(value),) * len(names)
@@ -171,7 +186,7 @@ def _shortened(names: Sequence[str]) -> str:
 def _deltas(scenario: Scenario, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
     rule = scenario.privacy.delta
     if rule != "1/n^2":
-        return _per_silo("scenario.privacy.delta", rule, names)
+        return per_silo("scenario.privacy.delta", rule, names)
     for name, n in zip(names, sizes, strict=True):
         if n < 2:
             expected = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
@@ -185,5 +200,5 @@ def _weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]
         "equal": lambda: [1.0] * len(names),
         "size": lambda: sizes,
     }
-    raw = simple[rule]() if isinstance(rule, str) else _per_silo("scenario.problem.silo_weights", rule, names)
+    raw = simple[rule]() if isinstance(rule, str) else per_silo("scenario.problem.silo_weights", rule, names)
     return tuple(share / sum(raw) for share in raw)
