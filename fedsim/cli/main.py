@@ -77,6 +77,17 @@ def privacy(
         show(scenario, overrides or [], as_json, verify)
 
 
+@app.command()
+def theorems(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print docs/thesis-audit.md.")] = False,
+) -> None:
+    """Show what each theorem's noise truly costs beside what the theorem claims."""
+    from fedsim.cli.theorems import show
+
+    show(as_json, markdown)
+
+
 @app.command("list")
 def list_parts() -> None:
     """List algorithms, problems, data sets, partitions, samplers and mechanisms."""
