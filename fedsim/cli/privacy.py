@@ -16,6 +16,7 @@ from fedsim.report.privacy import (
     claim,
     claimed,
     notices,
+    parameters,
     samplers,
 )
 from fedsim.runtime.preview import preview, second_opinions
@@ -47,6 +48,7 @@ def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool) -> N
         "accountant": accountant(resolved),
         "rounds": len(resolved.trace.plan.rounds),
         **claim(resolved),
+        **parameters(resolved),
         "silos": silos,
     }
     if as_json:
@@ -54,10 +56,11 @@ def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool) -> N
         return
     from rich.console import Console
 
-    from fedsim.cli.tables import print_notices, silo_table
+    from fedsim.cli.tables import print_notices, print_parameters, silo_table
 
     console = Console()
     print_notices(console, notices(resolved))
+    print_parameters(console, resolved)
     console.print(
         f"{statement['scenario']}: {statement['rounds']} rounds, sampler {', '.join(names)}, "
         f"accountant: {statement['accountant']}",

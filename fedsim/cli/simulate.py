@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsim.cli.progress import progress
-from fedsim.cli.tables import metrics_line, print_notices, silo_table
+from fedsim.cli.tables import metrics_line, print_notices, print_parameters, silo_table
 from fedsim.report.directory import check_free, write
 from fedsim.report.summary import summarise
 from fedsim.runtime.preview import preview
@@ -36,6 +36,7 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     start, interrupted = time.perf_counter(), False
     resolved = resolve(load(path, overrides))
     directory = check_free(out or _default_directory(resolved.scenario.name))
+    print_parameters(console, resolved)
     try:
         _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
         with progress(console, resolved) as observe:

@@ -61,6 +61,15 @@ def claim(resolved: Resolved) -> dict[str, Any]:
     return {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
 
 
+def parameters(resolved: Resolved) -> dict[str, Any]:
+    """The numbers that a theorem chose, and what it also sets that the algorithm has no field for."""
+    derived = resolved.derived
+    if derived is None:
+        return {}
+    chosen = {"theorem": derived.theorem, "values": derived.values, "not_applied": derived.notes}
+    return {"parameters": chosen}
+
+
 def claimed(resolved: Resolved, name: str) -> dict[str, float]:
     """The theorem's claim for one silo, to stand beside the true epsilon."""
     prescribed = resolved.prescribed

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.report.privacy import statement
+from fedsim.report.privacy import parameters, statement
 from fedsim.scenario.outcome import Outcome
 
 
@@ -28,6 +28,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "dimension": outcome.resolved.problem.dimension,
         "wall_seconds": round(outcome.wall_seconds, 3),
         "metrics": _metrics(outcome),
+        **parameters(outcome.resolved),
         "privacy": statement(outcome),
         "versions": _versions(),
     }

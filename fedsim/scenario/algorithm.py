@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_type_hints
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.protocol import batch
 from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.errors import InputError
 from fedsim.scenario.section import Section
 
 Fraction = Annotated[float, Field(ge=1e-9, le=1, description="share of the silo's records in a batch")]
@@ -63,14 +66,38 @@ def samplers() -> dict[str, str]:
 class AlgorithmSection(Section):
     """An algorithm's public numbers."""
 
+    required: ClassVar[tuple[str, ...]] = ()
     name: str
+    parameters: Literal["given", "theorem"] = Field(
+        "given", description="theorem: numbers that are not given are those of the algorithm's theorem"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        absent = [key for key in self.required if getattr(self, key) is None]
+        if self.parameters == "given" and absent:
+            lines = [InitErrorDetails(type="missing", loc=(key,), input=None) for key in absent]
+            raise ValidationError.from_exception_data(self.name, lines)
+        return self
 
     def build(self) -> Algorithm:
-        """The algorithm itself."""
-        values = {key: getattr(self, key) for key in type(self).model_fields if key != "name"}
+        """The algorithm itself.
+
+        Raises:
+            InputError: a number is still to be filled in by a theorem.
+        """
+        values = {key: getattr(self, key) for key in type(self).model_fields if key not in _OWN}
+        for key in self.required:
+            if values[key] is None:
+                raise InputError(
+                    f"scenario.algorithm.{key}", None, "is required: the theorem does not set it"
+                )
         if isinstance(chosen := values.get("batch"), _AnyBatch):
             values["batch"] = _batch(chosen)
         return algorithms()[self.name](**values)
+
+
+_OWN = ("name", "parameters")
 
 
 def _batch(chosen: _AnyBatch) -> batch.Batch:
@@ -82,14 +109,23 @@ def _section(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
     members: dict[str, Any] = {"name": (Literal[name], Field(description="the algorithm"))}
     for field in fields(kind):  # type: ignore[arg-type]
         members[field.name] = _member(hints[field.name], field.default)
-    return create_model(name, __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
+    model = create_model(name, __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
+    model.required = tuple(
+        field.name
+        for field in fields(kind)  # type: ignore[arg-type]
+        if field.default is MISSING
+    )
+    return model
 
 
 def _member(hint: Any, default: Any) -> tuple[Any, Any]:
     if get_args(hint)[:1] == (batch.Batch,):
         info = get_args(hint)[1]
         return Annotated[_BatchConfig, Field(description=info.description)], _Full()
-    return hint, ... if default is MISSING else default
+    if default is not MISSING:
+        return hint, default
+    described = next((info.description for info in get_args(hint) if isinstance(info, FieldInfo)), None)
+    return Annotated[hint | None, Field(description=described)], None  # `_complete` asks for it
 
 
 SECTIONS = {name: _section(name, kind) for name, kind in algorithms().items()}

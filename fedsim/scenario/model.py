@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.scenario.algorithm import AlgorithmConfig
+from fedsim.scenario.assumptions import AssumptionsSection
 from fedsim.scenario.section import Section
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
@@ -150,6 +151,9 @@ class Scenario(Section):
     problem: Annotated[ProblemSection, BeforeValidator(_named)] = Field(description="what is minimised")
     algorithm: AlgorithmConfig = Field(description="how")
     privacy: PrivacySection = Field(description="what each silo allows")
+    assumptions: AssumptionsSection = Field(
+        AssumptionsSection(), description="constants of the objective that theorems and bounds need"
+    )
     participation: Annotated[
         AllSilos | UniformSilos, Field(discriminator="name"), BeforeValidator(_named)
     ] = Field(AllSilos(name="all"), description="who takes part in a round")

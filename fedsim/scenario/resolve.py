@@ -19,6 +19,7 @@ from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.limits import Limits
 from fedsim.scenario.calibration import Prescribed, check_calibration
+from fedsim.scenario.derived import Derived
 from fedsim.scenario.model import BallConstraint, BoxConstraint, ProblemSection, Scenario, UniformSilos
 
 LIMITS = Limits()
@@ -34,6 +35,7 @@ class Resolved:
         epsilons: budgets; infinity with mechanism `none`.
         weights: p_i, summing to 1.
         prescribed: the silos' noise, where the scenario fixes it; filled in by `fedsim.theory.resolve`.
+        derived: the algorithm's numbers that a theorem chose; filled in there too.
     """
 
     scenario: Scenario
@@ -45,6 +47,7 @@ class Resolved:
     deltas: tuple[float, ...]
     weights: tuple[float, ...]
     prescribed: Prescribed | None = None
+    derived: Derived | None = None
 
     @cached_property
     def algorithm(self) -> Algorithm:

@@ -77,7 +77,10 @@ def _theorems(resolved: Resolved) -> list[Theorem]:
 
 
 def _context(resolved: Resolved) -> Context:
-    return Context(active=resolved.active or len(resolved.names))
+    stated = resolved.scenario.assumptions
+    known = stated.beta is not None and stated.mu is not None
+    kappa = stated.beta / stated.mu if known else None  # type: ignore[operator]
+    return Context(resolved.active or len(resolved.names), kappa)
 
 
 def _violations(

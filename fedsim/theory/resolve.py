@@ -1,4 +1,4 @@
-"""From a scenario to the objects of a run, with the numbers that theorems supply."""
+"""From a scenario to the objects of a run, with the numbers and the noise that theorems supply."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from fedsim.scenario import resolve as plain
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.calibrate import prescribe
+from fedsim.theory.complete import complete
 
 
 def resolve(scenario: Scenario) -> Resolved:
-    """Resolve `scenario`, its theorem's noise included.
+    """Resolve `scenario`, including what its theorem chooses.
 
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    return prescribe(plain.resolve(scenario))
+    return prescribe(complete(plain.resolve(scenario)))
