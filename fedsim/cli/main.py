@@ -78,6 +78,19 @@ def privacy(
 
 
 @app.command()
+def bounds(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the theory's upper and lower bounds on the run's excess risk, constants set to one."""
+    from fedsim.cli.bounds import show
+
+    with plain_errors():
+        show(scenario, overrides or [], as_json)
+
+
+@app.command()
 def theorems(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     markdown: Annotated[bool, typer.Option(help="Print docs/thesis-audit.md.")] = False,

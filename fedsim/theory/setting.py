@@ -77,8 +77,14 @@ class Setting:
 
 
 def setting_of(resolved: Resolved) -> Setting:
-    """Return the scenario's numbers."""
+    """Return the scenario's numbers.
+
+    Raises:
+        InputError: there is no privacy to speak of.
+    """
     scenario = resolved.scenario
+    if scenario.privacy.mechanism == "none":
+        raise InputError("scenario.privacy.mechanism", "none", "theorems and bounds need gaussian")
     stated, privacy = scenario.assumptions, scenario.privacy
     constraint = scenario.problem.constraint
     ball = 2 * constraint.radius if isinstance(constraint, BallConstraint) else None
