@@ -110,11 +110,9 @@ def _section(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
     for field in fields(kind):  # type: ignore[arg-type]
         members[field.name] = _member(hints[field.name], field.default)
     model = create_model(name, __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
-    model.required = tuple(
-        field.name
-        for field in fields(kind)  # type: ignore[arg-type]
-        if field.default is MISSING
-    )
+    model.required = tuple(f.name for f in fields(kind) if f.default is MISSING)  # type: ignore[arg-type]
+    by_theorem: Any = {"properties": {"parameters": {"const": "theorem"}}, "required": ["parameters"]}
+    model.model_config["json_schema_extra"] = {"if": by_theorem, "else": {"required": list(model.required)}}
     return model
 
 

@@ -9,6 +9,7 @@ from fedsim.protocol.errors import InputError
 from fedsim.scenario.calibration import Prescribed
 from fedsim.scenario.resolve import Resolved, per_silo
 from fedsim.theory.cost import base_multiplier, difference_ratio
+from fedsim.theory.setting import active_silos
 from fedsim.theory.stated import stated
 from fedsim.theory.statement import Check, Claim, Context, Theorem
 
@@ -73,14 +74,15 @@ def _theorems(resolved: Resolved) -> list[Theorem]:
     if privacy.claimed_delta is not None:
         deltas = per_silo("scenario.privacy.claimed_delta", privacy.claimed_delta, names)
     claims = map(Claim, resolved.sizes, epsilons, deltas)
-    return [stated(resolved.algorithm, claim, privacy.theorem) for claim in claims]
+    name = resolved.scenario.algorithm.name
+    return [stated(name, resolved.algorithm, claim, privacy.theorem) for claim in claims]
 
 
 def _context(resolved: Resolved) -> Context:
     stated = resolved.scenario.assumptions
     known = stated.beta is not None and stated.mu is not None
     kappa = stated.beta / stated.mu if known else None  # type: ignore[operator]
-    return Context(resolved.active or len(resolved.names), kappa)
+    return Context(active_silos(resolved), kappa)
 
 
 def _violations(

@@ -31,8 +31,8 @@ def noisy_minibatch_sgd(s: Setting, one_pass: bool) -> Derived:
     R = _rounds(beta * D * math.sqrt(s.M) / L * reach + floor)
     private = s.epsilon * s.n * math.sqrt(s.M) / math.sqrt(s.d * R)
     step = min(1 / beta, D / (L * math.sqrt(R)) * min(1.0, private, math.sqrt(s.n * s.M / R)))
-    values = {"num_rounds": R, "step_size": step, "clip_norm": L, "averaging": "uniform"}
-    return Derived("noisy MB-SGD, convex (Theorem 34)", values | {"batch": _drawn(s, _least(s, R))})
+    values = {"num_rounds": R, "step_size": step, "clip_norm": L, "batch": _drawn(s, _least(s, R))}
+    return Derived("noisy MB-SGD, convex (Theorem 34)", values)
 
 
 def _strongly_convex(s: Setting) -> Derived:
@@ -47,7 +47,6 @@ def _strongly_convex(s: Setting) -> Derived:
         "num_rounds": R,
         "step_size": step,
         "clip_norm": L,
-        "averaging": "strongly_convex",
         "strong_convexity": mu,
         "batch": _drawn(s, _least(s, R)),
     }

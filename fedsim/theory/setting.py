@@ -36,7 +36,7 @@ class Setting:
 
     n: int
     N: int
-    M: int
+    M: float
     d: int
     epsilon: float
     delta: float
@@ -76,6 +76,11 @@ class Setting:
         return (self.N - self.M) / (self.N - 1) if self.N > 1 else 0.0
 
 
+def active_silos(resolved: Resolved) -> float:
+    """M of the theorems: how many silos a round has."""
+    return resolved.active or len(resolved.names)
+
+
 def setting_of(resolved: Resolved) -> Setting:
     """Return the scenario's numbers.
 
@@ -97,7 +102,7 @@ def setting_of(resolved: Resolved) -> Setting:
     return Setting(
         n=min(resolved.sizes),
         N=len(resolved.names),
-        M=resolved.active or len(resolved.names),
+        M=active_silos(resolved),
         d=resolved.problem.dimension,
         epsilon=min(epsilons),
         delta=min(deltas),

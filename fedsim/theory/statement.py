@@ -38,7 +38,7 @@ class Context:
         condition_number: kappa = beta / mu.
     """
 
-    active: int = 1
+    active: float = 1
     condition_number: float | None = None
 
 

@@ -30,6 +30,7 @@ FIRST_FAILURE = {
     "prox-SGD": 8.0,
     "prox-PL-SVRG": None,
     "prox-SPIDER": 10.0,
+    "alternate SPIDER": 6.0,
     "local SGD": 0.75,
     "the experiments' formula": 6.0,
 }

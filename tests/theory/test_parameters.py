@@ -37,7 +37,7 @@ def test_minibatch_sgd_convex_is_theorem_34() -> None:
     step = 3 / (2 * math.sqrt(R)) * min(1, 2000 * 5 / math.sqrt(50 * R), math.sqrt(25_000 / R))
     assert values["step_size"] == pytest.approx(min(1 / 1.5, step))
     assert values["batch"] == {"sampler": "subsample", "fraction": 1 / 1000}
-    assert values["averaging"] == "uniform"
+    assert "strong_convexity" not in values  # equal weights
 
 
 def test_minibatch_sgd_strongly_convex_contracts_and_weighs_late_iterates() -> None:
@@ -46,6 +46,7 @@ def test_minibatch_sgd_strongly_convex_contracts_and_weighs_late_iterates() -> N
     R = max(2 * 15 * math.log(1.5 * 9 * 0.1 * signal / (50 * 4)), min(25_000, signal / 50))
     assert found.values["num_rounds"] == math.ceil(R)
     assert found.values["step_size"] <= 1 / 3
+    assert found.values["strong_convexity"] == 0.1  # weights (1 - mu eta)^-(r + 1)
     assert found.notes["gamma_r ratio"] == pytest.approx(1 / (1 - 0.1 * found.values["step_size"]))
 
 
@@ -166,6 +167,14 @@ def test_the_numbers_are_printed(tmp_path: Path) -> None:
     assert shown[0].startswith(f"prox-SGD (Theorem 40): num_rounds = {first}, step_size = 1,")
     stated = json.loads(CliRunner().invoke(app, ["privacy", str(path), "--json"]).output)["parameters"]
     assert stated["values"]["num_rounds"] == first
+
+
+def test_the_editors_schema_asks_for_numbers_unless_a_theorem_gives_them() -> None:
+    schema = json.loads(CliRunner().invoke(app, ["schema"]).output)["$defs"]["prox_sgd"]
+    assert schema["else"]["required"] == ["num_rounds", "step_size", "clip_norm"]
+    assert schema["if"]["properties"] == {"parameters": {"const": "theorem"}}
+    other = json.loads(CliRunner().invoke(app, ["schema"]).output)["$defs"]["local_sgd"]
+    assert "local_steps" in other["else"]["required"]
 
 
 BAD = {
