@@ -17,10 +17,12 @@ from fedsim.protocol.terms import Admitted, Terms
 
 
 def admit(plan: Plan, silos: Sequence[Terms], limits: Limits) -> list[Admitted]:
-    """The smallest noise multiplier of each silo whose cost is within that silo's budget.
+    """The noise multiplier of each silo and its true cost, which is within that silo's budget.
+
+    A silo takes the smallest multiplier whose cost is, unless its terms give one.
 
     Raises:
-        Refused: a silo cannot afford the plan at the largest noise it allows.
+        Refused: a silo cannot afford the plan, at the given noise or at the largest it allows.
     """
     positions: dict[Census, list[int]] = defaultdict(list)
     priced: dict[Hashable, tuple[Census, int]] = {}
@@ -43,6 +45,8 @@ def admit(plan: Plan, silos: Sequence[Terms], limits: Limits) -> list[Admitted]:
 
 
 def _prices(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[tuple[float, float]]:
+    if any(terms.noise_multiplier is not None for terms in silos):
+        return _given(census, silos, limits)
     if all(terms.epsilon == inf for terms in silos):
         return [(0.0, inf)] * len(silos)
     budgets = tuple(Budget(terms.n, terms.epsilon, terms.delta) for terms in silos)
@@ -50,6 +54,30 @@ def _prices(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[
         return _calibrated(census, budgets, limits.max_noise_multiplier)
     except Refused as refusal:
         raise Refused(f"silo {_unable(census, silos, limits)!r}: {refusal}") from None
+
+
+def _given(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[tuple[float, float]]:
+    """The given noise multipliers at their true cost, which must be within the budgets all the same."""
+    given = [terms.noise_multiplier for terms in silos if terms.noise_multiplier is not None]
+    if len(given) < len(silos):
+        raise Refused("the noise of some silos of one cohort is given, and that of others is not")
+    for terms, z in zip(silos, given, strict=True):
+        if not 0 <= z <= limits.max_noise_multiplier:
+            bounds = f"[0, {limits.max_noise_multiplier:g}]"
+            raise Refused(f"silo {terms.name!r}: noise multiplier {z:.6g} is not within {bounds}")
+    try:
+        epsilons = cost.epsilons(
+            census, [(terms.n, z, terms.delta) for terms, z in zip(silos, given, strict=True)]
+        )
+    except Refused as refusal:
+        raise Refused(f"silo {_unable(census, silos, limits)!r}: {refusal}") from None
+    for terms, z, epsilon in zip(silos, given, epsilons, strict=True):
+        if epsilon > terms.epsilon:
+            raise Refused(
+                f"silo {terms.name!r}: plan costs epsilon {epsilon:.6g} at the given noise multiplier "
+                f"{z:.6g}; its budget is {terms.epsilon:.6g}"
+            )
+    return list(zip(given, epsilons, strict=True))
 
 
 @lru_cache(maxsize=64)  # the trials of a run ask for the same prices

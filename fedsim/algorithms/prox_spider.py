@@ -36,6 +36,9 @@ class ProxSPIDER:
     random_iterate: Annotated[bool, Field(description="return w_r, r uniform on 1..R")] = False
     batch: Annotated[Batch, Field(description="K1: which records a fresh estimate uses")] = FULL
     difference_batch: Annotated[Batch, Field(description="K2: which records a difference uses")] = FULL
+    difference_noise_ratio: Annotated[
+        float, Field(gt=0, description="noise multiplier of a difference relative to a gradient's")
+    ] = 1.0
 
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
@@ -62,6 +65,5 @@ class ProxSPIDER:
         largest = self.difference_clip or 2 * self.clip_norm
         step = (w - broadcast["previous"]).norm()
         clip = (self.smoothness * step).clamp(_LEAST_CLIP, largest) if self.smoothness else largest
-        return {
-            "h": ask(Query("gradient_difference", (w, broadcast["previous"]), clip, self.difference_batch))
-        }
+        points, ratio = (w, broadcast["previous"]), self.difference_noise_ratio
+        return {"h": ask(Query("gradient_difference", points, clip, self.difference_batch, ratio))}

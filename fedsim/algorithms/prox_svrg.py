@@ -32,6 +32,9 @@ class ProxSVRG:
         float, Field(gt=0, description="bound on the change of a record's gradient (the paper's 2 L)")
     ]
     batch: Annotated[Batch, Field(description="K: which records a silo uses in an inner step")] = FULL
+    difference_noise_ratio: Annotated[
+        float, Field(gt=0, description="noise multiplier of a difference relative to a gradient's")
+    ] = 1.0
 
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
@@ -56,5 +59,5 @@ class ProxSVRG:
         anchor = broadcast["anchor"]
         if "w" not in broadcast:
             return {"g": ask(Query("gradient", (anchor,), self.clip_norm))}
-        points = (broadcast["w"], anchor)
-        return {"d": ask(Query("gradient_difference", points, self.difference_clip, self.batch))}
+        points, ratio = (broadcast["w"], anchor), self.difference_noise_ratio
+        return {"d": ask(Query("gradient_difference", points, self.difference_clip, self.batch, ratio))}

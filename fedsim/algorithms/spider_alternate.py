@@ -32,6 +32,9 @@ class SPIDERAlternate:
     random_iterate: Annotated[bool, Field(description="return w_r, r uniform on 1..R")] = False
     batch: Annotated[Batch, Field(description="K2: which records a gradient uses")] = FULL
     difference_batch: Annotated[Batch, Field(description="K1: which records a difference uses")] = FULL
+    difference_noise_ratio: Annotated[
+        float, Field(gt=0, description="noise multiplier of a difference relative to a gradient's")
+    ] = 1.0
 
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
@@ -54,5 +57,6 @@ class SPIDERAlternate:
         if "previous" not in broadcast:
             return {"v": ask(Query("gradient", (w,), self.clip_norm, self.batch))}
         clip = self.difference_clip or 2 * self.clip_norm
-        points = (w, broadcast["previous"])
-        return {"v": broadcast["v"] + ask(Query("gradient_difference", points, clip, self.difference_batch))}
+        points, ratio = (w, broadcast["previous"]), self.difference_noise_ratio
+        change = ask(Query("gradient_difference", points, clip, self.difference_batch, ratio))
+        return {"v": broadcast["v"] + change}

@@ -91,6 +91,30 @@ def report(
         show(directory)
 
 
+@app.command()
+def bounds(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show the theory's upper and lower bounds on the run's excess risk, constants set to one."""
+    from fedsim.cli.bounds import show
+
+    with plain_errors():
+        show(scenario, overrides or [], as_json)
+
+
+@app.command()
+def theorems(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[bool, typer.Option(help="Print docs/thesis-audit.md.")] = False,
+) -> None:
+    """Show what each theorem's noise truly costs beside what the theorem claims."""
+    from fedsim.cli.theorems import show
+
+    show(as_json, markdown)
+
+
 @app.command("list")
 def list_parts() -> None:
     """List algorithms, problems, data sets, partitions, samplers and mechanisms."""

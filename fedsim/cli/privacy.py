@@ -10,10 +10,21 @@ from typing import Any
 import typer
 
 from fedsim.report.conversions import conversions
-from fedsim.report.privacy import ADJACENCY, UNIT, accountant, admitted_row, attainable, samplers
+from fedsim.report.privacy import (
+    ADJACENCY,
+    UNIT,
+    accountant,
+    admitted_row,
+    attainable,
+    claim,
+    claimed,
+    notices,
+    parameters,
+    samplers,
+)
 from fedsim.runtime.preview import preview, second_opinions
 from fedsim.scenario.load import load
-from fedsim.scenario.resolve import resolve
+from fedsim.theory.resolve import resolve
 
 
 def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool, convert: bool) -> None:
@@ -26,19 +37,25 @@ def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool, conv
     resolved = resolve(load(path, overrides))
     admitted = preview(resolved)
     bounds = attainable(resolved, admitted)
-    silos = [admitted_row(silo) | bound for silo, bound in zip(admitted, bounds, strict=True)]
+    silos = [
+        admitted_row(silo) | claimed(resolved, silo.terms.name) | bound
+        for silo, bound in zip(admitted, bounds, strict=True)
+    ]
     if verify and resolved.scenario.privacy.mechanism != "none":
         for row, epsilon in zip(silos, second_opinions(resolved, admitted), strict=True):
             row["epsilon_dp_accounting"] = epsilon
     names = samplers(resolved)
     statement: dict[str, Any] = {
         "scenario": resolved.scenario.name,
+        "notices": notices(resolved),
         "unit": UNIT,
         "adjacency": ADJACENCY,
         "mechanism": resolved.scenario.privacy.mechanism,
         "sampler": names,
         "accountant": accountant(resolved),
         "rounds": len(resolved.trace.plan.rounds),
+        **claim(resolved),
+        **parameters(resolved),
         "silos": silos,
     }
     if convert:
@@ -48,9 +65,11 @@ def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool, conv
         return
     from rich.console import Console
 
-    from fedsim.cli.tables import silo_table
+    from fedsim.cli.tables import print_notices, print_parameters, silo_table
 
     console = Console()
+    print_notices(console, notices(resolved))
+    print_parameters(console, resolved)
     console.print(
         f"{statement['scenario']}: {statement['rounds']} rounds, sampler {', '.join(names)}, "
         f"accountant: {statement['accountant']}",

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsim.cli.progress import progress
-from fedsim.cli.tables import metrics_line, silo_table
+from fedsim.cli.tables import metrics_line, print_notices, print_parameters, silo_table
 from fedsim.report.directory import check_free, write
 from fedsim.report.page import write_page
 from fedsim.report.summary import summarise
@@ -22,7 +22,8 @@ from fedsim.runtime.heterogeneity import measure
 from fedsim.runtime.preview import preview
 from fedsim.scenario.load import load
 from fedsim.scenario.outcome import Measurement, Observer, Outcome, Results
-from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.scenario.resolve import Resolved
+from fedsim.theory.resolve import resolve
 
 INTERRUPTED = 130
 
@@ -40,6 +41,7 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     resolved = resolve(load(path, overrides))
     directory = check_free(out or _default_directory(resolved.scenario.name))
     trackers = open_trackers(resolved.scenario.report.trackers, True, partial(console.print, markup=False))
+    print_parameters(console, resolved)
     try:
         _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
         trackers.start(resolved)
@@ -94,6 +96,7 @@ def _print(console: Console, outcome: Outcome, directory: Path, files: Sequence[
         console.print(
             f"Interrupted: {trials['finished']} of {trials['asked']} trials are complete and saved."
         )
+    print_notices(console, summary["privacy"]["notices"])
     console.print(metrics_line(summary))
     if summary["privacy"]["silos"]:
         console.print(silo_table(summary["privacy"]["silos"]))

@@ -6,9 +6,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
+from fedsim.scenario.resolve import Resolved
+
 MOST_ROWS = 20
+
+
+def print_notices(console: Console, lines: Sequence[str]) -> None:
+    """What must be read before any number."""
+    for line in lines:
+        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+
+
+def print_parameters(console: Console, resolved: Resolved) -> None:
+    """The numbers that a theorem chose for the algorithm; nothing where all are given."""
+    derived = resolved.derived
+    if derived is None:
+        return
+    values = ", ".join(f"{key} = {_short(value)}" for key, value in derived.values.items())
+    console.print(f"{derived.theorem}: {values or 'every number is given'}", highlight=False, soft_wrap=True)
+    if derived.notes:
+        notes = ", ".join(f"{key} = {_short(value)}" for key, value in derived.notes.items())
+        console.print(f"  set by the theorem, not applied here: {notes}", highlight=False, soft_wrap=True)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(map(_short, value.values()))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def metrics_line(summary: dict[str, Any]) -> str:
@@ -51,6 +78,7 @@ COLUMNS = {
     "delta": "delta",
     "epsilon_guaranteed": "guaranteed",
     "epsilon_attainable": "at least",
+    "epsilon_claimed": "claimed",
     "epsilon_dp_accounting": "verified",
     "epsilon_spent": "spent",
     "noise_multiplier": "noise mult.",

@@ -16,6 +16,8 @@ class Terms:
         epsilon: its budget; infinity with mechanism `none`, where nothing is guaranteed.
         delta: its delta.
         rounds: the rounds it takes part in, ascending; others are refused.
+        noise_multiplier: noise that is given; by default the silo takes the smallest within its budget.
+            Either way it refuses a plan whose true cost exceeds epsilon.
     """
 
     name: str
@@ -23,6 +25,7 @@ class Terms:
     epsilon: float
     delta: float
     rounds: Sequence[int]
+    noise_multiplier: float | None = None
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ dash or hatch, so that it reads in black and white.
 
 from __future__ import annotations
 
+from math import isfinite
 from pathlib import Path
 
 import matplotlib
@@ -81,9 +82,8 @@ def _draw_budgets(axes: Axes, outcome: Outcome) -> None:
         axes.set_axis_off()
         return
     rows = np.arange(len(statements))
-    axes.barh(
-        rows, [s.admitted.terms.epsilon for s in statements], color="white", edgecolor=GREY, hatch="///"
-    )
+    limited = [s.admitted.terms.epsilon if isfinite(s.admitted.terms.epsilon) else 0 for s in statements]
+    axes.barh(rows, limited, color="white", edgecolor=GREY, hatch="///")
     axes.barh(rows, [s.epsilon_spent for s in statements], height=0.45, color=BLUE)
     axes.set_yticks(rows, [_label(s) for s in statements], fontsize="small")
     axes.invert_yaxis()
@@ -91,7 +91,7 @@ def _draw_budgets(axes: Axes, outcome: Outcome) -> None:
     axes.set_title(
         "Privacy per silo" + (f" (first {_MOST_BARS}, {more} more)" if more else ""), fontsize="medium"
     )
-    axes.set_xlabel("epsilon: budget hatched, spent solid")
+    axes.set_xlabel(f"epsilon: {'budget hatched' if any(limited) else 'no budget'}, spent solid")
 
 
 def _label(statement: Statement) -> str:

@@ -32,6 +32,7 @@ def statement(outcome: Outcome) -> dict[str, Any]:
     scenario = outcome.resolved.scenario
     private = scenario.privacy.mechanism == "gaussian"
     return {
+        "notices": notices(outcome.resolved),
         "unit": UNIT if private else "none",
         "adjacency": ADJACENCY,
         "guarantee": GUARANTEE if private else "none: mechanism none neither clips nor adds noise",
@@ -42,7 +43,51 @@ def statement(outcome: Outcome) -> dict[str, Any]:
         "epsilon_spent_note": SPENT,
         **({"epsilon_attainable_note": ATTAINABLE} if private and has_gap(outcome.resolved) else {}),
         "not_private": not_private(scenario),
+        **claim(outcome.resolved),
         "silos": _silos(outcome),
+    }
+
+
+def notices(resolved: Resolved) -> list[str]:
+    """What a reader must know before any number; empty for a run within a budget."""
+    privacy, prescribed = resolved.scenario.privacy, resolved.prescribed
+    lines = []
+    if privacy.mechanism == "gaussian" and privacy.epsilon == "unlimited":
+        lines.append(
+            "epsilon is unlimited: no budget bounds what this run costs, which only a simulation allows"
+        )
+    if prescribed is not None and prescribed.violations:
+        lines.append(f"outside the conditions of {prescribed.theorem}, so that its claim does not apply:")
+        lines += [f"  {violation}" for violation in prescribed.violations]
+    return lines
+
+
+def claim(resolved: Resolved) -> dict[str, Any]:
+    """What a theorem claims for the run, where one set its noise."""
+    prescribed = resolved.prescribed
+    if prescribed is None or prescribed.theorem is None:
+        return {}
+    return {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
+
+
+def parameters(resolved: Resolved) -> dict[str, Any]:
+    """The numbers that a theorem chose, and what it also sets that the algorithm has no field for."""
+    derived = resolved.derived
+    if derived is None:
+        return {}
+    chosen = {"theorem": derived.theorem, "values": derived.values, "not_applied": derived.notes}
+    return {"parameters": chosen}
+
+
+def claimed(resolved: Resolved, name: str) -> dict[str, float]:
+    """The theorem's claim for one silo, to stand beside the true epsilon."""
+    prescribed = resolved.prescribed
+    if prescribed is None or prescribed.claimed_epsilons is None or prescribed.claimed_deltas is None:
+        return {}
+    at = resolved.names.index(name)
+    return {
+        "epsilon_claimed": prescribed.claimed_epsilons[at],
+        "delta_claimed": prescribed.claimed_deltas[at],
     }
 
 
@@ -120,7 +165,10 @@ def _silos(outcome: Outcome) -> list[dict[str, Any]]:
                 worst[name] = said
     rows = [worst[name] for name in sorted(worst)]
     bounds = attainable(outcome.resolved, [row.admitted for row in rows])
-    return [_row(row) | bound for row, bound in zip(rows, bounds, strict=True)]
+    return [
+        _row(row) | claimed(outcome.resolved, row.admitted.terms.name) | bound
+        for row, bound in zip(rows, bounds, strict=True)
+    ]
 
 
 def _cost(said: Statement) -> tuple[float, float]:

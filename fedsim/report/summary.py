@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedsim.report.participation import participation
-from fedsim.report.privacy import statement
+from fedsim.report.privacy import parameters, statement
 from fedsim.scenario.outcome import Outcome
 
 FORMAT = 1
@@ -36,6 +36,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "metrics": _metrics(outcome),
         "participation": participation(outcome),
         **({} if outcome.heterogeneity is None else {"heterogeneity": outcome.heterogeneity}),
+        **parameters(outcome.resolved),
         "privacy": statement(outcome),
         "versions": _versions(),
         "environment": {"platform": platform.platform(), "cpus": os.cpu_count()},

@@ -64,6 +64,7 @@ def terms(
 ) -> list[Terms]:
     """What the named silos bring to an admission; `rounds` are theirs, in the same order."""
     position = {name: i for i, name in enumerate(resolved.names)}
+    noise = resolved.noise_multipliers if private else None
     return [
         Terms(
             name,
@@ -71,6 +72,7 @@ def terms(
             resolved.epsilons[position[name]] if private else float("inf"),
             resolved.deltas[position[name]],
             own,
+            None if noise is None else noise[position[name]],
         )
         for name, own in zip(names, rounds, strict=True)
     ]

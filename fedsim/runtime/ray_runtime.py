@@ -24,7 +24,8 @@ from fedsim.runtime.host import SiloHost
 from fedsim.runtime.trial import Evaluator, Trial, in_one_process, read
 from fedsim.scenario.load import parse
 from fedsim.scenario.outcome import Measurement, Observer, Results, TrialResult, Variant
-from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.scenario.resolve import Resolved
+from fedsim.theory.resolve import resolve
 
 # Before Ray is imported: otherwise it listens on every interface and reports usage.
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")

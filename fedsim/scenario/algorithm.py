@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_type_hints
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import InitErrorDetails
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.protocol import batch
@@ -72,20 +74,39 @@ def samplers() -> dict[str, str]:
 class AlgorithmSection(Section):
     """An algorithm's public numbers."""
 
+    required: ClassVar[tuple[str, ...]] = ()
     name: str
+    parameters: Literal["given", "theorem"] = Field(
+        "given", description="theorem: numbers that are not given are those of the algorithm's theorem"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        absent = [key for key in self.required if getattr(self, key) is None]
+        if self.parameters == "given" and absent:
+            lines = [InitErrorDetails(type="missing", loc=(key,), input=None) for key in absent]
+            raise ValidationError.from_exception_data(self.name, lines)
+        return self
 
     def build(self) -> Algorithm:
         """The algorithm itself.
 
         Raises:
-            InputError: it finds its numbers at odds with each other.
+            InputError: a number is still to be filled in by a theorem, or it finds its numbers at odds.
         """
-        values = {key: getattr(self, key) for key in type(self).model_fields if key != "name"}
+        values = {key: getattr(self, key) for key in type(self).model_fields if key not in _OWN}
+        for key in self.required:
+            if values[key] is None:
+                expected = "is required: the theorem does not set it"
+                raise InputError(f"scenario.algorithm.{key}", None, expected)
         built = {k: _batch(value) if isinstance(value, _AnyBatch) else value for k, value in values.items()}
         try:
             return algorithms()[self.name](**built)
         except InputError as error:
             raise InputError(f"scenario.algorithm.{error.field}", error.value, error.expected) from None
+
+
+_OWN = ("name", "parameters")
 
 
 def _batch(chosen: _AnyBatch) -> batch.Batch:
@@ -97,7 +118,11 @@ def _section(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
     members: dict[str, Any] = {"name": (Literal[name], Field(description="the algorithm"))}
     for field in fields(kind):  # type: ignore[arg-type]
         members[field.name] = _member(hints[field.name], field.default)
-    return create_model(name, __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
+    model = create_model(name, __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
+    model.required = tuple(f.name for f in fields(kind) if f.default is MISSING)  # type: ignore[arg-type]
+    by_theorem: Any = {"properties": {"parameters": {"const": "theorem"}}, "required": ["parameters"]}
+    model.model_config["json_schema_extra"] = {"if": by_theorem, "else": {"required": list(model.required)}}
+    return model
 
 
 def _sections() -> dict[str, type[AlgorithmSection]]:
@@ -115,7 +140,10 @@ def _member(hint: Any, default: Any) -> tuple[Any, Any]:
     if get_args(hint)[:1] == (batch.Batch,):
         info = get_args(hint)[1]
         return Annotated[_BatchConfig, Field(description=info.description)], _Full()
-    return hint, ... if default is MISSING else default
+    if default is not MISSING:
+        return hint, default
+    described = next((info.description for info in get_args(hint) if isinstance(info, FieldInfo)), None)
+    return Annotated[hint | None, Field(description=described)], None  # `_complete` asks for it
 
 
 SECTIONS = _sections()

@@ -21,7 +21,7 @@ MECHANISMS = {
 }
 
 
-def check_mechanism(mechanism: str, name: str, algorithm: Algorithm) -> None:
+def check_mechanism(mechanism: str, name: str, algorithm: type[Algorithm] | Algorithm) -> None:
     """Refuse an algorithm that the mechanism cannot serve.
 
     Where noise is only on a sum over silos, no silo has a noisy answer of its own to compute with:

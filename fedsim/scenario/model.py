@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.problems.registry import problems
 from fedsim.scenario.algorithm import AlgorithmConfig
+from fedsim.scenario.assumptions import AssumptionsSection
 from fedsim.scenario.network import ModelSection
 from fedsim.scenario.participation import AllSilos, ParticipationConfig
 from fedsim.scenario.section import Section
@@ -17,6 +18,7 @@ Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 Share = Annotated[float, Field(gt=0)]
 FeatureIndex = Annotated[int, Field(ge=0)]
+PerSilo = Positive | tuple[Positive, ...] | dict[str, Positive]
 
 if TYPE_CHECKING:
     ProblemName = str
@@ -119,16 +121,38 @@ class PrivacySection(Section):
     mechanism: Literal["gaussian", "none"] = Field(
         "gaussian", description="gaussian: clip and add noise; none: neither (no privacy)"
     )
-    epsilon: Positive | tuple[Positive, ...] | dict[str, Positive] | None = Field(
+    epsilon: Positive | Literal["unlimited"] | tuple[Positive, ...] | dict[str, Positive] | None = Field(
         None,
-        description="epsilon_i: one for all silos, a list in order of silo names (as text: 10 before 9), or "
-        "a map by silo",
+        description="epsilon_i, the limit on the true cost: one for all silos, a list in order of silo "
+        "names (as text: 10 before 9), a map by silo, or in simulation the word unlimited",
     )
     delta: Probability | Literal["1/n^2"] | tuple[Probability, ...] | dict[str, Probability] = Field(
         "1/n^2", description="delta_i: as epsilon, or 1/n^2 for one over the squared number of records"
     )
-    calibration: Literal["accountant"] = Field(
-        "accountant", description="noise is the smallest whose exact cost is within the budget"
+    calibration: Literal["accountant", "theorem", "sigma"] = Field(
+        "accountant",
+        description="accountant: the smallest noise whose exact cost is within the budget; theorem: what the "
+        "algorithm's theorem states for claimed_epsilon; sigma: given",
+    )
+    claimed_epsilon: PerSilo | None = Field(
+        None, description="calibration theorem: the epsilon that the theorem is asked for, as epsilon"
+    )
+    claimed_delta: Probability | tuple[Probability, ...] | dict[str, Probability] | None = Field(
+        None, description="calibration theorem: the delta that the theorem is asked for; default delta"
+    )
+    theorem: Literal["thesis", "experiments"] = Field(
+        "thesis",
+        description="calibration theorem: the algorithm's own theorem, or the formula of the thesis's "
+        "experiments (minibatch SGD only)",
+    )
+    allow_violations: bool = Field(
+        False, description="calibration theorem: run outside the theorem's conditions, and report them"
+    )
+    sigma: PerSilo | None = Field(
+        None, description="calibration sigma: standard deviation of the noise on a silo's mean gradient"
+    )
+    noise_multiplier: PerSilo | None = Field(
+        None, description="calibration sigma: sigma / L2 sensitivity, instead of sigma"
     )
 
 
@@ -170,6 +194,9 @@ class Scenario(Section):
     problem: Annotated[ProblemSection, BeforeValidator(_named)] = Field(description="what is minimised")
     algorithm: AlgorithmConfig = Field(description="how")
     privacy: PrivacySection = Field(description="what each silo allows")
+    assumptions: AssumptionsSection = Field(
+        AssumptionsSection(), description="constants of the objective that theorems and bounds need"
+    )
     participation: Annotated[ParticipationConfig, Field(discriminator="name"), BeforeValidator(_named)] = (
         Field(AllSilos(name="all"), description="who takes part in a round")
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fedsim.algorithms.registry import algorithms
 from fedsim.data.outline import Outline, outline
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
@@ -21,7 +22,9 @@ from fedsim.protocol.errors import InputError
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, mean_inverse
 from fedsim.scenario.attendance import read_attendance
+from fedsim.scenario.calibration import Prescribed, check_calibration
 from fedsim.scenario.composite import composite
+from fedsim.scenario.derived import Derived
 from fedsim.scenario.mechanism import check_mechanism
 from fedsim.scenario.model import ProblemSection, Scenario
 from fedsim.scenario.network import network
@@ -40,18 +43,33 @@ class Resolved:
         epsilons: budgets; infinity with mechanism `none`.
         weights: p_i, summing to 1.
         active: who takes part: None for all, M for so many at random, or another way.
+        prescribed: the silos' noise, where the scenario fixes it; filled in by `fedsim.theory.resolve`.
+        derived: the algorithm's numbers that a theorem chose; filled in there too.
     """
 
     scenario: Scenario
     outline: Outline
     problem: Problem
-    algorithm: Algorithm
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     epsilons: tuple[float, ...]
     deltas: tuple[float, ...]
     weights: tuple[float, ...]
     active: Participants
+    prescribed: Prescribed | None = None
+    derived: Derived | None = None
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The scenario's algorithm with its numbers."""
+        return self.scenario.algorithm.build()
+
+    @property
+    def noise_multipliers(self) -> tuple[float, ...] | None:
+        """z_i where the scenario fixes them, None where each silo finds its own."""
+        if self.scenario.privacy.calibration != "accountant" and self.prescribed is None:
+            raise RuntimeError("resolve this scenario by fedsim.theory.resolve, which prescribes its noise")
+        return None if self.prescribed is None else self.prescribed.noise_multipliers
 
     @property
     def dtype(self) -> torch.dtype:
@@ -92,17 +110,19 @@ def resolve(scenario: Scenario) -> Resolved:
     private = scenario.privacy.mechanism == "gaussian"
     if private and scenario.privacy.epsilon is None:
         raise InputError("scenario.privacy.epsilon", None, "is required with mechanism gaussian")
-    epsilon = scenario.privacy.epsilon if private else inf
-    algorithm = scenario.algorithm.build()
-    check_mechanism(scenario.privacy.mechanism, scenario.algorithm.name, algorithm)
+    check_mechanism(
+        scenario.privacy.mechanism, scenario.algorithm.name, algorithms()[scenario.algorithm.name]
+    )
+    check_calibration(scenario.privacy)
+    unlimited = not private or scenario.privacy.epsilon == "unlimited"
+    epsilon = inf if unlimited else scenario.privacy.epsilon
     return Resolved(
         scenario,
         shape,
         _problem(scenario.problem, shape),
-        algorithm,
         names,
         sizes,
-        _per_silo("scenario.privacy.epsilon", epsilon, names),
+        per_silo("scenario.privacy.epsilon", epsilon, names),
         _deltas(scenario, names, sizes),
         _weights(scenario.problem, names, sizes),
         _participants(scenario, names),
@@ -116,7 +136,7 @@ def _participants(scenario: Scenario, names: Sequence[str]) -> Participants:
     if isinstance(chosen, RandomSizeSilos):
         return RandomSize(chosen.min_silos, _at_most_all("max_silos", chosen.max_silos, names))
     if isinstance(chosen, AvailableSilos):
-        return Available(_per_silo("scenario.participation.probability", chosen.probability, names))
+        return Available(per_silo("scenario.participation.probability", chosen.probability, names))
     if isinstance(chosen, TracedSilos):
         attendance = read_attendance(chosen.path, names)
         return Recorded(attendance, chosen.repeat, chosen.known_in_advance, str(chosen.path))
@@ -165,7 +185,7 @@ def _smoothed(problem: Problem, name: str, beta: float) -> Problem:
     raise InputError("scenario.problem.smoothing", {"beta": beta}, expected)
 
 
-def _per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
+def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
     """One value for all, a list in order of names, or a map by name."""
     if isinstance(value, float | int):
         return (float(value),) * len(names)
@@ -194,7 +214,7 @@ def _shortened(names: Sequence[str]) -> str:
 def _deltas(scenario: Scenario, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
     rule = scenario.privacy.delta
     if rule != "1/n^2":
-        return _per_silo("scenario.privacy.delta", rule, names)
+        return per_silo("scenario.privacy.delta", rule, names)
     for name, n in zip(names, sizes, strict=True):
         if n < 2:
             expected = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
@@ -208,5 +228,5 @@ def _weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]
         "equal": lambda: [1.0] * len(names),
         "size": lambda: sizes,
     }
-    raw = simple[rule]() if isinstance(rule, str) else _per_silo("scenario.problem.silo_weights", rule, names)
+    raw = simple[rule]() if isinstance(rule, str) else per_silo("scenario.problem.silo_weights", rule, names)
     return tuple(share / sum(raw) for share in raw)

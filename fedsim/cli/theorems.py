@@ -1,0 +1,93 @@
+"""`fedsim theorems`: claimed against true epsilon, and which claims fail."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import typer
+
+from fedsim.theory.audit import Entry, Row, audit
+
+_LARGEST = 1000  # beyond that a number says no more than the word
+_INTRODUCTION = """\
+# What the thesis's theorems truly cost
+
+Written by `fedsim theorems --markdown`; a test compares. Each table takes the noise that a theorem of
+A. Lowy's thesis (USC 2023) states for a claimed epsilon and prices the plan that it is added to, under
+replace-one adjacency, with fedsim's own accountant (`fedsim/privacy/cost.py`): exact for full and disjoint
+batches, an upper bound by about 1e-4 where batches are sampled. A claim fails where the true epsilon
+exceeds it for some way to draw the batch that the proof covers. The zCDP column is the thesis's own
+conversion, rho + 2 sqrt(rho ln(1/delta)), looser than the exact number and shown where it applies.
+"""
+
+
+def show(as_json: bool, markdown: bool) -> None:
+    """Print the audit as tables, as JSON, or as the document."""
+    entries = audit()
+    if as_json:
+        typer.echo(json.dumps([_plain(entry) for entry in entries], indent=2, allow_nan=False))
+    elif markdown:
+        typer.echo(document(entries), nl=False)
+    else:
+        _tables(entries)
+
+
+def document(entries: Sequence[Entry]) -> str:
+    """Return docs/thesis-audit.md."""
+    parts = [_INTRODUCTION, *(_section(entry) for entry in entries)]
+    return "\n".join(parts)
+
+
+def _section(entry: Entry) -> str:
+    columns = _columns(entry)
+    lines = [f"## {entry.title}", "", f"{entry.numbers}. {entry.verdict}", ""]
+    lines += ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
+    lines += ["| " + " | ".join(_cells(entry, row)) + " |" for row in entry.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _columns(entry: Entry) -> list[str]:
+    zcdp = ["zCDP"] if _has_zcdp(entry) else []
+    return ["claimed", *entry.rows[0].true, *zcdp, "claim"]
+
+
+def _cells(entry: Entry, row: Row) -> list[str]:
+    zcdp = [_number(row.zcdp)] if _has_zcdp(entry) and row.zcdp is not None else []
+    return [f"{row.target:g}", *map(_number, row.true.values()), *zcdp, _claim(row)]
+
+
+def _has_zcdp(entry: Entry) -> bool:
+    return entry.rows[0].zcdp is not None
+
+
+def _claim(row: Row) -> str:
+    word = "fails" if row.fails else "holds"
+    return f"{word} (outside: {'; '.join(row.outside)})" if row.outside else word
+
+
+def _number(value: float) -> str:
+    return f"above {_LARGEST:,}" if value > _LARGEST else f"{value:.3g}"
+
+
+def _plain(entry: Entry) -> dict[str, object]:
+    rows = [asdict(row) | {"fails": row.fails} for row in entry.rows]
+    return {"theorem": entry.title, "setting": entry.numbers, "verdict": entry.verdict, "rows": rows}
+
+
+def _tables(entries: Sequence[Entry]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for entry in entries:
+        table = Table(title=f"{entry.title}\n{entry.numbers}", box=SIMPLE_HEAD, title_justify="left")
+        for column in _columns(entry):
+            table.add_column(column, justify="right")
+        for row in entry.rows:
+            table.add_row(*_cells(entry, row), style="bold" if row.fails else "")
+        console.print(table)
+        console.print(entry.verdict, highlight=False)
+        console.print()

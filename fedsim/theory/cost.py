@@ -1,0 +1,56 @@
+"""What a theorem's noise really costs: the plan that it describes, priced by `fedsim.privacy`."""
+
+from __future__ import annotations
+
+import math
+
+from fedsim.privacy import cost
+from fedsim.protocol.batch import Fresh, Full
+from fedsim.protocol.plan import Census, Release
+from fedsim.theory.statement import Theorem
+
+
+def base_multiplier(theorem: Theorem) -> float:
+    """z of the first kind of release, which a plan's noise ratios refer to."""
+    return theorem.releases()[0].multiplier
+
+
+def difference_ratio(theorem: Theorem) -> float:
+    """Return z of a difference over z of a gradient; 1 where there are no differences."""
+    kinds = theorem.releases()
+    return kinds[1].multiplier / kinds[0].multiplier if len(kinds) > 1 else 1.0
+
+
+def census(theorem: Theorem) -> Census:
+    """The theorem's releases as the accountant sees them, weights relative to `base_multiplier`."""
+    base = base_multiplier(theorem)
+    return tuple(
+        (Release(kind.batch, base / kind.multiplier), kind.count)
+        for kind in theorem.releases()
+        if kind.count > 0
+    )
+
+
+def true_epsilon(theorem: Theorem) -> float:
+    """Epsilon of the theorem's plan under replace-one at its delta, by `fedsim.privacy.cost`.
+
+    Raises:
+        Refused: disjoint batches that need more records than there are.
+    """
+    claim = theorem.claim
+    return cost.epsilon(census(theorem), claim.n, base_multiplier(theorem), claim.delta)
+
+
+def zcdp_epsilon(theorem: Theorem) -> float | None:
+    """Epsilon by the thesis's own conversion rho + 2 sqrt(rho ln(1/delta)) (Proposition 5).
+
+    rho = mu^2 / 2 adds over full batches and is the largest one over disjoint batches; None for a plan
+    with sampled batches, to which it does not apply.
+    """
+    squares = [(kind.batch, kind.count, kind.multiplier**-2) for kind in theorem.releases() if kind.count]
+    if any(not isinstance(batch, Full | Fresh) for batch, _, _ in squares):
+        return None
+    full = sum(count * square for batch, count, square in squares if isinstance(batch, Full))
+    fresh = max((square for batch, _, square in squares if isinstance(batch, Fresh)), default=0.0)
+    rho = (full + fresh) / 2
+    return rho + 2 * math.sqrt(rho * math.log(1 / theorem.claim.delta))

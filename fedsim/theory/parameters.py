@@ -1,0 +1,184 @@
+"""The numbers that theorems choose for their algorithms: `algorithm.parameters: theorem`.
+
+Each function takes a `Setting` and returns {field of the algorithm: value}, and beside it what the
+theorem also sets and the algorithm has no field for. Constants that the thesis leaves open are one.
+Where a theorem only asks for a least K, noisy MB-SGD takes that K (a record a step is enough for its R),
+the others the one that their R is stated for. A. Lowy, thesis (USC 2023); theorem numbers per function.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from fedsim.protocol.batch import Fresh
+from fedsim.protocol.errors import InputError
+from fedsim.scenario.derived import Derived
+from fedsim.theory.minibatch import smallest_batch, variance
+from fedsim.theory.one_pass import AcceleratedOnePass
+from fedsim.theory.setting import Setting
+from fedsim.theory.statement import Claim
+
+
+def noisy_minibatch_sgd(s: Setting, one_pass: bool) -> Derived:
+    """Theorems 34 and 104; strongly convex where mu is stated (step sizes of Lemma 102)."""
+    if s.mu is not None:
+        return _strongly_convex(s)
+    L, beta, D = s.need("noisy MB-SGD (Theorem 34)", "L", "beta", "D")
+    reach = min(math.sqrt(s.n), s.epsilon * s.n / math.sqrt(s.d))
+    floor = min(s.n * s.M, (s.epsilon * s.n) ** 2 * s.M / s.d)
+    R = _rounds(beta * D * math.sqrt(s.M) / L * reach + floor)
+    private = s.epsilon * s.n * math.sqrt(s.M) / math.sqrt(s.d * R)
+    step = min(1 / beta, D / (L * math.sqrt(R)) * min(1.0, private, math.sqrt(s.n * s.M / R)))
+    values = {"num_rounds": R, "step_size": step, "clip_norm": L, "batch": _drawn(s, _least(s, R))}
+    return Derived("noisy MB-SGD, convex (Theorem 34)", values)
+
+
+def _strongly_convex(s: Setting) -> Derived:
+    L, beta, mu, D = s.need("noisy MB-SGD (Theorem 34)", "L", "beta", "mu", "D")
+    signal = s.M * (s.epsilon * s.n) ** 2
+    contraction = 2 * beta / mu * _log(beta * D**2 * mu * signal / (s.d * L**2))
+    R = _rounds(max(contraction, min(s.M * s.n, signal / s.d)))
+    sigma = variance(L, R, R, _claim(s))
+    a, c, g = mu, s.d * sigma / s.M + L**2, 2 * beta
+    step = min(1 / g, math.log(max(2.0, (a * R * D) ** 2 / c)) / (a * R))
+    values = {
+        "num_rounds": R,
+        "step_size": step,
+        "clip_norm": L,
+        "strong_convexity": mu,
+        "batch": _drawn(s, _least(s, R)),
+    }
+    return Derived(
+        "noisy MB-SGD, strongly convex (Theorem 34)", values, {"gamma_r ratio": 1 / (1 - a * step)}
+    )
+
+
+def accelerated_minibatch_sgd(s: Setting, one_pass: bool) -> Derived:
+    """Theorem 36 with a fresh batch, else Theorem 37.
+
+    The thesis leaves alpha_r and eta_r open in the convex case and regularises by lambda; step sizes
+    1 / max(2 beta, R^(3/2) V / D) without lambda reach the same bound, so lambda is a note.
+    """
+    return _one_pass(s) if one_pass else _empirical(s)
+
+
+def _one_pass(s: Setting) -> Derived:
+    name = "accelerated MB-SGD, one pass (Theorem 36)"
+    L, beta, D, phi, upsilon = s.need(name, "L", "beta", "D", "phi", "upsilon")
+    size = (L / (beta * D)) ** 0.4 * s.n**0.6 * (s.d * s.log) ** 0.2 / (s.epsilon**0.4 * s.M**0.2)
+    K = min(s.n, max(1, math.ceil(size)))
+    R = s.n // K
+    batch = {"sampler": "fresh", "fraction": 1 / R}
+    noise = AcceleratedOnePass(_claim(s), L, R, Fresh(1 / R)).variance()
+    V = math.sqrt(phi**2 / (s.M * K) + s.between * upsilon**2 / s.M + s.d * noise / s.M)
+    return Derived(
+        name, _accelerated(R, V, beta, D, L) | {"batch": batch}, {"lambda": V / (D * math.sqrt(R))}
+    )
+
+
+def _empirical(s: Setting) -> Derived:
+    name = "accelerated MB-SGD, empirical risk (Theorem 37)"
+    L, beta, D = s.need(name, "L", "beta", "D")
+    sampled = s.M < s.N  # K = n
+    reach = beta * D / L * math.sqrt(s.M) * s.epsilon * s.n / math.sqrt(s.d * s.log)
+    R = _rounds(max(math.sqrt(reach), (s.epsilon**2 * s.n / (s.d * s.log)) if sampled else 0.0))
+    V = math.sqrt((4 * L**2 / (s.M * s.n) if sampled else 0.0) + s.d * variance(L, R, R, _claim(s)) / s.M)
+    return Derived(
+        name, _accelerated(R, V, beta, D, L) | {"batch": "full"}, {"lambda": V / (D * math.sqrt(R))}
+    )
+
+
+def _accelerated(R: int, V: float, beta: float, D: float, L: float) -> dict[str, Any]:
+    step = 1 / max(2 * beta, R**1.5 * V / D)
+    return {"num_rounds": R, "step_size": step, "clip_norm": L, "strong_convexity": 0.0}
+
+
+def prox_sgd(s: Setting, one_pass: bool) -> Derived:
+    """Theorem 40: R = ceil(2 kappa ln((mu Delta / L^2) min(M n, eps^2 n^2 M / (d ln(1/delta)))))."""
+    name = "prox-SGD (Theorem 40)"
+    L, beta, mu, Delta = s.need(name, "L", "beta", "mu", "Delta")
+    signal = min(s.M * s.n, (s.epsilon * s.n) ** 2 * s.M / (s.d * s.log))
+    R = _rounds(2 * beta / mu * _log(mu * Delta / L**2 * signal))
+    if s.n < R:
+        expected = f"at most what leaves R <= n = {s.n}: {name} needs R = {R} disjoint batches (n >= kappa)"
+        raise InputError("scenario.assumptions.beta", beta, expected)
+    batch = {"sampler": "fresh", "fraction": 1 / R}
+    return Derived(name, {"num_rounds": R, "step_size": 1 / (2 * beta), "clip_norm": L, "batch": batch})
+
+
+def prox_pl_svrg(s: Setting, one_pass: bool) -> Derived:
+    """Theorem 42: R = E Q = 12 kappa, Q = floor(n/K), S = log2(Delta mu M eps^2 n^2 / (kappa d L^2))."""
+    name = "prox-PL-SVRG (Theorem 42)"
+    L, beta, mu, Delta = s.need(name, "L", "beta", "mu", "Delta")
+    kappa = beta / mu
+    signal = Delta * mu * s.M * (s.epsilon * s.n) ** 2 / (kappa * s.d * L**2)
+    S = max(1, math.ceil(_log(signal) / math.log(2)))
+    K = max((s.n**2 / s.M) ** (1 / 3), smallest_batch(_claim(s), S * 12 * kappa))
+    K = min(s.n, math.ceil(K))
+    Q = max(1, s.n // K)
+    values = {
+        "restarts": S,
+        "epochs": _rounds(12 * kappa / Q),
+        "inner_steps": Q,
+        "step_size": min(1.0, K**1.5 * math.sqrt(s.M) / s.n) / (8 * beta),
+        "clip_norm": L,
+        "difference_clip": 2 * L,
+        "batch": _drawn(s, K),
+    }
+    return Derived(name, values)
+
+
+def prox_spider(s: Setting, one_pass: bool) -> Derived:
+    """Theorem 44: q = floor(min((eps n L sqrt M / sqrt(d ln(1/delta) Delta beta))^(2/3), n M / 1{M < N}))."""
+    name = "prox-SPIDER (Theorem 44)"
+    L, beta, Delta = s.need(name, "L", "beta", "Delta")
+    noise = math.sqrt(s.d * s.log)
+    q = (s.epsilon * s.n * L * math.sqrt(s.M) / (noise * math.sqrt(Delta * beta))) ** (2 / 3)
+    q = math.floor(min(q, s.n * s.M) if s.M < s.N else q)
+    if q < 1:
+        expected = f"larger: {name} finds q < 1 and returns w_0, since the noise would drown every step"
+        raise InputError("scenario.privacy.epsilon", s.epsilon, expected)
+    R = _rounds(s.epsilon * s.n * math.sqrt(s.M * q) / (L * noise) * math.sqrt(Delta * beta))
+    values = {
+        "num_rounds": R,
+        "period": q,
+        "step_size": 1 / (2 * beta),
+        "clip_norm": L,
+        "smoothness": beta,
+        "random_iterate": True,
+        "batch": "full",
+    }
+    return Derived(name, values)
+
+
+TABLE: dict[str, Callable[[Setting, bool], Derived]] = {
+    "noisy_minibatch_sgd": noisy_minibatch_sgd,
+    "accelerated_minibatch_sgd": accelerated_minibatch_sgd,
+    "prox_sgd": prox_sgd,
+    "prox_pl_svrg": prox_pl_svrg,
+    "prox_spider": prox_spider,
+}
+"""{algorithm: its theorem's choice}; the others have no utility theorem, or none that can be computed."""
+
+
+def _claim(s: Setting) -> Claim:
+    return Claim(s.n, s.epsilon, s.delta)
+
+
+def _rounds(value: float) -> int:
+    return max(1, math.ceil(value))
+
+
+def _log(value: float) -> float:
+    """A logarithm that the theorems take of a large number; at least ln 2, so that R stays positive."""
+    return math.log(max(2.0, value))
+
+
+def _least(s: Setting, rounds: int) -> int:
+    return min(s.n, max(1, math.ceil(smallest_batch(_claim(s), rounds))))
+
+
+def _drawn(s: Setting, size: int) -> Any:
+    return "full" if size >= s.n else {"sampler": "subsample", "fraction": size / s.n}

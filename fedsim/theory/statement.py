@@ -1,0 +1,121 @@
+"""What a theorem states: how much noise on which release, under which conditions.
+
+Adjacency is replace-one throughout, L is the bound that records' terms are clipped to, and logarithms
+are natural. A noise multiplier is sigma / (L2 sensitivity of that release), so that a theorem's sigma is
+added whatever bound the release is clipped to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from fedsim.protocol.batch import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a theorem is asked for in one silo.
+
+    Args:
+        n: number of records.
+        epsilon: the claimed eps, > 0.
+        delta: the claimed delta, in (0, 1).
+    """
+
+    n: int
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What conditions refer to beyond one silo; None where it is not known, and then not checked.
+
+    Args:
+        active: M, silos in a round.
+        condition_number: kappa = beta / mu.
+    """
+
+    active: float = 1
+    condition_number: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One side condition of a theorem with the value that it meets.
+
+    Args:
+        condition: in the theorem's symbols.
+        field: the scenario field to change, without `scenario.`.
+        value: what the scenario has.
+        bound: what the theorem asks for, in words and numbers.
+        holds: whether it is met.
+    """
+
+    condition: str
+    field: str
+    value: float | str
+    bound: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NoisyMean:
+    """One kind of release in a plan, with the noise that the theorem states for it.
+
+    Args:
+        statistic: "gradient" or "gradient_difference".
+        batch: which records.
+        count: how often it happens in the run.
+        sigma: standard deviation per coordinate on the silo's mean.
+        sensitivity: L2 sensitivity of that mean to replacing one record, in the unit of sigma.
+    """
+
+    statistic: str
+    batch: Batch
+    count: int
+    sigma: float
+    sensitivity: float
+
+    @property
+    def multiplier(self) -> float:
+        """z = sigma / sensitivity."""
+        return self.sigma / self.sensitivity
+
+
+class Theorem(Protocol):
+    """A theorem at given numbers: a frozen dataclass whose docstring gives the formula and the errata."""
+
+    title: ClassVar[str]
+
+    @property
+    def claim(self) -> Claim:
+        """What was asked for."""
+        ...
+
+    def releases(self) -> tuple[NoisyMean, ...]:
+        """Gradients first; then differences, where there are any."""
+        ...
+
+    def conditions(self, context: Context) -> tuple[Check, ...]:
+        """Every side condition that can be checked."""
+        ...
+
+
+def at_most(condition: str, field: str, value: float, bound: float) -> Check:
+    """Return the check value <= bound."""
+    return Check(condition, field, value, f"at most {bound:.6g}", value <= bound * (1 + 1e-12))
+
+
+def at_least(condition: str, field: str, value: float, bound: float) -> Check:
+    """Return the check value >= bound."""
+    return Check(condition, field, value, f"at least {bound:.6g}", value >= bound * (1 - 1e-12))
+
+
+def sampled_by(batches: Iterable[Batch], allowed: tuple[str, ...], symbol: str) -> tuple[Check, ...]:
+    """Check that every batch is drawn as the theorem's proof needs it."""
+    names = sorted({batch.sampler for batch in batches})
+    bound = " or ".join(allowed)
+    return tuple(Check(symbol, "algorithm.batch.sampler", name, bound, name in allowed) for name in names)

@@ -1,0 +1,196 @@
+"""Bounds: values by hand, slopes in every variable, lower below upper, and what does not apply."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.theory import bounds
+from fedsim.theory.setting import Setting
+
+QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
+S = Setting(
+    n=100, N=16, M=16, d=9, epsilon=2.0, delta=math.exp(-4), L=3.0, beta=8.0, mu=2.0, D=5.0, Delta=6.0,
+    phi=1.5, upsilon=0.5,
+)  # fmt: skip
+# By hand: sqrt(d ln(1/delta)) = 6, eps n = 200, sqrt M = 4, kappa = 4; 6 / 200 = 0.03.
+VALUES: dict[Callable[[Setting], float], float] = {
+    bounds.convex_isrl: 15 / 4 * (0.1 + 0.03),
+    bounds.strongly_convex_isrl: 9 / 32 * (0.01 + 0.0009),
+    bounds.convex_one_pass: 1.5 * 5 / 40 + (8**0.25 * 3 * 5**1.5 * 0.03 / 4) ** 0.8,
+    bounds.strongly_convex_one_pass: 2.25 / (2 * 1600) + 9 / 2 * 2 * 0.0009 / 16,
+    bounds.convex_erm: 15 * 0.03 / 4,
+    bounds.strongly_convex_erm: 9 / 2 * 0.0009 / 16,
+    bounds.pl_isrl: 9 / 2 * (16 * 0.0009 / 16 + 4 / 1600),
+    bounds.pl_erm: 4 * 9 * 0.0009 / (2 * 16),
+    bounds.nonconvex_isrl: (12 * 0.03 / 4) ** (4 / 3) + (3 * 0.03 / 4) ** 2,
+    bounds.convex_central: 15 * (1 / 40 + 0.03 / 16),
+    bounds.strongly_convex_central: 9 / 2 * (1 / 1600 + 0.0009 / 256),
+    bounds.convex_isrl_lower: 1.5 * 5 / 40 + 15 * 3 / 800,
+    bounds.strongly_convex_isrl_lower: 2.25 / 3200 + 9 / 2 * 9 / (200**2 * 16),
+    bounds.convex_erm_lower: 15 * 3 / 800,
+    bounds.strongly_convex_erm_lower: 9 / 2 * 9 / (200**2 * 16),
+    bounds.convex_central_lower: 15 * 3 / 3200,
+    bounds.strongly_convex_central_lower: 9 / 2 * 9 / 3200**2,
+    bounds.nonconvex_isrl_lower: 9 * 36 / (200**2 * 16),
+    bounds.nonconvex_central_lower: 9 * 36 / 3200**2,
+}
+
+
+def test_every_bound_has_its_value_by_hand() -> None:
+    assert set(VALUES) == {bound.value for bound in bounds.BOUNDS}
+    for value, expected in VALUES.items():
+        assert value(S) == pytest.approx(expected, rel=1e-12), value.__name__
+
+
+def test_partial_participation_adds_the_variance_of_drawn_silos() -> None:
+    part = replace(S, M=4)  # (N - M) / (N - 1) = 0.8
+    silos = math.sqrt(0.8) * 0.5 * 3**0.2 * 5**0.8 * 8**-0.2 * (0.03 / 8) ** 0.2
+    private = (8**0.25 * 3 * 5**1.5 * 0.03 / 2) ** 0.8
+    assert bounds.convex_one_pass(part) == pytest.approx(1.5 * 5 / 20 + private + silos)
+    expected = 2.25 / 800 + 9 * 0.0009 / 4 + 0.25 * 0.8 / (2 * 2 * 4)
+    assert bounds.strongly_convex_one_pass(part) == pytest.approx(expected)
+    assert bounds.pl_erm(part) == pytest.approx(4 * 9 * 0.0009 / 8 + 0.8 * 0.25 / 8)
+    drawn = 3 * math.sqrt(48) * 0.015 / 20 + 9 / 400
+    private = (12 * 0.015) ** (4 / 3) + 0.045**2
+    assert bounds.nonconvex_isrl(part) == pytest.approx(private + drawn)
+
+
+SLOPES = {  # of log bound against log variable where the private term rules: eps, n, N = M, d
+    bounds.convex_isrl: (-1, -1, -1 / 2, 1 / 2),
+    bounds.strongly_convex_isrl: (-2, -2, -1, 1),
+    bounds.convex_one_pass: (-4 / 5, -4 / 5, -2 / 5, 2 / 5),
+    bounds.convex_erm: (-1, -1, -1 / 2, 1 / 2),
+    bounds.strongly_convex_erm: (-2, -2, -1, 1),
+    bounds.pl_isrl: (-2, -2, -1, 1),
+    bounds.pl_erm: (-2, -2, -1, 1),
+    bounds.nonconvex_isrl: (-4 / 3, -4 / 3, -2 / 3, 2 / 3),
+    bounds.convex_central: (-1, -1, -1, 1 / 2),
+    bounds.strongly_convex_central: (-2, -2, -2, 1),
+    bounds.convex_isrl_lower: (-1, -1, -1 / 2, 1 / 2),
+    bounds.convex_erm_lower: (-1, -1, -1 / 2, 1 / 2),
+    bounds.strongly_convex_erm_lower: (-2, -2, -1, 1),
+    bounds.convex_central_lower: (-1, -1, -1, 1 / 2),
+    bounds.nonconvex_isrl_lower: (-2, -2, -1, 1),
+    bounds.nonconvex_central_lower: (-2, -2, -2, 1),
+}
+
+
+@pytest.mark.parametrize("bound", SLOPES, ids=lambda bound: bound.__name__)
+def test_slopes_are_the_theorems_where_privacy_rules(bound: Callable[[Setting], float]) -> None:
+    # Small epsilon and long n: sampling error is negligible, and min(1, .) is not reached; a large Delta
+    # keeps the first term of the non-convex bound ahead.
+    base = replace(S, n=10**7, d=1000, epsilon=3e-5, phi=1e-9, Delta=1e9)
+    for symbol, slope in zip(("epsilon", "n", "N", "d"), SLOPES[bound], strict=True):
+        factor = 4
+        changed = replace(base, **{symbol: getattr(base, symbol) * factor})
+        changed = replace(changed, M=changed.N)
+        found = math.log(bound(changed) / bound(base)) / math.log(factor)
+        assert found == pytest.approx(slope, abs=0.02), symbol
+
+
+def test_without_privacy_error_falls_with_all_records() -> None:
+    free = replace(S, epsilon=1e9)
+    more = replace(free, n=400)
+    for bound, slope in (
+        (bounds.convex_isrl, -1 / 2),
+        (bounds.strongly_convex_isrl, -1),
+        (bounds.pl_isrl, -1),
+        (bounds.convex_central, -1 / 2),
+        (bounds.convex_isrl_lower, -1 / 2),
+    ):
+        assert math.log(bound(more) / bound(free)) / math.log(4) == pytest.approx(slope, abs=0.01)
+
+
+sizes = st.integers(1, 10**5)
+positive = st.floats(1e-2, 1e2)
+
+
+@given(n=sizes, N=st.integers(1, 10**4), d=sizes, epsilon=positive, delta=st.floats(1e-12, 0.3), L=positive,
+       mu=positive, D=positive, kappa=st.floats(1, 1e3), noise=st.floats(1e-3, 1))  # fmt: skip
+def test_lower_bounds_are_below_upper_ones(
+    n: int, N: int, d: int, epsilon: float, delta: float, L: float, mu: float, D: float, kappa: float,
+    noise: float,
+) -> None:  # fmt: skip
+    s = Setting(n, N, N, d, epsilon, delta, L, kappa * mu, mu, D, L * D, noise * L, noise * L)
+    found = bounds.applying(s)
+    for lower, least, _ in found:
+        for upper, most, _ in found:
+            alike = (lower.functions, lower.risk) == (upper.functions, upper.risk)
+            # Trust in a server only helps: a central lower bound holds for ISRL algorithms too.
+            weaker = lower.trust == upper.trust or (lower.trust, upper.trust) == ("central", "ISRL")
+            one_pass = upper.value is bounds.convex_one_pass  # not optimal, and not in every regime above
+            if alike and weaker and (lower.side, upper.side) == ("lower", "upper") and not one_pass:
+                assert least is not None
+                assert most is not None
+                assert least <= most * (1 + 1e-9)
+
+
+def test_central_is_never_worse_than_isrl_and_gains_root_n_silos() -> None:
+    assert bounds.convex_central(S) <= bounds.convex_isrl(S)
+    ratio = bounds.convex_erm_lower(S) / bounds.convex_central_lower(S)
+    assert ratio == pytest.approx(math.sqrt(16))
+
+
+def test_what_does_not_apply_says_why() -> None:
+    found = {
+        (bound.functions, bound.trust, bound.risk, bound.side, bound.source): (value, reason)
+        for bound, value, reason in bounds.applying(replace(S, M=4, beta=None))
+    }
+    value, reason = found["convex", "ISRL", "population", "lower", "Theorem 35"]
+    assert value is None
+    assert reason == "stated for M = N, here 4 of 16"
+    value, reason = found["proximal-PL", "ISRL", "population", "upper", "prox-SGD, Theorem 40"]
+    assert value is None
+    assert reason == "needs assumptions.beta"
+
+
+def invoke(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["bounds", str(QUICKSTART), *arguments])
+    return result.exit_code, result.output
+
+
+def test_the_command_takes_its_numbers_from_the_scenario() -> None:
+    code, output = invoke("--json", "--set", "assumptions.D=4", "--set", "assumptions.mu=0.1")
+    assert code == 0, output
+    said = json.loads(output)
+    assert "set to one" in said["constants"]
+    setting = said["setting"]
+    assert (setting["n"], setting["N"], setting["d"], setting["epsilon"], setting["L"]) == (50, 5, 31, 1, 1)
+    first = said["bounds"][0]
+    expected = 4 / math.sqrt(5) * (1 / math.sqrt(50) + math.sqrt(31 * math.log(1 / setting["delta"])) / 50)
+    assert first["value"] == pytest.approx(expected)
+    without = [bound for bound in said["bounds"] if bound["value"] is None]
+    assert all("assumptions." in bound["not_applicable"] for bound in without)
+
+
+def test_the_table_says_that_constants_are_one_and_what_is_missing() -> None:
+    code, output = invoke()
+    assert code == 0
+    assert "is set to one" in output
+    assert "Not shown, needs assumptions.D: convex (noisy MB-SGD, Theorem 34); convex" in output
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["assumptions.D=0"], ["scenario.assumptions.D", "0", "greater than 0"]),
+        (["privacy.mechanism=none"], ["scenario.privacy.mechanism", "'none'", "gaussian"]),
+        (["assumptions.Delte=1"], ["scenario.assumptions.Delte", "did you mean 'Delta'"]),
+    ],
+)
+def test_bad_input_names_field_value_and_remedy(overrides: list[str], expected: list[str]) -> None:
+    code, output = invoke(*[part for override in overrides for part in ("--set", override)])
+    assert code == 2
+    assert len(output.strip().splitlines()) == 1
+    for text in expected:
+        assert text in output

@@ -1,0 +1,212 @@
+"""Numbers that theorems choose: against the printed formulas, overridden, printed, and refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.protocol.errors import InputError
+from fedsim.runtime.preview import preview
+from fedsim.scenario.load import parse
+from fedsim.theory.parameters import TABLE
+from fedsim.theory.resolve import resolve
+from fedsim.theory.setting import Setting
+
+S = Setting(
+    n=1000, N=25, M=25, d=50, epsilon=2.0, delta=1e-5, L=2.0, beta=1.5, D=3.0, Delta=4.0, phi=2.0, upsilon=2.0
+)
+LOG = math.log(1e5)
+
+
+def chosen(name: str, setting: Setting, one_pass: bool = False) -> dict[str, Any]:
+    return TABLE[name](setting, one_pass).values
+
+
+def test_minibatch_sgd_convex_is_theorem_34() -> None:
+    values = chosen("noisy_minibatch_sgd", S)
+    R = math.ceil(1.5 * 3 * 5 / 2 * math.sqrt(1000) + 25_000)  # eps n / sqrt d = 283 > sqrt n; n M = 25,000
+    assert values["num_rounds"] == R
+    step = 3 / (2 * math.sqrt(R)) * min(1, 2000 * 5 / math.sqrt(50 * R), math.sqrt(25_000 / R))
+    assert values["step_size"] == pytest.approx(min(1 / 1.5, step))
+    assert values["batch"] == {"sampler": "subsample", "fraction": 1 / 1000}
+    assert "strong_convexity" not in values  # equal weights
+
+
+def test_minibatch_sgd_strongly_convex_contracts_and_weighs_late_iterates() -> None:
+    found = TABLE["noisy_minibatch_sgd"](replace(S, mu=0.1), False)
+    signal = 25 * 2000**2
+    R = max(2 * 15 * math.log(1.5 * 9 * 0.1 * signal / (50 * 4)), min(25_000, signal / 50))
+    assert found.values["num_rounds"] == math.ceil(R)
+    assert found.values["step_size"] <= 1 / 3
+    assert found.values["strong_convexity"] == 0.1  # weights (1 - mu eta)^-(r + 1)
+    assert found.notes["gamma_r ratio"] == pytest.approx(1 / (1 - 0.1 * found.values["step_size"]))
+
+
+def test_the_one_pass_theorem_chooses_disjoint_batches() -> None:
+    values = chosen("accelerated_minibatch_sgd", S, one_pass=True)
+    K = math.ceil((2 / 4.5) ** 0.4 * 1000**0.6 * (50 * LOG) ** 0.2 / (2**0.4 * 25**0.2))
+    R = 1000 // K
+    assert values["num_rounds"] == R > 1
+    assert values["batch"] == {"sampler": "fresh", "fraction": 1 / R}
+    size = math.floor(1000 / R + 1e-9)
+    noise = 32 * 4 * math.log(1.25e5) / (2 * size) ** 2
+    V = math.sqrt(4 / (25 * K) + 50 * noise / 25)
+    assert values["step_size"] == pytest.approx(1 / max(3, R**1.5 * V / 3))
+
+
+def test_empirical_acceleration_takes_every_record_and_the_root_of_the_plain_rounds() -> None:
+    found = TABLE["accelerated_minibatch_sgd"](S, False)
+    R = math.ceil(math.sqrt(1.5 * 3 / 2 * 5 * 2000 / math.sqrt(50 * LOG)))
+    assert found.values["num_rounds"] == R
+    assert found.values["batch"] == "full"
+    assert found.notes["lambda"] > 0
+    partial = TABLE["accelerated_minibatch_sgd"](replace(S, M=10, d=1, epsilon=8.0), False)
+    assert partial.values["num_rounds"] == math.ceil(8**2 * 1000 / LOG)
+
+
+def test_prox_sgd_is_theorem_40() -> None:
+    values = chosen("prox_sgd", replace(S, mu=0.1))
+    R = math.ceil(2 * 15 * math.log(0.1 * 4 / 4 * min(25_000, 2000**2 * 25 / (50 * LOG))))
+    assert values == {
+        "num_rounds": R,
+        "step_size": 1 / 3,
+        "clip_norm": 2.0,
+        "batch": {"sampler": "fresh", "fraction": 1 / R},
+    }
+
+
+def test_prox_pl_svrg_is_theorem_42() -> None:
+    values = chosen("prox_pl_svrg", replace(S, mu=0.1))
+    K = math.ceil((1000**2 / 25) ** (1 / 3))  # 35, above eps n / (4 sqrt(2 S R ln(2/delta)))
+    Q = 1000 // K
+    assert (values["inner_steps"], values["epochs"]) == (Q, math.ceil(12 * 15 / Q))
+    assert values["restarts"] == math.ceil(math.log2(4 * 0.1 * 25 * 2000**2 / (15 * 50 * 4)))
+    assert values["step_size"] == pytest.approx(min(1, K**1.5 * 5 / 1000) / 12)
+    assert values["difference_clip"] == 4.0
+
+
+def test_prox_spider_is_theorem_44() -> None:
+    values = chosen("prox_spider", S)
+    noise = math.sqrt(50 * LOG)
+    q = math.floor((2000 * 2 * 5 / (noise * math.sqrt(6))) ** (2 / 3))
+    assert values["period"] == q
+    assert values["num_rounds"] == math.ceil(2000 * math.sqrt(25 * q) / (2 * noise) * math.sqrt(6))
+    assert (values["step_size"], values["smoothness"]) == (1 / 3, 1.5)
+    with pytest.raises(InputError, match=r"scenario\.privacy\.epsilon: 0\.001.*w_0"):
+        chosen("prox_spider", replace(S, epsilon=0.001))
+
+
+def test_prox_sgd_with_fewer_records_than_the_condition_number_is_refused() -> None:
+    with pytest.raises(InputError, match=r"scenario\.assumptions\.beta: 1\.5: .*n = 1000.*n >= kappa"):
+        chosen("prox_sgd", replace(S, mu=0.001))
+
+
+SCENARIO: dict[str, Any] = {
+    "name": "by theorem",
+    "data": {"name": "synthetic", "rows": 4000, "features": 5, "test_fraction": 0.25},
+    "partition": {"name": "iid", "num_partitions": 3},
+    "problem": {"name": "logistic_regression", "constraint": {"name": "l2_ball", "radius": 2}},
+    "algorithm": {"name": "prox_sgd", "parameters": "theorem", "clip_norm": 1.0},
+    "privacy": {"epsilon": 4, "delta": 1e-5},
+    "assumptions": {"beta": 0.5, "mu": 0.1, "Delta": 1.0},
+    "runtime": "inprocess",
+}
+
+
+def scenario(**algorithm: Any) -> dict[str, Any]:
+    return SCENARIO | {"algorithm": SCENARIO["algorithm"] | algorithm}
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_every_theorems_numbers_make_a_plan_that_silos_admit(name: str) -> None:
+    tree = scenario(name=name) | {"assumptions": {"beta": 1.0, "mu": 0.2, "Delta": 1.0}}
+    tree["privacy"] = {"epsilon": 0.5, "delta": 1e-5}
+    admitted = preview(resolve(parse(tree)))
+    assert all(0 < silo.epsilon_guaranteed <= 0.5 for silo in admitted)
+
+
+def test_given_numbers_stand_and_the_rest_is_the_theorems() -> None:
+    free, fixed = resolve(parse(scenario())), resolve(parse(scenario(num_rounds=7)))
+    assert fixed.algorithm.num_rounds == 7  # type: ignore[attr-defined]
+    assert free.algorithm.num_rounds > 7  # type: ignore[attr-defined]
+    assert fixed.algorithm.step_size == free.algorithm.step_size == 1.0  # type: ignore[attr-defined]
+    assert fixed.derived is not None
+    assert "num_rounds" not in fixed.derived.values
+
+
+def test_the_resolved_scenario_holds_the_numbers_and_resolves_to_itself() -> None:
+    once = resolve(parse(scenario()))
+    again = resolve(parse(once.scenario.model_dump(mode="json")))
+    assert again.algorithm == once.algorithm
+
+
+def test_a_theorem_for_claimed_epsilon_chooses_by_the_claim() -> None:
+    tree = scenario()
+    tree["privacy"] = {
+        "epsilon": "unlimited",
+        "delta": 1e-5,
+        "calibration": "theorem",
+        "claimed_epsilon": 4,
+    }
+    assert resolve(parse(tree)).algorithm == resolve(parse(scenario())).algorithm
+
+
+def test_the_numbers_are_printed(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(yaml.safe_dump(scenario()))
+    first = resolve(parse(scenario())).algorithm.num_rounds  # type: ignore[attr-defined]
+    shown = CliRunner().invoke(app, ["privacy", str(path)]).output.splitlines()
+    assert shown[0].startswith(f"prox-SGD (Theorem 40): num_rounds = {first}, step_size = 1,")
+    stated = json.loads(CliRunner().invoke(app, ["privacy", str(path), "--json"]).output)["parameters"]
+    assert stated["values"]["num_rounds"] == first
+
+
+def test_the_editors_schema_asks_for_numbers_unless_a_theorem_gives_them() -> None:
+    schema = json.loads(CliRunner().invoke(app, ["schema"]).output)["$defs"]["prox_sgd"]
+    assert schema["else"]["required"] == ["num_rounds", "step_size", "clip_norm"]
+    assert schema["if"]["properties"] == {"parameters": {"const": "theorem"}}
+    other = json.loads(CliRunner().invoke(app, ["schema"]).output)["$defs"]["local_sgd"]
+    assert "local_steps" in other["else"]["required"]
+
+
+BAD = {
+    "no beta": ({}, {"mu": 0.1, "Delta": 1.0}, ["scenario.assumptions.beta", "required", "Theorem 40"]),
+    "negative mu": ({}, {"mu": -1}, ["scenario.assumptions.mu", "-1", "greater than 0"]),
+    "unknown constant": ({}, {"kappa": 1}, ["scenario.assumptions.kappa", "unknown key"]),
+    "no theorem": (
+        {"name": "local_sgd"},
+        {},
+        ["scenario.algorithm.parameters", "'theorem'", "local_sgd", "prox_sgd"],
+    ),
+    "numbers missing without a theorem": (
+        {"parameters": "given"},
+        {},
+        ["scenario.algorithm.num_rounds", "required"],
+    ),
+    "no such source": ({"parameters": "guess"}, {}, ["scenario.algorithm.parameters", "'guess'"]),
+    "wrong given number": ({"num_rounds": 0}, {}, ["scenario.algorithm.num_rounds", "0"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_names_field_value_and_remedy(case: str) -> None:
+    algorithm, assumptions, expected = BAD[case]
+    with pytest.raises(InputError) as caught:
+        resolve(parse(scenario(**algorithm) | {"assumptions": assumptions}))
+    for text in expected:
+        assert text in str(caught.value)
+
+
+def test_unlimited_epsilon_gives_a_theorem_nothing_to_choose_by() -> None:
+    tree = scenario()
+    tree["privacy"] = {"epsilon": "unlimited", "calibration": "sigma", "noise_multiplier": 1}
+    with pytest.raises(InputError, match=r"scenario\.privacy\.epsilon: 'unlimited'"):
+        resolve(parse(tree))

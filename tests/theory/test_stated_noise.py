@@ -1,0 +1,252 @@
+"""Theorems as code against their printed formulas, and their true cost against published values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import dp_accounting
+import pytest
+from dp_accounting.rdp import RdpAccountant
+
+from fedsim.privacy import gaussian
+from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
+from fedsim.theory.cost import base_multiplier, census, true_epsilon, zcdp_epsilon
+from fedsim.theory.local_sgd import LocalSGDNoise
+from fedsim.theory.minibatch import AcceleratedERM, Experiments, NoisyMinibatch
+from fedsim.theory.one_pass import AcceleratedOnePass, ProxSGDNoise
+from fedsim.theory.prox_svrg import ProxSVRGNoise
+from fedsim.theory.spider import AlternateSPIDERNoise, ProxSPIDERNoise
+from fedsim.theory.statement import Claim, Context, Theorem
+
+CLAIM = Claim(1000, 0.5, 1e-5)
+LOG = math.log(1e5)  # ln(1/delta)
+MANY = 256 * 9 / (1000 * 0.5) ** 2  # 256 L^2 / (n eps)^2 at L = 3
+FORMULAS: dict[str, tuple[Theorem, list[float]]] = {
+    "MB-SGD": (
+        NoisyMinibatch(CLAIM, 3.0, 40, Subsample(0.1)),
+        [MANY * 40 * math.log(100 / 1e-5) * math.log(2e5)],
+    ),
+    "accelerated ERM": (
+        AcceleratedERM(CLAIM, 3.0, 40, Subsample(0.1)),
+        [MANY * 40 * math.log(100 / 1e-5) * math.log(2e5)],
+    ),
+    "experiments": (Experiments(CLAIM, 3.0, 40, Subsample(0.1)), [8 * 9 * 40 * LOG / 500**2]),
+    "one pass": (
+        AcceleratedOnePass(CLAIM, 3.0, 20, Fresh(0.05)),
+        [32 * 9 * math.log(1.25e5) / (0.5 * 50) ** 2],
+    ),
+    "prox-SGD": (ProxSGDNoise(CLAIM, 3.0, 20, Fresh(0.05)), [8 * 9 * LOG / (0.5 * 50) ** 2]),
+    "SVRG": (
+        ProxSVRGNoise(CLAIM, 3.0, 6.0, 12, 10, Subsample(0.1), 4),
+        [
+            MANY * 4 * 12 * math.log(2e5) * math.log(5 * 12e5),
+            4 * MANY * 4 * 120 * math.log(2e5) * math.log(2.5 * 120e5),
+        ],
+    ),
+    "SPIDER": (
+        ProxSPIDERNoise(CLAIM, 3.0, 60, 4),
+        [16 * 9 * LOG * 15 / 500**2, 64 * 9 * 60 * LOG / 500**2],
+    ),
+    "SPIDER, beta known": (
+        ProxSPIDERNoise(CLAIM, 3.0, 60, 4, smoothness=7.0),
+        [16 * 9 * LOG * 15 / 500**2, 16 * 49 * 60 * LOG / 500**2],
+    ),
+    "SPIDER, one phase": (
+        ProxSPIDERNoise(CLAIM, 3.0, 3, 5),
+        [16 * 9 * LOG / 500**2, 64 * 9 * 3 * LOG / 500**2],
+    ),
+    "alternate SPIDER": (
+        AlternateSPIDERNoise(CLAIM, 3.0, 7, Subsample(0.5), Subsample(0.25)),
+        [8 * 9 * 7 * math.log(2e5) / 500**2, 32 * 9 * 7 * math.log(2e5) / 500**2],
+    ),
+    "local SGD": (LocalSGDNoise(CLAIM, 3.0, 10, 6, Subsample(0.001)), [8 * 9 * 60 * LOG / 500**2]),
+}
+SENSITIVITIES = {
+    "MB-SGD": [6 / 100],
+    "accelerated ERM": [6 / 100],
+    "experiments": [6 / 100],
+    "one pass": [6 / 50],
+    "prox-SGD": [6 / 50],
+    "SVRG": [6 / 1000, 12 / 100],
+    "SPIDER": [6 / 1000, 12 / 1000],
+    "SPIDER, beta known": [6 / 1000, 14 / 1000],
+    "SPIDER, one phase": [6 / 1000, 12 / 1000],
+    "alternate SPIDER": [6 / 500, 12 / 250],
+    "local SGD": [6],
+}
+COUNTS = {
+    "alternate SPIDER": [4, 3],
+    "SVRG": [48, 480],
+    "SPIDER": [15, 45],
+    "SPIDER, beta known": [15, 45],
+    "SPIDER, one phase": [1, 2],
+}
+
+
+@pytest.mark.parametrize("name", FORMULAS)
+def test_sigmas_are_the_printed_ones(name: str) -> None:
+    theorem, variances = FORMULAS[name]
+    assert [kind.sigma**2 for kind in theorem.releases()] == pytest.approx(variances, rel=1e-12)
+    assert [kind.sensitivity for kind in theorem.releases()] == pytest.approx(SENSITIVITIES[name])
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_releases_are_counted(name: str) -> None:
+    assert [kind.count for kind in FORMULAS[name][0].releases()] == COUNTS[name]
+
+
+def test_a_census_weighs_differences_by_their_own_multiplier() -> None:
+    theorem, _ = FORMULAS["SPIDER"]
+    first, second = theorem.releases()
+    mu = math.sqrt(15 / first.multiplier**2 + 45 / second.multiplier**2)
+    assert true_epsilon(theorem) == pytest.approx(float(gaussian.epsilon(mu, 1e-5)), rel=1e-9)
+    weights = [release.weight for release, _ in census(theorem)]
+    assert weights == pytest.approx([1.0, first.multiplier / second.multiplier])
+
+
+def _minibatch(epsilon: float) -> Theorem:
+    return NoisyMinibatch(Claim(1000, epsilon, 1e-6), 1.0, 100, Subsample(0.05))
+
+
+@pytest.mark.parametrize(("target", "true", "renyi"), [(1, 0.03, 0.06), (8, 0.24, 0.54)])
+def test_the_256_family_spends_a_small_part_of_its_claim(target: float, true: float, renyi: float) -> None:
+    # Two digits: by privacy-loss distributions, and by Renyi DP, which is twice as loose here.
+    theorem = _minibatch(target)
+    gaussian_event = dp_accounting.GaussianDpEvent(base_multiplier(theorem))
+    event = dp_accounting.SampledWithoutReplacementDpEvent(1000, 50, gaussian_event)
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = RdpAccountant(neighboring_relation=relation).compose(event, 100)
+    assert accountant.get_epsilon(1e-6) == pytest.approx(renyi, abs=0.005)
+    assert true_epsilon(theorem) == pytest.approx(true, abs=0.006)
+
+
+def _one_pass(epsilon: float) -> Theorem:
+    return AcceleratedOnePass(Claim(1000, epsilon, 1e-5), 1.0, 20, Fresh(0.05))
+
+
+def _prox_sgd(epsilon: float) -> Theorem:
+    return ProxSGDNoise(Claim(1000, epsilon, 1e-5), 1.0, 20, Fresh(0.05))
+
+
+def _svrg(epsilon: float) -> Theorem:
+    return ProxSVRGNoise(Claim(1000, epsilon, 1e-5), 1.0, 2.0, 12, 10, Subsample(0.1), 3)
+
+
+def _spider(epsilon: float) -> ProxSPIDERNoise:
+    return ProxSPIDERNoise(Claim(1000, epsilon, 1e-5), 1.0, 1000, 100)
+
+
+@pytest.mark.parametrize(
+    ("theorem", "target", "true", "tolerance"),
+    [
+        (_one_pass, 1, 0.353, 5e-4),
+        (_prox_sgd, 8, 8.0, 0.05),
+        (_prox_sgd, 10, 10.5, 0.05),
+        (_prox_sgd, 12, 13.2, 0.05),
+        (_prox_sgd, 15, 17.6, 0.05),
+        (_svrg, 1, 0.04, 0.006),
+    ],
+)
+def test_true_epsilons_are_the_published_ones(
+    theorem: Callable[[float], Theorem], target: float, true: float, tolerance: float
+) -> None:
+    assert true_epsilon(theorem(target)) == pytest.approx(true, abs=tolerance)
+
+
+@pytest.mark.parametrize(("target", "zcdp"), [(1, 1.02), (6, 6.8), (12, 15.1), (18, 25.0)])
+def test_spider_exceeds_its_claim_already_by_the_theorems_own_conversion(target: float, zcdp: float) -> None:
+    found = zcdp_epsilon(_spider(target))
+    assert found == pytest.approx(zcdp, abs=0.06 if target > 1 else 0.005)
+    assert found is not None
+    assert found > target
+
+
+def test_spider_exceeds_its_claim_exactly_from_about_eight() -> None:
+    assert true_epsilon(_spider(7.5)) < 7.5
+    assert true_epsilon(_spider(8.5)) > 8.5
+    doubled = _spider(18 / math.sqrt(2))  # twice every variance
+    assert true_epsilon(doubled) < 18
+
+
+@pytest.mark.parametrize(
+    ("target", "without", "full"),
+    [
+        (0.75, 0.598, 0.585),
+        (1.5, 1.29, 1.23),
+        (3, 2.88, 2.62),
+        (6, 6.98, 5.69),
+        (12, 19.7, 12.9),
+        (18, 39.2, 21.4),
+    ],
+)
+def test_the_experiments_formula_costs_what_was_published(target: float, without: float, full: float) -> None:
+    claim = Claim(1238, target, 1238**-2)
+    subsampled = Experiments(claim, 1.0, 35, Subsample(443 / 1238))
+    assert true_epsilon(subsampled) == pytest.approx(without, rel=5e-3)
+    assert true_epsilon(Experiments(claim, 1.0, 35, FULL)) == pytest.approx(full, rel=5e-3)
+    assert zcdp_epsilon(subsampled) is None
+
+
+def _failing(theorem: Theorem, context: Context = Context()) -> list[str]:  # noqa: B008
+    return [check.condition for check in theorem.conditions(context) if not check.holds]
+
+
+@pytest.mark.parametrize(
+    ("theorem", "bound"),
+    [
+        (NoisyMinibatch, 2 * math.log(2e5)),
+        (AcceleratedERM, 2 * math.log(2e5)),
+        (AcceleratedOnePass, 8 * LOG),
+        (ProxSGDNoise, 15.0),
+    ],
+)
+def test_the_range_of_epsilon_ends_where_the_theorem_says(
+    theorem: type[NoisyMinibatch], bound: float
+) -> None:
+    def conditions(epsilon: float) -> list[str]:
+        batch = FULL if issubclass(theorem, NoisyMinibatch) else Fresh(0.001)
+        return _failing(theorem(Claim(1000, epsilon, 1e-5), 1.0, 1000, batch))
+
+    assert conditions(bound * 0.999) == []
+    assert [text.split()[0] for text in conditions(bound * 1.001)] == ["eps"]
+
+
+def test_the_minimum_of_k_is_the_theorems() -> None:
+    least = 0.5 * 1000 / (4 * math.sqrt(2 * 40 * math.log(2e5)))  # 4.0
+    enough, short = math.ceil(least), math.ceil(least) - 1
+    assert _failing(NoisyMinibatch(CLAIM, 1.0, 40, Subsample(enough / 1000))) == []
+    assert _failing(NoisyMinibatch(CLAIM, 1.0, 40, Subsample(short / 1000)))[0].startswith("K >=")
+
+
+def test_svrg_needs_a_batch_that_grows_as_silos_get_fewer() -> None:
+    theorem = ProxSVRGNoise(CLAIM, 1.0, 2.0, 2, 10, Subsample(0.05))
+    assert _failing(theorem, Context(active=8)) == []  # (10^6 / 8)^(1/3) = 50
+    assert _failing(theorem, Context(active=7)) == ["K >= (n^2 / M)^(1/3)"]
+
+
+def test_prox_sgd_needs_more_records_than_the_condition_number() -> None:
+    theorem = ProxSGDNoise(CLAIM, 1.0, 20, Fresh(0.05))
+    assert _failing(theorem, Context(condition_number=1000)) == []
+    assert _failing(theorem, Context(condition_number=1001)) == ["n >= kappa"]
+    assert _failing(theorem) == []
+
+
+@pytest.mark.parametrize(
+    "theorem",
+    [
+        NoisyMinibatch(CLAIM, 1.0, 20, Fresh(0.05)),
+        NoisyMinibatch(CLAIM, 1.0, 20, Poisson(0.5)),
+        ProxSGDNoise(CLAIM, 1.0, 20, Subsample(0.05)),
+        AcceleratedOnePass(CLAIM, 1.0, 20, FULL),
+        ProxSPIDERNoise(CLAIM, 1.0, 20, 5, FULL, Subsample(0.05)),
+    ],
+)
+def test_a_sampler_that_the_proof_does_not_cover_is_named(theorem: Theorem) -> None:
+    (check,) = [check for check in theorem.conditions(Context()) if not check.holds]
+    assert check.field == "algorithm.batch.sampler"
+
+
+def test_a_base_multiplier_is_sigma_over_sensitivity() -> None:
+    theorem, variances = FORMULAS["SVRG"]
+    assert base_multiplier(theorem) == pytest.approx(math.sqrt(variances[0]) * 1000 / 6)
