@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from fedsim.privacy import cost
+from fedsim.privacy import attainable, cost
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.plan import Census, Release
 from fedsim.theory.statement import Theorem
@@ -39,6 +39,12 @@ def true_epsilon(theorem: Theorem) -> float:
     """
     claim = theorem.claim
     return cost.epsilon(census(theorem), claim.n, base_multiplier(theorem), claim.delta)
+
+
+def least_epsilon(theorem: Theorem) -> float:
+    """A lower bound of `true_epsilon`, attained by a pair of data sets (`fedsim.privacy.attainable`)."""
+    claim = theorem.claim
+    return attainable.epsilon(census(theorem), claim.n, base_multiplier(theorem), claim.delta)
 
 
 def zcdp_epsilon(theorem: Theorem) -> float | None:
