@@ -13,10 +13,12 @@ from rich.console import Console
 
 from fedsim.cli.progress import progress
 from fedsim.cli.tables import metrics_line, silo_table
+from fedsim.protocol.errors import InputError
 from fedsim.report.directory import check_free, write
 from fedsim.report.summary import summarise
 from fedsim.runtime.preview import preview
 from fedsim.scenario.load import load
+from fedsim.scenario.model import Scenario
 from fedsim.scenario.outcome import Observer, Outcome, Results
 from fedsim.scenario.resolve import Resolved, resolve
 
@@ -33,7 +35,7 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
     console, results = Console(), Results()
     start, interrupted = time.perf_counter(), False
-    resolved = resolve(load(path, overrides))
+    resolved = resolve(_without_sweep(load(path, overrides)))
     directory = check_free(out or _default_directory(resolved.scenario.name))
     try:
         _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
@@ -51,6 +53,13 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     return INTERRUPTED if interrupted else 0
 
 
+def _without_sweep(scenario: Scenario) -> Scenario:
+    if scenario.sweep is not None:
+        expected = "run it by `fedsim sweep`, or leave the section out by --set sweep=null"
+        raise InputError("scenario.sweep", sorted(scenario.sweep.model_fields_set), expected)
+    return scenario
+
+
 def _price(resolved: Resolved) -> None:
     """Admission of every trial; only partial participation makes trials differ."""
     for trial in range(resolved.scenario.trials if resolved.active else 1):
@@ -66,8 +75,12 @@ def _execute(resolved: Resolved, results: Results, observe: Observer) -> None:
 
 
 def _default_directory(name: str) -> Path:
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
-    return Path("runs") / f"{slug}-{datetime.now():%Y%m%d-%H%M%S}"
+    return Path("runs") / f"{slug(name)}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def slug(name: str) -> str:
+    """A scenario's name as the name of a directory."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
 
 
 def _print(console: Console, outcome: Outcome, directory: Path, files: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field
 from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.section import Section
+from fedsim.scenario.sweep import SweepSection
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
@@ -132,3 +133,4 @@ class Scenario(Section):
         RuntimeSection(), description="where it runs"
     )
     report: ReportSection = Field(ReportSection(), description="what is measured")
+    sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")
