@@ -124,7 +124,8 @@ def tuning_note(tune: TuneSection) -> str:
     looked = "training" if tune.criterion == "final_train_loss" else "test"
     return (
         f"the choice of {', '.join(tune.grid)}: for each combination the values of least mean "
-        f"{tune.criterion} over {tune.repetitions} runs, computed from all silos' {looked} records without noise"
+        f"{tune.criterion} over {tune.repetitions} runs, computed from all silos' {looked} "
+        "records without noise"
     )
 
 
