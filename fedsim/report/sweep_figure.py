@@ -141,7 +141,7 @@ def _shift(xs: Sequence[float], place: int, count: int) -> float:
     if not _logarithmic(xs):
         return 1.0
     closest = min(b / a for a, b in pairwise(xs))
-    return float(min(1.03, closest**0.1) ** (place - (count - 1) / 2))
+    return float(min(1.02, closest ** (0.3 / count)) ** (place - (count - 1) / 2))
 
 
 def _scale(axes: Axes, xs: Sequence[float]) -> None:

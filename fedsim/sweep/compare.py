@@ -39,28 +39,26 @@ def read(directory: Path) -> tuple[list[Compared], str]:
     """
     file = directory / "summary.json"
     if not file.is_file():
-        hint = "its sweep has not finished; run it again to the end" if (directory / "cells").is_dir() else ""
-        raise InputError(
-            "RUN", str(directory), hint or "no summary.json in it; name a run or sweep directory"
-        )
+        begun = (directory / "cells").is_dir()
+        expected = "its sweep has not finished; run it to the end" if begun else "no run or sweep directory"
+        raise InputError("RUN", str(directory), f"{expected} (there is no summary.json)")
     try:
         summary = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise InputError(
-            "RUN", str(file), "cannot be read as JSON; the file is broken, run it again"
-        ) from None
+        kind = str(summary.get("format", ""))
+    except (OSError, ValueError, AttributeError):
+        raise InputError("RUN", str(file), "broken: not a JSON object; run the scenario again") from None
     try:
-        if "format" in summary and str(summary["format"]).startswith("fedsim sweep"):
-            if summary["format"] != FORMAT:
-                raise InputError(
-                    "RUN", str(file), f"is of format {summary['format']!r}, this version reads {FORMAT!r}"
-                )
+        if kind == FORMAT:
             return _of_sweep(summary, directory.name), summary["error"]
-        return _of_run(summary, directory), summary["metrics"]["error"]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        lacks = f"lacks {error}" if isinstance(error, KeyError) else "has other contents than expected"
-        expected = f"{lacks}; it is of another version of fedsim, so run the scenario again with this one"
-        raise InputError("RUN", str(file), expected) from None
+        if not kind.startswith("fedsim sweep"):
+            return _of_run(summary, directory), summary["metrics"]["error"]
+        reason = f"it is of format {kind!r} and this one reads {FORMAT!r}"
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"it lacks {error}" if isinstance(error, KeyError) else "its contents are not as expected"
+    expected = f"written by another version of fedsim: {reason}; run the scenario again with this version"
+    raise InputError("RUN", str(file), expected)
 
 
 def _of_sweep(summary: Mapping[str, Any], source: str) -> list[Compared]:
@@ -109,7 +107,4 @@ def lines(rows: Sequence[Compared]) -> list[Series]:
         prefix = f"{row.source}: " if several else ""
         key = prefix + row.series, prefix + (row.family or row.series), row.trials is None
         found.setdefault(key, []).append(Point(row.epsilon, row.error, row.low, row.high))
-    return [
-        Series(label, tuple(points), family, published)
-        for (label, family, published), points in found.items()
-    ]
+    return [Series(label, tuple(p), family, published) for (label, family, published), p in found.items()]

@@ -6,7 +6,6 @@ import csv
 from math import isfinite
 from pathlib import Path
 
-from fedsim.data.names import suggest
 from fedsim.protocol.errors import InputError
 from fedsim.sweep.compare import Compared
 
@@ -37,10 +36,8 @@ def _check_header(path: Path, names: object) -> None:
     given = list(names) if isinstance(names, list) else []
     for name in REQUIRED:
         if name not in given:
-            columns = ", ".join(REQUIRED + OPTIONAL)
-            raise InputError(
-                _FIELD, str(path), f"has no column {name!r} ({suggest(name, given)}); columns are {columns}"
-            )
+            columns = f"columns are {', '.join(REQUIRED + OPTIONAL)}"
+            raise InputError(_FIELD, str(path), f"has no column {name!r}; {columns}")
 
 
 def _row(path: Path, line: int, row: dict[str, str | None]) -> Compared:
