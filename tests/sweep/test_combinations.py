@@ -87,7 +87,10 @@ BAD = {
         ["scenario.sweep.grid.privacy.epsilon", "-2", "greater than 0"],
     ),
     "an unknown key in the section": ({"gird": {}}, ["scenario.sweep.gird", "'grid'"]),
-    "an empty grid": ({"grid": {"privacy.epsilon": []}}, ["scenario.sweep.grid.privacy.epsilon", "[]", "empty"]),
+    "an empty grid": (
+        {"grid": {"privacy.epsilon": []}},
+        ["scenario.sweep.grid.privacy.epsilon", "[]", "empty"],
+    ),
     "a value that is no list": ({"grid": {"privacy.epsilon": 3}}, ["privacy.epsilon", "3", "list"]),
     "nothing": ({}, ["scenario.sweep", "grid, cells or tune"]),
     "nothing varied": ({"grid": {}}, ["scenario.sweep", "varies nothing"]),

@@ -80,7 +80,12 @@ def test_the_code_and_the_packages_change_the_key(
 
 def test_the_source_covers_what_cells_run_and_not_the_command_line() -> None:
     names = {name for name, _ in keys._sources()}
-    for name in ("fedsim/algorithms/local_sgd.py", "silos/noise.py", "server/loop.py", "fedsim/runtime/cells.py"):
+    for name in (
+        "fedsim/algorithms/local_sgd.py",
+        "silos/noise.py",
+        "server/loop.py",
+        "fedsim/runtime/cells.py",
+    ):
         assert name in names
     assert not any(name.startswith(("fedsim/cli/", "fedsim/report/")) for name in names)
 
