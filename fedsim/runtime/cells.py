@@ -77,14 +77,12 @@ def _guarded(cell: Cell) -> CellResult | Failure:
     except MemoryError as error:
         return Failure("out of memory", str(error) or "no memory is left")
     except Exception as error:
-        # torch says so in a RuntimeError
-        kind: Literal["out of memory", "failed"] = (
-            "out of memory" if _OUT_OF_MEMORY in str(error) else "failed"
-        )
-        return Failure(kind, f"{type(error).__name__}: {error}")
+        memory = any(words in str(error) for words in _OUT_OF_MEMORY)
+        return Failure("out of memory" if memory else "failed", f"{type(error).__name__}: {error}")
 
 
-_OUT_OF_MEMORY = "not enough memory"
+_OUT_OF_MEMORY = ("not enough memory", "can't allocate memory")
+"""How torch says so, in a RuntimeError."""
 
 
 def _run(cell: Cell) -> CellResult:

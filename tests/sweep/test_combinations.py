@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fedsim.protocol.errors import InputError
+from fedsim.scenario.load import load_tree
 from fedsim.sweep.combinations import combinations
 
 LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 3, "step_size": 0.5, "clip_norm": 1.0}
@@ -63,6 +66,17 @@ def test_namesakes_are_told_apart_by_what_differs_or_by_a_label(base: dict[str, 
     found = swept(base, grid={"algorithm": [LOCAL, longer, MINIBATCH | {"label": "MB"}]})
     names = [c.varied["algorithm"] for c in found if c.private]
     assert names == ["local_sgd local_steps=3", "local_sgd local_steps=9", "MB"]
+
+
+def test_a_swept_file_name_is_relative_to_the_scenario(base: dict[str, Any], tmp_path: Path) -> None:
+    data = {"name": "csv", "path": "c.csv", "target": "y", "schema": "s.yaml"}
+    sweep = {"grid": {"data.path": ["a.csv", "b.csv"]}, "cells": [{"data.schema": "t.yaml"}]}
+    file = tmp_path / "scenario.yaml"
+    file.write_text(yaml.safe_dump(base | {"data": data, "sweep": sweep}))
+    tree = load_tree(file)
+    assert tree["data"]["path"] == str(tmp_path / "c.csv")
+    assert tree["sweep"]["grid"]["data.path"] == [str(tmp_path / "a.csv"), str(tmp_path / "b.csv")]
+    assert tree["sweep"]["cells"] == [{"data.schema": str(tmp_path / "t.yaml")}]
 
 
 BAD = {
