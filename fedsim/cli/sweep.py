@@ -51,6 +51,7 @@ def run(path: Path, overrides: Sequence[str], out: Path | None, workers: int | N
                 f"Interrupted: {kept} finished cells are kept; {again}.", highlight=False, soft_wrap=True
             )
             return INTERRUPTED
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # saving takes a moment
         files = write(sweep, tree, place)
         _report(console, sweep, place, files)
     return 1 if sweep.results.failures else 0

@@ -47,5 +47,4 @@ def interval_note(trials: Sequence[int]) -> str:
     if not trials:
         return ""
     count = f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
-    bars = "bars: 5th to 95th percentile of single trials; horizontal dashes: no privacy"
-    return f"mean of {count} trials; {bars}"
+    return f"mean of {count} trials; bars: 5th to 95th percentile of single trials"

@@ -44,6 +44,16 @@ def summarise(sweep: Sweep) -> dict[str, Any]:
         "error": next((row.result.error_name for row in results.rows), None),
         "varied": list(dict.fromkeys(field for c in sweep.combinations for field in c.varied)),
         "combinations": [_combination(sweep, number) for number in range(len(sweep.combinations))],
+        "failures": [
+            {
+                "varied": sweep.combinations[place.combination].varied,
+                "chosen": sweep.combinations[place.combination].candidates[place.candidate].chosen,
+                "trial": place.trial,
+                "kind": failure.kind,
+                "message": failure.message,
+            }
+            for place, _, failure in results.failures
+        ],
         "tuning": _tuning(sweep),
         "privacy": _privacy(sweep),
         "code": code_version(),

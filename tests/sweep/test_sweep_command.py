@@ -138,12 +138,23 @@ def test_a_failed_cell_is_reported_reproducible_and_stops_nothing(tmp_path: Path
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["status"] == "finished with failures"
     assert [one["trials"] for one in summary["combinations"]] == [0, 0, 0, 1]
+    assert [one["kind"] for one in summary["failures"]].count("out of memory") == 1
     failed = sorted((tmp_path / "out" / "failed").glob("*.yaml"))
     assert len(failed) == 3
     (diverging,) = [file for file in failed if "lower the step size" in file.read_text()]
     code, again = invoke("simulate", diverging, "--out", tmp_path / "again")
     assert code == 2
     assert "lower the step size" in again
+
+
+def test_a_sweep_of_which_everything_fails_says_so(tmp_path: Path) -> None:
+    sweep = {"grid": {"privacy.epsilon": [1e-7]}, "tune": TUNE}
+    tree = BASE | {"report": {"nonprivate_twin": False}, "sweep": sweep}
+    tree["privacy"] = {"epsilon": 1, "delta": 1e-12}
+    code, output = invoke("sweep", write(tmp_path, tree), "--out", tmp_path / "out")
+    assert code == 1
+    assert "4 failed" in output
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["combinations"][0]["chosen"] is None
 
 
 @pytest.mark.parametrize(
