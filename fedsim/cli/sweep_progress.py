@@ -53,12 +53,14 @@ class Board:
         self._combinations, self.total = combinations, total
         self.done = self.cached = self.failed = 0
         self._sums: dict[tuple[int, int], tuple[float, int]] = {}
-        self._start = time.monotonic()
+        self._first: float | None = None  # when the first cell was run: starting workers tells no pace
 
     def add(self, event: Event) -> None:
         """Count a cell."""
         self.done += 1
         self.cached += event.cached
+        if self._first is None and not event.cached:
+            self._first = time.monotonic()
         if isinstance(event.outcome, CellResult):
             place = event.place.combination, event.place.candidate
             total, count = self._sums.get(place, (0.0, 0))
@@ -67,9 +69,11 @@ class Board:
             self.failed += 1
 
     def seconds_left(self) -> float | None:
-        """At the pace so far; None before anything was run."""
+        """At the pace so far; None before two cells were run."""
         ran = self.done - self.cached
-        return (self.total - self.done) * (time.monotonic() - self._start) / ran if ran else None
+        if self._first is None or ran < 2:
+            return None
+        return (self.total - self.done) * (time.monotonic() - self._first) / (ran - 1)
 
     def best(self) -> str:
         """Words for the best so far, private ones first."""
