@@ -16,7 +16,7 @@ from workload import CLIP, RECORDS, SILOS, STEP
 
 from fedsim.scenario.load import parse
 from fedsim.scenario.outcome import Measurement, Results
-from fedsim.scenario.resolve import resolve
+from fedsim.theory.resolve import resolve
 
 ROUNDS = 400
 LOGISTIC = {

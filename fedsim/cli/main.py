@@ -64,6 +64,39 @@ def simulate(
 
 
 @app.command()
+def sweep(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Sweep directory, kept and gone on with; default runs/NAME.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Ray workers; default one per CPU; 0: in this process.")
+    ] = None,
+) -> None:
+    """Run a scenario's `sweep` section: all combinations, tuned, over trials; resumes where it stopped."""
+    from fedsim.cli.sweep import run
+
+    with plain_errors():
+        raise typer.Exit(run(scenario, overrides or [], out, workers))
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run and sweep directories.")],
+    points: Annotated[
+        Path | None, typer.Option(help="CSV of published points: series, epsilon, error[, low, high].")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New directory; default runs/comparison-TIME.")] = None,
+) -> None:
+    """Put several runs and sweeps into one table and one figure, error against epsilon."""
+    from fedsim.cli.compare import run
+
+    with plain_errors():
+        run(runs, points, out)
+
+
+@app.command()
 def privacy(
     scenario: ScenarioFile,
     overrides: Overrides = None,

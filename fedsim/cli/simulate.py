@@ -14,6 +14,7 @@ from rich.console import Console
 
 from fedsim.cli.progress import progress
 from fedsim.cli.tables import metrics_line, print_notices, print_parameters, silo_table
+from fedsim.protocol.errors import InputError
 from fedsim.report.directory import check_free, write
 from fedsim.report.page import write_page
 from fedsim.report.summary import summarise
@@ -21,6 +22,7 @@ from fedsim.report.trackers import open_trackers
 from fedsim.runtime.heterogeneity import measure
 from fedsim.runtime.preview import preview
 from fedsim.scenario.load import load
+from fedsim.scenario.model import Scenario
 from fedsim.scenario.outcome import Measurement, Observer, Outcome, Results
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.resolve import resolve
@@ -38,7 +40,7 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
     console, results = Console(), Results()
     start, interrupted, heterogeneity = time.perf_counter(), False, None
-    resolved = resolve(load(path, overrides))
+    resolved = resolve(_without_sweep(load(path, overrides)))
     directory = check_free(out or _default_directory(resolved.scenario.name))
     trackers = open_trackers(resolved.scenario.report.trackers, True, partial(console.print, markup=False))
     print_parameters(console, resolved)
@@ -60,6 +62,13 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     trackers.finish(outcome)
     _print(console, outcome, directory, [*files, page.name])
     return INTERRUPTED if interrupted else 0
+
+
+def _without_sweep(scenario: Scenario) -> Scenario:
+    if scenario.sweep is not None:
+        expected = "run it by `fedsim sweep`, or leave the section out by --set sweep=null"
+        raise InputError("scenario.sweep", sorted(scenario.sweep.model_fields_set), expected)
+    return scenario
 
 
 def _price(resolved: Resolved) -> None:
@@ -85,8 +94,12 @@ def _both(first: Observer, second: Observer) -> Observer:
 
 
 def _default_directory(name: str) -> Path:
-    slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
-    return Path("runs") / f"{slug}-{datetime.now():%Y%m%d-%H%M%S}"
+    return Path("runs") / f"{slug(name)}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def slug(name: str) -> str:
+    """A scenario's name as the name of a directory."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
 
 
 def _print(console: Console, outcome: Outcome, directory: Path, files: Sequence[str]) -> None:

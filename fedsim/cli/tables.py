@@ -92,3 +92,33 @@ def _cell(key: str, value: float | None) -> str:
     if isinstance(value, int):
         return str(value)
     return f"{value:.6g}" if key == "epsilon_budget" else f"{value:.4g}"
+
+
+def sweep_table(summary: dict[str, Any]) -> Table:
+    """One row per combination: what was varied and chosen, error and cost."""
+    title = f"Test error: mean of {summary['trials']} trials, 90 % of them in brackets"
+    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
+    rows = summary["combinations"]
+    chosen = list(dict.fromkeys(key for row in rows for key in row["chosen"] or {}))
+    for name in summary["varied"]:
+        table.add_column(name.split(".")[-1], overflow="fold")
+    for name in chosen:
+        table.add_column(f"chosen {name.split('.')[-1]}", justify="right")
+    for name in ("test error", "guaranteed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        cells = [_value(row["varied"].get(name, "-")) for name in summary["varied"]]
+        cells += [_value((row["chosen"] or {}).get(name, "-")) for name in chosen]
+        table.add_row(*cells, *_measured(row))
+    return table
+
+
+def _measured(row: dict[str, Any]) -> list[str]:
+    guaranteed = f"{row['epsilon_guaranteed']:.4g}" if row["epsilon_guaranteed"] is not None else "none"
+    if row["test_error"] is None:
+        return ["failed", guaranteed]
+    return [_with_interval(row, "test_error"), guaranteed]
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -22,6 +22,12 @@ class Dataset(Config):
         "training_statistics: standardise by all silos' pooled training records, which is not private "
         "(simulation only).",
     )
+    pca: int | None = Field(
+        None,
+        ge=1,
+        description="Keep so many principal components of the scaled features, fitted on all silos' pooled "
+        "training records, which is not private (simulation only).",
+    )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of each silo's records kept for testing.")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from fedsim.data.assign import assign
 from fedsim.data.config import AnyData, AnyPartition
 from fedsim.data.names import suggest
+from fedsim.data.pca import check_components, principal_components
 from fedsim.data.scaling import declared, scaled_target, standardised
 from fedsim.data.source import Design, Floats, Ints, Target
 from fedsim.data.sources import open_source
@@ -63,7 +64,8 @@ def load(
     features, target = _prepare(data, design, splits)
     kept = {name: both for name, both in splits.items() if only is None or name in only}
     silos = tuple(_silo(name, features, target, *both) for name, both in kept.items())
-    return Federation(silos, features.shape[1], source.num_classes, design.optimum)
+    optimum = design.optimum if data.pca is None else None  # it is one of the features as they were
+    return Federation(silos, features.shape[1], source.num_classes, optimum)
 
 
 def _check_only(only: Collection[str] | None, known: Collection[str]) -> None:
@@ -81,6 +83,9 @@ def _prepare(data: AnyData, design: Design, splits: Splits) -> tuple[Floats, Tar
             raise InputError(
                 "scenario.data.scaling", data.scaling, f"row {row + 1} has a {what} that is not finite"
             )
+    if data.pca is not None:
+        check_components(data.pca, features.shape[1])
+        features = principal_components(features, _training_rows(splits), data.pca)
     if data.intercept:
         features = np.hstack([features, np.ones((len(features), 1))])
     return features, target
@@ -91,8 +96,11 @@ def _scaled(data: AnyData, design: Design, splits: Splits) -> Floats:
         return design.features
     if data.scaling == "declared":
         return declared(design.features, design.ranges)
-    training = np.concatenate([train for train, _ in splits.values()])
-    return standardised(design.features, design.ranges, training)
+    return standardised(design.features, design.ranges, _training_rows(splits))
+
+
+def _training_rows(splits: Splits) -> Ints:
+    return np.concatenate([train for train, _ in splits.values()])
 
 
 def _silo(name: str, features: Floats, target: Target, train: Ints, test: Ints) -> SiloSplit:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fedsim.data.assign import assign, known_counts
 from fedsim.data.assignment import silo_names
 from fedsim.data.config import AnyData, AnyPartition, IidPartition, SizePartition, SortedPartition
+from fedsim.data.pca import check_components
 from fedsim.data.source import Source, resolve
 from fedsim.data.sources import open_source
 from fedsim.data.split import training_size
@@ -31,7 +32,8 @@ def outline(data: AnyData, partition: AnyPartition, seed: int) -> Outline:
     sizes = {
         name: training_size(n, data.test_fraction) for name, n in _records(data, source, partition, seed)
     }
-    return Outline(sizes, source.num_features + data.intercept, source.num_classes)
+    features = check_components(data.pca, source.num_features)
+    return Outline(sizes, features + data.intercept, source.num_classes)
 
 
 def _records(data: AnyData, source: Source, partition: AnyPartition, seed: int) -> list[tuple[str, int]]:

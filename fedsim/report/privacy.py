@@ -135,6 +135,9 @@ def not_private(scenario: Scenario) -> list[str]:
         "features were scaled by statistics of the training records (scaling: training_statistics)": (
             scenario.data.scaling == "training_statistics"
         ),
+        "features were reduced to principal components of the training records (pca)": (
+            scenario.data.pca is not None
+        ),
         "everything: mechanism none neither clips nor adds noise": not private,
         "the schema: its ranges, categories and fill values count as public, so take them from "
         "documentation, not from the data": scenario.data.name == "csv",

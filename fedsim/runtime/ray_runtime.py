@@ -49,18 +49,18 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     actors: list[Any] = []
     others = set(psutil.Process().children(recursive=True))
     try:
-        _start(scenario.runtime.address)
-        workers = min(scenario.trials, _cpus())
+        start(scenario.runtime.address)
+        workers = min(scenario.trials, cpus())
         tree = scenario.model_dump(mode="json")
         actors += [_TrialActor.remote(tree) for _ in range(workers)]
         _drive(actors, scenario.trials, results, observe)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
     finally:
-        _stop(actors, others)
+        stop(actors, others)
 
 
-def _stop(actors: Sequence[Any], others: set[psutil.Process]) -> None:
+def stop(actors: Sequence[Any], others: set[psutil.Process]) -> None:
     """Shut down, and end what an interrupt in the middle of Ray's start-up would leave behind."""
     for actor in actors:  # on a cluster that stays, their processes must not
         ray.kill(actor)
@@ -72,12 +72,14 @@ def _stop(actors: Sequence[Any], others: set[psutil.Process]) -> None:
             process.kill()
 
 
-def _cpus() -> int:
+def cpus() -> int:
+    """CPUs of the Ray that runs."""
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return max(1, int(resources.get("CPU", 1)))
 
 
-def _start(address: str | None) -> None:
+def start(address: str | None) -> None:
+    """Start a Ray that nobody outside this machine reaches, or join the one at `address`."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is not None:
         _check_reachable(address)

@@ -14,6 +14,7 @@ from pydantic_core import ErrorDetails
 
 from fedsim.protocol.errors import InputError
 from fedsim.scenario.model import Scenario
+from fedsim.scenario.sweep import SweepSection
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -24,11 +25,20 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     Raises:
         InputError: the file cannot be read, or a field is wrong; only the first wrong field is named.
     """
+    return parse(load_tree(path, overrides))
+
+
+def load_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """As `load`, before validation: plain mappings, which a sweep completes.
+
+    Raises:
+        InputError: the file cannot be read, or an override is none.
+    """
     tree = _read(path)
     for override in overrides:
         _set(tree, override)
     _anchor(tree, path.resolve().parent)
-    return parse(tree)
+    return tree
 
 
 def parse(tree: Any) -> Scenario:
@@ -54,6 +64,17 @@ def _check_flags(given: Any, understood: Any, field: str) -> None:
             _check_flags(value, meant, f"{field}.{i}")
 
 
+def parse_sweep(section: Any) -> SweepSection:
+    """Validate a `sweep` section on its own: what it sweeps may complete a scenario that is not valid yet."""
+    try:
+        return SweepSection.model_validate(section)
+    except ValidationError as error:
+        errors = error.errors(include_url=False)
+        for each in errors:
+            each["loc"] = ("sweep", *each["loc"])
+        raise _input_error(errors) from None
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -73,7 +94,17 @@ def _set(tree: dict[str, Any], override: str) -> None:
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise InputError("--set", override, "must look like path.to.field=value")
-    *parents, last = path.split(".")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise InputError(f"--set {path}", text, "is not a YAML value") from None
+    place(tree, path, value)
+
+
+def place(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set the dotted field `path`, making the mappings on the way."""
+    swept = _SWEPT.match(path)  # the keys of a sweep's grid are dotted fields themselves
+    *parents, last = [*swept[1].split("."), swept[2]] if swept else path.split(".")
     for key in parents:
         branch = tree.get(key)
         # `participation: all` is short for a mapping with that name.
@@ -81,15 +112,46 @@ def _set(tree: dict[str, Any], override: str) -> None:
             {"name": branch} if isinstance(branch, str) else branch if isinstance(branch, dict) else {}
         )
         tree = tree[key]
-    try:
-        tree[last] = yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise InputError(f"--set {path}", text, "is not a YAML value") from None
+    tree[last] = value
+
+
+_SWEPT = re.compile(r"(sweep\.(?:tune\.)?grid)\.(.+)")
+
+
+FILES = {"data": ("path", "schema"), "participation": ("path",)}
+"""Fields that name files, by section."""
 
 
 def _anchor(tree: dict[str, Any], folder: Path) -> None:
-    for name, key in (("data", "path"), ("data", "schema"), ("participation", "path")):
-        section = tree.get(name)
+    for section in FILES:
+        _anchor_section(section, tree.get(section), folder)
+    sweep = tree.get("sweep")
+    if not isinstance(sweep, dict):
+        return
+    for cell in _mappings(sweep.get("cells")):
+        for field, value in cell.items():
+            cell[field] = _anchored(field, value, folder)
+    for grid in _mappings([sweep.get("grid")]):
+        for field, values in grid.items():
+            if isinstance(values, list):
+                values[:] = [_anchored(field, value, folder) for value in values]
+
+
+def _mappings(items: Any) -> list[dict[str, Any]]:
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def _anchored(field: str, value: Any, folder: Path) -> Any:
+    section, _, key = field.partition(".")
+    if key in FILES.get(section, ()) and isinstance(value, str):
+        return str(folder / value)
+    if not key:
+        _anchor_section(section, value, folder)
+    return value
+
+
+def _anchor_section(name: str, section: Any, folder: Path) -> None:
+    for key in FILES.get(name, ()):
         if isinstance(section, dict) and isinstance(section.get(key), str):
             section[key] = str(folder / section[key])
 

@@ -13,6 +13,7 @@ from fedsim.scenario.assumptions import AssumptionsSection
 from fedsim.scenario.network import ModelSection
 from fedsim.scenario.participation import AllSilos, ParticipationConfig
 from fedsim.scenario.section import Section
+from fedsim.scenario.sweep import SweepSection
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
@@ -204,3 +205,4 @@ class Scenario(Section):
         RuntimeSection(), description="where it runs"
     )
     report: ReportSection = Field(ReportSection(), description="what is measured")
+    sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")

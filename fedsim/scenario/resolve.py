@@ -97,13 +97,13 @@ class Resolved:
         return dry_run(self.algorithm, self.problem, self.public(), self.scenario.seed, LIMITS)
 
 
-def resolve(scenario: Scenario) -> Resolved:
-    """Check the scenario against the outline of its data.
+def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
+    """Check the scenario against the outline of its data, which is made here unless it is known.
 
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    shape = outline(scenario.data, scenario.partition, scenario.seed)
+    shape = shape or outline(scenario.data, scenario.partition, scenario.seed)
     names = tuple(shape.sizes)
     sizes = tuple(shape.sizes.values())
     _check_runtime(scenario)

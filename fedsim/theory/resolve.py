@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedsim.data.outline import Outline
 from fedsim.scenario import resolve as plain
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
@@ -9,10 +10,10 @@ from fedsim.theory.calibrate import prescribe
 from fedsim.theory.complete import complete
 
 
-def resolve(scenario: Scenario) -> Resolved:
-    """Resolve `scenario`, including what its theorem chooses.
+def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
+    """Resolve `scenario`, including what its theorem chooses; `known` is its data's outline, if at hand.
 
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    return prescribe(complete(plain.resolve(scenario)))
+    return prescribe(complete(plain.resolve(scenario, known)))

@@ -1,0 +1,70 @@
+"""`fedsim compare`: one table and one figure from several runs, sweeps and published points."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fedsim.protocol.errors import InputError
+from fedsim.report.directory import check_free
+from fedsim.report.sweep_figure import draw
+from fedsim.sweep.compare import Compared, lines, read
+from fedsim.sweep.points import read_points
+from fedsim.sweep.series import EPSILON, interval_note, x_label
+
+_COLUMNS = ("source", "series", "epsilon", "error", "low", "high", "trials")
+_FILES = ("comparison.csv", "comparison.png", "comparison.svg")
+
+
+def run(directories: Sequence[Path], points: Path | None, out: Path | None) -> None:
+    """Print the table, and write it as CSV beside the figure as PNG and SVG.
+
+    Raises:
+        InputError: a directory or the file of points cannot be used.
+    """
+    rows, measures = [], dict[str, Path]()
+    for directory in directories:
+        found, error = read(directory)
+        rows += found
+        measures.setdefault(error, directory)
+    if len(measures) > 1:
+        first, second = list(measures)[:2]
+        expected = f"measures {second!r} and {measures[first]} {first!r}; compare runs of one kind"
+        raise InputError("RUN", str(measures[second]), expected)
+    rows += read_points(points) if points else []
+    folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")
+    console = Console()
+    console.print(_table(rows))
+    _write(rows, next(iter(measures)), folder)
+    console.print(f"Wrote {folder}/ ({', '.join(_FILES)})", soft_wrap=True, highlight=False)
+
+
+def _table(rows: Sequence[Compared]) -> Table:
+    table = Table(box=SIMPLE_HEAD, title="Test error, 90 % of trials in brackets", title_justify="left")
+    for name in ("from", "series"):
+        table.add_column(name, overflow="fold")
+    for name in ("epsilon", "error", "trials"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        bounds = f" [{row.low:.4f}, {row.high:.4f}]" if row.low is not None and row.high is not None else ""
+        epsilon = "none" if row.epsilon is None else f"{row.epsilon:g}"
+        trials = "published" if row.trials is None else str(row.trials)
+        table.add_row(row.source, row.series, epsilon, f"{row.error:.4f}{bounds}", trials)
+    return table
+
+
+def _write(rows: Sequence[Compared], error: str, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _FILES[0]).open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(_COLUMNS)
+        writer.writerows([getattr(row, name) for name in _COLUMNS] for row in rows)
+    note = interval_note([row.trials for row in rows if row.trials])
+    pictures = [folder / name for name in _FILES[1:]]
+    draw(lines(rows), x_label(EPSILON), f"test error: {error}", "", note, pictures)

@@ -1,0 +1,112 @@
+"""`fedsim sweep`: run every combination, keep every finished cell, draw the figure."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedsim.cli.simulate import INTERRUPTED, slug
+from fedsim.cli.sweep_progress import progress
+from fedsim.cli.tables import sweep_table
+from fedsim.data.outline import Outline, outline
+from fedsim.protocol.errors import InputError
+from fedsim.runtime.cells import data_key
+from fedsim.scenario.load import load_tree
+from fedsim.sweep.cache import Cache
+from fedsim.sweep.combinations import Combination, base_and_section, combinations
+from fedsim.sweep.directory import CELLS, FAILED, claimed, write, write_failure
+from fedsim.sweep.engine import Engine, tuning_places
+from fedsim.sweep.keys import key_of
+from fedsim.sweep.naming import title
+from fedsim.sweep.pool import Local, Workers
+from fedsim.sweep.summary import Sweep, summarise
+from fedsim.theory.resolve import resolve
+
+
+def run(path: Path, overrides: Sequence[str], out: Path | None, workers: int | None) -> int:
+    """Sweep a scenario; the exit code: 0, or 1 if a cell failed.
+
+    Raises:
+        InputError: bad scenario, data or directory.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console, start = Console(), time.perf_counter()
+    tree = load_tree(path, overrides)
+    found = combinations(tree)
+    _check_data(found)
+    scenario = found[0].candidates[0].scenario
+    directory = out or Path("runs") / slug(scenario.name)
+    with claimed(directory) as place:
+        try:
+            sweep = _execute(console, tree, found, place, workers, start)
+        except KeyboardInterrupt:
+            kept = len(list((place / CELLS).glob("*.json")))
+            again = f"the same command with --out {directory} goes on from there"
+            console.print(
+                f"Interrupted: {kept} finished cells are kept; {again}.", highlight=False, soft_wrap=True
+            )
+            return INTERRUPTED
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # saving takes a moment
+        files = write(sweep, tree, place)
+        _report(console, sweep, place, files)
+    return 1 if sweep.results.failures else 0
+
+
+def _check_data(found: Sequence[Combination]) -> None:
+    """What the data's outline shows to be wrong is said before anything runs; each outline is made once."""
+    outlines: dict[str, Outline] = {}
+    for combination in found:
+        for candidate in combination.candidates:
+            scenario = candidate.scenario
+            key = data_key(scenario.model_dump(mode="json"))
+            if key not in outlines:
+                outlines[key] = outline(scenario.data, scenario.partition, scenario.seed)
+            try:
+                resolve(scenario, outlines[key])
+            except InputError as error:
+                setting = title(combination.varied | candidate.chosen, combination.private)
+                raise InputError(error.field, error.value, f"{error.expected} (in {setting})") from None
+
+
+def _execute(
+    console: Console,
+    tree: dict[str, Any],
+    found: Sequence[Combination],
+    place: Path,
+    workers: int | None,
+    start: float,
+) -> Sweep:
+    scenario, (_, section) = found[0].candidates[0].scenario, base_and_section(tree)
+    cache = Cache(
+        place / CELLS, lambda text: console.print(f"warning: {text}", highlight=False, soft_wrap=True)
+    )
+    total = len(tuning_places(found, section.tune)) + len(found) * scenario.trials
+    here = workers == 0 or (workers is None and scenario.runtime.name == "inprocess")
+    with (
+        progress(console, found, total) as observe,
+        Local() if here else Workers(workers, scenario.runtime.address) as runner,
+    ):
+        results = Engine(found, section.tune, scenario.trials, cache, runner, observe).run()
+    return Sweep(scenario.name, scenario.trials, found, section.tune, results, time.perf_counter() - start)
+
+
+def _report(console: Console, sweep: Sweep, place: Path, files: Sequence[str]) -> None:
+    summary = summarise(sweep)
+    console.print(sweep_table(summary))
+    for where, cell, failure in sweep.results.failures:
+        combination = sweep.combinations[where.combination]
+        name = title(combination.varied | combination.candidates[where.candidate].chosen, combination.private)
+        file = write_failure(cell, failure, name, key_of(cell), place)
+        text = f"{failure.kind}: {name}, trial {cell.trial}: {failure.message}; see {FAILED}/{file.name}"
+        console.print(text, style="red", highlight=False, soft_wrap=True)
+    runs = summary["runs"]
+    counts = f"{runs['made']} cells run, {runs['from_cache']} from the cache, {runs['failed']} failed"
+    if sweep.tune:
+        console.print(f"Not private: {summary['privacy']['not_private'][0]}.", highlight=False)
+    console.print(f"{counts}, in {sweep.wall_seconds:.1f} s", highlight=False)
+    console.print(f"Wrote {place}/ ({', '.join(files)})", soft_wrap=True, highlight=False)

@@ -1,0 +1,111 @@
+"""How far a sweep is: a live bar on a screen, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedsim.runtime.cells import CellResult
+from fedsim.sweep.combinations import Combination
+from fedsim.sweep.engine import Event
+from fedsim.sweep.naming import title
+
+_EVERY = 2.0  # seconds between two plain lines
+
+
+@contextmanager
+def progress(
+    console: Console, combinations: Sequence[Combination], total: int
+) -> Iterator[Callable[[Event], None]]:
+    """Yields the function that is told every cell."""
+    board = Board(combinations, total)
+    if not console.is_terminal:
+        yield _lines(console, board)
+        return
+    columns = (
+        TextColumn("cells"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=total)
+
+        def observe(event: Event) -> None:
+            board.add(event)
+            if event.cached:  # they say nothing about speed
+                bar.reset(task, total=total, completed=board.done, description=board.text())
+            else:
+                bar.update(task, completed=board.done, description=board.text())
+
+        yield observe
+
+
+class Board:
+    """Counts cells, and keeps the private candidate of least mean test error so far."""
+
+    def __init__(self, combinations: Sequence[Combination], total: int) -> None:
+        self._combinations, self.total = combinations, total
+        self.done = self.cached = self.failed = 0
+        self._sums: dict[tuple[int, int], tuple[float, int]] = {}
+        self._first: float | None = None  # when the first cell was run: starting workers tells no pace
+
+    def add(self, event: Event) -> None:
+        """Count a cell."""
+        self.done += 1
+        self.cached += event.cached
+        if self._first is None and not event.cached:
+            self._first = time.monotonic()
+        if isinstance(event.outcome, CellResult):
+            place = event.place.combination, event.place.candidate
+            total, count = self._sums.get(place, (0.0, 0))
+            self._sums[place] = total + event.outcome.test_error, count + 1
+        else:
+            self.failed += 1
+
+    def seconds_left(self) -> float | None:
+        """At the pace so far; None before two cells were run."""
+        ran = self.done - self.cached
+        if self._first is None or ran < 2:
+            return None
+        return (self.total - self.done) * (time.monotonic() - self._first) / (ran - 1)
+
+    def best(self) -> str:
+        """Words for the best so far, private ones first."""
+        means = [
+            (not self._combinations[place[0]].private, total / count, place)
+            for place, (total, count) in self._sums.items()
+        ]
+        if not means:
+            return ""
+        _, error, (number, candidate) = min(means)
+        combination = self._combinations[number]
+        chosen = combination.candidates[candidate].chosen
+        return f"best so far {error:.4f}: {title(combination.varied | chosen, combination.private)}"
+
+    def text(self) -> str:
+        """Failures, and the best so far."""
+        failed = f"{self.failed} failed; " if self.failed else ""
+        return failed + self.best()
+
+
+def _lines(console: Console, board: Board) -> Callable[[Event], None]:
+    last = time.monotonic()
+
+    def observe(event: Event) -> None:
+        nonlocal last
+        board.add(event)
+        if time.monotonic() - last >= _EVERY or board.done == board.total:
+            last = time.monotonic()
+            left = board.seconds_left()
+            rest = f", about {left:.0f} s left" if left else ""
+            console.print(
+                f"{board.done}/{board.total} cells{rest}; {board.text()}", highlight=False, soft_wrap=True
+            )
+
+    return observe

@@ -1,0 +1,40 @@
+"""The `sweep` section: which scenarios one scenario stands for."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fedsim.scenario.section import Section
+
+Grid = dict[str, list[Any]]
+Criterion = Literal["final_train_loss", "final_test_loss", "final_test_error"]
+
+
+class TuneSection(Section):
+    """Fields that are chosen, not reported: for each combination the values with the best criterion."""
+
+    grid: Grid = Field(description="dotted field to candidate values; every combination of them is tried")
+    criterion: Criterion = Field(
+        "final_train_loss",
+        description="what is least for the chosen values, as a mean over repetitions: the final model's loss "
+        "on all silos' training records (weighted by p_i, without the regulariser), or on the test records. "
+        "The choice is not private.",
+    )
+    repetitions: int = Field(3, ge=1, description="runs of each candidate, on trials that are not reported")
+
+
+class SweepSection(Section):
+    """`fedsim sweep` runs every combination of grid and cells, each with the scenario's trials.
+
+    A value may be a whole section, such as an `algorithm`; a key `label` in it names it in the report.
+    """
+
+    grid: Grid = Field(
+        {}, description="dotted field to values, e.g. privacy.epsilon: [1, 2]; all combinations"
+    )
+    cells: list[dict[str, Any]] = Field(
+        [], description="a list of settings {dotted field: value}; combined with each point of the grid"
+    )
+    tune: TuneSection | None = Field(None, description="fields to choose for each combination")

@@ -1,0 +1,107 @@
+"""A sweep's directory: its cells, which stay, and its results, each replaced as a whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import yaml
+
+from fedsim.protocol.errors import InputError
+from fedsim.report.sweep_figure import draw
+from fedsim.runtime.cells import Cell, Failure
+from fedsim.sweep.series import abscissa, interval_note, series, x_label
+from fedsim.sweep.summary import Sweep, cells_table, summarise
+
+CELLS, FAILED, LOCK = "cells", "failed", ".lock"
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[Path]:
+    """Make the directory, or go on with the sweep that it holds; nobody else may meanwhile.
+
+    Raises:
+        InputError: it holds something else, is in use, or cannot be made.
+    """
+    place = directory.resolve()
+    if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / CELLS).is_dir()):
+        raise InputError(
+            "--out", str(directory), "holds a run or other files, and no sweep; name another one"
+        )
+    try:
+        (place / CELLS).mkdir(parents=True, exist_ok=True)
+        handle = os.open(place / LOCK, os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise InputError("--out", str(directory), f"cannot be written ({error.strerror})") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError("--out", str(directory), "another sweep is at work in it; wait for it") from None
+        for left in (place / CELLS).glob(".writing-*"):  # by a process that was killed
+            left.unlink()
+        for old in (place / FAILED).glob("*.yaml"):  # they are run again
+            old.unlink()
+        yield place
+    finally:
+        os.close(handle)
+
+
+def write(sweep: Sweep, tree: Mapping[str, Any], directory: Path) -> list[str]:
+    """Write or replace the results; returns the names of the files."""
+    summary = summarise(sweep)
+    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+    scenario = yaml.safe_dump(dict(tree), sort_keys=False)
+    _replace(directory / "scenario.yaml", lambda path: path.write_text(scenario, encoding="utf-8"))
+    _replace(directory / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
+    _replace(directory / "cells.parquet", lambda path: pq.write_table(cells_table(sweep), path))
+    names = ["scenario.yaml", "summary.json", "cells.parquet"]
+    for ending in ("png", "svg"):
+        name = f"{figure_name(summary)}.{ending}"
+        _replace(directory / name, lambda path: _figure(summary, path))
+        names.append(name)
+    return names
+
+
+def figure_name(summary: Mapping[str, Any]) -> str:
+    """`error_vs_epsilon`, or by the last part of whatever field is on the axis."""
+    field = abscissa(summary)
+    return f"error_vs_{field.split('.')[-1]}" if field else "error"
+
+
+def _figure(summary: Mapping[str, Any], path: Path) -> None:
+    x = abscissa(summary)
+    trials = [one["trials"] for one in summary["combinations"] if one["trials"]]
+    label = f"test error: {summary['error']}"
+    draw(series(summary, x), x_label(x), label, summary["scenario"], interval_note(trials), [path])
+
+
+def _replace(path: Path, write_to: Callable[[Path], object]) -> None:
+    handle, name = tempfile.mkstemp(prefix=".writing-", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    try:
+        write_to(Path(name))
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def write_failure(cell: Cell, failure: Failure, title: str, key: str, directory: Path) -> Path:
+    """A scenario that `fedsim simulate` runs to see the failure again."""
+    tree = {**cell.scenario, "name": f"failed: {title}", "trials": cell.trial + 1}
+    folder = directory / FAILED
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{key[:16]}.yaml"
+    head = f"# Trial {cell.trial} failed ({failure.kind}).\n# " + "\n# ".join(failure.message.splitlines())
+    text = f"{head}\n# fedsim simulate {path.name}\n{yaml.safe_dump(tree, sort_keys=False)}"
+    _replace(path, lambda draft: draft.write_text(text, encoding="utf-8"))
+    return path

@@ -1,0 +1,88 @@
+"""What a cell depends on, as a hash: equal keys mean equal results, on whatever machine or day."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import platform
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedsim.protocol.errors import InputError
+from fedsim.runtime.cells import Cell
+from fedsim.scenario.load import FILES
+from fedsim.scenario.model import Scenario
+
+_ABOVE = ("fedsim/cli/", "fedsim/report/", "fedsim/sweep/")
+"""Code that no cell runs: the import contracts keep it above the code that does."""
+
+_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pydantic")
+
+
+def canonical(value: Any) -> str:
+    """JSON that is the same for equal values; 1 and 1.0 are equal numbers."""
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
+    """The cell of a scenario: without what has no influence on its result."""
+    tree = scenario.model_dump(mode="json", exclude_none=True)
+    private = tree["privacy"]["mechanism"] != "none"
+    runtime = {"name": "inprocess", "dtype": tree["runtime"]["dtype"]}
+    report = {"nonprivate_twin": False}
+    privacy = tree["privacy"] if private else {"mechanism": "none"}
+    for key in ("description", "trials", "sweep"):
+        tree.pop(key, None)
+    fixed = {"name": "cell", "runtime": runtime, "report": report, "privacy": privacy}
+    return Cell(tree | fixed, trial, train_loss)
+
+
+def key_of(cell: Cell) -> str:
+    """SHA-256 of the cell's scenario, trial, measurements, input files and code, in hexadecimal."""
+    parts = [cell.scenario, cell.trial, cell.train_loss, _files(cell.scenario), code_version()]
+    return hashlib.sha256(canonical(parts).encode()).hexdigest()
+
+
+def _files(scenario: Mapping[str, Any]) -> list[str]:
+    named = [(name, key, scenario.get(name, {}).get(key)) for name, keys in FILES.items() for key in keys]
+    return [_content(f"{name}.{key}", path) for name, key, path in named if isinstance(path, str)]
+
+
+@lru_cache(maxsize=1024)  # read once a sweep
+def _content(field: str, path: str) -> str:
+    try:
+        with Path(path).open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"scenario.{field}", path, f"cannot be read ({error.strerror})") from None
+
+
+@lru_cache(maxsize=1)
+def code_version() -> dict[str, str]:
+    """Hash of the source that cells run, and the versions of what it calls."""
+    digest = hashlib.sha256()
+    for name, file in _sources():
+        digest.update(f"{name}\0".encode() + file.read_bytes() + b"\0")
+    versions = {name: version(name) for name in _PACKAGES}
+    return {"source": digest.hexdigest(), "python": platform.python_version(), **versions}
+
+
+def _sources() -> Iterator[tuple[str, Path]]:
+    for package in ("fedsim", "server", "silos"):
+        (folder,) = importlib.import_module(package).__path__
+        for file in sorted(Path(folder).rglob("*.py")):
+            name = f"{package}/{file.relative_to(folder).as_posix()}"
+            if not name.startswith(_ABOVE):
+                yield name, file

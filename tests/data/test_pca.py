@@ -1,0 +1,64 @@
+"""Principal components against scikit-learn's, and who may see them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from fedsim.data.config import Digits, LabelPairsPartition, Synthetic
+from fedsim.data.config import IidPartition as Iid
+from fedsim.data.federation import load
+from fedsim.data.outline import outline
+from fedsim.data.pca import principal_components
+from fedsim.protocol.errors import InputError
+from fedsim.report.privacy import not_private
+from fedsim.scenario.load import parse
+
+
+def test_coordinates_are_those_of_scikit_learn_up_to_sign() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(80, 6)) @ rng.normal(size=(6, 6)) + 3
+    training = np.arange(50)
+    ours = principal_components(values, training, 4)
+    theirs = PCA(4).fit(values[training]).transform(values)
+    np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=1e-9, atol=1e-9)
+    np.testing.assert_array_equal(ours, principal_components(values, training, 6)[:, :4])
+
+
+def test_a_federation_has_so_many_features_fitted_on_its_training_records() -> None:
+    data, partition = Digits(task="parity", pca=30), LabelPairsPartition()
+    federation = load(data, partition, 0, 0)
+    assert federation.num_features == outline(data, partition, 0).num_features == 31
+    training = np.concatenate([silo.train_features for silo in federation.silos])
+    covariance = np.cov(training[:, :30].T)
+    np.testing.assert_allclose(training[:, :30].mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(covariance, np.diag(np.diag(covariance)), atol=1e-9)
+    assert (np.diff(np.diag(covariance)) <= 0).all()
+    assert (training[:, 30] == 1).all()
+    some = load(data, partition, 0, 0, only=[federation.silos[3].name])
+    np.testing.assert_array_equal(some.silos[0].train_features, federation.silos[3].train_features)
+
+
+def test_more_components_than_features_are_refused() -> None:
+    data = Synthetic(features=5, pca=6)
+    for use in (
+        lambda: outline(data, Iid(num_partitions=2), 0),
+        lambda: load(data, Iid(num_partitions=2), 0, 0),
+    ):
+        with pytest.raises(InputError, match=r"scenario.data.pca: 6: at most 5"):
+            use()
+
+
+def test_components_are_named_as_not_private() -> None:
+    tree = {
+        "name": "x",
+        "data": {"name": "digits", "task": "parity", "pca": 3},
+        "partition": "label_pairs",
+        "problem": "logistic_regression",
+        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 1, "step_size": 1, "clip_norm": 1},
+        "privacy": {"epsilon": 1},
+    }
+    assert "principal components" in not_private(parse(tree))[0]
+    tree["data"] = {"name": "digits", "task": "parity"}
+    assert not any("principal components" in note for note in not_private(parse(tree)))

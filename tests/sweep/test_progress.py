@@ -1,0 +1,35 @@
+"""What a person sees while a sweep runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sweep_helpers import result
+
+from fedsim.cli import sweep_progress
+from fedsim.cli.sweep_progress import Board
+from fedsim.runtime.cells import Cell, Failure
+from fedsim.sweep.combinations import combinations
+from fedsim.sweep.engine import Event, Place
+
+CELL = Cell({}, 0, False)
+
+
+def test_the_board_counts_and_names_the_best_private_mean_and_the_time_left(
+    base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: now)
+    board = Board(combinations(base | {"sweep": {"grid": {"privacy.epsilon": [1, 2]}}}), total=10)
+    board.add(Event(Place(0, 0, 0), CELL, result(0.4), True))
+    board.add(Event(Place(2, 0, 0), CELL, result(0.1), False))  # the twin
+    assert board.seconds_left() is None
+    for trial, error in enumerate((0.1, 0.5)):  # lucky once
+        now += 3.0
+        board.add(Event(Place(1, 0, trial), CELL, result(error + 0.2), False))
+    now += 3.0
+    board.add(Event(Place(0, 0, 1), CELL, Failure("refused", "no"), False))
+    assert (board.done, board.cached, board.failed) == (5, 1, 1)
+    assert board.seconds_left() == pytest.approx(5 * 3.0)
+    assert board.text() == "1 failed; best so far 0.4000: epsilon=1"
