@@ -65,7 +65,7 @@ def _smooth(problem: Problem) -> GeneralisedLinear:
             f"{type(problem).__name__} is not one of the smooth generalised linear problems"
         )
     if problem.composite.l1 > 0 or problem.composite.group_lasso.weight > 0:
-        raise _NoOptimumError("a norm as regulariser has no gradient at the optimum")
+        raise _NoOptimumError("a norm as regulariser (l1, group lasso) has no gradient at the optimum")
     return problem
 
 
