@@ -36,10 +36,8 @@ class Batches:
     ) -> None:
         self._records, self._entropy = records, entropy
         fresh = _fresh_asks(plan)
-        self._bounds = [
-            _bounds(fresh, own, n, name) if fresh else {}
-            for own, n, name in zip(rounds, records.sizes, names, strict=True)
-        ]
+        silos = [*zip(rounds, records.sizes, names, strict=True)][: records.silos]  # copies draw alike
+        self._bounds = [_bounds(fresh, own, n, name) if fresh else {} for own, n, name in silos]
         cut = [member for member, bounds in enumerate(self._bounds) if bounds]
         streams = entropy.streams(cut, 0, Purpose.PERMUTATION)
         self._order = {m: s.permutation(records.sizes[m]) for m, s in zip(cut, streams, strict=True)}
@@ -67,6 +65,7 @@ class RoundBatches:
 
     def __init__(self, batches: Batches, members: Sequence[int], round_index: int) -> None:
         self._all, self._members, self._round = batches, members, round_index
+        self._drawn = batches._records.drawn(members)
         self._streams: list[np.random.Generator] | None = None
         self._ask = -1
 
@@ -78,15 +77,15 @@ class RoundBatches:
             return records.full(self._members), divisors
         if isinstance(batch, Fresh):
             position = (self._round, self._ask)
-            chosen = [self._all._fresh(member, position) for member in self._members]
+            chosen = [self._all._fresh(member, position) for member in self._drawn]
         else:
-            sizes = (records.sizes[member] for member in self._members)
+            sizes = (records.sizes[member] for member in self._drawn)
             chosen = [_draw(stream, batch, n) for stream, n in zip(self._open(), sizes, strict=True)]
-        return records.batch(self._members, chosen), divisors
+        return records.batch(self._drawn, chosen), divisors
 
     def _open(self) -> list[np.random.Generator]:
         if self._streams is None:
-            self._streams = self._all._entropy.streams(self._members, self._round, Purpose.BATCH)
+            self._streams = self._all._entropy.streams(self._drawn, self._round, Purpose.BATCH)
         return self._streams
 
 

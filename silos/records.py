@@ -33,6 +33,8 @@ class Block:
         features: (silos, rows, features).
         target: (silos, rows).
         inverse_norm: 1 / |x| per row, 0 for a zero row; (silos, rows).
+        copies: how many runs side by side share these records; `members` then has the silos of the first
+            run, those of the second, and so on.
         mask: 1 for a row that counts, 0 for one that adds nothing: padding, and for a network a record that
             counts as the zero vector; None where all such rows are zero vectors of a linear model.
     """
@@ -42,20 +44,33 @@ class Block:
     target: Tensor
     inverse_norm: Tensor
     mask: Tensor | None = None
+    copies: int = 1
 
 
 class Records:
-    """All records of a cohort of silos. Only the gate's modules may import this one."""
+    """All records of a cohort of silos. Only the gate's modules may import this one.
+
+    In a simulation a cohort may hold several runs side by side, each with its own budgets, noise levels and
+    ledgers. Those that share records are its `copies`: member c silos + s is silo s in copy c.
+    """
 
     def __init__(
         self,
         silos: Sequence[tuple[np.ndarray, np.ndarray]],
         problem: Problem,
         dtype: torch.dtype,
+        copies: int | None = None,
     ) -> None:
-        self.sizes = [len(target) for _, target in silos]
-        self._blocks = [_block(silos, group, problem, dtype) for group in _groups(self.sizes)]
-        self._home = {m: (b, i) for b, block in enumerate(self._blocks) for i, m in enumerate(block.members)}
+        sizes = [len(target) for _, target in silos]
+        blocks = [_block(silos, group, problem, dtype) for group in _groups(sizes)]
+        self.side_by_side, self.copies = copies is not None, copies or 1
+        self.silos, self.sizes = len(silos), sizes * self.copies
+        self._home = {m: (b, i) for b, block in enumerate(blocks) for i, m in enumerate(block.members)}
+        self._blocks = [self._side_by_side(block) for block in blocks]
+
+    def drawn(self, members: Sequence[int]) -> Sequence[int]:
+        """Whose randomness is drawn: copies share the first run's."""
+        return members if self.copies == 1 else members[: self.silos]
 
     def full(self, members: Sequence[int]) -> list[Block]:
         """Every record of the members."""
@@ -64,9 +79,17 @@ class Records:
         return [self._rows(block, members) for block, members in self._by_block(members)]
 
     def batch(self, members: Sequence[int], indices: Sequence[np.ndarray]) -> list[Block]:
-        """The records of each member at its own `indices` (numbers below its n, ragged)."""
+        """The records of each member at its own `indices` (numbers below its n, ragged).
+
+        Copies draw alike, so for them `members` and `indices` are those of the first run.
+        """
         chosen = dict(zip(members, indices, strict=True))
-        return [_gather(block, part, chosen, self._home) for block, part in self._by_block(members)]
+        parts = [_gather(block, part, chosen, self._home) for block, part in self._by_block(members)]
+        return parts if self.copies == 1 else [self._side_by_side(part) for part in parts]
+
+    def _side_by_side(self, block: Block) -> Block:
+        members = [c * self.silos + m for c in range(self.copies) for m in block.members]
+        return replace(block, members=members, copies=self.copies)
 
     def _by_block(self, members: Sequence[int]) -> list[tuple[Block, list[int]]]:
         parts: dict[int, list[int]] = {}
