@@ -105,3 +105,20 @@ def test_the_content_of_a_table_changes_the_key_and_its_name_alone_does_not_hide
         keys._content.cache_clear()
         found.append(key(base))
     assert found[0] != found[1]
+
+
+def test_the_code_of_another_package_that_a_cell_runs_changes_the_key(
+    base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "a_network_of_others.py"
+    base["problem"] = {
+        "name": "neural_network",
+        "model": {"name": "module", "path": "a_network_of_others:build"},
+    }
+    found = []
+    for width in (3, 4):
+        module.write_text(f"width = {width}\n")
+        keys._package.cache_clear()
+        found.append(key(base))
+    assert found[0] != found[1]
