@@ -127,9 +127,9 @@ def _sum(problem: NeuralNetwork, terms: Terms, piece: _Piece) -> Tensor:
 def strategy(problem: NeuralNetwork) -> tuple[Terms, int]:
     """How to find terms, and how many records at a time: tried on made-up records.
 
-    Layers apart where that gives every record the gradient that autograd gives it alone, else the module as a
-    whole. A sum over records would not do: it is right, too, where a layer has something else than records
-    in its first place, such as steps of a sequence, or records in another order, which would be clipped instead.
+    Layers apart where that gives every record the gradient that autograd gives it alone, else the module
+    as a whole. Their sum would not tell: it is right, too, where a layer has records in another order, or
+    something else in their place, such as steps of a sequence, which would be clipped in their stead.
 
     Raises:
         Refused: neither does.
