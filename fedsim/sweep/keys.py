@@ -46,6 +46,8 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
     runtime = {"name": "inprocess", "dtype": tree["runtime"]["dtype"]}
     report = {"nonprivate_twin": False}
     privacy = tree["privacy"] if private else {"mechanism": "none"}
+    # Not its defaults: a theorem chooses what is not given, in the cell as in the scenario.
+    tree["algorithm"] = scenario.algorithm.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     for key in ("description", "trials", "sweep"):
         tree.pop(key, None)
     fixed = {"name": "cell", "runtime": runtime, "report": report, "privacy": privacy}
