@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedsim.protocol.errors import InputError
 from fedsim.report import plots
-from fedsim.report.rundir import Run, Summary, read
+from fedsim.report.rundir import Run, SiloRow, Summary, read
 from fedsim.report.silo_table import silo_table
 
 PAGE, FIGURES = "report.html", "figures"
@@ -88,8 +88,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     ]
     if said.mechanism == "none" or not said.silos:
         return facts
-    over = [s.name for s in said.silos if _exceeds(s.epsilon_guaranteed, s.epsilon_budget)]
-    facts.append(("Budgets", _verdict(over, len(said.silos), "within its budget", "above its budget")))
+    facts.append(("Budgets", _budgets(said.silos)))
     claims = [s for s in said.silos if s.epsilon_claimed is not None]
     if claims:
         under = [s.name for s in claims if _exceeds(s.epsilon_guaranteed, s.epsilon_claimed)]
@@ -100,6 +99,14 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
             )
         )
     return facts
+
+
+def _budgets(silos: list[SiloRow]) -> str:
+    limited = [silo for silo in silos if silo.epsilon_budget is not None]
+    if not limited:
+        return f"none in all {len(silos):,} silos: nothing bounds what the run costs"
+    over = [silo.name for silo in limited if _exceeds(silo.epsilon_guaranteed, silo.epsilon_budget)]
+    return _verdict(over, len(limited), "within its budget", "above its budget")
 
 
 def _exceeds(cost: float | None, limit: float | None) -> bool:

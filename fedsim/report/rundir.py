@@ -49,7 +49,7 @@ class PrivacyPart(_Part):
     accountant: str
     epsilon_spent_note: str
     not_private: list[str]
-    violations: list[Any] = []
+    notices: list[str] = []
     silos: list[SiloRow]
 
 
