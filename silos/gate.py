@@ -175,7 +175,7 @@ class Gate:
         try:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
             asker.finish()
-            reply = {name: message[name].detach().expand(shape).clone() for name in sorted(message)}
+            reply = {name: _copied(message[name], shape) for name in sorted(message)}
             self._memory.commit(members, memory)
         except Exception as error:
             reason = str(error) if isinstance(error, Refused) else f"round {round_index} failed in the silo"
@@ -199,6 +199,11 @@ class Gate:
             )
             for admitted, ledger in zip(self.admitted, self._ledgers, strict=True)
         ]
+
+
+def _copied(value: Tensor, shape: tuple[int, int]) -> Tensor:
+    value = value.detach()
+    return value.clone() if value.shape == shape else value.expand(shape).clone()
 
 
 def _merged(reply: Mapping[str, Tensor], stored: Sequence[Reply | None]) -> dict[str, Tensor]:
