@@ -75,6 +75,8 @@ class Summary(_Part):
     dimension: int
     wall_seconds: float
     metrics: dict[str, Any]
+    participation: dict[str, Any] = {}
+    heterogeneity: dict[str, Any] = {}
     privacy: PrivacyPart
     versions: dict[str, str]
     environment: dict[str, Any]
