@@ -9,9 +9,9 @@ import numpy as np
 from fedsim.data.assignment import PARTITION, UNUSED, Assignment, require_enough, silo_names
 from fedsim.data.by_label import BY, dirichlet, label_pairs, pathological, present_labels
 from fedsim.data.config import (
-    AnyData,
     AnyPartition,
     Csv,
+    Dataset,
     DirichletPartition,
     IidPartition,
     LabelPairsPartition,
@@ -25,7 +25,7 @@ from fedsim.protocol.errors import InputError
 from fedsim.protocol.seeds import generator
 
 
-def assign(data: AnyData, source: Source, partition: AnyPartition, seed: int) -> Assignment:
+def assign(data: Dataset, source: Source, partition: AnyPartition, seed: int) -> Assignment:
     """Divide the records. No record goes to two silos, and no silo is empty."""
     rng = generator("partition", seed, partition.name)
     match partition:
@@ -88,7 +88,7 @@ def _sorted(source: Source, partition: SortedPartition) -> Ints:
     return np.argsort(-keys if partition.descending else keys, kind="stable")
 
 
-def _natural_id(data: AnyData, source: Source, partition: NaturalIdPartition) -> Assignment:
+def _natural_id(data: Dataset, source: Source, partition: NaturalIdPartition) -> Assignment:
     column = partition.partition_by or (data.silo_column if isinstance(data, Csv) else None)
     if column is None:
         raise InputError(BY, None, "name the column that says whose record it is")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedsim.data.assignment import PARTITION, UNUSED, Assignment, require_enough, silo_names
-from fedsim.data.config import AnyData
+from fedsim.data.config import Dataset
 from fedsim.data.datasets import Digits
 from fedsim.data.names import suggest
 from fedsim.data.partitions import DirichletPartition, LabelPairsPartition, PathologicalPartition
@@ -73,7 +73,7 @@ def pathological(source: Source, partition: PathologicalPartition, rng: np.rando
 
 
 def label_pairs(
-    data: AnyData, source: Source, partition: LabelPairsPartition, rng: np.random.Generator
+    data: Dataset, source: Source, partition: LabelPairsPartition, rng: np.random.Generator
 ) -> Assignment:
     """One silo per pair; a record goes to one of the silos whose pair has its label."""
     column = source.label_column if partition.partition_by is None else partition.partition_by
@@ -88,7 +88,7 @@ def label_pairs(
     return _share_out(labels, holders, tuple(f"{a}+{b}" for a, b in pairs), rng)
 
 
-def _pair_lists(data: AnyData, partition: LabelPairsPartition) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _pair_lists(data: Dataset, partition: LabelPairsPartition) -> tuple[tuple[str, ...], tuple[str, ...]]:
     is_digit = isinstance(data, Digits) and partition.partition_by in (None, "digit")
     first = partition.first or (tuple("02468") if is_digit else ())
     second = partition.second or (tuple("13579") if is_digit else ())

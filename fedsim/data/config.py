@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Union
 
 from pydantic import Field
 
-from fedsim.data.datasets import BreastCancer, Csv, Dataset, Digits, Synthetic
+from fedsim.data.datasets import BreastCancer, Csv, Dataset, Digits, Synthetic, data_sets
 from fedsim.data.partitions import (
     DirichletPartition,
     IidPartition,
@@ -18,7 +18,6 @@ from fedsim.data.partitions import (
 )
 from fedsim.data.schema import CategoryColumn, NumberColumn
 
-AnyData = BreastCancer | Digits | Synthetic | Csv
 AnyPartition = (
     IidPartition
     | SizePartition
@@ -28,11 +27,13 @@ AnyPartition = (
     | LabelPairsPartition
     | SortedPartition
 )
-DataConfig = Annotated[AnyData, Field(discriminator="name")]
+if TYPE_CHECKING:
+    DataConfig = Dataset
+else:
+    DataConfig = Annotated[Union[tuple(data_sets().values())], Field(discriminator="name")]  # noqa: UP007
 PartitionConfig = Annotated[AnyPartition, Field(discriminator="name")]
 
 __all__ = [
-    "AnyData",
     "AnyPartition",
     "BreastCancer",
     "CategoryColumn",

@@ -1,19 +1,32 @@
-"""Data sets as a scenario names them."""
+"""Data sets as a scenario names them: ours, and those of the entry point group `fedsim.data_sets`."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag
 
 from fedsim.data.model import Config
 from fedsim.data.schema import ColumnConfig
+from fedsim.protocol.errors import InputError
+from fedsim.protocol.plugins import extended
+
+if TYPE_CHECKING:
+    from fedsim.data.source import Source
 
 
-class Dataset(Config):
+class Dataset(Config, ABC):
     """What every data set can be asked for."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def name(self) -> str:
+            """The name that a scenario chooses it by: in a subclass a field with one literal value."""
 
     intercept: bool = Field(True, description="Append a feature that is 1 in every record.")
     scaling: Literal["declared", "none", "training_statistics"] = Field(
@@ -30,11 +43,21 @@ class Dataset(Config):
     )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of each silo's records kept for testing.")
 
+    @abstractmethod
+    def open(self) -> Source:
+        """The records, with nothing read but the header of a table."""
+
 
 class BreastCancer(Dataset):
     """Breast Cancer Wisconsin (diagnostic): 569 records, 30 features; 0 malignant, 1 benign."""
 
     name: Literal["breast_cancer"] = Field("breast_cancer", description="The data set's name.")
+
+    def open(self) -> Source:
+        """See `fedsim.data.breast_cancer`."""
+        from fedsim.data.breast_cancer import BreastCancerSource
+
+        return BreastCancerSource()
 
 
 class Digits(Dataset):
@@ -44,6 +67,12 @@ class Digits(Dataset):
     task: Literal["digit", "parity"] = Field(
         "digit", description="digit: ten classes; parity: 1 for odd, 0 for even digits."
     )
+
+    def open(self) -> Source:
+        """See `fedsim.data.digits`."""
+        from fedsim.data.digits import DigitsSource
+
+        return DigitsSource(self)
 
 
 class Synthetic(Dataset):
@@ -58,6 +87,12 @@ class Synthetic(Dataset):
     classes: int = Field(3, ge=2, description="Classes (softmax only).")
     noise: float = Field(0.1, ge=0, description="Standard deviation of the target's noise (linear only).")
     seed: int = Field(0, ge=0, description="Seed of parameters and records, apart from the scenario's seed.")
+
+    def open(self) -> Source:
+        """See `fedsim.data.synthetic`."""
+        from fedsim.data.synthetic import SyntheticSource
+
+        return SyntheticSource(self)
 
 
 def _schema_form(value: Any) -> str:
@@ -83,3 +118,38 @@ class Csv(Dataset):
         "{kind: category, categories, fill}, for the features and the target; or "
         "the path of a YAML file that holds this mapping.",
     )
+
+    def open(self) -> Source:
+        """See `fedsim.data.csv_source`."""
+        from fedsim.data.csv_source import CsvSource
+
+        return CsvSource(self)
+
+
+GROUP = "fedsim.data_sets"
+OWN: dict[str, type[Dataset]] = {
+    "breast_cancer": BreastCancer,
+    "digits": Digits,
+    "synthetic": Synthetic,
+    "csv": Csv,
+}
+
+
+@cache
+def data_sets() -> dict[str, type[Dataset]]:
+    """{scenario name: model}; another distribution's class derives from `Dataset`.
+
+    Raises:
+        InputError: names the distribution whose entry point does not load, takes a name twice, or has a class
+            whose field `name` is not the literal name of the entry point.
+    """
+    found = extended(GROUP, OWN, Dataset)  # type: ignore[type-abstract]
+    for name, kind in found.items():
+        field = kind.model_fields.get("name")
+        if field is None or get_args(field.annotation) != (name,) or field.default != name:
+            expected = f"needs the field  name: Literal[{name!r}] = {name!r}"
+            raise InputError(f"entry point {GROUP}:{name}", kind.__qualname__, expected)
+        if absent := sorted(kind.__abstractmethods__):
+            expected = f"a class with the method {', '.join(absent)}"
+            raise InputError(f"entry point {GROUP}:{name}", kind.__qualname__, expected)
+    return found

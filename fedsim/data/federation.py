@@ -8,12 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsim.data.assign import assign
-from fedsim.data.config import AnyData, AnyPartition
+from fedsim.data.config import AnyPartition, Dataset
 from fedsim.data.names import suggest
 from fedsim.data.pca import check_components, principal_components
 from fedsim.data.scaling import declared, scaled_target, standardised
 from fedsim.data.source import Design, Floats, Ints, Target
-from fedsim.data.sources import open_source
 from fedsim.data.split import split
 from fedsim.protocol.errors import InputError
 
@@ -46,7 +45,7 @@ class Federation:
 
 
 def load(
-    data: AnyData, partition: AnyPartition, seed: int, trial: int, only: Collection[str] | None = None
+    data: Dataset, partition: AnyPartition, seed: int, trial: int, only: Collection[str] | None = None
 ) -> Federation:
     """Read the records of all silos, or of `only` some.
 
@@ -56,7 +55,7 @@ def load(
     Raises:
         InputError: the data cannot be read or divided as asked, or a value is not finite.
     """
-    source = open_source(data)
+    source = data.open()
     rows = assign(data, source, partition, seed).rows()
     _check_only(only, rows)
     splits = {name: split(mine, data.test_fraction, seed, trial, name) for name, mine in rows.items()}
@@ -74,7 +73,7 @@ def _check_only(only: Collection[str] | None, known: Collection[str]) -> None:
             raise InputError("scenario.partition", name, f"no such silo; {suggest(name, known)}")
 
 
-def _prepare(data: AnyData, design: Design, splits: Splits) -> tuple[Floats, Target]:
+def _prepare(data: Dataset, design: Design, splits: Splits) -> tuple[Floats, Target]:
     """Scaled features with their intercept, and targets, of all records."""
     features, target = _scaled(data, design, splits), scaled_target(design, data.scaling)
     for values, what in ((features, "feature"), (target, "target")):
@@ -91,7 +90,7 @@ def _prepare(data: AnyData, design: Design, splits: Splits) -> tuple[Floats, Tar
     return features, target
 
 
-def _scaled(data: AnyData, design: Design, splits: Splits) -> Floats:
+def _scaled(data: Dataset, design: Design, splits: Splits) -> Floats:
     if data.scaling == "none":
         return design.features
     if data.scaling == "declared":

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 from fedsim.data.assign import assign, known_counts
 from fedsim.data.assignment import silo_names
-from fedsim.data.config import AnyData, AnyPartition, IidPartition, SizePartition, SortedPartition
+from fedsim.data.config import AnyPartition, Dataset, IidPartition, SizePartition, SortedPartition
 from fedsim.data.pca import check_components
 from fedsim.data.source import Source, resolve
-from fedsim.data.sources import open_source
 from fedsim.data.split import training_size
 
 
@@ -26,9 +25,9 @@ class Outline:
     num_classes: int
 
 
-def outline(data: AnyData, partition: AnyPartition, seed: int) -> Outline:
+def outline(data: Dataset, partition: AnyPartition, seed: int) -> Outline:
     """What `load` will give, without reading feature values; labels and ids only where they are needed."""
-    source = open_source(data)
+    source = data.open()
     sizes = {
         name: training_size(n, data.test_fraction) for name, n in _records(data, source, partition, seed)
     }
@@ -36,7 +35,7 @@ def outline(data: AnyData, partition: AnyPartition, seed: int) -> Outline:
     return Outline(sizes, features + data.intercept, source.num_classes)
 
 
-def _records(data: AnyData, source: Source, partition: AnyPartition, seed: int) -> list[tuple[str, int]]:
+def _records(data: Dataset, source: Source, partition: AnyPartition, seed: int) -> list[tuple[str, int]]:
     """Records of each silo, training and test together, sorted by name."""
     if isinstance(partition, IidPartition | SizePartition | SortedPartition):
         if isinstance(partition, SortedPartition):

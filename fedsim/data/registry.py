@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from types import UnionType
+import inspect
+from collections.abc import Iterable
 from typing import get_args
 
-from fedsim.data.config import AnyData, AnyPartition
+from fedsim.data.config import AnyPartition
+from fedsim.data.datasets import data_sets
+from fedsim.data.model import Config
 
 
 def datasets() -> dict[str, str]:
     """Name to one line, for every data set."""
-    return _lines(AnyData)
+    return _lines(data_sets().values())
 
 
 def partitions() -> dict[str, str]:
     """Name to one line, for every partition."""
-    return _lines(AnyPartition)
+    return _lines(get_args(AnyPartition))
 
 
-def _lines(union: UnionType) -> dict[str, str]:
-    models = get_args(union)
-    return {model.model_fields["name"].default: model.__doc__.strip().splitlines()[0] for model in models}
+def _lines(models: Iterable[type[Config]]) -> dict[str, str]:
+    return {
+        model.model_fields["name"].default: (inspect.getdoc(model) or "").partition("\n")[0]
+        for model in models
+    }

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.algorithms.registry import algorithms
+from fedsim.data.datasets import data_sets
 from fedsim.problems.registry import problems
 from fedsim.protocol.errors import InputError
 from fedsim.runtime.cells import Cell
@@ -76,9 +77,14 @@ def _content(field: str, path: str) -> str:
 
 
 def _installed(scenario: Mapping[str, Any]) -> list[str]:
-    """Hashes of the packages of others that the cell runs: algorithm, problem, network."""
-    algorithm, problem = scenario["algorithm"]["name"], scenario["problem"]
-    modules = [algorithms()[algorithm].__module__, problems()[problem["name"]].__module__]
+    """Hashes of the packages of others that the cell runs: algorithm, problem, data set, network."""
+    problem = scenario["problem"]
+    parts: list[type] = [
+        algorithms()[scenario["algorithm"]["name"]],
+        problems()[problem["name"]],
+        data_sets()[scenario["data"]["name"]],
+    ]
+    modules = [part.__module__ for part in parts]
     modules.append(problem.get("model", {}).get("path", "").partition(":")[0])
     return [
         _package(name) for name in sorted({module.partition(".")[0] for module in modules} - {"", "fedsim"})

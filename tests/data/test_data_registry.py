@@ -6,10 +6,11 @@ from typing import get_args
 
 import pytest
 
-from fedsim.data.config import AnyData, AnyPartition
+from fedsim.data.config import AnyPartition
+from fedsim.data.datasets import data_sets
 from fedsim.data.registry import datasets, partitions
 
-MODELS = [*get_args(AnyData), *get_args(AnyPartition)]
+MODELS = [*data_sets().values(), *get_args(AnyPartition)]
 
 
 def test_every_data_set_and_partition_has_its_line() -> None:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from fedsim.data.config import (
-    AnyData,
     AnyPartition,
     BreastCancer,
+    Dataset,
     Digits,
     DirichletPartition,
     IidPartition,
@@ -30,7 +30,7 @@ from fedsim.data.federation import load
 from fedsim.data.outline import outline
 
 SOFTMAX = Synthetic(link="softmax", rows=300, features=3, classes=4)
-CASES: list[tuple[AnyData, AnyPartition]] = [
+CASES: list[tuple[Dataset, AnyPartition]] = [
     (BreastCancer(), SortedPartition(num_partitions=3)),
     (BreastCancer(), SortedPartition(num_partitions=3, by="worst area", descending=True)),
     (BreastCancer(scaling="none", intercept=False), IidPartition(num_partitions=4)),
@@ -47,7 +47,7 @@ CASES: list[tuple[AnyData, AnyPartition]] = [
 ]
 
 
-def assert_outline_equals_load(data: AnyData, partition: AnyPartition, seed: int, trial: int = 0) -> None:
+def assert_outline_equals_load(data: Dataset, partition: AnyPartition, seed: int, trial: int = 0) -> None:
     told, given_ = outline(data, partition, seed), load(data, partition, seed, trial)
     assert told.sizes == {silo.name: len(silo.train_target) for silo in given_.silos}
     assert list(told.sizes) == sorted(told.sizes)
@@ -64,7 +64,7 @@ def assert_outline_equals_load(data: AnyData, partition: AnyPartition, seed: int
 
 
 @pytest.mark.parametrize(("data", "partition"), CASES)
-def test_outline_equals_load(data: AnyData, partition: AnyPartition) -> None:
+def test_outline_equals_load(data: Dataset, partition: AnyPartition) -> None:
     assert_outline_equals_load(data, partition, seed=3, trial=1)
 
 

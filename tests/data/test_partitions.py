@@ -9,9 +9,9 @@ import pytest
 
 from fedsim.data.assign import assign
 from fedsim.data.config import (
-    AnyData,
     AnyPartition,
     BreastCancer,
+    Dataset,
     Digits,
     DirichletPartition,
     IidPartition,
@@ -24,7 +24,6 @@ from fedsim.data.config import (
 )
 from fedsim.data.digits import DigitsSource
 from fedsim.data.federation import load
-from fedsim.data.sources import open_source
 
 PARTITIONS: list[AnyPartition] = [
     IidPartition(num_partitions=7),
@@ -40,8 +39,8 @@ PARTITIONS: list[AnyPartition] = [
 DIGITS = np.asarray(DigitsSource(Digits()).keys("digit", ""), dtype=int)
 
 
-def rows_of(data: AnyData, partition: AnyPartition, seed: int = 0) -> dict[str, np.ndarray]:
-    return assign(data, open_source(data), partition, seed).rows()
+def rows_of(data: Dataset, partition: AnyPartition, seed: int = 0) -> dict[str, np.ndarray]:
+    return assign(data, data.open(), partition, seed).rows()
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
@@ -127,7 +126,7 @@ def test_dirichlet_shares_have_the_dirichlet_mean_and_variance() -> None:
     Both lie within more than 6 standard errors (3 % of the variance): false alarm below 1e-6.
     """
     data, alpha, silos = Synthetic(rows=1000, features=1, link="softmax", classes=2), 2.0, 4
-    source = open_source(data)
+    source = data.open()
     codes = source.labels("y", "").codes
     share = []
     for seed in range(2000):
@@ -148,7 +147,7 @@ def test_dirichlet_keeps_its_smallest_size() -> None:
 def test_sorted_silos_hold_consecutive_values(descending: bool) -> None:
     data = BreastCancer()
     partition = SortedPartition(num_partitions=6, by="mean area", descending=descending)
-    area = open_source(data).keys("mean area", "")
+    area = data.open().keys("mean area", "")
     pieces = [area[mine] for mine in rows_of(data, partition).values()]
     if descending:
         pieces.reverse()

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fedsim.data.config import (
-    AnyData,
     AnyPartition,
     BreastCancer,
+    Dataset,
     Digits,
     DirichletPartition,
     IidPartition,
@@ -23,7 +23,7 @@ from fedsim.data.federation import Federation, SiloSplit, load
 from fedsim.data.outline import outline
 from fedsim.data.split import split, training_size
 
-CASES: list[tuple[AnyData, AnyPartition]] = [
+CASES: list[tuple[Dataset, AnyPartition]] = [
     (BreastCancer(), SortedPartition(num_partitions=3)),
     (BreastCancer(scaling="training_statistics"), IidPartition(num_partitions=5)),
     (Digits(), LabelPairsPartition()),
@@ -54,7 +54,7 @@ def test_training_and_test_records_are_disjoint_and_complete() -> None:
 
 
 @pytest.mark.parametrize(("data", "partition"), CASES)
-def test_only_gives_identical_rows(data: AnyData, partition: AnyPartition) -> None:
+def test_only_gives_identical_rows(data: Dataset, partition: AnyPartition) -> None:
     everything = {silo.name: silo for silo in load(data, partition, 1, 2).silos}
     name = list(everything)[1]
     alone = load(data, partition, 1, 2, only={name})
