@@ -66,5 +66,4 @@ def _write(rows: Sequence[Compared], error: str, folder: Path) -> None:
         writer.writerow(_COLUMNS)
         writer.writerows([getattr(row, name) for name in _COLUMNS] for row in rows)
     note = interval_note([row.trials for row in rows if row.trials])
-    pictures = [folder / name for name in _FILES[1:]]
-    draw(lines(rows), x_label(EPSILON), f"test error: {error}", "", note, pictures)
+    draw(lines(rows), x_label(EPSILON), f"test error: {error}", "", note, folder, "comparison")

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import typer
 
-from fedsim.report.page import FIGURES, write_page
+from fedsim.report.page import write_page
+from fedsim.sweep import page as sweep_page
+from fedsim.sweep.directory import CELLS
 
 
 def show(directory: Path) -> None:
-    """Write the page and its figures into the run directory.
+    """Write the page and its figures into the directory of a run or sweep.
 
     Raises:
-        InputError: it is no run directory of this version, or cannot be written.
+        InputError: it is none of this version, or cannot be written.
     """
-    page = write_page(directory)
-    typer.echo(f"Wrote {page} and {page.parent / FIGURES}/")
+    page = (sweep_page.write_page if (directory / CELLS).is_dir() else write_page)(directory)
+    typer.echo(f"Wrote {page} and its figures")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fedsim.protocol.errors import InputError
 from fedsim.report import plots
@@ -36,17 +37,30 @@ def write_page(directory: Path) -> Path:
         InputError: the directory is no run directory of this version, or cannot be written.
     """
     run = read(directory)
+    return publish(directory, directory / FIGURES, lambda figures: render(run, figures))
+
+
+def publish(directory: Path, place: Path, render_into: Callable[[Path], str]) -> Path:
+    """Write a page whose text `render_into(folder)` makes, with its figures' files in the folder.
+
+    Args:
+        directory: where report.html goes.
+        place: where the figures' files go, in or below `directory`.
+        render_into: see above.
+
+    Raises:
+        InputError: the directory cannot be written.
+    """
     try:
         draft = Path(tempfile.mkdtemp(prefix=".report-", dir=directory))
     except OSError as error:
         raise InputError("RUN", str(directory), f"cannot be written ({error.strerror})") from None
     try:
         (draft / FIGURES).mkdir()
-        text = render(run, draft / FIGURES)
-        (draft / PAGE).write_text(text, encoding="utf-8")
-        (directory / FIGURES).mkdir(exist_ok=True)
+        (draft / PAGE).write_text(render_into(draft / FIGURES), encoding="utf-8")
+        place.mkdir(exist_ok=True)
         for file in (draft / FIGURES).iterdir():
-            os.replace(file, directory / FIGURES / file.name)
+            os.replace(file, place / file.name)
         os.replace(draft / PAGE, directory / PAGE)
     except OSError as error:
         raise InputError("RUN", str(directory), f"cannot be written ({error.strerror})") from None
@@ -55,14 +69,20 @@ def write_page(directory: Path) -> Path:
     return directory / PAGE
 
 
-def render(run: Run, figures: Path) -> str:
-    """The page's text; the figures' files go to the folder `figures`. All but our SVG is escaped."""
+def template(name: str) -> Template:
+    """One of the package's templates. All that goes into it is escaped but what it marks safe: our SVG."""
     environment = Environment(
         loader=PackageLoader("fedsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["count"] = lambda number: f"{number:,}"
+    return environment.get_template(name)
+
+
+def render(run: Run, figures: Path) -> str:
+    """The page's text; the figures' files go to the folder `figures`."""
     metrics = run.summary.metrics
-    return environment.get_template(PAGE).render(
+    return template(PAGE).render(
+        title=run.summary.scenario,
         run=run.summary,
         privacy=run.summary.privacy,
         description=run.description,
@@ -150,10 +170,10 @@ def _figures(run: Run, folder: Path) -> list[PageFigure]:
         + (part if priced < len(run.summary.privacy.silos) else "")
         + ".": plots.spend(run, folder),
     }
-    return [PageFigure(_named(svg, caption), caption) for caption, svg in drawn.items() if svg]
+    return [PageFigure(named(svg, caption), caption) for caption, svg in drawn.items() if svg]
 
 
-def _named(svg: str, caption: str) -> str:
+def named(svg: str, caption: str) -> str:
     """An image to a screen reader, with the caption as its name."""
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption, quote=True)}" ', 1)
 

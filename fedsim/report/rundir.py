@@ -104,7 +104,7 @@ def read(directory: Path) -> Run:
     if not directory.is_dir():
         raise InputError("RUN", str(directory), f"no such directory; {AGAIN}")
     summary = _summary(directory / "summary.json")
-    scenario, description = _scenario(directory / "scenario.yaml")
+    scenario, description = scenario_of(directory / "scenario.yaml")
     return Run(
         directory,
         summary,
@@ -118,7 +118,7 @@ def read(directory: Path) -> Run:
 
 def _summary(path: Path) -> Summary:
     try:
-        tree = json.loads(_text(path))
+        tree = json.loads(text_of(path))
     except json.JSONDecodeError as error:
         raise InputError(
             "RUN", str(path), f"line {error.lineno}: not valid JSON, cut short?; {AGAIN}"
@@ -139,9 +139,9 @@ def _summary(path: Path) -> Summary:
         raise InputError("RUN", str(path), f"{where}: {first['msg'].lower()}; {AGAIN}") from None
 
 
-def _scenario(path: Path) -> tuple[str, str]:
-    """The text, and the description in it."""
-    text = _text(path)
+def scenario_of(path: Path) -> tuple[str, str]:
+    """A scenario file's text, and the description in it; InputError if it is damaged or missing."""
+    text = text_of(path)
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError:
@@ -151,7 +151,8 @@ def _scenario(path: Path) -> tuple[str, str]:
     return text, str(tree.get("description", ""))
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """A file's text; InputError if it is damaged or missing."""
     return str(_opened(path, lambda: path.read_text(encoding="utf-8")))
 
 

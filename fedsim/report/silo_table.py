@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedsim.report.rundir import SiloRow
 
@@ -23,16 +23,16 @@ _EPSILONS = ("epsilon_guaranteed", "epsilon_claimed", "epsilon_spent")
 
 
 @dataclass(frozen=True)
-class SiloTable:
-    """Text in rows; `total` is empty where every silo is shown."""
+class PageTable:
+    """Text in rows; `total` is a last row for all, empty where there is none."""
 
     caption: str
     columns: list[str]
     rows: list[list[str]]
-    total: list[str]
+    total: list[str] = field(default_factory=list)
 
 
-def silo_table(silos: Sequence[SiloRow]) -> SiloTable:
+def silo_table(silos: Sequence[SiloRow]) -> PageTable:
     """Up to 60 silos as they are; of more, the 20 with the least slack and the range of all of them."""
     claimed = any(silo.epsilon_claimed is not None for silo in silos)
     keys = [key for key in _TITLES if claimed or key != "epsilon_claimed"]
@@ -41,10 +41,10 @@ def silo_table(silos: Sequence[SiloRow]) -> SiloTable:
     shown = silos if few else sorted(silos, key=slack)[:_TIGHTEST]
     rows = [[silo.name, *(shown_value(key, getattr(silo, key)) for key in keys)] for silo in shown]
     if few:
-        return SiloTable("For replacing one record.", columns, rows, [])
+        return PageTable("For replacing one record.", columns, rows)
     caption = f"For replacing one record: the {_TIGHTEST} of {len(silos):,} silos with the least slack."
     total = [f"all {len(silos):,} silos", *(_range(key, silos) for key in keys)]
-    return SiloTable(caption, columns, rows, total)
+    return PageTable(caption, columns, rows, total)
 
 
 def slack(silo: SiloRow) -> float:

@@ -1,30 +1,22 @@
-"""Error against epsilon, or against whatever one number was varied: one line per algorithm.
-
-Colours are Okabe and Ito's (safe for colour-blind readers); every line also has a dash and a marker of its
-own, so that it reads in black and white.
-"""
+"""Error against epsilon, or against whatever one number was varied: one line per algorithm."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = "osD^vPX*<>"
-_DASHES = ("-", (0, (6, 2)), (0, (3, 1, 1, 1)), (0, (1, 1)))
-_LEVEL: dict[str, Any] = {"linestyle": (0, (5, 5)), "linewidth": 1.0, "markerfacecolor": "white"}
+from fedsim.report.style import GREY, label, legend_below, look, save, styled
+
 _MOST_TICKS = 10
+_NAME, _NOTE = 26, 52  # letters of a name in the legend, and of a line under the axis
+_LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9, "markerfacecolor": "white"}
 
 
 @dataclass(frozen=True)
@@ -36,10 +28,16 @@ class Point:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def bars(self) -> tuple[float, float]:
+        """From the mean down and up."""
+        low, high = (self.error if end is None else end for end in (self.low, self.high))
+        return self.error - low, high - self.error
+
 
 @dataclass(frozen=True)
 class Series:
-    """Points that belong together; `family` gives lines of one algorithm, and its twin, one colour."""
+    """Points that belong together; `family` gives lines of one algorithm, and its twin, one look."""
 
     label: str
     points: tuple[Point, ...]
@@ -47,89 +45,106 @@ class Series:
     published: bool = False
 
     @property
-    def levels(self) -> tuple[Point, ...]:
-        """The points without x."""
-        return tuple(point for point in self.points if point.x is None)
+    def kin(self) -> str:
+        """The family, or itself."""
+        return self.family or self.label
 
 
 def draw(
-    series: Sequence[Series], x_label: str, y_label: str, title: str, note: str, paths: Sequence[Path]
-) -> None:
-    """Write the picture once per path, in the format of its ending."""
-    figure = Figure(figsize=(8.5, 4.6), dpi=150, layout="constrained")
-    axes = figure.subplots()
+    series: Sequence[Series],
+    x_label: str,
+    y_label: str,
+    title: str,
+    note: str,
+    folder: Path,
+    stem: str,
+) -> str:
+    """Draw STEM.png and STEM.svg in `folder`; returns the SVG to put into a page."""
     xs = sorted({point.x for one in series for point in one.points if point.x is not None})
-    handles = _draw_lines(axes, series, xs) if xs else _draw_rows(axes, series)
-    (axes.set_ylabel if xs else axes.set_xlabel)(y_label)
-    (axes.set_ylim if xs else axes.set_xlim)(0)
-    if xs:
-        axes.set_xlabel(x_label)
-        _scale(axes, xs)
-    axes.set_title(title, fontsize="medium")
-    axes.grid(alpha=0.3)
-    if handles:
-        figure.legend(handles=handles, loc="outside right upper", frameon=False, fontsize="small")
-    figure.supxlabel(note, fontsize="x-small", color="#555555")
-    for path in paths:
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    with styled(3.3 if xs else 1.1 + 0.4 * len(series)) as (figure, axes):
+        if xs:
+            _draw_lines(axes, series, xs)
+            _scale(axes, xs)
+        else:
+            _draw_rows(axes, series)
+        notes = [x_label, note] if xs else [y_label, note]
+        if _cut(axes, series, "y" if xs else "x"):
+            notes.append("the error axis does not begin at 0")
+        axes.set_xlabel("\n".join(textwrap.fill(each, _NOTE if xs else _NAME) for each in notes if each))
+        if xs:
+            axes.set_ylabel(y_label)
+            families = list(dict.fromkeys(one.kin for one in series))
+            ordered = sorted(series, key=lambda one: families.index(one.kin))
+            legend_below(figure, axes, first=[label(one.label, _NAME) for one in ordered])
+        axes.set_title(label(title, 44))
+        return save(figure, folder, stem)
 
 
-def _draw_lines(axes: Axes, series: Sequence[Series], xs: Sequence[float]) -> list[Line2D]:
-    families = list(dict.fromkeys(one.family or one.label for one in series))
-    lines = [one for one in series if len(one.levels) < len(one.points)]
-    handles = []
-    for one in sorted(series, key=lambda one: families.index(one.family or one.label)):
-        style = _style(families.index(one.family or one.label), one)
+def _draw_lines(axes: Axes, series: Sequence[Series], xs: Sequence[float]) -> None:
+    families = list(dict.fromkeys(one.kin for one in series))
+    lines = [one for one in series if any(point.x is not None for point in one.points)]
+    kin = {one.kin for one in lines}
+    for one in series:
+        family = families.index(one.kin)
         if one in lines:
-            _draw_line(axes, one, style, _shift(xs, lines.index(one), len(lines)))
-        for level in one.levels:
-            _draw_level(axes, level, style, families.index(one.family or one.label))
-        if one.points:
-            handles.append(Line2D([], [], **(style if one in lines else style | _LEVEL), label=one.label))
-    return handles
+            shift = _shift(xs, lines.index(one), len(lines))
+            points = sorted((p for p in one.points if p.x is not None), key=lambda p: p.x or 0)
+            _draw_line(axes, [(p.x or 0) * shift for p in points], points, _style(family, one), one.label)
+        elif one.kin not in kin:
+            axes.plot([], [], label=label(one.label, _NAME), **_style(family, one) | _LEVEL)
+        for level in (p for p in one.points if p.x is None):
+            _draw_level(axes, level, _style(family, one) | _LEVEL, family)
+    if any(point.x is None and one.kin in kin for one in series for point in one.points):
+        axes.plot([], [], color=GREY, marker="o", markersize=5.5, label="hollow: without privacy", **_LEVEL)
 
 
 def _style(family: int, one: Series) -> dict[str, Any]:
-    colour = COLOURS[family % len(COLOURS)]
+    own = look(family)
     return {
-        "color": colour,
-        "linestyle": ":" if one.published else _DASHES[family % len(_DASHES)],
-        "marker": _MARKERS[family % len(_MARKERS)],
-        "markerfacecolor": "white" if one.published else colour,
-        "markersize": 5,
+        "color": own.colour,
+        "linestyle": ":" if one.published else own.dash,
+        "marker": own.marker,
+        "markerfacecolor": "white" if one.published else own.colour,
+        "markersize": 5.5,
     }
 
 
-def _draw_line(axes: Axes, one: Series, style: dict[str, Any], shift: float) -> None:
-    points = sorted((p for p in one.points if p.x is not None), key=lambda p: p.x or 0)
-    x = [(p.x or 0) * shift for p in points]
-    low = [p.error - _or(p.low, p) for p in points]
-    high = [_or(p.high, p) - p.error for p in points]
-    bars = [low, high] if any([*low, *high]) else None
-    axes.errorbar(x, [p.error for p in points], bars, capsize=3, **style)
+def _draw_line(
+    axes: Axes, x: Sequence[float], points: Sequence[Point], style: dict[str, Any], name: str
+) -> None:
+    bars = list(zip(*(point.bars for point in points), strict=True))
+    errors = [point.error for point in points]
+    axes.errorbar(x, errors, bars, capsize=3, elinewidth=1, label=label(name, _NAME), **style)
 
 
 def _draw_level(axes: Axes, level: Point, style: dict[str, Any], family: int) -> None:
-    """A dashed line across, with its family's marker where no other family's is."""
-    axes.axhline(level.error, color=style["color"], linestyle=_LEVEL["linestyle"], linewidth=1.0)
-    place = ([0.97 - 0.05 * (family % 10)], [level.error])
-    axes.plot(*place, transform=axes.get_yaxis_transform(), **style | _LEVEL)
+    """A dotted line across, with its family's hollow marker where no other family's is."""
+    axes.axhline(level.error, **{key: style[key] for key in ("color", "linestyle", "linewidth")})
+    place = ([0.97 - 0.06 * (family % 10)], [level.error])
+    axes.plot(*place, transform=axes.get_yaxis_transform(), **style)
 
 
-def _draw_rows(axes: Axes, series: Sequence[Series]) -> list[Line2D]:
+def _draw_rows(axes: Axes, series: Sequence[Series]) -> None:
     """Nothing to put on an axis: one row each."""
     for row, one in enumerate(series):
         style = _style(row, one) | {"linestyle": ""}
-        for p in one.points:
-            bars = [[p.error - _or(p.low, p)], [_or(p.high, p) - p.error]]
-            axes.errorbar([p.error], [row], xerr=bars, capsize=3, **style)
-    axes.set_yticks(range(len(series)), [one.label for one in series])
-    axes.invert_yaxis()
-    return []
+        for point in one.points:
+            below, above = point.bars
+            axes.errorbar([point.error], [row], xerr=[[below], [above]], capsize=3, **style)
+    names = [textwrap.fill(label(one.label, 2 * _NAME), _NAME) for one in series]
+    axes.set_yticks(range(len(series)), names)
+    axes.set_ylim(len(series) - 0.4, -0.6)
 
 
-def _or(value: float | None, point: Point) -> float:
-    return point.error if value is None else value
+def _cut(axes: Axes, series: Sequence[Series], direction: str) -> bool:
+    """Let the axis of errors begin at 0, or near them where they would all be in its upper half."""
+    ends = [(p.error - p.bars[0], p.error + p.bars[1]) for one in series for p in one.points]
+    low, high = min((end[0] for end in ends), default=0.0), max((end[1] for end in ends), default=1.0)
+    cut = low > 0.5 * high > 0
+    margin = 0.1 * (high - low) or 0.1 * high
+    limits = (low - margin, high + margin) if cut else (min(low, 0.0), 1.06 * high if high > 0 else 1.0)
+    getattr(axes, f"set_{direction}lim")(*limits)
+    return cut
 
 
 def _logarithmic(xs: Sequence[float]) -> bool:
@@ -141,7 +156,7 @@ def _shift(xs: Sequence[float], place: int, count: int) -> float:
     if not _logarithmic(xs):
         return 1.0
     closest = min(b / a for a, b in pairwise(xs))
-    return float(min(1.02, closest ** (0.3 / count)) ** (place - (count - 1) / 2))
+    return float(min(1.03, closest ** (0.3 / count)) ** (place - (count - 1) / 2))
 
 
 def _scale(axes: Axes, xs: Sequence[float]) -> None:

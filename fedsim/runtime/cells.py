@@ -18,6 +18,7 @@ from fedsim.runtime.fold import Folded, fold_key, run_fold
 from fedsim.runtime.host import SiloHost
 from fedsim.runtime.trial import Evaluator, Trial, read
 from fedsim.scenario.load import parse
+from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.resolve import resolve
 
@@ -154,9 +155,7 @@ def _resolved(cell: Cell) -> Resolved:
             "report": scenario.report.model_copy(update={"evaluate_every": _NEVER, "nonprivate_twin": False})
         }
     )
-    key = data_key(cell.scenario)
-    shape = _OUTLINES.get(key, lambda: outline(scenario.data, scenario.partition, scenario.seed))
-    return resolve(scenario, shape)
+    return resolve(scenario, outline_of(scenario, data_key(cell.scenario)))
 
 
 def _federation(cell: Cell, resolved: Resolved) -> Federation:
@@ -196,6 +195,12 @@ def train_loss(resolved: Resolved, silos: Sequence[SiloSplit], w: torch.Tensor) 
         target = torch.as_tensor(silo.train_target).to(resolved.dtype)
         total += weight * float(resolved.problem.losses(scores, target).mean())
     return total
+
+
+def outline_of(scenario: Scenario, key: str | None = None) -> Outline:
+    """The outline of the scenario's data, kept for the next time; `key` is its `data_key`, if at hand."""
+    key = key or data_key(scenario.model_dump(mode="json"))
+    return _OUTLINES.get(key, lambda: outline(scenario.data, scenario.partition, scenario.seed))
 
 
 def data_key(scenario: Mapping[str, Any]) -> str:

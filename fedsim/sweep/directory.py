@@ -15,9 +15,8 @@ import pyarrow.parquet as pq
 import yaml
 
 from fedsim.protocol.errors import InputError
-from fedsim.report.sweep_figure import draw
 from fedsim.runtime.cells import Cell, Failure
-from fedsim.sweep.series import abscissa, interval_note, series, x_label
+from fedsim.sweep.page import figure_name, write_page
 from fedsim.sweep.summary import Sweep, cells_table, summarise
 
 CELLS, FAILED, LOCK = "cells", "failed", ".lock"
@@ -62,25 +61,9 @@ def write(sweep: Sweep, tree: Mapping[str, Any], directory: Path) -> list[str]:
     _replace(directory / "scenario.yaml", lambda path: path.write_text(scenario, encoding="utf-8"))
     _replace(directory / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
     _replace(directory / "cells.parquet", lambda path: pq.write_table(cells_table(sweep), path))
-    names = ["scenario.yaml", "summary.json", "cells.parquet"]
-    for ending in ("png", "svg"):
-        name = f"{figure_name(summary)}.{ending}"
-        _replace(directory / name, lambda path: _figure(summary, path))
-        names.append(name)
-    return names
-
-
-def figure_name(summary: Mapping[str, Any]) -> str:
-    """`error_vs_epsilon`, or by the last part of whatever field is on the axis."""
-    field = abscissa(summary)
-    return f"error_vs_{field.split('.')[-1]}" if field else "error"
-
-
-def _figure(summary: Mapping[str, Any], path: Path) -> None:
-    x = abscissa(summary)
-    trials = [one["trials"] for one in summary["combinations"] if one["trials"]]
-    label = f"test error: {summary['error']}"
-    draw(series(summary, x), x_label(x), label, summary["scenario"], interval_note(trials), [path])
+    write_page(directory)
+    name = figure_name(summary)
+    return ["report.html", "scenario.yaml", "summary.json", "cells.parquet", f"{name}.png", f"{name}.svg"]
 
 
 def _replace(path: Path, write_to: Callable[[Path], object]) -> None:

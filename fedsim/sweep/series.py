@@ -38,7 +38,7 @@ def series(summary: Mapping[str, Any], x: str | None, prefix: str = "") -> list[
 def x_label(field: str | None) -> str:
     """What stands under the axis."""
     if field == EPSILON:
-        return "epsilon of each silo (record-level, replace one; logarithmic)"
+        return "epsilon of each silo"
     return field or ""
 
 
@@ -47,4 +47,4 @@ def interval_note(trials: Sequence[int]) -> str:
     if not trials:
         return ""
     count = f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
-    return f"mean of {count} trials; bars: 5th to 95th percentile of single trials"
+    return f"mean of {count} trials; bars hold 90 % of them"

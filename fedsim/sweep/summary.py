@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from fedsim.report.privacy import ADJACENCY, GUARANTEE, UNIT, finite, not_private
 from fedsim.report.summary import interval90
+from fedsim.runtime.cells import outline_of
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweep.combinations import Combination
 from fedsim.sweep.engine import Row, SweepResults, mean
 from fedsim.sweep.keys import canonical, code_version
+from fedsim.sweep.statement import how
 
 FORMAT = "fedsim sweep 1"
 
@@ -68,13 +70,15 @@ def _combination(sweep: Sweep, number: int) -> dict[str, Any]:
         found = np.array([getattr(result, name) for result in results])
         values[name] = float(found.mean()) if len(found) else None
         values[f"{name}_interval90"] = interval90(found)
-    worst = max((result.epsilon for result in results), default=None)
+    worst = max(results, key=lambda result: result.epsilon, default=None)
     return {
         "varied": combination.varied,
         "private": combination.private,
         "chosen": combination.candidates[chosen].chosen if chosen is not None else None,
         "epsilon_budget": _budget(combination),
-        "epsilon_guaranteed": None if worst is None else finite(worst),
+        "epsilon_guaranteed": None if worst is None else finite(worst.epsilon),
+        "costliest_silo": None if worst is None or not combination.private else worst.silo,
+        "noise_multiplier": None if worst is None else worst.noise_multiplier,
         **values,
         "seconds_per_run": float(np.mean([result.seconds for result in results])) if results else None,
     }
@@ -117,7 +121,10 @@ def _tuning(sweep: Sweep) -> dict[str, Any] | None:
 def _privacy(sweep: Sweep) -> dict[str, Any]:
     notes = [tuning_note(sweep.tune)] if sweep.tune else []
     for combination in sweep.combinations:
-        notes += not_private(combination.candidates[0].scenario)
+        if combination.private:
+            notes += not_private(combination.candidates[0].scenario)
+        else:
+            notes.append("all of the runs marked non-private, which neither clip nor add noise")
     repeated = (
         "the sweep as a whole: each run is one use of the records, and its guarantee is that of one run"
     )
@@ -125,6 +132,7 @@ def _privacy(sweep: Sweep) -> dict[str, Any]:
         "unit": UNIT,
         "adjacency": ADJACENCY,
         "guarantee": f"of each private run taken alone: {GUARANTEE}",
+        **how([combination.candidates[0].scenario for combination in sweep.combinations], outline_of),
         "not_private": list(dict.fromkeys([*notes, repeated])),
     }
 

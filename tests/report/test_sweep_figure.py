@@ -1,0 +1,111 @@
+"""Error against epsilon shows every point, bar and twin that it is given, each line with its own look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from fedsim.report import sweep_figure
+from fedsim.report.style import look
+from fedsim.report.sweep_figure import Point, Series, draw
+
+LEVELS = (6.0, 0.75, 1.5, 18.0)
+ERRORS = (0.2, 0.4, 0.3, 0.1)
+LOWS, HIGHS = (0.15, 0.3, 0.2, 0.1), (0.3, 0.45, 0.4, 0.12)
+FIRST = Series("MB-SGD", tuple(map(Point, LEVELS, ERRORS, LOWS, HIGHS)), "MB-SGD")
+SERIES = [
+    FIRST,
+    Series("accelerated", tuple(map(Point, LEVELS, (0.1, 0.3, 0.2, 0.05))), "accelerated"),
+    Series("local SGD $x$ <&>", (Point(1.5, 0.35, 0.3, 0.4),)),
+    Series("MB-SGD (non-private)", (Point(None, 0.08),), "MB-SGD"),
+    Series("accelerated (non-private)", (Point(None, 0.04),), "accelerated"),
+    Series("Table 2", (Point(1.0, 0.3), Point(4.0, 0.2)), published=True),
+]
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    figures: list[Figure] = []
+    kept = sweep_figure.save
+
+    def save(figure: Figure, folder: Path, stem: str) -> str:
+        figures.append(figure)
+        return kept(figure, folder, stem)
+
+    monkeypatch.setattr(sweep_figure, "save", save)
+    return figures
+
+
+def picture(series: list[Series], folder: Path) -> str:
+    return draw(series, "epsilon of each silo", "test error", "title", "mean of 3 trials", folder, "figure")
+
+
+def lines(axes: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    return {
+        str(bars.get_label()): (np.asarray(bars[0].get_xdata()), np.asarray(bars[0].get_ydata()))
+        for bars in axes.containers
+    }
+
+
+def test_points_are_in_order_and_at_their_place(drawn: list[Figure], tmp_path: Path) -> None:
+    svg = picture(SERIES, tmp_path)
+    axes = drawn[0].axes[0]
+    found = lines(axes)
+    assert sorted(found) == ["MB-SGD", "Table 2", "accelerated", "local SGD $x$ <&>"]
+    x, y = found["MB-SGD"]
+    assert x == pytest.approx([0.75, 1.5, 6.0, 18.0], rel=0.05)
+    assert y.tolist() == [0.4, 0.3, 0.2, 0.1]
+    assert axes.get_xscale() == "log"
+    texts = ("MB-SGD", "accelerated", "Table 2", "hollow: without privacy", "local SGD $x$ &lt;&amp;&gt;")
+    for text in (*texts, "mean of 3 trials", "epsilon of each silo"):
+        assert text in svg
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+
+
+def test_bars_are_the_intervals(drawn: list[Figure], tmp_path: Path) -> None:
+    picture([FIRST], tmp_path)
+    bars = drawn[0].axes[0].containers[0][2][0].get_segments()
+    spans = [tuple(segment[:, 1]) for segment in bars]
+    assert np.array(spans) == pytest.approx(np.array([(0.3, 0.45), (0.2, 0.4), (0.15, 0.3), (0.1, 0.12)]))
+
+
+def test_twins_are_levels_from_end_to_end(drawn: list[Figure], tmp_path: Path) -> None:
+    picture(SERIES, tmp_path)
+    across = [line for line in drawn[0].axes[0].lines if list(np.asarray(line.get_xdata())) == [0, 1]]
+    assert sorted(float(np.asarray(line.get_ydata())[0]) for line in across) == [0.04, 0.08]
+    colours = {str(line.get_color()) for line in across}
+    assert colours == {look(0).colour, look(1).colour}
+
+
+def test_series_at_one_epsilon_stand_side_by_side(drawn: list[Figure], tmp_path: Path) -> None:
+    picture(SERIES[:3], tmp_path)
+    found = lines(drawn[0].axes[0])
+    assert len({float(x[np.argmin(abs(x - 1.5))]) for x, _ in found.values()}) == 3
+
+
+def test_the_error_axis_begins_at_zero_or_says_that_it_does_not(drawn: list[Figure], tmp_path: Path) -> None:
+    assert "does not begin at 0" not in picture([FIRST], tmp_path)
+    assert drawn[0].axes[0].get_ylim()[0] == 0
+    high = Series("high", (Point(1.0, 0.21, 0.2, 0.22), Point(2.0, 0.2)))
+    assert "does not begin at 0" in picture([high], tmp_path)
+    low, top = drawn[1].axes[0].get_ylim()
+    assert 0.19 < low < 0.2
+    assert 0.22 < top < 0.23
+
+
+def test_without_an_axis_every_series_is_a_row(drawn: list[Figure], tmp_path: Path) -> None:
+    rows = [Series(name, (Point(None, error),)) for name, error in (("one", 0.1), ("two", 0.2))]
+    picture(rows, tmp_path)
+    axes = drawn[0].axes[0]
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["one", "two"]
+    assert [float(bars[0].get_xdata()[0]) for bars in axes.containers] == [0.1, 0.2]
+
+
+def test_looks_differ_without_colour() -> None:
+    plain = {(look(i).dash, look(i).marker) for i in range(20)}
+    assert len(plain) == 20
