@@ -32,6 +32,7 @@ def participation(outcome: Outcome) -> dict[str, Any]:
     if isinstance(resolved.active, Available):
         # The server asks again after such a round; nobody has paid for it.
         found["empty_round_probability"] = float(attendance_law(resolved.active.probabilities)[0])
+        found["equal_availability"] = len(set(resolved.active.probabilities)) == 1
     return found
 
 

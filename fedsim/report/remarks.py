@@ -19,7 +19,10 @@ def _participation(found: Mapping[str, Any]) -> list[str]:
     said = f"participation: M = {found['effective_m']:.4g} of {found['num_silos']} silos a round"
     observed = found["observed_mean_inverse_m"]
     seen = f", observed E[1/M_r] = {observed:.4g}" if observed is not None else ""
-    return [f"{said} (1/M = E[1/M_r] = {found['expected_inverse_m']:.4g}{seen})"]
+    lines = [f"{said} (1/M = E[1/M_r] = {found['expected_inverse_m']:.4g}{seen})"]
+    if not found.get("equal_availability", True):
+        lines.append("silos that are there more often weigh more in the model: silo_weights do not undo it")
+    return lines
 
 
 def _heterogeneity(found: Mapping[str, Any]) -> list[str]:

@@ -66,13 +66,11 @@ def accelerated_minibatch_sgd(s: Setting, one_pass: bool) -> Derived:
 
 def _one_pass(s: Setting) -> Derived:
     name = "accelerated MB-SGD, one pass (Theorem 36)"
-    L, beta, D, phi, upsilon = s.need(name, "L", "beta", "D", "phi", "upsilon")
+    L, beta, D, *_ = s.need(name, "L", "beta", "D", "phi", "upsilon")
     size = (L / (beta * D)) ** 0.4 * s.n**0.6 * (s.d * s.log) ** 0.2 / (s.epsilon**0.4 * s.M**0.2)
-    K = min(s.n, max(1, math.ceil(size)))
-    R = s.n // K
+    R = s.n // min(s.n, max(1, math.ceil(size)))
+    V = _fresh_noise(s, L, R)
     batch = {"sampler": "fresh", "fraction": 1 / R}
-    noise = AcceleratedOnePass(_claim(s), L, R, Fresh(1 / R)).variance()
-    V = math.sqrt(phi**2 / (s.M * K) + s.between * upsilon**2 / s.M + s.d * noise / s.M)
     return Derived(
         name, _accelerated(R, V, beta, D, L) | {"batch": batch}, {"lambda": V / (D * math.sqrt(R))}
     )
@@ -81,18 +79,69 @@ def _one_pass(s: Setting) -> Derived:
 def _empirical(s: Setting) -> Derived:
     name = "accelerated MB-SGD, empirical risk (Theorem 37)"
     L, beta, D = s.need(name, "L", "beta", "D")
-    sampled = s.M < s.N  # K = n
     reach = beta * D / L * math.sqrt(s.M) * s.epsilon * s.n / math.sqrt(s.d * s.log)
-    R = _rounds(max(math.sqrt(reach), (s.epsilon**2 * s.n / (s.d * s.log)) if sampled else 0.0))
-    V = math.sqrt((4 * L**2 / (s.M * s.n) if sampled else 0.0) + s.d * variance(L, R, R, _claim(s)) / s.M)
+    R = _rounds(max(math.sqrt(reach), _redrawn(s)))
+    V = _full_noise(s, L, R)
     return Derived(
         name, _accelerated(R, V, beta, D, L) | {"batch": "full"}, {"lambda": V / (D * math.sqrt(R))}
     )
 
 
+def _fresh_noise(s: Setting, L: float, R: int) -> float:
+    """V of Lemma 128: root mean squared error of a round's mean gradient, on n // R records of a silo."""
+    phi, upsilon = s.need("one pass (Lemma 128)", "phi", "upsilon")
+    noise = AcceleratedOnePass(_claim(s), L, R, Fresh(1 / R)).variance()
+    return math.sqrt(phi**2 / (s.M * (s.n // R)) + s.between * upsilon**2 / s.M + s.d * noise / s.M)
+
+
+def _full_noise(s: Setting, L: float, R: int) -> float:
+    """V_X of Theorem 37 with K = n: only a draw of silos adds to the noise."""
+    drawn = 4 * L**2 / (s.M * s.n) if s.M < s.N else 0.0
+    return math.sqrt(drawn + s.d * variance(L, R, R, _claim(s)) / s.M)
+
+
+def _redrawn(s: Setting) -> float:
+    """eps^2 n^2 / (K d ln(1/delta)) with K = n: rounds that a draw of silos needs; 0 if all take part."""
+    return s.epsilon**2 * s.n / (s.d * s.log) if s.M < s.N else 0.0
+
+
 def _accelerated(R: int, V: float, beta: float, D: float, L: float) -> dict[str, Any]:
     step = 1 / max(2 * beta, R**1.5 * V / D)
     return {"num_rounds": R, "step_size": step, "clip_norm": L, "strong_convexity": 0.0}
+
+
+def multi_stage_accelerated_minibatch_sgd(s: Setting, one_pass: bool) -> Derived:
+    """Theorems 36 (fresh batches) and 37, strongly convex: R = O(sqrt(kappa) ln(signal)).
+
+    The constant is B.1.6.1's: log2(signal) stages of 4 sqrt(2 kappa) rounds, each of which halves the
+    excess risk Delta until the noise V rules. From then on stages are longer, and fewer of them fit.
+    """
+    name = f"multi-stage accelerated MB-SGD ({'one pass, Theorem 36' if one_pass else 'Theorem 37'})"
+    L, beta, mu, Delta, phi = s.need(name, "L", "beta", "mu", "Delta", "phi")
+    signal = (s.epsilon * s.n) ** 2 * s.M / (L**2 * s.d * s.log)
+    signal = min(signal, s.n * s.M / phi**2) if one_pass else signal
+    R = math.ceil(_log(mu * Delta * signal) / math.log(2)) * math.ceil(4 * math.sqrt(2 * beta / mu))
+    if one_pass and s.n < R:
+        expected = f"at most what leaves R <= n = {s.n}: {name} needs R = {R} disjoint batches"
+        raise InputError("scenario.assumptions.beta", beta, expected)
+    R = R if one_pass else max(R, _rounds(_redrawn(s)))
+    V = _fresh_noise(s, L, R) if one_pass else _full_noise(s, L, R)
+    first = math.ceil(512 * V**2 / (3 * mu * Delta))
+    if first > R:
+        expected = (
+            f"larger: {name} needs {first} rounds in its first stage, so large is the noise, and has {R}"
+        )
+        raise InputError("scenario.privacy.epsilon", s.epsilon, expected)
+    values = {
+        "num_rounds": R,
+        "smoothness": beta,
+        "strong_convexity": mu,
+        "initial_excess": Delta,
+        "clip_norm": L,
+        "noise": V,
+        "batch": {"sampler": "fresh", "fraction": 1 / R} if one_pass else "full",
+    }
+    return Derived(name, values)
 
 
 def prox_sgd(s: Setting, one_pass: bool) -> Derived:
@@ -156,6 +205,7 @@ def prox_spider(s: Setting, one_pass: bool) -> Derived:
 TABLE: dict[str, Callable[[Setting, bool], Derived]] = {
     "noisy_minibatch_sgd": noisy_minibatch_sgd,
     "accelerated_minibatch_sgd": accelerated_minibatch_sgd,
+    "multi_stage_accelerated_minibatch_sgd": multi_stage_accelerated_minibatch_sgd,
     "prox_sgd": prox_sgd,
     "prox_pl_svrg": prox_pl_svrg,
     "prox_spider": prox_spider,

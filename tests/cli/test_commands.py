@@ -166,6 +166,7 @@ def test_a_run_says_who_took_part_and_how_silos_differ(tmp_path: Path) -> None:
     for text in (
         f"articipation: M = {summary['participation']['effective_m']:.4g} of 8 silos",
         f"upsilon_*^2 = {summary['heterogeneity']['upsilon_star_sq']:.4g}",
+        "ilos that are there more often weigh more",
     ):
         assert text in said
         assert text in page

@@ -58,7 +58,7 @@ def test_the_one_pass_theorem_chooses_disjoint_batches() -> None:
     assert values["batch"] == {"sampler": "fresh", "fraction": 1 / R}
     size = math.floor(1000 / R + 1e-9)
     noise = 32 * 4 * math.log(1.25e5) / (2 * size) ** 2
-    V = math.sqrt(4 / (25 * K) + 50 * noise / 25)
+    V = math.sqrt(4 / (25 * size) + 50 * noise / 25)
     assert values["step_size"] == pytest.approx(1 / max(3, R**1.5 * V / 3))
 
 
@@ -70,6 +70,33 @@ def test_empirical_acceleration_takes_every_record_and_the_root_of_the_plain_rou
     assert found.notes["lambda"] > 0
     partial = TABLE["accelerated_minibatch_sgd"](replace(S, M=10, d=1, epsilon=8.0), False)
     assert partial.values["num_rounds"] == math.ceil(8**2 * 1000 / LOG)
+
+
+def test_multi_stage_is_theorem_37_with_the_constants_of_its_stages() -> None:
+    setting = replace(S, mu=0.1, epsilon=8.0, n=10_000)
+    values = chosen("multi_stage_accelerated_minibatch_sgd", setting)
+    stages = math.ceil(math.log2(0.1 * 4 * (8 * 10_000) ** 2 * 25 / (4 * 50 * LOG)))
+    R = stages * math.ceil(4 * math.sqrt(30))
+    assert values["num_rounds"] == R
+    sigma = 256 * 4 * R * math.log(2.5e5 * R) * math.log(2e5) / (10_000 * 8) ** 2
+    assert values["noise"] == pytest.approx(math.sqrt(50 * sigma / 25))
+    constants = [values[name] for name in ("smoothness", "strong_convexity", "initial_excess", "clip_norm")]
+    assert constants == [1.5, 0.1, 4.0, 2.0]
+    assert values["batch"] == "full"
+
+
+def test_multi_stage_in_one_pass_has_the_variance_of_lemma_128() -> None:
+    setting = replace(S, mu=0.1, epsilon=8.0, n=100_000)
+    values = chosen("multi_stage_accelerated_minibatch_sgd", setting, one_pass=True)
+    R = math.ceil(math.log2(0.4 * 100_000 * 25 / 4)) * math.ceil(4 * math.sqrt(30))
+    K = 100_000 // R
+    assert values["batch"] == {"sampler": "fresh", "fraction": 1 / R}
+    noise = 32 * 4 * math.log(1.25e5) / (8 * K) ** 2
+    assert values["noise"] == pytest.approx(math.sqrt(4 / (25 * K) + 50 * noise / 25))
+    with pytest.raises(InputError, match=r"scenario\.privacy\.epsilon: 2\.0.*first stage"):
+        chosen("multi_stage_accelerated_minibatch_sgd", replace(S, mu=0.1))
+    with pytest.raises(InputError, match=r"scenario\.assumptions\.beta: 1\.5.*n = 100"):
+        chosen("multi_stage_accelerated_minibatch_sgd", replace(S, mu=0.1, n=100), one_pass=True)
 
 
 def test_prox_sgd_is_theorem_40() -> None:
@@ -127,7 +154,7 @@ def scenario(**algorithm: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_every_theorems_numbers_make_a_plan_that_silos_admit(name: str) -> None:
-    tree = scenario(name=name) | {"assumptions": {"beta": 1.0, "mu": 0.2, "Delta": 1.0}}
+    tree = scenario(name=name) | {"assumptions": {"beta": 1.0, "mu": 0.2, "Delta": 1000.0}}
     tree["privacy"] = {"epsilon": 0.5, "delta": 1e-5}
     admitted = preview(resolve(parse(tree)))
     assert all(0 < silo.epsilon_guaranteed <= 0.5 for silo in admitted)
