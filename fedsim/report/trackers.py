@@ -1,12 +1,13 @@
-"""Trackers (TensorBoard, MLflow, ...) that other distributions bring; off unless a scenario names them.
+"""Trackers: TensorBoard, MLflow, and what other distributions bring; off unless a scenario names them.
 
-A distribution registers a factory in the entry point group `fedsim.trackers`; it is called as
-`factory(simulation=...)`. Numbers made of records (errors, losses, whatever is per silo) reach a tracker
+A distribution registers a factory in the entry point group `fedsim.trackers`, as this one does; it is called
+as `factory(simulation=...)`. Numbers made of records (errors, losses, whatever is per silo) reach a tracker
 only in simulation: outside it nobody may compute them, let alone pass them on.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -97,7 +98,22 @@ def open_trackers(names: Sequence[str], simulation: bool, complain: Callable[[st
             raise InputError("scenario.report.trackers", name, expected)
         try:
             built[name] = cast(Callable[..., Tracker], known[name])(simulation=simulation)
+        except InputError as error:
+            raise InputError("scenario.report.trackers", name, error.expected) from error
         except Exception as error:
             reason = f"cannot be made: {type(error).__name__}: {error}"
             raise InputError("scenario.report.trackers", name, reason) from error
     return Trackers(built, simulation, complain)
+
+
+def installed(module: str, extra: str) -> Any:
+    """Import what an extra brings.
+
+    Raises:
+        InputError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        expected = f"is not installed ({error}): pip install 'fedsim-isrl[{extra}]'"
+        raise InputError("scenario.report.trackers", module, expected) from None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from report_runs import SMALL, simulate
@@ -121,5 +123,41 @@ def test_an_unknown_or_unusable_tracker_is_refused_before_work(tmp_path: Path) -
     assert "cannot be made: OSError: no directory" in refused(tmp_path, "cannot")
 
 
-def test_without_any_installed_the_message_says_where_they_come_from(tmp_path: Path) -> None:
-    assert "none is installed (entry points of fedsim.trackers)" in refused(tmp_path, "mlflow")
+def test_a_run_can_be_read_back_in_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    monkeypatch.chdir(tmp_path)
+    out = simulate(tmp_path, with_trackers("tensorboard"))
+    (folder,) = (tmp_path / "runs" / "tensorboard").iterdir()
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    seen = {event.step: event.value for event in events.Scalars("trial-0/private/test_error")}
+    metrics = pq.read_table(out / "metrics.parquet").to_pylist()
+    kept = {m["round"]: m["test_error"] for m in metrics if (m["trial"], m["variant"]) == (0, "private")}
+    assert seen == pytest.approx(kept)
+    assert "trial-1/nonprivate/silo/silo-02/test_error" in events.Tags()["scalars"]
+
+
+def test_a_run_can_be_read_back_in_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    simulate(tmp_path, with_trackers("mlflow"))
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    experiment = client.get_experiment_by_name("fedsim")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert (run.info.run_name, run.info.status) == ("small", "FINISHED")
+    history = client.get_metric_history(run.info.run_id, "trial-0/private/test_error")
+    assert sorted(metric.step for metric in history) == list(range(7))
+    assert "trial-1/nonprivate/silo/silo-02/test_error" in run.data.metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("tensorboard", "torch.utils.tensorboard"), ("mlflow", "mlflow")]
+)
+def test_a_tracker_whose_extra_is_missing_says_how_to_get_it(
+    name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    assert f"pip install 'fedsim-isrl[{name}]'" in refused(tmp_path, name)
