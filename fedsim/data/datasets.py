@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from fedsim.data.model import Config
+from fedsim.data.reserve import Reserve
 from fedsim.data.schema import ColumnConfig
 
 
@@ -29,6 +30,9 @@ class Dataset(Config):
         "training records, which is not private (simulation only).",
     )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of each silo's records kept for testing.")
+    reserve: Reserve | None = Field(
+        None, description="Records that each silo puts aside once and for all, to tune with; default none."
+    )
 
 
 class BreastCancer(Dataset):

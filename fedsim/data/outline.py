@@ -8,9 +8,9 @@ from fedsim.data.assign import assign, known_counts
 from fedsim.data.assignment import silo_names
 from fedsim.data.config import AnyData, AnyPartition, IidPartition, SizePartition, SortedPartition
 from fedsim.data.pca import check_components
+from fedsim.data.reserve import training_records
 from fedsim.data.source import Source, resolve
 from fedsim.data.sources import open_source
-from fedsim.data.split import training_size
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ def outline(data: AnyData, partition: AnyPartition, seed: int) -> Outline:
     """What `load` will give, without reading feature values; labels and ids only where they are needed."""
     source = open_source(data)
     sizes = {
-        name: training_size(n, data.test_fraction) for name, n in _records(data, source, partition, seed)
+        name: training_records(n, data.test_fraction, data.reserve, name)
+        for name, n in _records(data, source, partition, seed)
     }
     features = check_components(data.pca, source.num_features)
     return Outline(sizes, features + data.intercept, source.num_classes)

@@ -15,8 +15,10 @@ from fedsim.data.federation import Federation, SiloSplit
 from fedsim.data.outline import Outline, outline
 from fedsim.protocol.errors import InputError, Refused
 from fedsim.runtime.host import SiloHost
+from fedsim.runtime.selection import Unmeasured, private_score
 from fedsim.runtime.trial import Evaluator, Trial, read
 from fedsim.scenario.load import parse
+from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.resolve import resolve
 
@@ -31,22 +33,26 @@ class Cell(NamedTuple):
         scenario: a resolved scenario as mappings, without a twin.
         trial: its number.
         train_loss: also measure the loss on the training records, which only a simulation can do.
+        score_noise: noise multipliers z_i of a private score: of the final model no more than that is
+            measured, by the silos, on their test records; these are then records put aside.
     """
 
     scenario: Mapping[str, Any]
     trial: int
     train_loss: bool
+    score_noise: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
 class CellResult:
     """A finished cell: the final model on test records, and what the run costs the silo it costs most.
 
-    `epsilon` is that silo's epsilon_guaranteed (infinity without a mechanism) and `silo` its name.
+    `epsilon` is that silo's epsilon_guaranteed (infinity without a mechanism) and `silo` its name. In a
+    cell with `score_noise`, `test_error` is the noisy score, sum_i p_i (silo i's), and `test_loss` is None.
     """
 
     test_error: float
-    test_loss: float
+    test_loss: float | None
     train_loss: float | None
     epsilon: float
     silo: str
@@ -95,22 +101,28 @@ def _run(cell: Cell) -> CellResult:
         }
     )
     key = data_key(cell.scenario)
-    shape = _OUTLINES.get(key, lambda: outline(scenario.data, scenario.partition, scenario.seed))
-    resolved = resolve(scenario, shape)
+    resolved = resolve(scenario, outline_of(scenario, key))
     federation = _FEDERATIONS.get(f"{cell.trial} {key}", lambda: read(resolved, cell.trial))
     hosts = SiloHost(resolved, cell.trial, federation.silos)
-    trial = Trial(resolved, cell.trial, hosts, Evaluator(resolved.problem, federation.silos, resolved.dtype))
+    evaluate: Evaluator = Evaluator(resolved.problem, federation.silos, resolved.dtype)
+    if cell.score_noise is not None:
+        evaluate = Unmeasured()
+    trial = Trial(resolved, cell.trial, hosts, evaluate)
     last = trial.advance(_FOREVER)[-1]
     result = trial.result()
     (model,) = result.models.values()
-    if not (isfinite(last.test_error) and isfinite(last.test_loss)):
+    error: float = last.test_error
+    loss: float | None = last.test_loss
+    if cell.score_noise is not None:
+        error, loss = private_score(resolved, cell.trial, cell.score_noise, federation.silos, model), None
+    elif not (isfinite(last.test_error) and isfinite(last.test_loss)):
         raise ValueError(f"the final model has test error {last.test_error:g} and loss {last.test_loss:g}")
     worst = max(
         (said.admitted for said in result.statements), key=lambda admitted: admitted.epsilon_guaranteed
     )
     return CellResult(
-        last.test_error,
-        last.test_loss,
+        error,
+        loss,
         train_loss(resolved, federation.silos, model) if cell.train_loss else None,
         worst.epsilon_guaranteed,
         worst.terms.name,
@@ -128,6 +140,12 @@ def train_loss(resolved: Resolved, silos: Sequence[SiloSplit], w: torch.Tensor) 
         target = torch.as_tensor(silo.train_target).to(resolved.dtype)
         total += weight * float(resolved.problem.losses(scores, target).mean())
     return total
+
+
+def outline_of(scenario: Scenario, key: str | None = None) -> Outline:
+    """The outline of the scenario's data, kept for the next time; `key` is its `data_key`, if at hand."""
+    key = key or data_key(scenario.model_dump(mode="json"))
+    return _OUTLINES.get(key, lambda: outline(scenario.data, scenario.partition, scenario.seed))
 
 
 def data_key(scenario: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ import yaml
 from fedsim.protocol.errors import InputError
 from fedsim.report.sweep_figure import draw
 from fedsim.runtime.cells import Cell, Failure
+from fedsim.sweep.private import note
 from fedsim.sweep.series import abscissa, interval_note, series, x_label
 from fedsim.sweep.summary import Sweep, cells_table, summarise
 
@@ -63,9 +64,10 @@ def write(sweep: Sweep, tree: Mapping[str, Any], directory: Path) -> list[str]:
     _replace(directory / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
     _replace(directory / "cells.parquet", lambda path: pq.write_table(cells_table(sweep), path))
     names = ["scenario.yaml", "summary.json", "cells.parquet"]
+    tuned = note(sweep.tune) if sweep.tune and sweep.tune.private else ""
     for ending in ("png", "svg"):
         name = f"{figure_name(summary)}.{ending}"
-        _replace(directory / name, lambda path: _figure(summary, path))
+        _replace(directory / name, lambda path: _figure(summary, tuned, path))
         names.append(name)
     return names
 
@@ -76,11 +78,12 @@ def figure_name(summary: Mapping[str, Any]) -> str:
     return f"error_vs_{field.split('.')[-1]}" if field else "error"
 
 
-def _figure(summary: Mapping[str, Any], path: Path) -> None:
+def _figure(summary: Mapping[str, Any], tuned: str, path: Path) -> None:
     x = abscissa(summary)
     trials = [one["trials"] for one in summary["combinations"] if one["trials"]]
     label = f"test error: {summary['error']}"
-    draw(series(summary, x), x_label(x), label, summary["scenario"], interval_note(trials), [path])
+    words = "; ".join(filter(None, [interval_note(trials), tuned]))
+    draw(series(summary, x), x_label(x), label, summary["scenario"], words, [path])
 
 
 def _replace(path: Path, write_to: Callable[[Path], object]) -> None:

@@ -50,8 +50,15 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
 
 
 def key_of(cell: Cell) -> str:
-    """SHA-256 of the cell's scenario, trial, measurements, input files and code, in hexadecimal."""
-    parts = [cell.scenario, cell.trial, cell.train_loss, _files(cell.scenario), code_version()]
+    """SHA-256 of the cell's fields, input files and code, in hexadecimal."""
+    parts = [
+        cell.scenario,
+        cell.trial,
+        cell.train_loss,
+        cell.score_noise,
+        _files(cell.scenario),
+        code_version(),
+    ]
     return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from fedsim.report.privacy import ADJACENCY, GUARANTEE, UNIT, finite, not_private
+from fedsim.report.privacy import ADJACENCY, CHOICE, GUARANTEE, UNIT, finite, not_private
 from fedsim.report.summary import interval90
+from fedsim.runtime.selection import Selection
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweep.combinations import Combination
-from fedsim.sweep.engine import Row, SweepResults, mean
+from fedsim.sweep.engine import Row, SweepResults, mean, reported_trials
 from fedsim.sweep.keys import canonical, code_version
+from fedsim.sweep.private import CHOICE_BUT, ledger
 
 FORMAT = "fedsim sweep 1"
 
@@ -29,6 +31,7 @@ class Sweep:
     tune: TuneSection | None
     results: SweepResults
     wall_seconds: float
+    selections: Mapping[int, Selection] = field(default_factory=dict)
 
 
 def summarise(sweep: Sweep) -> dict[str, Any]:
@@ -69,6 +72,8 @@ def _combination(sweep: Sweep, number: int) -> dict[str, Any]:
         values[name] = float(found.mean()) if len(found) else None
         values[f"{name}_interval90"] = interval90(found)
     worst = max((result.epsilon for result in results), default=None)
+    if worst is not None and (selection := sweep.selections.get(number)) is not None:
+        worst = max([worst, *(silo.epsilon for silo in selection.silos)])
     return {
         "varied": combination.varied,
         "private": combination.private,
@@ -109,23 +114,32 @@ def _tuning(sweep: Sweep) -> dict[str, Any] | None:
     return {
         "criterion": sweep.tune.criterion,
         "repetitions": sweep.tune.repetitions,
-        "private": False,
+        "private": sweep.tune.private is not None,
         "candidates": rows,
     }
 
 
 def _privacy(sweep: Sweep) -> dict[str, Any]:
-    notes = [tuning_note(sweep.tune)] if sweep.tune else []
+    tune = sweep.tune
+    notes = [tuning_note(tune)] if tune and not tune.private else []
     for combination in sweep.combinations:
         notes += not_private(combination.candidates[0].scenario)
     repeated = (
         "the sweep as a whole: each run is one use of the records, and its guarantee is that of one run"
     )
+    alone = "of each private run taken alone"
+    if tune and tune.private:
+        notes = [note.replace(CHOICE, CHOICE_BUT) for note in notes]
+        repeated += " together with what was released to tune it"
+        alone += " or, where it was tuned, with its tuning (see tuning)"
+    reported = reported_trials(tune, sweep.trials)
+    spent = tune and ledger(sweep.combinations, sweep.results.chosen, sweep.selections, tune, reported)
     return {
         "unit": UNIT,
         "adjacency": ADJACENCY,
-        "guarantee": f"of each private run taken alone: {GUARANTEE}",
+        "guarantee": f"{alone}: {GUARANTEE}",
         "not_private": list(dict.fromkeys([*notes, repeated])),
+        **({"tuning": spent} if spent else {}),
     }
 
 
