@@ -17,5 +17,14 @@ def weighted_mean(messages: Mapping[str, Tensor], weights: Tensor) -> dict[str, 
     Returns:
         {name: (d,)}.
     """
-    share = weights / weights.sum()
+    return mean_by_share(messages, shares(weights))
+
+
+def shares(weights: Tensor) -> Tensor:
+    """p_i / sum_i p_i; (silos,)."""
+    return weights / weights.sum()
+
+
+def mean_by_share(messages: Mapping[str, Tensor], share: Tensor) -> dict[str, Tensor]:
+    """`weighted_mean` for weights that sum to 1 already."""
     return {name: share.to(rows.dtype) @ rows for name, rows in messages.items()}

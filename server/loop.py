@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsim.protocol.contract import Algorithm, Public, PublicProblem
 from fedsim.protocol.dryrun import server_rng
 from fedsim.protocol.errors import Refused
-from server.aggregate import weighted_mean
+from server.aggregate import mean_by_share, shares
 from server.participation import Schedule
 
 
@@ -51,6 +51,7 @@ def run(
     start = problem.project(problem.start(seed).to(public.weights.dtype))
     coroutine = algorithm.server(start, problem, public, server_rng(seed))
     aggregate: dict[str, Tensor] | None = None
+    all_shares = shares(public.weights)
     r = 0
     while True:
         try:
@@ -64,6 +65,6 @@ def run(
             messages = link.answer(r, step.broadcast, members)
         except Refused as refusal:
             raise Refused(f"round {r}: {refusal}") from None
-        everyone = len(members) == len(public.weights)
-        aggregate = weighted_mean(messages, public.weights if everyone else public.weights[members])
+        everyone = len(members) == len(all_shares)
+        aggregate = mean_by_share(messages, all_shares if everyone else shares(public.weights[members]))
         r += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Plan
 from silos.entropy import Purpose, SeededEntropy
 from silos.records import Block, Records
+
+_AHEAD = 1_000_000  # record numbers that a cohort draws ahead at most (8 MB)
 
 Position = tuple[int, int]
 """A place in the plan: (round, ask within the round)."""
@@ -34,16 +37,15 @@ class Batches:
         names: Sequence[str],
         entropy: SeededEntropy,
     ) -> None:
-        self._records, self._entropy = records, entropy
+        self._records, self._entropy, self._plan = records, entropy, plan
         fresh = _fresh_asks(plan)
-        self._bounds = [
-            _bounds(fresh, own, n, name) if fresh else {}
-            for own, n, name in zip(rounds, records.sizes, names, strict=True)
-        ]
+        silos = [*zip(rounds, records.sizes, names, strict=True)][: records.silos]  # copies draw alike
+        self._bounds = [_bounds(fresh, own, n, name) if fresh else {} for own, n, name in silos]
         cut = [member for member, bounds in enumerate(self._bounds) if bounds]
         streams = entropy.streams(cut, 0, Purpose.PERMUTATION)
         self._order = {m: s.permutation(records.sizes[m]) for m, s in zip(cut, streams, strict=True)}
         self._divisors: dict[Batch, Tensor] = {}
+        self._singles: dict[Batch, bool] = {}
 
     def round(self, members: Sequence[int], round_index: int) -> RoundBatches:
         """The batches of one round."""
@@ -57,6 +59,12 @@ class Batches:
         known = self._divisors[batch]
         return known if len(members) == len(known) else known[members]
 
+    def _single(self, batch: Batch) -> bool:
+        """Whether every silo's batch is one record."""
+        if batch not in self._singles:
+            self._singles[batch] = all(batch.size(n) == 1 for n in self._records.sizes)
+        return self._singles[batch]
+
     def _fresh(self, member: int, position: Position) -> np.ndarray:
         start, stop = self._bounds[member][position]
         return self._order[member][start:stop]
@@ -67,8 +75,10 @@ class RoundBatches:
 
     def __init__(self, batches: Batches, members: Sequence[int], round_index: int) -> None:
         self._all, self._members, self._round = batches, members, round_index
+        self._own = batches._records.drawn(members)
         self._streams: list[np.random.Generator] | None = None
         self._ask = -1
+        self._ahead, self._first = np.empty((0, 0, 0), dtype=np.int64), 0
 
     def next(self, batch: Batch) -> tuple[list[Block], Tensor]:
         """The next ask's records, and what each member's sum is divided by, (members, 1)."""
@@ -78,15 +88,34 @@ class RoundBatches:
             return records.full(self._members), divisors
         if isinstance(batch, Fresh):
             position = (self._round, self._ask)
-            chosen = [self._all._fresh(member, position) for member in self._members]
-        else:
-            sizes = (records.sizes[member] for member in self._members)
-            chosen = [_draw(stream, batch, n) for stream, n in zip(self._open(), sizes, strict=True)]
-        return records.batch(self._members, chosen), divisors
+            chosen = [self._all._fresh(member, position) for member in self._own]
+            return records.batch(self._own, chosen), divisors
+        return records.batch(self._own, self._drawn(batch)), divisors
+
+    def _drawn(self, batch: Subsample | WithReplacement | Poisson) -> Sequence[np.ndarray] | np.ndarray:
+        """Each silo's record numbers; (silos, 1) as one array where every batch is one record.
+
+        Single records are drawn for many asks at a time. How many changes nothing: integers drawn at once
+        are those drawn one by one.
+        """
+        if self._ask - self._first < len(self._ahead):
+            return np.asarray(self._ahead[self._ask - self._first])
+        sizes = [self._all._records.sizes[member] for member in self._own]
+        if isinstance(batch, Poisson) or not self._all._single(batch):
+            return [_draw(stream, batch, n) for stream, n in zip(self._open(), sizes, strict=True)]
+        asks = min(self._alike(batch), max(1, _AHEAD // len(self._own)))
+        drawn = [stream.integers(n, size=asks) for stream, n in zip(self._open(), sizes, strict=True)]
+        self._ahead, self._first = np.stack(drawn, axis=1)[:, :, None], self._ask
+        return np.asarray(self._ahead[0])
+
+    def _alike(self, batch: Batch) -> int:
+        """How many asks from this one on use the same batch."""
+        asks = self._all._plan.rounds[self._round][self._ask :]
+        return sum(1 for _ in takewhile(lambda ask: ask.batch == batch, asks))
 
     def _open(self) -> list[np.random.Generator]:
         if self._streams is None:
-            self._streams = self._all._entropy.streams(self._members, self._round, Purpose.BATCH)
+            self._streams = self._all._entropy.streams(self._own, self._round, Purpose.BATCH)
         return self._streams
 
 

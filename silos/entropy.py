@@ -32,6 +32,14 @@ class SeededEntropy:
         self._keys = [digest128("silo", seed, trial, name) for name in names]
         self._held: dict[Purpose, _Streams] = {purpose: _Streams(self._keys) for purpose in Purpose}
 
+    @classmethod
+    def joined(cls, parts: Sequence[SeededEntropy]) -> SeededEntropy:
+        """Several cohorts as one, in this order."""
+        joined = cls(0, 0, ())
+        joined._keys = [key for part in parts for key in part._keys]
+        joined._held = {purpose: _Streams(joined._keys) for purpose in Purpose}
+        return joined
+
     def streams(
         self, members: Iterable[int], round_index: int, purpose: Purpose
     ) -> list[np.random.Generator]:

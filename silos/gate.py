@@ -40,7 +40,7 @@ from fedsim.protocol.limits import Limits
 from fedsim.protocol.memory import CohortMemory
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.terms import Statement, Terms
-from fedsim.wire import digest
+from fedsim.wire import digests
 from silos.admission import admit, spent
 from silos.batches import Batches, RoundBatches
 from silos.entropy import SeededEntropy
@@ -53,15 +53,22 @@ from silos.statistics import clipped_sum
 Mechanism = Literal["gaussian", "none"]
 
 
-def hold(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:
+def hold(
+    silos: Sequence[tuple[np.ndarray, np.ndarray]],
+    problem: Problem,
+    dtype: torch.dtype,
+    copies: int | None = None,
+) -> Records:
     """Take charge of silos' records, (features (n, d), target (n,)) each; the caller keeps none.
+
+    `copies` is for simulation alone: runs side by side, so many on the same records (`Records`).
 
     Raises:
         Refused: the problem's gradients cannot be taken record by record.
     """
     if isinstance(problem, NeuralNetwork):
         strategy(problem)
-    return Records(silos, problem, dtype)
+    return Records(silos, problem, dtype, copies)
 
 
 class Gate:
@@ -88,7 +95,8 @@ class Gate:
                 raise Refused(f"silo {silo.name!r} states {silo.n} records and holds another number")
             if mechanism == "none" and silo.epsilon < inf:
                 raise Refused(f"silo {silo.name!r}: mechanism none cannot keep a budget of {silo.epsilon:g}")
-        self._problem, self._algorithm, self._plan, self._limits = problem, algorithm, plan, limits
+        self._records, self._problem, self._algorithm = records, problem, algorithm
+        self._plan, self._limits = plan, limits
         limits.check_plan(plan, problem.dimension)
         self._dtype = dtype
         self._private = mechanism == "gaussian"
@@ -97,7 +105,7 @@ class Gate:
         self._batches = Batches(records, plan, rounds, names, entropy)
         self._rounds = [frozenset(own) for own in rounds]
         self._multipliers = torch.tensor([[a.noise_multiplier] for a in self.admitted], dtype=torch.float64)
-        self._noise = Noise(entropy, plan, len(silos), problem.dimension)
+        self._noise = Noise(entropy, plan, records.silos, problem.dimension)
         self._ledgers = [MemoryLedger() for _ in silos]
         self._memory = CohortMemory(len(silos), problem.dimension, dtype)
 
@@ -108,7 +116,7 @@ class Gate:
 
         Args:
             round_index: which round of the plan.
-            broadcast: public tensors, each (d,).
+            broadcast: public tensors, each (d,), or (members, d) for runs side by side.
             members: positions in the cohort; all by default.
 
         Raises:
@@ -117,14 +125,21 @@ class Gate:
         """
         members = range(len(self._ledgers)) if members is None else members
         self._check_members(round_index, members)
+        shapes: list[tuple[int, ...]] = [(self._problem.dimension,)]
+        if self._records.side_by_side:
+            shapes.append((len(members), self._problem.dimension))
         for value in broadcast.values():
-            self.check_point(value, [(self._problem.dimension,)])
+            self.check_point(value, shapes)
         broadcast = {name: value.detach().clone() for name, value in broadcast.items()}
-        key = digest(broadcast)
-        stored = [self._ledgers[member].find(round_index, key) for member in members]
+        keys = digests(broadcast, len(members))
+        stored = [self._ledgers[m].find(round_index, key) for m, key in zip(members, keys, strict=True)]
         fresh = [member for member, old in zip(members, stored, strict=True) if old is None]
-        for member in fresh:  # debited together, and only if no silo refuses
-            self._ledgers[member].debit(round_index, key)
+        if len(fresh) < len(members):
+            rows = [row for row, old in enumerate(stored) if old is None]
+            broadcast = {name: v if v.dim() == 1 else v[rows] for name, v in broadcast.items()}
+        for member, key, old in zip(members, keys, stored, strict=True):
+            if old is None:  # debited together, and only if no silo refuses
+                self._ledgers[member].debit(round_index, key)
         reply = self._reply(round_index, broadcast, fresh) if fresh else {}
         if len(fresh) < len(members):
             return _merged(reply, stored)
@@ -145,6 +160,8 @@ class Gate:
         ascending = all(a < b for a, b in pairwise(members))
         if not members or not ascending or members[0] < 0 or members[-1] >= len(self._ledgers):
             raise Refused("members must be distinct positions in the cohort, in ascending order")
+        if self._records.side_by_side and len(members) < len(self._ledgers):
+            raise Refused("runs side by side answer together")
         for member in members:
             if round_index not in self._rounds[member]:
                 name = self.admitted[member].terms.name
@@ -160,7 +177,7 @@ class Gate:
         try:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
             asker.finish()
-            reply = {name: message[name].detach().expand(shape).clone() for name in sorted(message)}
+            reply = {name: _copied(message[name], shape) for name in sorted(message)}
             self._memory.commit(members, memory)
         except Exception as error:
             reason = str(error) if isinstance(error, Refused) else f"round {round_index} failed in the silo"
@@ -186,6 +203,11 @@ class Gate:
         ]
 
 
+def _copied(value: Tensor, shape: tuple[int, int]) -> Tensor:
+    value = value.detach()
+    return value.clone() if value.shape == shape else value.expand(shape).clone()
+
+
 def _merged(reply: Mapping[str, Tensor], stored: Sequence[Reply | None]) -> dict[str, Tensor]:
     """Stored rows, and the rows of `reply` in order where there is none."""
     new = iter(range(len(stored)))
@@ -203,7 +225,7 @@ class _RoundAsker:
         self._batches: RoundBatches = gate._batches.round(members, round_index)
         everyone = len(members) == len(gate._multipliers)
         self._multipliers = gate._multipliers if everyone else gate._multipliers[members]
-        self._noise = gate._noise.round(members, round_index)
+        self._noise = gate._noise.round(gate._records.drawn(members), round_index)
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         planned = self._match(queries)
@@ -220,6 +242,7 @@ class _RoundAsker:
         clip = query.clip
         if isinstance(clip, Tensor):
             clip = clip.detach()
+            clip = clip.reshape(()) if tuple(clip.shape) == (1,) else clip  # the norm of a shared vector
             if clip.dtype != self._gate._dtype or tuple(clip.shape) not in ((), (silos, 1)):
                 raise Refused(
                     f"clip is {tuple(clip.shape)} {clip.dtype}, not one number a silo, ({silos}, 1)"
@@ -262,7 +285,8 @@ class _RoundAsker:
         total = self._clipped_sum(query, blocks)
         if self._gate._private:
             sigma = query.noise_ratio * self._multipliers * (2 * query.clip)  # of the sum
-            total.addcmul_(sigma, self._noise.next())
+            copies, noise = self._gate._records.copies, self._noise.next()
+            total.addcmul_(sigma, noise if copies == 1 else noise.repeat(copies, 1))
         return total.div_(divisors).to(self._gate._dtype)
 
     def _clipped_sum(self, query: Query, blocks: Sequence[Block]) -> Tensor:
@@ -275,6 +299,6 @@ class _RoundAsker:
         for block in blocks:
             rows = torch.tensor([place[member] for member in block.members])
             points = [point if point.dim() == 1 else point[rows] for point in query.points]
-            own = clip[rows] if isinstance(clip, Tensor) and clip.dim() > 0 else clip
+            own = clip[rows] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
             total[rows] = clipped_sum(self._gate._problem, block, points, own)
         return total

@@ -93,11 +93,12 @@ def _own(clip: float | Tensor | None, silos: slice) -> float | Tensor | None:
 def _safe_sum(problem: NeuralNetwork, terms: Terms, piece: _Piece) -> Tensor:
     """The piece's sum, (silos, d); a record that the module cannot be applied to counts as zero.
 
-    Such a record must not decide whether the silo answers, so the others are found by halving.
+    Such a record must not decide whether the silo answers, so the others are found by halving. Whatever the
+    module raises: an assertion, or a layer that a branch leaves out, says as much about a record.
     """
     try:
         return _sum(problem, terms, piece)
-    except (IndexError, RuntimeError, ValueError):
+    except Exception:
         total = torch.zeros(len(piece.mask), problem.dimension, dtype=torch.float64)
         if piece.mask.numel() > 1:
             for silos, half in piece.halves():
@@ -126,7 +127,9 @@ def _sum(problem: NeuralNetwork, terms: Terms, piece: _Piece) -> Tensor:
 def strategy(problem: NeuralNetwork) -> tuple[Terms, int]:
     """How to find terms, and how many records at a time: tried on made-up records.
 
-    Layers apart where that gives the gradient that autograd gives, else the module as a whole.
+    Layers apart where that gives every record the gradient that autograd gives it alone, else the module
+    as a whole. Their sum would not tell: it is right, too, where a layer has records in another order, or
+    something else in their place, such as steps of a sequence, which would be clipped in their stead.
 
     Raises:
         Refused: neither does.
@@ -135,13 +138,14 @@ def strategy(problem: NeuralNetwork) -> tuple[Terms, int]:
     features = torch.rand(4, problem.num_features, dtype=torch.float64, generator=made)
     target = torch.arange(4, dtype=torch.float64) % max(2, problem.num_outputs)
     point = 1.5 * problem.start(1).double()  # not the values that the module itself holds
-    piece = _Piece(features.unsqueeze(0), target.unsqueeze(0), torch.ones(1, 4), [point], None)
+    piece = _Piece(features.unsqueeze(1), target.unsqueeze(1), torch.ones(4, 1), [point], None)
     w = point.clone().requires_grad_()
-    scores = problem.call(problem.parameters(w), features)
-    (expected,) = torch.autograd.grad(problem.losses(scores, target).sum(), w)
+    losses = problem.losses(problem.call(problem.parameters(w), features), target)
+    each = [torch.autograd.grad(loss, w, retain_graph=True)[0] for loss in losses]
+    expected = torch.stack(each)
     for terms, width in ((layerwise, _layer_width), (together, _whole_width)):
         try:
-            if torch.allclose(_sum(problem, terms, piece)[0], expected, rtol=1e-6, atol=1e-9):
+            if torch.allclose(_sum(problem, terms, piece), expected, rtol=1e-6, atol=1e-9):
                 return terms, width(problem, features, target, point)
         except (RuntimeError, ValueError, KeyError, TypeError):
             continue

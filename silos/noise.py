@@ -47,7 +47,11 @@ class Noise:
             shape = (len(self._ready), self._rounds * self._width, self._dimension)
             self._block, self._values = block, np.empty(shape)
             self._ready[:] = False
-        missing = [member for member in members if not self._ready[member]]
+        missing = [
+            member for member, ready in zip(members, self._ready[list(members)], strict=True) if not ready
+        ]
+        if not missing:
+            return
         for member, stream in zip(missing, self._entropy.streams(missing, block, Purpose.NOISE), strict=True):
             stream.standard_normal(out=self._values[member])
         self._ready[missing] = True

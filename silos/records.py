@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +34,8 @@ class Block:
         features: (silos, rows, features).
         target: (silos, rows).
         inverse_norm: 1 / |x| per row, 0 for a zero row; (silos, rows).
+        copies: how many runs side by side share these records; `members` then has the silos of the first
+            run, those of the second, and so on.
         mask: 1 for a row that counts, 0 for one that adds nothing: padding, and for a network a record that
             counts as the zero vector; None where all such rows are zero vectors of a linear model.
     """
@@ -42,20 +45,45 @@ class Block:
     target: Tensor
     inverse_norm: Tensor
     mask: Tensor | None = None
+    copies: int = 1
+
+
+class _Part(NamedTuple):
+    """The members of a block that a request names, in all copies; for those of the first run, their places in
+    the request and each one's first row in the block's flat tensors, (silos, 1).
+    """
+
+    block: Block
+    members: list[int]
+    places: list[int]
+    first: np.ndarray
 
 
 class Records:
-    """All records of a cohort of silos. Only the gate's modules may import this one."""
+    """All records of a cohort of silos. Only the gate's modules may import this one.
+
+    In a simulation a cohort may hold several runs side by side, each with its own budgets, noise levels and
+    ledgers. Those that share records are its `copies`: member c silos + s is silo s in copy c.
+    """
 
     def __init__(
         self,
         silos: Sequence[tuple[np.ndarray, np.ndarray]],
         problem: Problem,
         dtype: torch.dtype,
+        copies: int | None = None,
     ) -> None:
-        self.sizes = [len(target) for _, target in silos]
-        self._blocks = [_block(silos, group, problem, dtype) for group in _groups(self.sizes)]
-        self._home = {m: (b, i) for b, block in enumerate(self._blocks) for i, m in enumerate(block.members)}
+        sizes = [len(target) for _, target in silos]
+        blocks = [_block(silos, group, problem, dtype) for group in _groups(sizes)]
+        self.side_by_side, self.copies = copies is not None, copies or 1
+        self.silos, self.sizes = len(silos), sizes * self.copies
+        self._home = {m: (b, i) for b, block in enumerate(blocks) for i, m in enumerate(block.members)}
+        self._blocks = [self._side_by_side(block) for block in blocks]
+        self._last: tuple[list[int], list[_Part]] = [], []
+
+    def drawn(self, members: Sequence[int]) -> Sequence[int]:
+        """Whose randomness is drawn: copies share the first run's."""
+        return members if self.copies == 1 else members[: self.silos]
 
     def full(self, members: Sequence[int]) -> list[Block]:
         """Every record of the members."""
@@ -63,10 +91,27 @@ class Records:
             return self._blocks
         return [self._rows(block, members) for block, members in self._by_block(members)]
 
-    def batch(self, members: Sequence[int], indices: Sequence[np.ndarray]) -> list[Block]:
-        """The records of each member at its own `indices` (numbers below its n, ragged)."""
-        chosen = dict(zip(members, indices, strict=True))
-        return [_gather(block, part, chosen, self._home) for block, part in self._by_block(members)]
+    def batch(self, members: Sequence[int], indices: Sequence[np.ndarray] | np.ndarray) -> list[Block]:
+        """The records of each member at its own `indices` (numbers below its n, ragged).
+
+        Copies draw alike, so for them `members` and `indices` are those of the first run.
+        """
+        if list(members) != self._last[0]:  # the same silos as a rule: a round's asks, and round after round
+            self._last = list(members), self._parts(members)
+        return [_gather(part, [indices[place] for place in part.places]) for part in self._last[1]]
+
+    def _parts(self, members: Sequence[int]) -> list[_Part]:
+        place = {member: i for i, member in enumerate(members)}
+        parts = []
+        for block, own in self._by_block(members):
+            first = [self._home[member][1] * block.features.shape[1] for member in own]
+            everyone = [c * self.silos + m for c in range(self.copies) for m in own]
+            parts.append(_Part(block, everyone, [place[member] for member in own], np.array(first)[:, None]))
+        return parts
+
+    def _side_by_side(self, block: Block) -> Block:
+        members = [c * self.silos + m for c in range(self.copies) for m in block.members]
+        return replace(block, members=members, copies=self.copies)
 
     def _by_block(self, members: Sequence[int]) -> list[tuple[Block, list[int]]]:
         parts: dict[int, list[int]] = {}
@@ -124,23 +169,30 @@ def _sanitised(block: Block, problem: Problem) -> Block:
     return replace(block, features=features, target=target, inverse_norm=inverse, mask=mask)
 
 
-def _gather(
-    block: Block, members: list[int], chosen: dict[int, np.ndarray], home: dict[int, tuple[int, int]]
-) -> Block:
-    width = max(1, max(len(chosen[member]) for member in members))
-    index = np.zeros((len(members), width), dtype=np.int64)
-    mask = np.zeros((len(members), width))
-    for i, member in enumerate(members):
-        index[i, : len(chosen[member])] = chosen[member]
-        mask[i, : len(chosen[member])] = 1
-    rows, columns = torch.tensor([home[member][1] for member in members])[:, None], torch.from_numpy(index)
-    keep = None if mask.all() and block.mask is None else torch.from_numpy(mask).to(block.features.dtype)
-    if keep is not None and block.mask is not None:
-        keep *= block.mask[rows, columns]
-    return Block(
-        members,
-        block.features[rows, columns],
-        block.target[rows, columns],
-        block.inverse_norm[rows, columns],
-        keep,
-    )
+def _gather(part: _Part, chosen: Sequence[np.ndarray]) -> Block:
+    """The chosen rows of a block: whole rows of flat tensors, five times faster than by two indices."""
+    block = part.block
+    index, drawn = _rectangle(chosen)
+    rows = torch.from_numpy((index + part.first).ravel())
+
+    def taken(tensor: Tensor) -> Tensor:
+        return tensor.flatten(0, 1).index_select(0, rows).view(*index.shape, *tensor.shape[2:])
+
+    keep = None if drawn is None else torch.from_numpy(drawn).to(block.features.dtype)
+    if block.mask is not None:
+        keep = taken(block.mask) if keep is None else keep.mul_(taken(block.mask))
+    features, target, inverse_norm = taken(block.features), taken(block.target), taken(block.inverse_norm)
+    return Block(part.members, features, target, inverse_norm, keep, block.copies)
+
+
+def _rectangle(chosen: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Ragged lists as an array (silos, widest), and 1 where an entry was chosen; None where all were."""
+    widths = [len(own) for own in chosen]
+    if min(widths) == max(widths) > 0:
+        return np.array(chosen), None
+    index = np.zeros((len(chosen), max(1, *widths)), dtype=np.int64)
+    drawn = np.zeros(index.shape)
+    for i, own in enumerate(chosen):
+        index[i, : len(own)] = own
+        drawn[i, : len(own)] = 1
+    return index, drawn

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
+from silos.folded import folded_sum
 from silos.network import network_sum
 from silos.records import Block
 
@@ -39,7 +40,11 @@ def clipped_sum(
         (silos, d), float64.
     """
     if isinstance(problem, NeuralNetwork):
+        if block.copies > 1:
+            raise ValueError("networks do not run side by side")
         return network_sum(problem, block, points, clip)
+    if block.copies > 1:
+        return folded_sum(problem, block, points, clip)
     coefficient = _coefficient(problem, block, points[0])
     for other in points[1:]:
         coefficient = coefficient - _coefficient(problem, block, other)
@@ -70,13 +75,21 @@ def _weighted_sum(features: Tensor, coefficient: Tensor) -> Tensor:
 
     Rounding of a long float32 sum would add to its sensitivity, so float32 rows are summed in pieces.
     """
+    by_output = coefficient.unsqueeze(1) if coefficient.dim() == 2 else coefficient.transpose(1, 2)
     if features.dtype == torch.float64:
-        return _product(features, coefficient)
-    pieces = zip(torch.split(features, _PIECE, 1), torch.split(coefficient, _PIECE, 1), strict=True)
-    return sum((_product(x, c).double() for x, c in pieces), start=torch.zeros((), dtype=torch.float64))
+        return _row_major(torch.bmm(by_output, features))
+    pieces = zip(torch.split(features, _PIECE, 1), torch.split(by_output, _PIECE, 2), strict=True)
+    first, *others = (torch.bmm(c, x) for x, c in pieces)
+    total = _row_major(first)
+    for other in others:
+        total += _row_major(other)
+    return total
 
 
-def _product(features: Tensor, coefficient: Tensor) -> Tensor:
-    if coefficient.dim() == 2:
-        return torch.bmm(coefficient.unsqueeze(1), features).squeeze(1)
-    return torch.bmm(coefficient.transpose(1, 2), features).transpose(1, 2).flatten(1)
+def _row_major(product: Tensor) -> Tensor:
+    """(silos, outputs, features) as (silos, features x outputs), float64, in one copy if in any."""
+    silos, outputs, features = product.shape
+    if outputs == 1:
+        return product.squeeze(1).double()
+    total = torch.empty(silos, features, outputs, dtype=torch.float64)
+    return total.copy_(product.transpose(1, 2)).flatten(1)

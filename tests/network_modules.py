@@ -77,6 +77,49 @@ class Own(nn.Module):
         return out
 
 
+class StepsFirst(nn.Module):
+    """Four steps of a sequence stand before the records, as recurrent layers have them."""
+
+    def __init__(self, num_features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.each = nn.Linear(num_features // 2, 3)
+        self.out = nn.Linear(3, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        steps = torch.stack([x[:, :3], x[:, 3:], x[:, ::2], x[:, 1::2]])  # 6 features
+        out: Tensor = self.out(torch.tanh(self.each(steps))).sum(0)
+        return out
+
+
+class Reversed(nn.Module):
+    """A batch that one layer sees in another order."""
+
+    def __init__(self, num_features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(num_features, num_features)
+        self.out = nn.Linear(num_features, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(torch.tanh(self.first(x.flip(0)).flip(0)))
+        return out
+
+
+class Strict(nn.Module):
+    """Checks its input as people do, and takes a way of its own for some records."""
+
+    def __init__(self, num_features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.first = nn.Linear(num_features, num_features)
+        self.out = nn.Linear(num_features, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert bool((x < 100).all()), "a feature is out of range"
+        if bool((x < -100).any()):
+            x = {}[float(x.min())]
+        out: Tensor = self.out(self.first(x) if bool((x >= 0).all()) else x)
+        return out
+
+
 def smooth(num_features: int, num_outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(num_features, 2), nn.Tanh(), nn.Linear(2, num_outputs))
 

@@ -36,6 +36,8 @@ class MultiStageAcceleratedMinibatchSGD:
     batch: Annotated[Batch, Field(description="K: which records a silo uses in a round")] = FULL
 
     def __post_init__(self) -> None:
+        if self.strong_convexity > self.smoothness:
+            raise InputError("strong_convexity", self.strong_convexity, f"at most beta = {self.smoothness:g}")
         if next(self.stages(), None) is None:
             first = f"at least {self._rounds(1)}, the rounds of the first stage"
             raise InputError("num_rounds", self.num_rounds, first)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import numpy as np
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -62,8 +63,11 @@ class ProxSPIDER:
         w = broadcast["w"]
         if "previous" not in broadcast:
             return {"h": ask(Query("gradient", (w,), self.clip_norm, self.batch))}
-        largest = self.difference_clip or 2 * self.clip_norm
-        step = (w - broadcast["previous"]).norm()
-        clip = (self.smoothness * step).clamp(_LEAST_CLIP, largest) if self.smoothness else largest
+        clip: float | Tensor = self.difference_clip or 2 * self.clip_norm
+        if self.smoothness:
+            step = (w - broadcast["previous"]).norm(dim=-1, keepdim=True)
+            clip = torch.minimum(
+                (self.smoothness * step).clamp_min(_LEAST_CLIP), torch.as_tensor(clip).to(step)
+            )
         points, ratio = (w, broadcast["previous"]), self.difference_noise_ratio
         return {"h": ask(Query("gradient_difference", points, clip, self.difference_batch, ratio))}

@@ -40,7 +40,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def _fail(message: str) -> None:
-    typer.echo(message, err=True)
+    typer.echo(" ".join(message.split()), err=True)  # a library's message, or a value, may have lines
     raise typer.Exit(2)
 
 

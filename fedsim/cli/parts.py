@@ -30,6 +30,8 @@ def show() -> None:
     console = Console()
     for title, lines in parts.items():
         table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2))
+        table.add_column(no_wrap=True)  # a name is there to be copied
+        table.add_column()
         for name, line in lines.items():
             table.add_row(name, line)
         console.print(table, "")

@@ -17,6 +17,7 @@ from fedsim.cli.tables import metrics_line, print_notices, print_parameters, sil
 from fedsim.protocol.errors import InputError
 from fedsim.report.directory import check_free, write
 from fedsim.report.page import write_page
+from fedsim.report.remarks import remarks
 from fedsim.report.summary import summarise
 from fedsim.report.trackers import open_trackers
 from fedsim.runtime.heterogeneity import measure
@@ -111,6 +112,8 @@ def _print(console: Console, outcome: Outcome, directory: Path, files: Sequence[
         )
     print_notices(console, summary["privacy"]["notices"])
     console.print(metrics_line(summary))
+    for line in remarks(summary):
+        console.print(line, markup=False, highlight=False)
     if summary["privacy"]["silos"]:
         console.print(silo_table(summary["privacy"]["silos"]))
     console.print(f"Wrote {directory}/ ({', '.join(files)})", soft_wrap=True, highlight=False)

@@ -60,11 +60,13 @@ def _with_interval(metrics: dict[str, Any], name: str) -> str:
 
 def silo_table(silos: Sequence[dict[str, Any]]) -> Table:
     """For each silo its records, budget, cost and noise; long federations are cut."""
-    table = Table(title="Epsilon per silo (replace one record)", box=SIMPLE_HEAD)
-    table.add_column("silo")
     columns = {key: title for key, title in COLUMNS.items() if key in silos[0]}
+    padding = 1 if len(columns) < 7 else 0  # all of them fit into 80 characters
+    title = "Epsilon per silo (replace one record)"
+    table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding))
+    table.add_column("silo", overflow="fold", min_width=7)
     for title in columns.values():
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)  # half a number is a wrong number
     for silo in silos[:MOST_ROWS]:
         table.add_row(silo["name"], *(_cell(key, silo[key]) for key in columns))
     if len(silos) > MOST_ROWS:
@@ -81,7 +83,7 @@ COLUMNS = {
     "epsilon_claimed": "claimed",
     "epsilon_dp_accounting": "verified",
     "epsilon_spent": "spent",
-    "noise_multiplier": "noise mult.",
+    "noise_multiplier": "noise\nmult.",
     "releases": "releases",
 }
 

@@ -63,8 +63,11 @@ def _has_zcdp(entry: Entry) -> bool:
 
 
 def _claim(row: Row) -> str:
-    word = "fails" if row.fails else "holds"
-    return f"{word} (outside: {'; '.join(row.outside)})" if row.outside else word
+    return _word(row) + (f" (outside: {'; '.join(row.outside)})" if row.outside else "")
+
+
+def _word(row: Row) -> str:
+    return "fails" if row.fails else "holds"
 
 
 def _number(value: float) -> str:
@@ -87,7 +90,11 @@ def _tables(entries: Sequence[Entry]) -> None:
         for column in _columns(entry):
             table.add_column(column, justify="right")
         for row in entry.rows:
-            table.add_row(*_cells(entry, row), style="bold" if row.fails else "")
+            *numbers, _ = _cells(entry, row)
+            claim = _word(row) + (" *" if row.outside else "")
+            table.add_row(*numbers, claim, style="bold" if row.fails else "")
         console.print(table)
+        for condition in dict.fromkeys(condition for row in entry.rows for condition in row.outside):
+            console.print(f"* outside: {condition}", highlight=False)
         console.print(entry.verdict, highlight=False)
         console.print()

@@ -93,7 +93,7 @@ class Composite:
 
     def public_gradient(self, w: Tensor) -> Tensor:
         """A subgradient of f1, without the indicator; (..., d) to (..., d). At a kink its norms count 0."""
-        gradient = self.l1 * w.sign() + self.l2 * w
+        gradient = self.l1 * w.sign() + self.l2 * w if self.l1 or self.l2 else torch.zeros_like(w)
         if self.group_lasso.weight:
             gradient = gradient + self.group_lasso.subgradient(w)
         return gradient + self.ridge.gradient(w) if self.ridge.weight else gradient

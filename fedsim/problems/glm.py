@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, softplus
+from torch.nn.functional import softplus
 
 from fedsim.problems.composite import Composite
 
@@ -63,7 +63,11 @@ class GeneralisedLinear(ABC):
             (..., records) for one output, (..., records, outputs) else.
         """
         if self.num_outputs > 1:
-            return features @ w.reshape(*w.shape[:-1], self.num_features, self.num_outputs)
+            weights = w.reshape(*w.shape[:-1], self.num_features, self.num_outputs)
+            if w.dim() == 1:  # transposed twice: up to four times faster for few outputs
+                columns = weights.t() @ features.flatten(0, -2).t()
+                return columns.t().contiguous().view(*features.shape[:-1], self.num_outputs)
+            return features @ weights
         if w.dim() == 1:
             return features @ w
         # One row times the transpose: four times faster than a matrix-vector product in a batch.
@@ -158,7 +162,8 @@ class SoftmaxRegression(GeneralisedLinear):
 
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """softmax(s) - onehot(y)."""
-        return scores.softmax(-1) - one_hot(target.long(), self.num_outputs).to(scores.dtype)
+        label = target.long().expand(scores.shape[:-1]).unsqueeze(-1)
+        return scores.softmax(-1).scatter_add_(-1, label, scores.new_tensor(-1.0).expand(label.shape))
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """log sum_j e^(s_j) - s_y."""

@@ -49,6 +49,8 @@ def _try(module: nn.Module, num_features: int, num_outputs: int) -> None:
     features = torch.rand(_RECORDS, num_features, dtype=torch.float64, generator=made)
     buffers = copy.deepcopy(dict(module.named_buffers()))
     inputs, outputs = _scores(module, features.clone().requires_grad_(), num_outputs)
+    if not bool(outputs.isfinite().all()):
+        raise _wrong(module, "gives scores that are not finite for features in [0, 1)")
     again = _scores(module, features.clone().requires_grad_(), num_outputs)[1]
     if not torch.equal(outputs, again):
         raise _wrong(module, "gives other scores when it is called again: it must not be random")

@@ -28,8 +28,16 @@ class Mlp:
         widths = (num_features, *self.hidden, num_outputs)
         layers: list[nn.Module] = []
         for inputs, outputs in pairwise(widths):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+            layers += [_linear(inputs, outputs, self.hidden), nn.ReLU()]
         return nn.Sequential(*layers[:-1])
+
+
+def _linear(inputs: int, outputs: int, hidden: tuple[int, ...]) -> nn.Linear:
+    try:
+        return nn.Linear(inputs, outputs)
+    except RuntimeError:  # torch's name for an allocation that failed
+        expected = f"narrower: a layer of {inputs:,} x {outputs:,} weights does not fit in memory"
+        raise InputError(f"{FIELD}.hidden", list(hidden), expected) from None
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,7 @@ class Imported:
         arguments = (num_features, num_outputs) if _takes_two(factory) else ()
         try:
             made = factory(*arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._wrong(f"cannot be called with {arguments or 'no arguments'}: {error}") from None
         if not isinstance(made, nn.Module):
             raise self._wrong(f"must return a torch.nn.Module, not {type(made).__name__}")
@@ -101,8 +109,9 @@ class Imported:
             raise self._wrong("must look like package.module:attribute")
         try:
             found: Any = importlib.import_module(name)
-        except Exception as error:
-            raise self._wrong(f"module {name!r} cannot be imported ({error})") from None
+        except (Exception, SystemExit) as error:  # what a module does at import is its own
+            reason = f"{type(error).__name__}: {error}"
+            raise self._wrong(f"module {name!r} cannot be imported ({reason})") from None
         for part in attribute.split("."):
             if not hasattr(found, part):
                 raise self._wrong(f"{name!r} has no attribute {attribute!r}")

@@ -14,7 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedsim.protocol.errors import InputError
 from fedsim.report import plots
-from fedsim.report.rundir import Run, Summary, read
+from fedsim.report.remarks import remarks
+from fedsim.report.rundir import Run, SiloRow, Summary, read
 from fedsim.report.silo_table import silo_table
 
 PAGE, FIGURES = "report.html", "figures"
@@ -69,6 +70,7 @@ def render(run: Run, figures: Path) -> str:
         table=silo_table(run.summary.privacy.silos),
         error_name=str(metrics.get("error", "test error")),
         results=_results(run.summary),
+        remarks=remarks(run.summary.model_dump()),
         figures=_figures(run, figures),
         environment=_environment(run.summary),
         scenario=run.scenario,
@@ -88,18 +90,23 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
     ]
     if said.mechanism == "none" or not said.silos:
         return facts
-    over = [s.name for s in said.silos if _exceeds(s.epsilon_guaranteed, s.epsilon_budget)]
-    facts.append(("Budgets", _verdict(over, len(said.silos), "within its budget", "above its budget")))
-    claims = [s for s in said.silos if s.epsilon_claimed is not None]
-    if claims:
-        under = [s.name for s in claims if _exceeds(s.epsilon_guaranteed, s.epsilon_claimed)]
-        facts.append(
-            (
-                "True against claimed",
-                _verdict(under, len(claims), "at most what is claimed", "above the claim"),
-            )
-        )
-    return facts
+    facts.append(("Budgets", _budgets(said.silos)))
+    return facts + _claims(said.silos)
+
+
+def _claims(silos: list[SiloRow]) -> list[tuple[str, str]]:
+    claims = [s for s in silos if s.epsilon_claimed is not None]
+    under = [s.name for s in claims if _exceeds(s.epsilon_guaranteed, s.epsilon_claimed)]
+    verdict = _verdict(under, len(claims), "at most what is claimed", "above the claim")
+    return [("True against claimed", verdict)] if claims else []
+
+
+def _budgets(silos: list[SiloRow]) -> str:
+    limited = [silo for silo in silos if silo.epsilon_budget is not None]
+    if not limited:
+        return f"none in all {len(silos):,} silos: nothing bounds what the run costs"
+    over = [silo.name for silo in limited if _exceeds(silo.epsilon_guaranteed, silo.epsilon_budget)]
+    return _verdict(over, len(limited), "within its budget", "above its budget")
 
 
 def _exceeds(cost: float | None, limit: float | None) -> bool:

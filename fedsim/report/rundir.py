@@ -49,7 +49,7 @@ class PrivacyPart(_Part):
     accountant: str
     epsilon_spent_note: str
     not_private: list[str]
-    violations: list[Any] = []
+    notices: list[str] = []
     silos: list[SiloRow]
 
 
@@ -75,6 +75,8 @@ class Summary(_Part):
     dimension: int
     wall_seconds: float
     metrics: dict[str, Any]
+    participation: dict[str, Any] = {}
+    heterogeneity: dict[str, Any] = {}
     privacy: PrivacyPart
     versions: dict[str, str]
     environment: dict[str, Any]

@@ -11,8 +11,8 @@ from fedsim.report.rundir import SiloRow
 _ALL, _TIGHTEST = 60, 20
 _TITLES = {
     "epsilon_budget": "budget epsilon",
-    "epsilon_claimed": "claimed epsilon",
     "epsilon_guaranteed": "guaranteed epsilon (true)",
+    "epsilon_claimed": "claimed epsilon",
     "epsilon_spent": "spent epsilon",
     "delta": "delta",
     "n": "records n",

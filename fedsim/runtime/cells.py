@@ -14,8 +14,9 @@ import torch
 from fedsim.data.federation import Federation, SiloSplit
 from fedsim.data.outline import Outline, outline
 from fedsim.protocol.errors import InputError, Refused
+from fedsim.runtime.fold import Folded, fold_key, run_fold
 from fedsim.runtime.host import SiloHost
-from fedsim.runtime.selection import Unmeasured, private_score
+from fedsim.runtime.selection import private_score
 from fedsim.runtime.trial import Evaluator, Trial, read
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
@@ -70,22 +71,43 @@ class Failure:
 
 
 def run_batch(cells: Sequence[Cell]) -> list[CellResult | Failure]:
-    """Run cells and say what became of each, in order; a failed cell does not stop the others."""
-    return [_guarded(cell) for cell in cells]
+    """Run cells and say what became of each, in order; a failed cell does not stop the others.
+
+    Cells that fold together (`fedsim.runtime.fold`) run as one. Where one of them is refused they run in
+    halves, so that it is found in a few steps.
+    """
+    if len(cells) == 1:
+        return [_guarded(cells[0])]
+    try:
+        return _run_folded(cells)
+    except Exception:  # whatever it is, it will be some cell's own when that runs alone
+        middle = _middle(cells)
+        return [*run_batch(cells[:middle]), *run_batch(cells[middle:])]
+
+
+def _middle(cells: Sequence[Cell]) -> int:
+    """Where to cut cells that are every setting in every trial, trials last, into two such products."""
+    trials = len({cell.trial for cell in cells})
+    settings = len(cells) // trials
+    return settings // 2 * trials if settings > 1 else len(cells) // 2
 
 
 def _guarded(cell: Cell) -> CellResult | Failure:
     try:
         return _run(cell)
-    except InputError as error:
-        return Failure("bad input", str(error))
-    except Refused as error:
-        return Failure("refused", str(error))
-    except MemoryError as error:
-        return Failure("out of memory", str(error) or "no memory is left")
     except Exception as error:
-        memory = any(words in str(error) for words in _OUT_OF_MEMORY)
-        return Failure("out of memory" if memory else "failed", f"{type(error).__name__}: {error}")
+        return _failure(error)
+
+
+def _failure(error: Exception) -> Failure:
+    if isinstance(error, InputError):
+        return Failure("bad input", str(error))
+    if isinstance(error, Refused):
+        return Failure("refused", str(error))
+    if isinstance(error, MemoryError):
+        return Failure("out of memory", str(error) or "no memory is left")
+    memory = any(words in str(error) for words in _OUT_OF_MEMORY)
+    return Failure("out of memory" if memory else "failed", f"{type(error).__name__}: {error}")
 
 
 _OUT_OF_MEMORY = ("not enough memory", "can't allocate memory")
@@ -94,41 +116,91 @@ _OUT_OF_MEMORY = ("not enough memory", "can't allocate memory")
 
 def _run(cell: Cell) -> CellResult:
     start = time.perf_counter()
+    resolved = _resolved(cell)
+    federation = _federation(cell, resolved)
+    hosts = SiloHost(resolved, cell.trial, federation.silos)
+    evaluate = Evaluator(resolved.problem, federation.silos, resolved.dtype)
+    trial = Trial(resolved, cell.trial, hosts, evaluate)
+    trial.advance(_FOREVER)
+    result = trial.result()
+    (model,) = result.models.values()
+    admitted = [said.admitted for said in result.statements]
+    return _result(cell, resolved, federation, evaluate, Folded(model, admitted), time.perf_counter() - start)
+
+
+def _run_folded(cells: Sequence[Cell]) -> list[CellResult | Failure]:
+    """Cells that fold together: every config in every trial."""
+    start = time.perf_counter()
+    trials = sorted({cell.trial for cell in cells})
+    configs = {json.dumps(cell.scenario, sort_keys=True): cell for cell in cells}
+    resolved = {key: _resolved(cell) for key, cell in configs.items()}
+    first = next(iter(resolved.values()))
+    keys = {fold_key_of(cell) for cell in cells}
+    if len(configs) * len(trials) != len(cells) or len(keys) != 1 or None in keys:
+        raise ValueError("these cells do not fold together")
+    data = {trial: _federation(cells[0]._replace(trial=trial), first) for trial in trials}
+    evaluate = {t: Evaluator(first.problem, data[t].silos, first.dtype) for t in trials}
+    outcomes = dict(zip(resolved, run_fold(list(resolved.values()), data), strict=True))
+    seconds = (time.perf_counter() - start) / len(cells)
+    found: list[CellResult | Failure] = []
+    for cell in cells:
+        key, trial = json.dumps(cell.scenario, sort_keys=True), cell.trial
+        outcome = outcomes[key][trials.index(trial)]
+        try:
+            found.append(_result(cell, resolved[key], data[trial], evaluate[trial], outcome, seconds))
+        except ValueError as error:
+            found.append(_failure(error))
+    return found
+
+
+def fold_key_of(cell: Cell) -> str | None:
+    """`fold_key`; None for a cell of private tuning. Runs that fold share batches and noise, which is sound
+    only where no two of them are composed: the difference of two answers with equal noise has none.
+    """
+    return None if cell.score_noise is not None else fold_key(cell.scenario)
+
+
+def _resolved(cell: Cell) -> Resolved:
     scenario = parse(cell.scenario)
     scenario = scenario.model_copy(
         update={
             "report": scenario.report.model_copy(update={"evaluate_every": _NEVER, "nonprivate_twin": False})
         }
     )
-    key = data_key(cell.scenario)
-    resolved = resolve(scenario, outline_of(scenario, key))
-    federation = _FEDERATIONS.get(f"{cell.trial} {key}", lambda: read(resolved, cell.trial))
-    hosts = SiloHost(resolved, cell.trial, federation.silos)
-    evaluate: Evaluator = Evaluator(resolved.problem, federation.silos, resolved.dtype)
+    return resolve(scenario, outline_of(scenario, data_key(cell.scenario)))
+
+
+def _federation(cell: Cell, resolved: Resolved) -> Federation:
+    key = f"{cell.trial} {data_key(cell.scenario)}"
+    return _FEDERATIONS.get(key, lambda: read(resolved, cell.trial))
+
+
+def _result(
+    cell: Cell,
+    resolved: Resolved,
+    federation: Federation,
+    evaluate: Evaluator,
+    outcome: Folded,
+    seconds: float,
+) -> CellResult:
+    loss: float | None
     if cell.score_noise is not None:
-        evaluate = Unmeasured()
-    trial = Trial(resolved, cell.trial, hosts, evaluate)
-    last = trial.advance(_FOREVER)[-1]
-    result = trial.result()
-    (model,) = result.models.values()
-    error: float = last.test_error
-    loss: float | None = last.test_loss
-    if cell.score_noise is not None:
-        error, loss = private_score(resolved, cell.trial, cell.score_noise, federation.silos, model), None
-    elif not (isfinite(last.test_error) and isfinite(last.test_loss)):
-        raise ValueError(f"the final model has test error {last.test_error:g} and loss {last.test_loss:g}")
-    worst = max(
-        (said.admitted for said in result.statements), key=lambda admitted: admitted.epsilon_guaranteed
-    )
+        silos = federation.silos
+        error, loss = private_score(resolved, cell.trial, cell.score_noise, silos, outcome.model), None
+    else:
+        error, loss = evaluate(outcome.model)
+        if not (isfinite(error) and isfinite(loss)):
+            raise ValueError(f"the final model has test error {error:g} and loss {loss:g}")
+    worst = max(outcome.admitted, key=lambda admitted: admitted.epsilon_guaranteed)
     return CellResult(
         error,
         loss,
-        train_loss(resolved, federation.silos, model) if cell.train_loss else None,
+        train_loss(resolved, federation.silos, outcome.model) if cell.train_loss else None,
         worst.epsilon_guaranteed,
         worst.terms.name,
         worst.noise_multiplier,
         resolved.problem.error_name,
-        time.perf_counter() - start,
+        seconds,
     )
 
 
@@ -172,4 +244,4 @@ class _Kept(Generic[T]):
 
 
 _OUTLINES: _Kept[Outline] = _Kept(64)
-_FEDERATIONS: _Kept[Federation] = _Kept(2)  # batches come sorted by their data, so that few are enough
+_FEDERATIONS: _Kept[Federation] = _Kept(8)  # batches come sorted by their data, so that few are enough

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,9 +14,7 @@ from fedsim.data.outline import Outline
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.plan import Census
 from fedsim.runtime.host import terms
-from fedsim.runtime.trial import Evaluator
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.outcome import SiloMeasurement, Variant
 from fedsim.scenario.resolve import LIMITS, Resolved
 from fedsim.theory.resolve import resolve
 from server.participation import admitted_rounds, schedule
@@ -140,18 +137,3 @@ def private_score(
         resolved.dtype,
     )
     return float(np.dot(resolved.weights, scorer.answer(model)))
-
-
-class Unmeasured(Evaluator):
-    """Reads no record: what a run on records put aside shows of them is its private score."""
-
-    def __init__(self) -> None:
-        pass
-
-    def __call__(self, w: Tensor) -> tuple[float, float]:
-        """No error and no loss."""
-        return math.nan, math.nan
-
-    def by_silo(self, trial: int, variant: Variant, w: Tensor) -> list[SiloMeasurement]:
-        """Nothing."""
-        return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_type_hints
 
-from pydantic import BeforeValidator, Field, ValidationError, create_model, model_validator
+from pydantic import Field, ValidationError, create_model, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
 
@@ -14,6 +14,7 @@ from fedsim.protocol import batch
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.errors import InputError
 from fedsim.scenario.section import Section
+from fedsim.scenario.shorthand import Shorthand
 
 Fraction = Annotated[float, Field(ge=1e-9, le=1, description="share of the silo's records in a batch")]
 
@@ -52,12 +53,8 @@ class _Fresh(Section):
     fraction: Fraction
 
 
-def _named(value: Any) -> Any:
-    return {"sampler": value} if isinstance(value, str) else value
-
-
 _AnyBatch = _Full | _Subsample | _WithReplacement | _Poisson | _Fresh
-_BatchConfig = Annotated[_AnyBatch, Field(discriminator="sampler"), BeforeValidator(_named)]
+_BatchConfig = Annotated[_AnyBatch, Field(discriminator="sampler"), Shorthand("sampler")]
 _BATCHES: dict[str, type[batch.Subsample | batch.WithReplacement | batch.Poisson | batch.Fresh]] = {
     "subsample": batch.Subsample,
     "with_replacement": batch.WithReplacement,

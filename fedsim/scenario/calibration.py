@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 _BELONGS = {
     "claimed_epsilon": "theorem",
     "claimed_delta": "theorem",
+    "theorem": "theorem",
+    "allow_violations": "theorem",
     "sigma": "sigma",
     "noise_multiplier": "sigma",
 }
@@ -47,7 +49,8 @@ def check_calibration(privacy: PrivacySection) -> None:
         return
     for field, calibration in _BELONGS.items():
         value = getattr(privacy, field)
-        if value is not None and privacy.calibration != calibration:
+        said = value != type(privacy).model_fields[field].default
+        if said and privacy.calibration != calibration:
             expected = f"only with calibration {calibration}, this one is {privacy.calibration}"
             raise InputError(f"scenario.privacy.{field}", value, expected)
     if privacy.calibration == "theorem" and privacy.claimed_epsilon is None:

@@ -167,7 +167,30 @@ def _input_error(errors: Sequence[ErrorDetails]) -> InputError:
     if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
         key = str(error.get("ctx", {}).get("discriminator", "'name'")).strip("'")
         return InputError(f"{field}.{key}", _tag(error["input"]), _known_tags(error))
-    return InputError(field, error["input"], error["msg"][:1].lower() + error["msg"][1:])
+    return InputError(field, error["input"], _wanted(error, model))
+
+
+_IN_YAML = {"tuple_type": "must be a list", "path_type": "must be a file name"}
+
+
+def _wanted(error: ErrorDetails, holder: type[BaseModel] | None) -> str:
+    """What would be right, in the words of YAML rather than of Python."""
+    if error["type"] in ("model_type", "dict_type"):
+        field = holder.model_fields.get(str(error["loc"][-1])) if holder else None
+        wanted = str(error.get("ctx", {}).get("class_name"))
+        found = [kind for kind in _members(field.annotation) if _is(kind, wanted)] if field else []
+        return "must be a mapping" + (f" with keys such as {', '.join(_keys(found[0]))}" if found else "")
+    said = error["msg"].removeprefix("Value error, ").removesuffix(" after validation, not 0")
+    said = said.replace("Tuple should have", "list should have")
+    return _IN_YAML.get(error["type"], said[:1].lower() + said[1:])
+
+
+def _is(kind: Any, name: str) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__name__ == name
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [info.alias or name for name, info in model.model_fields.items()]
 
 
 def _irrelevance(error: ErrorDetails) -> int:
@@ -178,7 +201,7 @@ def _irrelevance(error: ErrorDetails) -> int:
 
 
 def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
-    known = [info.alias or name for name, info in model.model_fields.items()] if model else []
+    known = _keys(model) if model else []
     close = get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
     return f"unknown key; {hint}"
@@ -203,8 +226,8 @@ def _locate(loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel] | None]:
     options: list[Any] = [Scenario]
     for part in loc:
         models = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
-        tagged = [model for model in models if _literal(model) == part]
-        if tagged and len(models) > 1:
+        tagged = [model for model in models if part in (_literal(model), model.__name__)]
+        if tagged and (len(models) > 1 or models[0].__name__ == part):
             options = tagged
             holder = tagged[0]
         elif not _BRANCH.match(str(part)):

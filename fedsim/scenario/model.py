@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.problems.registry import problems
@@ -13,6 +13,7 @@ from fedsim.scenario.assumptions import AssumptionsSection
 from fedsim.scenario.network import ModelSection
 from fedsim.scenario.participation import AllSilos, ParticipationConfig
 from fedsim.scenario.section import Section
+from fedsim.scenario.shorthand import Shorthand
 from fedsim.scenario.sweep import SweepSection
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
     ProblemName = str
 else:
     ProblemName = Literal[tuple(problems())]
-
-
-def _named(value: Any) -> Any:
-    """`participation: all` is short for `participation: {name: all}`."""
-    return {"name": value} if isinstance(value, str) else value
 
 
 class NoConstraint(Section):
@@ -102,14 +98,14 @@ class ProblemSection(Section):
         description="the loss of one record; neural_network takes its classes' cross entropy, or half the "
         "squared error of a number"
     )
-    model: Annotated[ModelSection | None, BeforeValidator(_named)] = Field(
+    model: Annotated[ModelSection | None, Shorthand()] = Field(
         None, description="neural_network: which network"
     )
     regulariser: RegulariserSection = Field(RegulariserSection(), description="f1, without the constraint")
     ridge: RidgeSection | None = Field(None, description="pulls the parameters towards w0")
     smoothing: SmoothingSection | None = Field(None, description="smooths a loss with a kink")
     constraint: Annotated[
-        NoConstraint | BallConstraint | BoxConstraint, Field(discriminator="name"), BeforeValidator(_named)
+        NoConstraint | BallConstraint | BoxConstraint, Field(discriminator="name"), Shorthand()
     ] = Field(NoConstraint(), description="W: the set that parameters stay in")
     silo_weights: Literal["equal", "size"] | tuple[Share, ...] | dict[str, Share] = Field(
         "equal", description="p_i: equal (1/N), by number of records, or one weight a silo (scaled to sum 1)"
@@ -188,21 +184,17 @@ class Scenario(Section):
     description: str = Field("", description="what it shows")
     seed: int = Field(0, ge=0, description="seed of partition, splits, participation and simulated noise")
     trials: int = Field(1, ge=1, description="repetitions, each with a fresh split and fresh noise")
-    data: Annotated[DataConfig, BeforeValidator(_named)] = Field(description="the records")
-    partition: Annotated[PartitionConfig, BeforeValidator(_named)] = Field(
-        description="who holds which record"
-    )
-    problem: Annotated[ProblemSection, BeforeValidator(_named)] = Field(description="what is minimised")
+    data: Annotated[DataConfig, Shorthand()] = Field(description="the records")
+    partition: Annotated[PartitionConfig, Shorthand()] = Field(description="who holds which record")
+    problem: Annotated[ProblemSection, Shorthand()] = Field(description="what is minimised")
     algorithm: AlgorithmConfig = Field(description="how")
     privacy: PrivacySection = Field(description="what each silo allows")
     assumptions: AssumptionsSection = Field(
         AssumptionsSection(), description="constants of the objective that theorems and bounds need"
     )
-    participation: Annotated[ParticipationConfig, Field(discriminator="name"), BeforeValidator(_named)] = (
-        Field(AllSilos(name="all"), description="who takes part in a round")
+    participation: Annotated[ParticipationConfig, Field(discriminator="name"), Shorthand()] = Field(
+        AllSilos(name="all"), description="who takes part in a round"
     )
-    runtime: Annotated[RuntimeSection, BeforeValidator(_named)] = Field(
-        RuntimeSection(), description="where it runs"
-    )
+    runtime: Annotated[RuntimeSection, Shorthand()] = Field(RuntimeSection(), description="where it runs")
     report: ReportSection = Field(ReportSection(), description="what is measured")
     sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from fedsim.scenario.section import Section
 
@@ -31,12 +31,6 @@ class RandomSizeSilos(Section):
     name: Literal["random_size"]
     min_silos: int = Field(ge=1, description="least M_r: silos in a round are uniform on min..max")
     max_silos: int = Field(ge=1, description="largest M_r")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> RandomSizeSilos:
-        if self.min_silos > self.max_silos:
-            raise ValueError(f"min_silos must be at most max_silos, {self.max_silos}, got {self.min_silos}")
-        return self
 
 
 class AvailableSilos(Section):

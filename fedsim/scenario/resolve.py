@@ -134,6 +134,9 @@ def _participants(scenario: Scenario, names: Sequence[str]) -> Participants:
     if isinstance(chosen, UniformSilos):
         return _at_most_all("num_silos", chosen.num_silos, names)
     if isinstance(chosen, RandomSizeSilos):
+        if chosen.min_silos > chosen.max_silos:
+            expected = f"at most max_silos, {chosen.max_silos}"
+            raise InputError("scenario.participation.min_silos", chosen.min_silos, expected)
         return RandomSize(chosen.min_silos, _at_most_all("max_silos", chosen.max_silos, names))
     if isinstance(chosen, AvailableSilos):
         return Available(per_silo("scenario.participation.probability", chosen.probability, names))

@@ -2,39 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import groupby
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
-from fedsim.runtime.cells import Cell, data_key
+from fedsim.runtime.cells import Cell, data_key, fold_key_of
 from fedsim.sweep.keys import canonical
 
-TOGETHER = 1
-"""Most cells in a batch. A batch is kept as a whole when it is done, so that more of them would be run
-again after an interruption; a call costs under a millisecond, which is little beside a cell."""
+T = TypeVar("T")
+
+TOGETHER = 64
+"""Most cells in a batch: where folding saves no more. An interruption loses the batches at work."""
+
+_TRIALS = 4  # most trials in a batch: each brings its own records
 
 
 def batches(cells: Iterable[Cell], most: int = TOGETHER) -> list[list[Cell]]:
-    """Cells of equal records that differ in numbers only, `most` at a time; equal records are adjacent."""
-    found = []
-    for _, group in groupby(sorted(cells, key=_order), key=_order):
-        alike = list(group)
-        found += [alike[k : k + most] for k in range(0, len(alike), most)]
+    """Cells that fold together, as every setting in every trial, the others alone; by their data."""
+    alike: dict[str, list[Cell]] = defaultdict(list)
+    alone = []
+    for cell in sorted(cells, key=lambda cell: (data_key(cell.scenario), cell.trial)):
+        key = fold_key_of(cell)
+        if key is None:
+            alone.append([cell])
+        else:
+            alike[f"{key} {cell.train_loss}"].append(cell)
+    return [batch for group in alike.values() for batch in _grids(group, most)] + alone
+
+
+def _grids(cells: list[Cell], most: int) -> list[list[Cell]]:
+    """Cut into batches that are products: trials with the same settings together."""
+    by_trial: dict[int, dict[str, Cell]] = defaultdict(dict)
+    for cell in cells:
+        by_trial[cell.trial][canonical(cell.scenario)] = cell
+    same: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    for trial, held in by_trial.items():
+        same[tuple(sorted(held))].append(trial)
+    found: list[list[Cell]] = []
+    for settings, trials in same.items():
+        for some in _pieces(settings, most):
+            together = max(1, min(_TRIALS, most // len(some)))
+            found += [
+                [by_trial[trial][setting] for setting in some for trial in few]
+                for few in _pieces(trials, together)
+            ]
     return found
 
 
-def _order(cell: Cell) -> tuple[str, int, str]:
-    return data_key(cell.scenario), cell.trial, kind(cell)
-
-
-def kind(cell: Cell) -> str:
-    """The scenario without the numbers that change no shape: step sizes, clips, epsilons, ..."""
-    parts = {key: value for key, value in cell.scenario.items() if key not in ("data", "partition", "seed")}
-    return canonical(_without_floats(parts))
-
-
-def _without_floats(value: object) -> object:
-    if isinstance(value, dict):
-        return {key: _without_floats(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_floats(item) for item in value]
-    return "number" if isinstance(value, float) else value
+def _pieces(items: Sequence[T], most: int) -> list[Sequence[T]]:
+    return [items[k : k + most] for k in range(0, len(items), most)]

@@ -225,8 +225,15 @@ def _within(field: str, parent: str) -> bool:
 
 
 def _twin(combination: Combination) -> Combination:
-    """The same with neither clipping nor noise; it depends on no field of the privacy section."""
+    """The same with neither clipping nor noise; it depends on no field of the privacy section.
+
+    Raises:
+        InputError: a theorem chooses numbers by epsilon.
+    """
     none = {"mechanism": "none"}
+    if any(candidate.scenario.algorithm.parameters == "theorem" for candidate in combination.candidates):
+        expected = "must be false in a sweep with algorithm.parameters theorem, which chooses by epsilon"
+        raise InputError("scenario.report.nonprivate_twin", True, expected)
     candidates = []
     for candidate in combination.candidates:
         chosen = {field: value for field, value in candidate.chosen.items() if not _within(field, "privacy")}

@@ -68,7 +68,8 @@ def _of_sweep(summary: Mapping[str, Any], source: str) -> list[Compared]:
             continue
         low, high = one["test_error_interval90"]
         names = [title(one["varied"], private, without=(EPSILON,)) for private in (one["private"], True)]
-        at = one["epsilon_budget"]
+        limit = one["epsilon_budget"]
+        at = one["epsilon_guaranteed"] if limit is None else limit  # what it costs, where nothing limits it
         rows.append(Compared(source, names[0], at, one["test_error"], low, high, one["trials"], names[1]))
     return rows
 
@@ -83,18 +84,21 @@ def _of_run(summary: Mapping[str, Any], directory: Path) -> list[Compared]:
             continue
         low, high = metrics[f"test_error{suffix}_interval90"]
         label = title({"algorithm": name}, kind)
-        at = _budget(directory) if kind else None
+        at = _budget(directory, summary) if kind else None
         rows.append(Compared(directory.name, label, at, error, low, high, trials, name))
     return rows
 
 
-def _budget(directory: Path) -> float:
-    """The largest epsilon of the run's silos."""
+def _budget(directory: Path, summary: Mapping[str, Any]) -> float | None:
+    """The largest epsilon of the run's silos: what limits it, or what it costs where nothing does."""
     file = directory / "scenario.yaml"
     try:
         epsilon = yaml.safe_load(file.read_text(encoding="utf-8"))["privacy"]["epsilon"]
     except (OSError, yaml.YAMLError, KeyError, TypeError):
         raise InputError("RUN", str(file), "missing or broken; it says the run's epsilon") from None
+    if epsilon == "unlimited":
+        costs = [silo["epsilon_guaranteed"] for silo in summary["privacy"]["silos"]]
+        return None if None in costs else max(costs, default=None)
     values = epsilon.values() if isinstance(epsilon, dict) else epsilon
     return float(values if isinstance(values, int | float) else max(values))
 

@@ -9,9 +9,12 @@ import platform
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fedsim.algorithms.registry import algorithms
+from fedsim.problems.registry import problems
 from fedsim.protocol.errors import InputError
 from fedsim.runtime.cells import Cell
 from fedsim.scenario.load import FILES
@@ -43,6 +46,8 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
     runtime = {"name": "inprocess", "dtype": tree["runtime"]["dtype"]}
     report = {"nonprivate_twin": False}
     privacy = tree["privacy"] if private else {"mechanism": "none"}
+    # Not its defaults: a theorem chooses what is not given, in the cell as in the scenario.
+    tree["algorithm"] = scenario.algorithm.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     for key in ("description", "trials", "sweep"):
         tree.pop(key, None)
     fixed = {"name": "cell", "runtime": runtime, "report": report, "privacy": privacy}
@@ -50,15 +55,9 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
 
 
 def key_of(cell: Cell) -> str:
-    """SHA-256 of the cell's fields, input files and code, in hexadecimal."""
-    parts = [
-        cell.scenario,
-        cell.trial,
-        cell.train_loss,
-        cell.score_noise,
-        _files(cell.scenario),
-        code_version(),
-    ]
+    """SHA-256 of the cell's fields, input files and all code, in hexadecimal."""
+    made_of = [_files(cell.scenario), _installed(cell.scenario), code_version()]
+    parts = [*cell, *made_of]
     return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
 
@@ -74,6 +73,26 @@ def _content(field: str, path: str) -> str:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"scenario.{field}", path, f"cannot be read ({error.strerror})") from None
+
+
+def _installed(scenario: Mapping[str, Any]) -> list[str]:
+    """Hashes of the packages of others that the cell runs: algorithm, problem, network."""
+    algorithm, problem = scenario["algorithm"]["name"], scenario["problem"]
+    modules = [algorithms()[algorithm].__module__, problems()[problem["name"]].__module__]
+    modules.append(problem.get("model", {}).get("path", "").partition(":")[0])
+    return [
+        _package(name) for name in sorted({module.partition(".")[0] for module in modules} - {"", "fedsim"})
+    ]
+
+
+@lru_cache(maxsize=64)
+def _package(name: str) -> str:
+    spec = find_spec(name)
+    folders = spec.submodule_search_locations if spec else None
+    files = [file for folder in folders or () for file in sorted(Path(folder).rglob("*.py"))]
+    if not files and spec and spec.origin and Path(spec.origin).is_file():
+        files = [Path(spec.origin)]
+    return name + hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
 @lru_cache(maxsize=1)

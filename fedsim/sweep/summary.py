@@ -86,9 +86,9 @@ def _combination(sweep: Sweep, number: int) -> dict[str, Any]:
 
 
 def _budget(combination: Combination) -> float | None:
-    """The largest of the silos' budgets; None without a guarantee."""
+    """The largest of the silos' budgets; None without a guarantee, or without a limit."""
     epsilon = combination.candidates[0].scenario.privacy.epsilon
-    if not combination.private or epsilon is None:
+    if not combination.private or epsilon is None or epsilon == "unlimited":
         return None
     if isinstance(epsilon, float | int):
         return float(epsilon)

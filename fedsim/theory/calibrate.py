@@ -103,8 +103,9 @@ def _line(check: Check, silos: Sequence[str]) -> str:
 
 def _refusal(violation: tuple[Check, list[str]], title: str) -> InputError:
     check, silos = violation
+    here = f"{'that is' if isinstance(check.value, str) else 'here'} {check.bound}"
     expected = (
-        f"{title} needs {check.condition}, here {check.bound} ({_silos(silos)}); "
+        f"{title} needs {check.condition}, {here} ({_silos(silos)}); "
         "privacy.allow_violations=true runs all the same, and the report says so"
     )
     return InputError(f"scenario.{check.field}", check.value, expected)

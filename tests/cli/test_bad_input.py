@@ -82,6 +82,41 @@ BAD = {
     "override without value": (["algorithm.step_size"], ["--set", "path.to.field=value"]),
     "override of a value below a number": (["seed.x=1"], ["scenario.seed"]),
     "box upside down": (["problem.constraint={name: box, lower: 1, upper: 0}"], ["constraint.lower", "0"]),
+    "a number for a section": (
+        ["problem.ridge=true"],
+        ["scenario.problem.ridge: True: must be a mapping with keys such as weight, centre"],
+    ),
+    "a word for a list": (["report.trackers=all"], ["scenario.report.trackers: 'all': must be a list"]),
+    "a field behind a union's branch": (
+        ["problem.regulariser={group_lasso: {weight: 1, groups: {sizes: 2}}}"],
+        ["regulariser.group_lasso.groups.sizes: 2", "'size'"],
+    ),
+    "a theorem that nobody asked for": (
+        ["privacy.theorem=experiments"],
+        ["scenario.privacy.theorem: 'experiments'", "only with calibration theorem"],
+    ),
+    "violations without a theorem": (
+        ["privacy.allow_violations=true"],
+        ["scenario.privacy.allow_violations: True", "only with calibration theorem"],
+    ),
+    "a sampler outside the theorem": (
+        [
+            "privacy={epsilon: unlimited, calibration: theorem, claimed_epsilon: 1}",
+            "algorithm.batch={sampler: poisson, fraction: 0.5}",
+        ],
+        ["scenario.algorithm.batch.sampler: 'poisson'", "that is with_replacement or subsample or full"],
+    ),
+    "more convex than smooth": (
+        [
+            "algorithm={name: multi_stage_accelerated_minibatch_sgd, num_rounds: 20, smoothness: 0.1, "
+            "strong_convexity: 1, initial_excess: 1, clip_norm: 1}"
+        ],
+        ["scenario.algorithm.strong_convexity: 1.0", "at most beta = 0.1"],
+    ),
+    "a network that fits into no memory": (
+        ["problem={name: neural_network, model: {name: mlp, hidden: [1000000, 1000000]}}"],
+        ["scenario.problem.model.hidden: [1000000, 1000000]", "does not fit in memory"],
+    ),
     "too few features for a word": (["algorithm.num_rounds=many"], ["num_rounds", "'many'", "integer"]),
 }
 
@@ -110,6 +145,23 @@ def test_bad_input_names_field_value_and_remedy_and_leaves_nothing(case: str, tm
     assert len(output.strip().splitlines()) == 1
     assert not out.exists()
     assert list(tmp_path.rglob("*.parquet")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("raise ValueError('two\\nlines')", "ValueError: two lines"), ("raise SystemExit(3)", "SystemExit: 3")],
+)
+def test_what_a_module_does_at_import_is_one_line(
+    text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "unruly.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    model = "problem={name: neural_network, model: {name: module, path: 'unruly:net'}}"
+    code, output = run("simulate", write(tmp_path, GOOD), "--out", tmp_path / "run", "--set", model)
+    assert code == 2
+    assert output.startswith("error: scenario.problem.model.path: 'unruly:net'")
+    assert reason in output
+    assert len(output.strip().splitlines()) == 1
 
 
 def test_the_good_scenario_is_good(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from fedsim.algorithms.registry import algorithms
 from fedsim.cli.main import app
 from fedsim.scenario.load import load
 
@@ -134,6 +136,39 @@ def test_schema_describes_fields_with_the_papers_symbols() -> None:
     assert fields["num_rounds"]["description"].startswith("R:")
     assert fields["step_size"]["description"].startswith("eta")
     assert schema["properties"]["seed"]["description"]
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+def test_every_shipped_scenario_is_valid_by_the_schema(path: Path) -> None:
+    schema = json.loads(invoke("schema"))
+    validator = Draft202012Validator(schema)
+    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert [error.message for error in validator.iter_errors(tree)] == []
+    tree["runtime"] = 3
+    assert not validator.is_valid(tree)
+
+
+def test_names_and_numbers_are_never_cut_at_80_characters() -> None:
+    assert all(name in invoke("list") for name in algorithms())
+    overrides = ["data.rows=20000", "algorithm.batch={sampler: with_replacement, fraction: 0.5}"]
+    sets = [part for override in overrides for part in ("--set", override)]
+    partial = QUICKSTART.with_name("partial.yaml")
+    assert "…" not in invoke("privacy", partial, "--verify", *sets)
+    assert "…" not in invoke("theorems")
+
+
+def test_a_run_says_who_took_part_and_how_silos_differ(tmp_path: Path) -> None:
+    availability = QUICKSTART.with_name("availability.yaml")
+    sets = ["--set", "trials=1", "--set", "algorithm.num_rounds=3"]
+    said = " ".join(invoke("simulate", availability, *sets, "--out", tmp_path / "run").split())
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    page = (tmp_path / "run" / "report.html").read_text()
+    for text in (
+        f"articipation: M = {summary['participation']['effective_m']:.4g} of 8 silos",
+        f"upsilon_*^2 = {summary['heterogeneity']['upsilon_star_sq']:.4g}",
+    ):
+        assert text in said
+        assert text in page
 
 
 def test_a_drafted_schema_makes_a_runnable_scenario(tmp_path: Path) -> None:

@@ -124,13 +124,26 @@ def test_claims_and_violations_are_shown_where_the_summary_has_them(run_copy: Pa
     tree = json.loads(path.read_text())
     for silo, claimed in zip(tree["privacy"]["silos"], [1.0, 1.5, 4.0], strict=True):
         silo["epsilon_claimed"] = claimed
-    tree["privacy"]["violations"] = ["the claim of <silo-01> is too small"]
+    tree["privacy"]["notices"] = ["the claim of <silo-01> is too small"]
     path.write_text(json.dumps(tree))
     text = render(read(run_copy), tmp_path)
     assert "guaranteed epsilon is above the claim in 1 of 3 silos: silo-01" in text
     assert "the claim of &lt;silo-01&gt; is too small" in text
     assert "claimed epsilon" in text
     assert "above its budget" not in text
+
+
+def test_a_run_without_a_budget_is_not_within_it(run_copy: Path, tmp_path: Path) -> None:
+    path = run_copy / "summary.json"
+    tree = json.loads(path.read_text())
+    tree["privacy"]["notices"] = ["epsilon is unlimited"]
+    for silo in tree["privacy"]["silos"]:
+        silo["epsilon_budget"] = None
+    path.write_text(json.dumps(tree))
+    text = render(read(run_copy), tmp_path)
+    assert "within its budget" not in text
+    assert "nothing bounds what the run costs" in text
+    assert text.index("epsilon is unlimited") < text.index("<dt>Unit")
 
 
 def test_a_cost_above_its_budget_is_named(run_copy: Path, tmp_path: Path) -> None:

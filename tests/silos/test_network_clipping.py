@@ -40,6 +40,8 @@ NETWORKS = {
     "layer used twice": imported("Shared"),
     "tied layers": imported("Tied"),
     "parameter of no layer": imported("Own"),
+    "steps before records": imported("StepsFirst"),
+    "records in another order": imported("Reversed"),
 }
 every_network = pytest.mark.parametrize("name", NETWORKS)
 every_statistic = pytest.mark.parametrize("num_points", [1, 2], ids=["gradient", "gradient_difference"])
@@ -175,6 +177,7 @@ def test_a_batch_of_some_silos_counts_only_what_it_drew() -> None:
 
 def test_each_network_is_treated_the_way_that_it_was_made_to_show() -> None:
     whole = {"layer used twice", "tied layers", "parameter of no layer"}
+    whole |= {"steps before records", "records in another order"}
     for name, problem in NETWORKS.items():
         expected = network.together if name in whole else network.layerwise
         assert network.strategy(problem)[0] is expected, name
@@ -317,6 +320,16 @@ def test_a_record_that_the_module_cannot_be_applied_to_counts_as_zero() -> None:
     points = points_of(problem, 1)
     expected = sums(problem, [data[0], (np.delete(data[1][0], 4, 0), np.delete(data[1][1], 4))], points, 0.3)
     data[1][0][4, 1] = 12.0
+    torch.testing.assert_close(sums(problem, data, points, 0.3), expected)
+
+
+@pytest.mark.parametrize("value", [500.0, -500.0, -1.0], ids=["assertion", "lookup", "a layer left out"])
+def test_whatever_a_record_makes_the_module_raise_it_counts_as_zero(value: float) -> None:
+    problem = imported("Strict")
+    data = silos_for(problem, [6])
+    points = points_of(problem, 1)
+    expected = sums(problem, [(np.delete(data[0][0], 4, 0), np.delete(data[0][1], 4))], points, 0.3)
+    data[0][0][4, 1] = value
     torch.testing.assert_close(sums(problem, data, points, 0.3), expected)
 
 

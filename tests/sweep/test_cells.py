@@ -58,14 +58,14 @@ def test_whatever_goes_wrong_is_that_cell_s_alone(
     error: Exception, kind: str, base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad = cell_of(parse(base), 0, False), cell_of(parse(base), 1, False)
-    real = cells._run
+    real = cells._result
 
-    def run(cell: cells.Cell) -> CellResult:
+    def result(cell: cells.Cell, *rest: Any) -> CellResult:
         if cell.trial == 1:
             raise error
-        return real(cell)
+        return real(cell, *rest)
 
-    monkeypatch.setattr(cells, "_run", run)
+    monkeypatch.setattr(cells, "_result", result)
     first, second, third = run_batch([good, bad, good])
     assert isinstance(first, CellResult)
     assert isinstance(second, Failure)

@@ -111,12 +111,13 @@ def test_more_trials_run_only_the_new_ones(base: dict[str, Any], tmp_path: Path)
     assert {cell.trial for cell in runner.cells} == {5, 6, 7}
 
 
-def test_a_batch_holds_cells_of_equal_records_and_shape(base: dict[str, Any], tmp_path: Path) -> None:
+def test_a_batch_holds_every_setting_in_every_trial(base: dict[str, Any], tmp_path: Path) -> None:
     tree = base | {"sweep": {"grid": {"privacy.epsilon": [1, 2], "algorithm.num_rounds": [3, 4]}}}
     _, runner = run(tree, tmp_path, lambda _: result())
     found = batches(reversed(runner.cells), most=10)
-    assert sorted(map(len, found)) == [1, 1, 1, 1, 2, 2, 2, 2]
+    assert sorted(map(len, found)) == [2, 2, 4, 4]  # twins and private runs of 3 and of 4 rounds, two trials
     for batch in found:
-        assert len({cell.trial for cell in batch}) == 1
+        settings = {str(cell.scenario) for cell in batch}
+        assert len({cell.trial for cell in batch}) * len(settings) == len(batch)
         assert len({cell.scenario["algorithm"]["num_rounds"] for cell in batch}) == 1
     assert sorted(map(len, batches(runner.cells, most=1))) == [1] * 12

@@ -10,6 +10,7 @@ import pytest
 from fedsim.scenario.load import parse, place
 from fedsim.sweep import keys
 from fedsim.sweep.keys import cell_of, key_of
+from fedsim.theory.resolve import resolve
 
 
 def key(tree: dict[str, Any], trial: int = 0, train_loss: bool = False) -> str:
@@ -105,3 +106,34 @@ def test_the_content_of_a_table_changes_the_key_and_its_name_alone_does_not_hide
         keys._content.cache_clear()
         found.append(key(base))
     assert found[0] != found[1]
+
+
+def test_the_code_of_another_package_that_a_cell_runs_changes_the_key(
+    base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "a_network_of_others.py"
+    base["problem"] = {
+        "name": "neural_network",
+        "model": {"name": "module", "path": "a_network_of_others:build"},
+    }
+    found = []
+    for width in (3, 4):
+        module.write_text(f"width = {width}\n")
+        keys._package.cache_clear()
+        found.append(key(base))
+    assert found[0] != found[1]
+
+
+THEOREM = {
+    "algorithm": {"name": "prox_sgd", "parameters": "theorem"},
+    "assumptions": {"L": 1.0, "beta": 0.25, "mu": 0.1, "Delta": 1.0},
+}
+
+
+def test_a_theorem_chooses_the_same_numbers_for_a_cell_as_for_its_scenario(base: dict[str, Any]) -> None:
+    scenario = parse(base | THEOREM)
+    cell = cell_of(scenario, 0, False)
+    chosen = resolve(parse(cell.scenario)).algorithm
+    assert chosen == resolve(scenario).algorithm
+    assert chosen.batch.sampler == "fresh"  # type: ignore[attr-defined]

@@ -86,6 +86,21 @@ def test_the_summary_says_what_came_out_and_how_it_was_chosen(swept: Path) -> No
     assert len(summary["code"]["source"]) == 64
 
 
+def test_an_unlimited_epsilon_is_summarised_and_compared_by_what_it_costs(tmp_path: Path) -> None:
+    sigma = {"epsilon": "unlimited", "calibration": "sigma", "noise_multiplier": 2.0}
+    path = write(tmp_path, BASE | {"privacy": sigma, "sweep": {"grid": {"algorithm.step_size": [0.1, 1.0]}}})
+    code, output = invoke("sweep", path, "--out", tmp_path / "swept")
+    assert code == 0, output
+    found = json.loads((tmp_path / "swept" / "summary.json").read_text())["combinations"]
+    assert [one["epsilon_budget"] for one in found] == [None] * len(found)
+    cost = next(one["epsilon_guaranteed"] for one in found if one["private"])
+    code, output = invoke("simulate", write(tmp_path, BASE | {"privacy": sigma}), "--out", tmp_path / "run")
+    assert code == 0, output
+    code, output = invoke("compare", tmp_path / "swept", tmp_path / "run", "--out", tmp_path / "compared")
+    assert code == 0, output
+    assert output.count(f"{cost:.4g}") >= 3
+
+
 def test_a_reported_trial_is_the_one_that_simulate_runs(swept: Path, tmp_path: Path) -> None:
     rows = pq.read_table(swept / "cells.parquet").to_pylist()
     assert len(rows) == 6
