@@ -17,8 +17,8 @@ Why:
   noise that is independent of everything, and earlier releases: they are post-processing of what the first
   part released, in whatever order and however adaptively the three take turns. So the view costs what the
   differing part releases, at most the largest of the three. Averaging over permutations keeps the bound,
-  since the hockey-stick divergence is jointly convex. All three are priced at one delta_i, without which a
-  maximum of epsilons would mean nothing.
+  since the hockey-stick divergence is jointly convex. All three are priced at one delta_i, that of the
+  reported run, without which a maximum of epsilons would mean nothing.
 * *Training part.* It answers every candidate's plan, once for each repetition, with one base multiplier and
   fresh noise each time: `fedsim.privacy.runs.compose_runs`, a sum. Nothing is saved because only one is
   chosen.
@@ -28,6 +28,9 @@ Why:
   answers or public numbers. So the choice is free, and the reported run keeps within (eps_i, delta_i)
   whatever is chosen.
 * *Test records* of the reported run come from the rest, and are used for nothing else.
+
+**Not covered**: a second selection or reported run, which adds to the first within its part of the records.
+A silo that is absent from a candidate's rounds still scores its model, and pays for that.
 
 As for every run, it is assumed that features are prepared without looking at other records: scaling by
 statistics and principal components, which do look, are reported as not private.
@@ -98,6 +101,9 @@ def admit_selection(
     """
     found = []
     for own, terms in zip(runs, silos, strict=True):
+        if terms.epsilon == inf:
+            found.append(AdmittedSelection(terms, 0.0, 0.0, inf, inf))
+            continue
         budget = Budget(terms.half, terms.epsilon, terms.delta)
         try:
             training = _afford(tuple(own), budget, limits.max_noise_multiplier)
@@ -111,8 +117,6 @@ def admit_selection(
 @lru_cache(maxsize=64)  # silos are often alike
 def _afford(censuses: tuple[Census, ...], budget: Budget, limit: float) -> tuple[float, float]:
     """(noise multiplier, its true cost)."""
-    if budget.epsilon == inf:
-        return 0.0, inf
     composition = compose_runs(censuses, budget.n)
     (z,) = smallest_multipliers({budget.n: composition}, [budget], limit)
     return z, composition.epsilon(z, budget.delta)

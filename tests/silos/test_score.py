@@ -12,7 +12,7 @@ from scipy import stats
 from fedsim.problems.registry import problems
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
-from silos.entropy import SeededEntropy
+from silos.entropy import Purpose, SeededEntropy
 from silos.score import Scorer, mistakes
 
 SIZES = (40, 5)
@@ -29,8 +29,9 @@ def scorer(
     noise: tuple[float, ...],
     trial: int = 0,
     names: tuple[str, ...] = NAMES,
+    kind: str = "logistic_regression",
 ) -> Scorer:
-    problem = problems()["logistic_regression"](3, 1)
+    problem = problems()[kind](3, problems()[kind].outputs(2))
     return Scorer(data, problem, noise, SeededEntropy(0, trial, names), Limits(), torch.float64)
 
 
@@ -58,16 +59,17 @@ def test_mistakes_are_what_the_problem_calls_an_error(name: str) -> None:
     assert float(mistakes(scores, target).double().mean()) == float(problem.error(scores, target))
 
 
-def test_replacing_any_record_by_anything_moves_a_silo_by_one_record_and_the_others_not_at_all() -> None:
-    z = (1.3, 0.7)
-    before = scorer(silos(), z).answer(W)
+@pytest.mark.parametrize("kind", ["logistic_regression", "softmax_regression"])
+def test_replacing_any_record_moves_a_silo_by_one_record_and_the_others_not_at_all(kind: str) -> None:
+    z, w = (1.3, 0.7), W if kind == "logistic_regression" else torch.cat([W, 0.3 - W])
+    before = scorer(silos(), z, kind=kind).answer(w)
     largest = 0.0
     for place in range(SIZES[0]):
         for features in ([1e300, -1e300, 1e300], [math.inf] * 3, [math.nan] * 3, [0.0] * 3, [-1.0, 0.0, 0.0]):
             for label in (0, 1):
                 data = silos()
                 data[0][0][place], data[0][1][place] = features, label
-                after = scorer(data, z).answer(W)
+                after = scorer(data, z, kind=kind).answer(w)
                 change = abs(after[0] - before[0])
                 assert min(change, abs(change - 1 / SIZES[0])) < 1e-12
                 assert after[1] == before[1]
@@ -95,6 +97,15 @@ def test_a_silo_s_noise_is_its_own_and_no_trial_s_twice() -> None:
     together = scorer(silos(), (1.0, 2.0)).answer(W)
     assert alone[0] == together[1]
     assert scorer(silos(), (1.0, 2.0), trial=1).answer(W)[0] != together[0]
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_a_score_s_noise_is_drawn_for_scores_and_hides_nothing_else(purpose: Purpose) -> None:
+    """Noise that a training round used too would cancel."""
+    drawn = (scorer(silos(), (1.0, 1.0)).answer(W) - scorer(silos(), (0.0, 0.0)).answer(W)) * SIZES
+    streams = SeededEntropy(0, 0, NAMES).streams(range(2), 0, purpose)
+    same = [abs(stream.standard_normal() - one) < 1e-9 for stream, one in zip(streams, drawn, strict=True)]
+    assert same == [purpose is Purpose.SCORE] * 2
 
 
 def test_one_score_and_no_more() -> None:
