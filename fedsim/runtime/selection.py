@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fedsim.data.federation import SiloSplit
 from fedsim.data.outline import Outline
-from fedsim.protocol.errors import InputError
+from fedsim.protocol.errors import InputError, Refused
 from fedsim.protocol.plan import Census
 from fedsim.runtime.host import terms
 from fedsim.scenario.model import Scenario
@@ -112,13 +113,17 @@ def _rounds(run: Resolved, trial: int) -> list[Sequence[int]]:
     return [rounds if isinstance(rounds, range) else tuple(rounds) for rounds in own]
 
 
-def run_epsilons(scenario: Scenario, shape: Outline, trials: Sequence[int]) -> tuple[float, ...]:
-    """epsilon_guaranteed of each silo in the reported run: the largest over trials."""
+def run_epsilons(scenario: Scenario, shape: Outline, trials: Sequence[int]) -> list[float]:
+    """epsilon_guaranteed of each silo in the reported run: the largest over trials, finished or not; 0 where
+    its plan is refused, since then nothing is released.
+    """
     run = resolve(scenario, shape)
-    priced = [
-        admit(run.trace.plan, terms(run, run.names, _rounds(run, trial), True), LIMITS) for trial in trials
-    ]
-    return tuple(max(silo.epsilon_guaranteed for silo in own) for own in zip(*priced, strict=True))
+    largest = [0.0] * len(run.names)
+    for trial in trials:
+        with suppress(Refused):
+            priced = admit(run.trace.plan, terms(run, run.names, _rounds(run, trial), True), LIMITS)
+            largest = [max(old, new.epsilon_guaranteed) for old, new in zip(largest, priced, strict=True)]
+    return largest
 
 
 def private_score(

@@ -77,8 +77,9 @@ def _selection(combination: Combination, tune: TuneSection) -> Selection:
         raise InputError("scenario.privacy.calibration", privacy.calibration, expected)
     try:
         return prepare(scenarios, outline_of, tune.repetitions)
-    except InputError as error:
-        raise where_fraction_is_given(error) from None
+    except InputError as error:  # the candidates are right on the rest of the records
+        expected = f"{error.expected} (on the records that tuning puts aside, in {name})"
+        raise InputError(error.field, error.value, expected) from None
     except Refused as refusal:
         expected = f"{refusal}; lower repetitions, candidates or rounds, or raise epsilon (in {name})"
         raise InputError(f"{_TUNE}.private", tune.model_dump()["private"], expected) from None
