@@ -22,6 +22,7 @@ class Purpose(IntEnum):
     NOISE = 0
     BATCH = 1
     PERMUTATION = 2
+    SCORE = 3
 
 
 class SeededEntropy:

@@ -1,5 +1,7 @@
 """The gate: everything that leaves a cohort of co-hosted silos passes here, and nothing else reads records.
 
+(Private tuning releases one more thing, from records that no gate holds then: see `silos.score`.)
+
 Guarantee (ISRL-DP, thesis Definitions 32 and 139): for every silo i, the transcript of all messages
 that the gate ever returns for it is (epsilon_i, delta_i)-DP with respect to replacing one of its
 records, n_i fixed, for any behaviour of the server and of the other silos. Why:

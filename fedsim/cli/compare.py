@@ -66,4 +66,4 @@ def _write(rows: Sequence[Compared], error: str, folder: Path) -> None:
         writer.writerow(_COLUMNS)
         writer.writerows([getattr(row, name) for name in _COLUMNS] for row in rows)
     note = interval_note([row.trials for row in rows if row.trials])
-    draw(lines(rows), x_label(EPSILON), f"test error: {error}", "", note, folder, "comparison")
+    draw(lines(rows), x_label(EPSILON), "test error", error, note, folder, "comparison")

@@ -16,6 +16,7 @@ from fedsim.cli.tables import sweep_table
 from fedsim.data.outline import Outline, outline
 from fedsim.protocol.errors import InputError
 from fedsim.runtime.cells import data_key
+from fedsim.runtime.selection import Selection
 from fedsim.scenario.load import load_tree
 from fedsim.sweep.cache import Cache
 from fedsim.sweep.combinations import Combination, base_and_section, combinations
@@ -24,6 +25,7 @@ from fedsim.sweep.engine import Engine, tuning_places
 from fedsim.sweep.keys import key_of
 from fedsim.sweep.naming import title
 from fedsim.sweep.pool import Local, Workers
+from fedsim.sweep.private import note, selections, where_fraction_is_given
 from fedsim.sweep.summary import Sweep, summarise
 from fedsim.theory.resolve import resolve
 
@@ -39,11 +41,12 @@ def run(path: Path, overrides: Sequence[str], out: Path | None, workers: int | N
     tree = load_tree(path, overrides)
     found = combinations(tree)
     _check_data(found)
+    chosen_by = selections(found, base_and_section(tree)[1].tune)
     scenario = found[0].candidates[0].scenario
     directory = out or Path("runs") / slug(scenario.name)
     with claimed(directory) as place:
         try:
-            sweep = _execute(console, tree, found, place, workers, start)
+            sweep = _execute(console, tree, found, chosen_by, place, workers, start)
         except KeyboardInterrupt:
             kept = len(list((place / CELLS).glob("*.json")))
             again = f"the same command with --out {directory} goes on from there"
@@ -65,7 +68,10 @@ def _check_data(found: Sequence[Combination]) -> None:
             scenario = candidate.scenario
             key = data_key(scenario.model_dump(mode="json"))
             if key not in outlines:
-                outlines[key] = outline(scenario.data, scenario.partition, scenario.seed)
+                try:
+                    outlines[key] = outline(scenario.data, scenario.partition, scenario.seed)
+                except InputError as error:
+                    raise where_fraction_is_given(error) from None
             try:
                 resolve(scenario, outlines[key])
             except InputError as error:
@@ -77,6 +83,7 @@ def _execute(
     console: Console,
     tree: dict[str, Any],
     found: Sequence[Combination],
+    chosen_by: dict[int, Selection],
     place: Path,
     workers: int | None,
     start: float,
@@ -91,8 +98,9 @@ def _execute(
         progress(console, found, total) as observe,
         Local() if here else Workers(workers, scenario.runtime.address) as runner,
     ):
-        results = Engine(found, section.tune, scenario.trials, cache, runner, observe).run()
-    return Sweep(scenario.name, scenario.trials, found, section.tune, results, time.perf_counter() - start)
+        results = Engine(found, section.tune, scenario.trials, cache, runner, observe, chosen_by).run()
+    seconds = time.perf_counter() - start
+    return Sweep(scenario.name, scenario.trials, found, section.tune, results, seconds, chosen_by)
 
 
 def _report(console: Console, sweep: Sweep, place: Path, files: Sequence[str]) -> None:
@@ -106,7 +114,9 @@ def _report(console: Console, sweep: Sweep, place: Path, files: Sequence[str]) -
         console.print(text, style="red", highlight=False, soft_wrap=True)
     runs = summary["runs"]
     counts = f"{runs['made']} cells run, {runs['from_cache']} from the cache, {runs['failed']} failed"
-    if sweep.tune:
+    if sweep.tune and sweep.tune.private:
+        console.print(f"Privacy: {note(sweep.tune)}; summary.json says at what cost.", highlight=False)
+    elif sweep.tune:
         console.print(f"Not private: {summary['privacy']['not_private'][0]}.", highlight=False)
     console.print(f"{counts}, in {sweep.wall_seconds:.1f} s", highlight=False)
     console.print(f"Wrote {place}/ ({', '.join(files)})", soft_wrap=True, highlight=False)

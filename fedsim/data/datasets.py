@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import Discriminator, Field, Tag
 
 from fedsim.data.model import Config
+from fedsim.data.reserve import Reserve
 from fedsim.data.schema import ColumnConfig
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.plugins import extended
@@ -42,6 +43,9 @@ class Dataset(Config, ABC):
         "training records, which is not private (simulation only).",
     )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of each silo's records kept for testing.")
+    reserve: Reserve | None = Field(
+        None, description="Records that each silo puts aside once and for all, to tune with; default none."
+    )
 
     @abstractmethod
     def open(self) -> Source:

@@ -11,9 +11,9 @@ from fedsim.data.assign import assign
 from fedsim.data.config import AnyPartition, Dataset
 from fedsim.data.names import suggest
 from fedsim.data.pca import check_components, principal_components
+from fedsim.data.reserve import divide
 from fedsim.data.scaling import declared, scaled_target, standardised
 from fedsim.data.source import Design, Floats, Ints, Target
-from fedsim.data.split import split
 from fedsim.protocol.errors import InputError
 
 Splits = dict[str, tuple[Ints, Ints]]
@@ -58,7 +58,9 @@ def load(
     source = data.open()
     rows = assign(data, source, partition, seed).rows()
     _check_only(only, rows)
-    splits = {name: split(mine, data.test_fraction, seed, trial, name) for name, mine in rows.items()}
+    splits = {
+        name: divide(mine, data.test_fraction, data.reserve, seed, trial, name) for name, mine in rows.items()
+    }
     design = source.design()
     features, target = _prepare(data, design, splits)
     kept = {name: both for name, both in splits.items() if only is None or name in only}

@@ -8,8 +8,8 @@ from fedsim.data.assign import assign, known_counts
 from fedsim.data.assignment import silo_names
 from fedsim.data.config import AnyPartition, Dataset, IidPartition, SizePartition, SortedPartition
 from fedsim.data.pca import check_components
+from fedsim.data.reserve import training_records
 from fedsim.data.source import Source, resolve
-from fedsim.data.split import training_size
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,8 @@ def outline(data: Dataset, partition: AnyPartition, seed: int) -> Outline:
     """What `load` will give, without reading feature values; labels and ids only where they are needed."""
     source = data.open()
     sizes = {
-        name: training_size(n, data.test_fraction) for name, n in _records(data, source, partition, seed)
+        name: training_records(n, data.test_fraction, data.reserve, name)
+        for name, n in _records(data, source, partition, seed)
     }
     features = check_components(data.pca, source.num_features)
     return Outline(sizes, features + data.intercept, source.num_classes)

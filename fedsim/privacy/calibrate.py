@@ -60,6 +60,13 @@ def noise_multipliers(census: Census, budgets: Sequence[Budget], limit: float) -
         Refused: a plan costs more than its budget even at `limit`; the text names both numbers.
     """
     compositions = {n: cost.compose(census, n) for n in {budget.n for budget in budgets}}
+    return smallest_multipliers(compositions, budgets, limit)
+
+
+def smallest_multipliers(
+    compositions: dict[int, cost.Composition], budgets: Sequence[Budget], limit: float
+) -> list[float]:
+    """As `noise_multipliers`, for what is already composed: {n: the composition for a silo of n records}."""
     found: dict[Budget, float] = {}
     closed = [budget for budget in set(budgets) if not compositions[budget.n].sampled]
     found.update(_closed_form(closed, compositions))

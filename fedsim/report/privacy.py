@@ -24,6 +24,7 @@ ATTAINABLE = (
     "epsilon_attainable is no guarantee: a lower bound, which some pair of neighbouring data sets attains; "
     "the true epsilon lies between it and epsilon_guaranteed"
 )
+CHOICE = "the choice of algorithm, step size, clip norm and rounds, where data was looked at"
 SPENT = "epsilon_spent is valid if participation did not depend on answers"
 
 
@@ -153,7 +154,7 @@ def not_private(scenario: Scenario) -> list[str]:
         "trials together: they repeat the run to measure its spread; the guarantee is that of one trial": (
             private and scenario.trials > 1
         ),
-        "the choice of algorithm, step size, clip norm and rounds, where data was looked at": True,
+        CHOICE: True,
     }
     return [note for note, applies in notes.items() if applies]
 

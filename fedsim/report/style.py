@@ -72,9 +72,11 @@ def styled(height: float = 3.0) -> Iterator[tuple[Figure, Axes]]:
 
 
 def label(text: str, most: int = 22) -> str:
-    """A name cut to a length that leaves room for the figure."""
+    """A name that leaves room for the figure: of a long one both ends, which tell it from others."""
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-    return shown if len(shown) <= most else shown[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    end = most // 3
+    cut = f"{shown[: most - end - 1]}\N{HORIZONTAL ELLIPSIS}{shown[-end:]}"
+    return shown if len(shown) <= most else cut
 
 
 def from_zero(axes: Axes, *directions: str) -> None:

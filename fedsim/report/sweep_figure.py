@@ -15,7 +15,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from fedsim.report.style import GREY, label, legend_below, look, save, styled
 
 _MOST_TICKS = 10
-_NAME, _NOTE = 26, 52  # letters of a name in the legend, and of a line under the axis
+_NAME, _ROW, _NOTE = 44, 26, 52  # letters of a name in the legend, in front of a row, and of a line below
+_PUBLISHED = "x+"
 _LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9, "markerfacecolor": "white"}
 
 
@@ -61,7 +62,7 @@ def draw(
 ) -> str:
     """Draw STEM.png and STEM.svg in `folder`; returns the SVG to put into a page."""
     xs = sorted({point.x for one in series for point in one.points if point.x is not None})
-    with styled(3.3 if xs else 1.1 + 0.4 * len(series)) as (figure, axes):
+    with styled(3.3 if xs else 1.5 + 0.4 * len(series)) as (figure, axes):
         if xs:
             _draw_lines(axes, series, xs)
             _scale(axes, xs)
@@ -70,7 +71,7 @@ def draw(
         notes = [x_label, note] if xs else [y_label, note]
         if _cut(axes, series, "y" if xs else "x"):
             notes.append("the error axis does not begin at 0")
-        axes.set_xlabel("\n".join(textwrap.fill(each, _NOTE if xs else _NAME) for each in notes if each))
+        axes.set_xlabel("\n".join(textwrap.fill(each, _NOTE if xs else _ROW) for each in notes if each))
         if xs:
             axes.set_ylabel(y_label)
             families = list(dict.fromkeys(one.kin for one in series))
@@ -103,9 +104,8 @@ def _style(family: int, one: Series) -> dict[str, Any]:
     return {
         "color": own.colour,
         "linestyle": ":" if one.published else own.dash,
-        "marker": own.marker,
-        "markerfacecolor": "white" if one.published else own.colour,
-        "markersize": 5.5,
+        "marker": _PUBLISHED[family % len(_PUBLISHED)] if one.published else own.marker,
+        "markersize": 8 if one.published else 5.5,
     }
 
 
@@ -131,7 +131,7 @@ def _draw_rows(axes: Axes, series: Sequence[Series]) -> None:
         for point in one.points:
             below, above = point.bars
             axes.errorbar([point.error], [row], xerr=[[below], [above]], capsize=3, **style)
-    names = [textwrap.fill(label(one.label, 2 * _NAME), _NAME) for one in series]
+    names = [textwrap.fill(label(one.label, 2 * _ROW), _ROW) for one in series]
     axes.set_yticks(range(len(series)), names)
     axes.set_ylim(len(series) - 0.4, -0.6)
 

@@ -16,6 +16,7 @@ from fedsim.data.outline import Outline, outline
 from fedsim.protocol.errors import InputError, Refused
 from fedsim.runtime.fold import Folded, fold_key, run_fold
 from fedsim.runtime.host import SiloHost
+from fedsim.runtime.selection import private_score
 from fedsim.runtime.trial import Evaluator, Trial, read
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
@@ -33,22 +34,26 @@ class Cell(NamedTuple):
         scenario: a resolved scenario as mappings, without a twin.
         trial: its number.
         train_loss: also measure the loss on the training records, which only a simulation can do.
+        score_noise: noise multipliers z_i of a private score: of the final model no more than that is
+            measured, by the silos, on their test records; these are then records put aside.
     """
 
     scenario: Mapping[str, Any]
     trial: int
     train_loss: bool
+    score_noise: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
 class CellResult:
     """A finished cell: the final model on test records, and what the run costs the silo it costs most.
 
-    `epsilon` is that silo's epsilon_guaranteed (infinity without a mechanism) and `silo` its name.
+    `epsilon` is that silo's epsilon_guaranteed (infinity without a mechanism) and `silo` its name. In a
+    cell with `score_noise`, `test_error` is the noisy score, sum_i p_i (silo i's), and `test_loss` is None.
     """
 
     test_error: float
-    test_loss: float
+    test_loss: float | None
     train_loss: float | None
     epsilon: float
     silo: str
@@ -130,7 +135,7 @@ def _run_folded(cells: Sequence[Cell]) -> list[CellResult | Failure]:
     configs = {json.dumps(cell.scenario, sort_keys=True): cell for cell in cells}
     resolved = {key: _resolved(cell) for key, cell in configs.items()}
     first = next(iter(resolved.values()))
-    keys = {fold_key(cell.scenario) for cell in cells}
+    keys = {fold_key_of(cell) for cell in cells}
     if len(configs) * len(trials) != len(cells) or len(keys) != 1 or None in keys:
         raise ValueError("these cells do not fold together")
     data = {trial: _federation(cells[0]._replace(trial=trial), first) for trial in trials}
@@ -146,6 +151,13 @@ def _run_folded(cells: Sequence[Cell]) -> list[CellResult | Failure]:
         except ValueError as error:
             found.append(_failure(error))
     return found
+
+
+def fold_key_of(cell: Cell) -> str | None:
+    """`fold_key`; None for a cell of private tuning. Runs that fold share batches and noise, which is sound
+    only where no two of them are composed: the difference of two answers with equal noise has none.
+    """
+    return None if cell.score_noise is not None else fold_key(cell.scenario)
 
 
 def _resolved(cell: Cell) -> Resolved:
@@ -171,9 +183,14 @@ def _result(
     outcome: Folded,
     seconds: float,
 ) -> CellResult:
-    error, loss = evaluate(outcome.model)
-    if not (isfinite(error) and isfinite(loss)):
-        raise ValueError(f"the final model has test error {error:g} and loss {loss:g}")
+    loss: float | None
+    if cell.score_noise is not None:
+        silos = federation.silos
+        error, loss = private_score(resolved, cell.trial, cell.score_noise, silos, outcome.model), None
+    else:
+        error, loss = evaluate(outcome.model)
+        if not (isfinite(error) and isfinite(loss)):
+            raise ValueError(f"the final model has test error {error:g} and loss {loss:g}")
     worst = max(outcome.admitted, key=lambda admitted: admitted.epsilon_guaranteed)
     return CellResult(
         error,

@@ -219,7 +219,7 @@ def _deltas(scenario: Scenario, names: Sequence[str], sizes: Sequence[int]) -> t
     if rule != "1/n^2":
         return per_silo("scenario.privacy.delta", rule, names)
     for name, n in zip(names, sizes, strict=True):
-        if n < 2:
+        if n < 2 and scenario.privacy.mechanism != "none":
             expected = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
             raise InputError("scenario.privacy.delta", rule, expected)
     return tuple(1 / n**2 for n in sizes)

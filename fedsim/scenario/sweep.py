@@ -9,7 +9,19 @@ from pydantic import Field
 from fedsim.scenario.section import Section
 
 Grid = dict[str, list[Any]]
-Criterion = Literal["final_train_loss", "final_test_loss", "final_test_error"]
+Criterion = Literal["final_train_loss", "final_test_loss", "final_test_error", "private_error"]
+
+
+class PrivateSection(Section):
+    """Choose within each silo's budget, on records that it puts aside for nothing else."""
+
+    fraction: float = Field(
+        0.2,
+        gt=0,
+        lt=1,
+        description="part of each silo's records that is put aside: half of it trains candidates, half "
+        "scores them, and reported runs use the rest",
+    )
 
 
 class TuneSection(Section):
@@ -19,10 +31,15 @@ class TuneSection(Section):
     criterion: Criterion = Field(
         "final_train_loss",
         description="what is least for the chosen values, as a mean over repetitions: the final model's loss "
-        "on all silos' training records (weighted by p_i, without the regulariser), or on the test records. "
-        "The choice is not private.",
+        "on all silos' training records (weighted by p_i, without the regulariser), or on the test records, "
+        "which are not private; with private, private_error: silos' noisy shares of misclassified records",
     )
     repetitions: int = Field(3, ge=1, description="runs of each candidate, on trials that are not reported")
+    private: PrivateSection | None = Field(
+        None,
+        description="each silo may spend its (epsilon_i, delta_i) once more, on records put aside, for all "
+        "runs of all candidates together; no record is in both, so the total is the larger of the two",
+    )
 
 
 class SweepSection(Section):

@@ -6,8 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from fedsim.runtime.cells import Cell, data_key
-from fedsim.runtime.fold import fold_key
+from fedsim.runtime.cells import Cell, data_key, fold_key_of
 from fedsim.sweep.keys import canonical
 
 T = TypeVar("T")
@@ -23,7 +22,7 @@ def batches(cells: Iterable[Cell], most: int = TOGETHER) -> list[list[Cell]]:
     alike: dict[str, list[Cell]] = defaultdict(list)
     alone = []
     for cell in sorted(cells, key=lambda cell: (data_key(cell.scenario), cell.trial)):
-        key = fold_key(cell.scenario)
+        key = fold_key_of(cell)
         if key is None:
             alone.append([cell])
         else:

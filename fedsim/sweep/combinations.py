@@ -17,6 +17,7 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.sweep import Grid, SweepSection
 from fedsim.sweep.keys import canonical
 from fedsim.sweep.labels import Label, labels
+from fedsim.sweep.private import check_private
 
 MOST_RUNS = 100_000
 _VARIABLE = (
@@ -104,6 +105,7 @@ def _check(section: SweepSection) -> None:
             _check_field(f"{_SWEEP}.cells.{index}.{field}", field)
             _check_once(f"{_SWEEP}.cells.{index}.{field}", field, value, section.grid)
     if section.tune:
+        check_private(section)
         for field, values in section.tune.grid.items():
             outer: dict[str, Any] = dict.fromkeys(itertools.chain(section.grid, *section.cells))
             _check_once(f"{_SWEEP}.tune.grid.{field}", field, values, outer)
@@ -190,10 +192,19 @@ def scenario_of(base: Mapping[str, Any], setting: Setting, section: SweepSection
         if isinstance(value, dict):
             value.pop("label", None)
         place(tree, field, value)
+    if section.tune and section.tune.private:
+        _put_aside(tree, section.tune.private.fraction)
     try:
         return parse(tree)
     except InputError as error:
         raise _renamed(error, setting, section) from None
+
+
+def _put_aside(tree: dict[str, Any], fraction: float) -> None:
+    given = tree["data"].get("reserve") if isinstance(tree.get("data"), dict) else None
+    if given is not None:
+        raise InputError("scenario.data.reserve", given, f"leave it out; {_SWEEP}.tune.private sets it")
+    place(tree, "data.reserve", {"fraction": fraction})
 
 
 def _renamed(error: InputError, setting: Setting, section: SweepSection) -> InputError:

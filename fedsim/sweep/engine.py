@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
+from math import isfinite, prod
 from typing import NamedTuple, Protocol
 
 from fedsim.runtime.cells import Cell, CellResult, Failure
-from fedsim.scenario.model import Scenario
+from fedsim.runtime.selection import Selection, trials_of
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweep.batches import batches
 from fedsim.sweep.cache import Cache
@@ -82,23 +82,25 @@ class Engine:
         cache: Cache,
         runner: Runner,
         observe: Callable[[Event], None],
+        selections: Mapping[int, Selection] | None = None,
     ) -> None:
-        """`trials`: how many of each combination are reported."""
+        """`trials`: how many of each combination are reported; `selections`: how each is tuned privately."""
         self._combinations, self._tune, self._trials = combinations, tune, trials
+        self._selections = selections or {}
         self._cache, self._runner, self._observe = cache, runner, observe
         self.results = SweepResults()
 
     def run(self) -> SweepResults:
         """Choose, then run what was chosen."""
         places = tuning_places(self._combinations, self._tune)
-        self._choose(self._outcomes(places, train_loss=self._criterion == "final_train_loss"))
+        self._choose(self._outcomes(places, self._tuning_cell))
         reported = [
             Place(number, chosen, trial)
             for number, chosen in self.results.chosen.items()
             if chosen is not None
             for trial in reported_trials(self._tune, self._trials)
         ]
-        for place, (key, outcome, cached) in self._outcomes(reported, train_loss=False).items():
+        for place, (key, outcome, cached) in self._outcomes(reported, self._reported_cell).items():
             if isinstance(outcome, CellResult):
                 self.results.rows.append(Row(place, key, outcome, cached))
         self.results.rows.sort(key=lambda row: row.place)
@@ -117,13 +119,15 @@ class Engine:
             values = [found.get((number, c), []) for c in range(len(combination.candidates))]
             self.results.chosen[number] = best(values) if len(values) > 1 else 0
 
-    def _outcomes(self, places: Sequence[Place], train_loss: bool) -> dict[Place, tuple[str, Outcome, bool]]:
+    def _outcomes(
+        self, places: Sequence[Place], cell_at: Callable[[Place], Cell]
+    ) -> dict[Place, tuple[str, Outcome, bool]]:
         """Every place's key, outcome and whether it was cached; equal cells are run once."""
         found: dict[Place, tuple[str, Outcome, bool]] = {}
         wanted: dict[str, list[Place]] = {}
         cells: dict[str, Cell] = {}
         for place in places:
-            cell = cell_of(self._scenario(place), place.trial, train_loss)
+            cell = cell_at(place)
             key = key_of(cell)
             wanted.setdefault(key, []).append(place)
             cells[key] = cell
@@ -138,8 +142,16 @@ class Engine:
             self._done(found, wanted[key], key, cell, outcome, False)
         return found
 
-    def _scenario(self, place: Place) -> Scenario:
-        return self._combinations[place.combination].candidates[place.candidate].scenario
+    def _reported_cell(self, place: Place, train_loss: bool = False) -> Cell:
+        scenario = self._combinations[place.combination].candidates[place.candidate].scenario
+        return cell_of(scenario, place.trial, train_loss)
+
+    def _tuning_cell(self, place: Place) -> Cell:
+        selection = self._selections.get(place.combination)
+        if selection is None:
+            return self._reported_cell(place, self._criterion == "final_train_loss")
+        cell = cell_of(selection.scenarios[place.candidate], place.trial, False)
+        return cell._replace(score_noise=selection.score_noise)
 
     def _done(
         self,
@@ -166,19 +178,28 @@ def tuning_places(combinations: Sequence[Combination], tune: TuneSection | None)
         for number, combination in enumerate(combinations)
         if tune and len(combination.candidates) > 1
         for candidate in range(len(combination.candidates))
-        for trial in range(tune.repetitions)
+        for trial in tuning_trials(tune, candidate)
     ]
 
 
+def tuning_trials(tune: TuneSection, candidate: int) -> range:
+    """The trials that score a candidate: the same for all, or where noise must be its own, its own."""
+    return trials_of(candidate, tune.repetitions) if tune.private else range(tune.repetitions)
+
+
 def reported_trials(tune: TuneSection | None, trials: int) -> range:
-    """Trials after those that tuning looked at: no split that chose is reported."""
-    first = tune.repetitions if tune else 0
+    """Trials after those of tuning: no split that chose is reported, and no noise is drawn twice."""
+    first = 0
+    if tune:
+        last = prod(map(len, tune.grid.values())) - 1
+        first = tuning_trials(tune, last).stop
     return range(first, first + trials)
 
 
 def measure(criterion: str, result: CellResult) -> float | None:
     """The criterion's value; None where it is not finite."""
-    value = getattr(result, criterion.removeprefix("final_"))
+    name = "test_error" if criterion == "private_error" else criterion.removeprefix("final_")
+    value = getattr(result, name)
     return value if value is not None and isfinite(value) else None
 
 

@@ -56,9 +56,9 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
 
 
 def key_of(cell: Cell) -> str:
-    """SHA-256 of the cell's scenario, trial, measurements, input files and all code, in hexadecimal."""
+    """SHA-256 of the cell's fields, input files and all code, in hexadecimal."""
     made_of = [_files(cell.scenario), _installed(cell.scenario), code_version()]
-    parts = [cell.scenario, cell.trial, cell.train_loss, *made_of]
+    parts = [*cell, *made_of]
     return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
 

@@ -135,12 +135,13 @@ def _figure(sweep: SweepSummary, folder: Path) -> str:
     summary = sweep.model_dump()
     x = abscissa(summary)
     trials = [one["trials"] for one in sweep.combinations if one["trials"]]
+    tuned = (sweep.privacy.get("tuning") or {}).get("note", "")
     drawn = draw(
         series(summary, x),
         x_label(x),
         "test error",
         sweep.scenario,
-        interval_note(trials),
+        "; ".join(filter(None, [interval_note(trials), tuned])),
         folder,
         figure_name(summary),
     )

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from fedsim.report.privacy import ADJACENCY, GUARANTEE, UNIT, finite, not_private
+from fedsim.report.privacy import ADJACENCY, CHOICE, GUARANTEE, UNIT, finite, not_private
 from fedsim.report.summary import interval90
-from fedsim.runtime.cells import outline_of
+from fedsim.runtime.cells import CellResult, outline_of
+from fedsim.runtime.selection import Selection
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweep.combinations import Combination
-from fedsim.sweep.engine import Row, SweepResults, mean
+from fedsim.sweep.engine import Row, SweepResults, mean, reported_trials
 from fedsim.sweep.keys import canonical, code_version
+from fedsim.sweep.private import CHOICE_BUT, ledger
 from fedsim.sweep.statement import how
 
 FORMAT = "fedsim sweep 1"
@@ -31,6 +33,7 @@ class Sweep:
     tune: TuneSection | None
     results: SweepResults
     wall_seconds: float
+    selections: Mapping[int, Selection] = field(default_factory=dict)
 
 
 def summarise(sweep: Sweep) -> dict[str, Any]:
@@ -76,12 +79,20 @@ def _combination(sweep: Sweep, number: int) -> dict[str, Any]:
         "private": combination.private,
         "chosen": combination.candidates[chosen].chosen if chosen is not None else None,
         "epsilon_budget": _budget(combination),
-        "epsilon_guaranteed": None if worst is None else finite(worst.epsilon),
+        "epsilon_guaranteed": _guaranteed(worst, sweep.selections.get(number)),
         "costliest_silo": None if worst is None or not combination.private else worst.silo,
         "noise_multiplier": None if worst is None else worst.noise_multiplier,
         **values,
         "seconds_per_run": float(np.mean([result.seconds for result in results])) if results else None,
     }
+
+
+def _guaranteed(worst: CellResult | None, selection: Selection | None) -> float | None:
+    """Of tuning and run together; None if nothing was reported, or nothing bounds it."""
+    if worst is None:
+        return None
+    tuning = [silo.epsilon for silo in selection.silos] if selection else []
+    return finite(max([worst.epsilon, *tuning]))
 
 
 def _budget(combination: Combination) -> float | None:
@@ -113,13 +124,14 @@ def _tuning(sweep: Sweep) -> dict[str, Any] | None:
     return {
         "criterion": sweep.tune.criterion,
         "repetitions": sweep.tune.repetitions,
-        "private": False,
+        "private": sweep.tune.private is not None,
         "candidates": rows,
     }
 
 
 def _privacy(sweep: Sweep) -> dict[str, Any]:
-    notes = [tuning_note(sweep.tune)] if sweep.tune else []
+    tune = sweep.tune
+    notes = [tuning_note(tune)] if tune and not tune.private else []
     for combination in sweep.combinations:
         if combination.private:
             notes += not_private(combination.candidates[0].scenario)
@@ -128,12 +140,20 @@ def _privacy(sweep: Sweep) -> dict[str, Any]:
     repeated = (
         "the sweep as a whole: each run is one use of the records, and its guarantee is that of one run"
     )
+    alone = "of each private run taken alone"
+    if tune and tune.private:
+        notes = [note.replace(CHOICE, CHOICE_BUT) for note in notes]
+        repeated += " together with what was released to tune it"
+        alone += " or, where it was tuned, with its tuning (see tuning)"
+    reported = reported_trials(tune, sweep.trials)
+    spent = tune and ledger(sweep.combinations, sweep.results.chosen, sweep.selections, tune, reported)
     return {
         "unit": UNIT,
         "adjacency": ADJACENCY,
-        "guarantee": f"of each private run taken alone: {GUARANTEE}",
+        "guarantee": f"{alone}: {GUARANTEE}",
         **how([combination.candidates[0].scenario for combination in sweep.combinations], outline_of),
         "not_private": list(dict.fromkeys([*notes, repeated])),
+        **({"tuning": spent} if spent else {}),
     }
 
 

@@ -61,7 +61,9 @@ def test_a_field_that_does_not_matter_leaves_the_key(field: str, value: object, 
 
 
 def test_trial_and_measurement_change_the_key(base: dict[str, Any]) -> None:
-    assert len({key(base), key(base, trial=1), key(base, train_loss=True)}) == 3
+    cell = cell_of(parse(base), 0, False)
+    scored = {key_of(cell._replace(score_noise=(z, 1.0, 1.0))) for z in (1.0, 2.0)}
+    assert len({key(base), key(base, trial=1), key(base, train_loss=True)} | scored) == 5
 
 
 def test_without_a_mechanism_the_budget_does_not_matter(base: dict[str, Any]) -> None:

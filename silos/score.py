@@ -1,0 +1,67 @@
+"""How many of its records a model gets wrong: the one release that is no mean of gradients.
+
+Guarantee: a model's score at a silo is its number of mistakes plus N(0, z^2). A record is wrong or right, 0
+or 1 whatever its values and the model's, so that replacing one record moves the number by at most 1: a
+Gaussian mechanism with noise multiplier z. The silo divides by its public number of records. A scorer
+answers one request in its life, so that the price of a plan of scores, one release of weight 1 for each
+scorer, is what is paid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.problems.kinds import Problem
+from fedsim.protocol.errors import Refused
+from fedsim.protocol.limits import Limits
+from silos.entropy import Purpose, SeededEntropy
+
+
+class Scorer:
+    """The records that a cohort of silos scores one model with."""
+
+    def __init__(
+        self,
+        silos: Sequence[tuple[np.ndarray, np.ndarray]],
+        problem: Problem,
+        multipliers: Sequence[float],
+        entropy: SeededEntropy,
+        limits: Limits,
+        dtype: torch.dtype,
+    ) -> None:
+        """`silos`: features (n, d) and target (n,), classes from 0, n >= 1; `multipliers`: z of each silo."""
+        self._records = [(torch.as_tensor(x).to(dtype), torch.as_tensor(y)) for x, y in silos]
+        self._problem, self._entropy, self._limits = problem, entropy, limits
+        self._multipliers = np.array(multipliers, dtype=np.float64)
+        self._answered = False
+
+    def answer(self, w: Tensor) -> np.ndarray:
+        """Each silo's noisy share of records that the model w, (d,), gets wrong; may lie outside [0, 1].
+
+        Raises:
+            Refused: a point out of bounds, or a second request.
+        """
+        self._limits.check_point(w, self._problem.dimension)
+        if self._answered:
+            raise Refused("a score was released already; one is paid for")
+        self._answered = True
+        wrong = [mistakes(self._problem.scores(x, w), y).sum() for x, y in self._records]
+        streams = self._entropy.streams(range(len(self._records)), 0, Purpose.SCORE)
+        noise = np.array([stream.standard_normal() for stream in streams])
+        sizes = np.array([len(target) for _, target in self._records])
+        return np.asarray((np.array(wrong, dtype=np.float64) + self._multipliers * noise) / sizes)
+
+
+def mistakes(scores: Tensor, target: Tensor) -> Tensor:
+    """Which records are misclassified, (records,) of truth values; a score that is not a number is a guess.
+
+    Args:
+        scores: (records,), predicting class 1 where positive and else 0, or (records, classes).
+        target: classes, (records,).
+    """
+    predicted = (scores > 0).long() if scores.dim() == 1 else scores.argmax(-1)
+    return predicted != target

@@ -1,0 +1,119 @@
+"""The noisy number of mistakes: what a record can change, and how much noise hides it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from fedsim.problems.registry import problems
+from fedsim.protocol.errors import Refused
+from fedsim.protocol.limits import Limits
+from silos.entropy import Purpose, SeededEntropy
+from silos.score import Scorer, mistakes
+
+SIZES = (40, 5)
+NAMES = ("a", "b")
+
+
+def silos(seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    return [(rng.standard_normal((n, 3)), rng.integers(0, 2, n)) for n in SIZES]
+
+
+def scorer(
+    data: list[tuple[np.ndarray, np.ndarray]],
+    noise: tuple[float, ...],
+    trial: int = 0,
+    names: tuple[str, ...] = NAMES,
+    kind: str = "logistic_regression",
+) -> Scorer:
+    problem = problems()[kind](3, problems()[kind].outputs(2))
+    return Scorer(data, problem, noise, SeededEntropy(0, trial, names), Limits(), torch.float64)
+
+
+W = torch.tensor([1.0, -0.5, 0.2], dtype=torch.float64)
+
+
+def test_without_noise_it_is_the_share_of_mistakes() -> None:
+    expected = [np.mean((x @ W.numpy() > 0) != (y > 0.5)) for x, y in silos()]
+    assert scorer(silos(), (0.0, 0.0)).answer(W).tolist() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, kind in problems().items() if kind.suits(2) or kind.suits(3)]
+)
+def test_mistakes_are_what_the_problem_calls_an_error(name: str) -> None:
+    kind = problems()[name]
+    if name == "neural_network":
+        pytest.skip("its head is one of the others")
+    classes = 3 if kind.suits(3) else 2
+    outputs = kind.outputs(classes)
+    problem = kind(3, outputs)
+    rng = torch.Generator().manual_seed(0)
+    scores = torch.randn(200, generator=rng) if outputs == 1 else torch.randn(200, outputs, generator=rng)
+    target = torch.randint(0, classes, (200,), generator=rng)
+    assert float(mistakes(scores, target).double().mean()) == float(problem.error(scores, target))
+
+
+@pytest.mark.parametrize("kind", ["logistic_regression", "softmax_regression"])
+def test_replacing_any_record_moves_a_silo_by_one_record_and_the_others_not_at_all(kind: str) -> None:
+    z, w = (1.3, 0.7), W if kind == "logistic_regression" else torch.cat([W, 0.3 - W])
+    before = scorer(silos(), z, kind=kind).answer(w)
+    largest = 0.0
+    for place in range(SIZES[0]):
+        for features in ([1e300, -1e300, 1e300], [math.inf] * 3, [math.nan] * 3, [0.0] * 3, [-1.0, 0.0, 0.0]):
+            for label in (0, 1):
+                data = silos()
+                data[0][0][place], data[0][1][place] = features, label
+                after = scorer(data, z, kind=kind).answer(w)
+                change = abs(after[0] - before[0])
+                assert min(change, abs(change - 1 / SIZES[0])) < 1e-12
+                assert after[1] == before[1]
+                largest = max(largest, change)
+    assert largest == pytest.approx(1 / SIZES[0])
+
+
+@pytest.mark.parametrize("wrong", [1.0, 0.8, 1.25, 1 / SIZES[0]])
+def test_the_noise_is_z_records_wide(wrong: float) -> None:
+    """The same test passes at the right scale and rejects a wrong one."""
+    z, trials = (3.0, 50.0), 600
+    exact = scorer(silos(), (0.0, 0.0)).answer(W)
+    drawn = np.array([scorer(silos(), z, trial).answer(W) - exact for trial in range(trials)])
+    for i, n in enumerate(SIZES):
+        standard = drawn[:, i] * n / z[i] * wrong
+        bounds = stats.chi2.ppf([1e-5, 1 - 1e-5], trials)
+        inside = bounds[0] < float(np.sum(standard**2)) < bounds[1]
+        assert inside == (wrong == 1.0)
+    assert abs(np.corrcoef(drawn.T)[0, 1]) < 0.2
+    assert stats.kstest(drawn[:, 0] * SIZES[0] / z[0], "norm").pvalue > 1e-4
+
+
+def test_a_silo_s_noise_is_its_own_and_no_trial_s_twice() -> None:
+    alone = scorer(silos()[1:], (2.0,), names=("b",)).answer(W)
+    together = scorer(silos(), (1.0, 2.0)).answer(W)
+    assert alone[0] == together[1]
+    assert scorer(silos(), (1.0, 2.0), trial=1).answer(W)[0] != together[0]
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_a_score_s_noise_is_drawn_for_scores_and_hides_nothing_else(purpose: Purpose) -> None:
+    """Noise that a training round used too would cancel."""
+    drawn = (scorer(silos(), (1.0, 1.0)).answer(W) - scorer(silos(), (0.0, 0.0)).answer(W)) * SIZES
+    streams = SeededEntropy(0, 0, NAMES).streams(range(2), 0, purpose)
+    same = [abs(stream.standard_normal() - one) < 1e-9 for stream, one in zip(streams, drawn, strict=True)]
+    assert same == [purpose is Purpose.SCORE] * 2
+
+
+def test_one_score_and_no_more() -> None:
+    desk = scorer(silos(), (1.0, 1.0))
+    with pytest.raises(Refused, match="dimension"):
+        desk.answer(torch.zeros(4, dtype=torch.float64))
+    with pytest.raises(Refused, match="limit"):
+        desk.answer(torch.full((3,), math.nan, dtype=torch.float64))
+    desk.answer(W)
+    with pytest.raises(Refused, match="released already"):
+        desk.answer(W)

@@ -1,0 +1,309 @@
+"""Private tuning: what silos release to choose is what the ledger says, and within their budgets."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from sweep_helpers import BASE, FakeRunner, result
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.privacy import cost, gaussian
+from fedsim.privacy.runs import compose_runs
+from fedsim.runtime import cells
+from fedsim.runtime.cells import Cell, CellResult, run_batch
+from fedsim.runtime.host import SiloHost
+from fedsim.sweep.batches import batches
+from fedsim.sweep.cache import Cache
+from fedsim.sweep.combinations import base_and_section, combinations
+from fedsim.sweep.engine import Engine
+from fedsim.sweep.pool import Local
+from fedsim.sweep.private import selections
+
+STEPS = [0.05, 1.0]
+TUNE: dict[str, Any] = {
+    "grid": {"algorithm.step_size": STEPS},
+    "criterion": "private_error",
+    "repetitions": 3,
+    "private": {"fraction": 0.4},
+}
+TREE: dict[str, Any] = BASE | {
+    "data": {"name": "synthetic", "rows": 300, "features": 3},
+    "sweep": {"grid": {"privacy.epsilon": [0.5, 6]}, "tune": TUNE},
+}
+HALF, REST = 20, 48  # of 100 records: 2 * 20 are put aside, a fifth of the other 60 tests
+RUNS, ROUNDS = 6, 4
+
+
+def changed(**sections: Any) -> dict[str, Any]:
+    return copy.deepcopy(TREE | sections)
+
+
+def invoke(tree: dict[str, Any], folder: Path) -> tuple[int, str]:
+    scenario = folder / "scenario.yaml"
+    scenario.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    done = CliRunner().invoke(app, ["sweep", str(scenario), "--out", str(folder / "out")])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "out" / "summary.json").read_text())
+    return found
+
+
+def engine(tree: dict[str, Any], folder: Path, runner: Any) -> Engine:
+    found, (_, section) = combinations(tree), base_and_section(tree)
+    chosen_by = selections(found, section.tune)
+    cache = Cache(folder, pytest.fail)
+    return Engine(found, section.tune, tree["trials"], cache, runner, lambda _: None, chosen_by)
+
+
+def all_cells(tree: dict[str, Any], folder: Path) -> list[Cell]:
+    runner = FakeRunner(lambda _: result())
+    engine(tree, folder, runner).run()
+    return runner.cells
+
+
+def epsilon(releases: int, z: float) -> float:
+    return float(gaussian.epsilon(math.sqrt(releases) / z, 1 / REST**2))
+
+
+def test_the_ledger_adds_up_and_a_second_sweep_runs_nothing(tmp_path: Path) -> None:
+    code, output = invoke(TREE, tmp_path)
+    assert code == 0, output
+    assert f"{3 * (RUNS + 2)} cells run" in output
+    assert "step_size tuned privately, on 40% of each silo's records" in output
+    said = summary(tmp_path)
+    assert said["tuning"]["private"] is True
+    assert not any("step size" in note for note in said["privacy"]["not_private"])
+    ledger = said["privacy"]["tuning"]["combinations"]
+    assert [one["varied"] for one in ledger] == [{"privacy.epsilon": 0.5}, {"privacy.epsilon": 6}]
+    for budget, one, reported in zip((0.5, 6), ledger, said["combinations"], strict=False):
+        assert one["runs"] == RUNS
+        assert [silo["name"] for silo in one["silos"]] == ["silo-00", "silo-01", "silo-02"]
+        for silo in one["silos"]:
+            assert (silo["n_tune"], silo["n_run"], silo["delta"]) == (2 * HALF, REST, 1 / REST**2)
+            z, of_score = silo["noise_multiplier"], silo["score_noise_multiplier"]
+            assert silo["epsilon_training"] == pytest.approx(epsilon(RUNS * ROUNDS, z), rel=1e-9)
+            assert silo["epsilon_scores"] == pytest.approx(epsilon(RUNS, of_score), rel=1e-9)
+            assert silo["epsilon_tuning"] == max(silo["epsilon_training"], silo["epsilon_scores"])
+            assert silo["epsilon_total"] == max(silo["epsilon_tuning"], silo["epsilon_run"])
+            assert 0.999 * budget <= silo["epsilon_total"] <= silo["epsilon_budget"] == budget
+        assert reported["epsilon_guaranteed"] == max(silo["epsilon_total"] for silo in one["silos"])
+    code, output = invoke(TREE, tmp_path)
+    assert (code, "0 cells run, 24 from the cache" in output) == (0, True), output
+    again = summary(tmp_path)
+    assert (again["privacy"], again["tuning"]) == (said["privacy"], said["tuning"])
+
+
+def test_the_shipped_scenario_keeps_its_budgets(tmp_path: Path) -> None:
+    shipped = Path(__file__).parents[2] / "scenarios" / "private_tuning.yaml"
+    code, output = invoke(yaml.safe_load(shipped.read_text()) | {"trials": 1}, tmp_path)
+    assert code == 0, output
+    for one in summary(tmp_path)["privacy"]["tuning"]["combinations"]:
+        for silo in one["silos"]:
+            assert silo["n_tune"] + silo["n_run"] == 600 + 0.8 * 1400
+            assert silo["epsilon_total"] <= silo["epsilon_budget"] == one["varied"]["privacy.epsilon"]
+
+
+def test_the_least_noisy_score_wins_and_what_is_reported_is_the_rest(tmp_path: Path) -> None:
+    def outcome(cell: Cell) -> CellResult:
+        aside = cell.scenario["data"]["reserve"]["use"] == "reserved"
+        assert aside == (cell.score_noise is not None)
+        return result(abs(cell.scenario["algorithm"]["step_size"] - 1.0) if aside else 0.3)
+
+    runner = FakeRunner(outcome)
+    results = engine(TREE, tmp_path, runner).run()
+    assert [STEPS[results.chosen[number] or 0] for number in range(3)] == [1.0] * 3
+    assert {row.result.test_error for row in results.rows} == {0.3}
+    assert len(runner.cells) == 3 * (RUNS + 2)
+
+
+def test_no_two_runs_of_a_combination_share_a_trial_and_so_their_noise(tmp_path: Path) -> None:
+    trials = defaultdict(list)
+    for cell in all_cells(TREE, tmp_path):
+        trials[str(cell.scenario["privacy"].get("epsilon"))].append(cell.trial)
+    assert len(trials) == 3
+    for own in trials.values():
+        assert sorted(own) == list(range(RUNS + 2))
+
+
+@pytest.mark.parametrize("batch", [{"sampler": "full"}, {"sampler": "poisson", "fraction": 0.5}], ids=str)
+def test_candidates_draw_noise_of_their_own(
+    batch: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two candidates that are all but the same end far apart; run with equal trials, they do not."""
+    tree = changed(algorithm=BASE["algorithm"] | {"batch": batch})
+    tree["sweep"]["tune"]["grid"] = {"algorithm.step_size": [1.0, 1.0 + 1e-9]}
+    tree["sweep"]["grid"] = {"privacy.epsilon": [1]}
+    models, real = [], cells._result
+
+    def kept(cell: Cell, *rest: Any) -> CellResult:
+        models.append(next(each.model for each in rest if isinstance(each, cells.Folded)))
+        return real(cell, *rest)
+
+    monkeypatch.setattr(cells, "_result", kept)
+    tuning = [cell for cell in all_cells(tree, tmp_path) if cell.score_noise and any(cell.score_noise)]
+    assert len(tuning) == RUNS
+    scores = [found.test_error for found in run_batch(tuning) if isinstance(found, CellResult)]
+    assert len(set(scores)) == len(models) == RUNS
+    assert all((a - b).norm() > 0.01 for i, a in enumerate(models) for b in models[:i])
+    models.clear()
+    run_batch([cell._replace(trial=0) for cell in tuning])
+    assert all((a - b).norm() < 1e-6 for a in models for b in models)
+
+
+def test_a_cell_of_private_tuning_folds_with_none(tmp_path: Path) -> None:
+    every = all_cells(TREE, tmp_path)
+    tuning = [cell for cell in every if cell.score_noise is not None]
+    assert len(tuning) == 3 * RUNS  # the twin's too: it has no noise, and a score without
+    assert all(len(batch) == 1 for batch in batches(tuning))
+    assert any(len(batch) > 1 for batch in batches(every))
+    some = tuning[:2] + tuning[-2:]
+    alone = [run_batch([cell])[0] for cell in some]
+    assert [_value(one) for one in run_batch(some)] == [_value(one) for one in alone]
+
+
+def _value(one: object) -> float:
+    assert isinstance(one, CellResult)
+    assert one.test_loss is None
+    return one.test_error
+
+
+PLANS: dict[str, dict[str, Any]] = {
+    "all": {},
+    "some silos": {"participation": {"name": "uniform", "num_silos": 1}},
+    "who comes": {"participation": {"name": "availability", "probability": 0.4}},
+    "poisson": {"algorithm": BASE["algorithm"] | {"batch": {"sampler": "poisson", "fraction": 0.3}}},
+    "local steps": {
+        "algorithm": BASE["algorithm"]
+        | {"name": "local_sgd", "local_steps": 3, "batch": {"sampler": "subsample", "fraction": 0.2}}
+    },
+    "theorem": {
+        "algorithm": {"name": "prox_sgd", "parameters": "theorem"},
+        "assumptions": {"L": 1.0, "beta": 0.25, "mu": 0.1, "Delta": 1.0},
+    },
+}
+
+
+@pytest.mark.parametrize("changes", PLANS.values(), ids=PLANS)
+def test_what_the_gates_admit_costs_what_the_silos_agreed_to(
+    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = changed(**changes, trials=1, report={"nonprivate_twin": False})
+    tree["sweep"]["grid"] = {"privacy.epsilon": [2]}
+    spent, real = defaultdict(list), SiloHost.open
+
+    def opened(host: SiloHost, variant: Any, rounds: Any) -> Any:
+        admitted = real(host, variant, rounds)
+        aside = host._resolved.scenario.data.reserve.use == "reserved"  # type: ignore[union-attr]
+        for each in admitted:
+            assert each.terms.n == (HALF if aside else REST)
+            census = host._resolved.trace.plan.census(tuple(each.terms.rounds))
+            spent[aside, each.terms.name].append((census, each.noise_multiplier))
+        return admitted
+
+    monkeypatch.setattr(SiloHost, "open", opened)
+    desk = engine(tree, tmp_path, Local())
+    desk.run()
+    for silo in desk._selections[0].silos:
+        terms, runs = silo.terms, spent[True, silo.terms.name]
+        assert len(runs) == RUNS
+        noise = {z for census, z in runs if census}
+        assert noise <= {silo.noise_multiplier}
+        found = compose_runs([census for census, _ in runs], HALF).epsilon(silo.noise_multiplier, terms.delta)
+        assert found == pytest.approx(silo.epsilon_training, rel=1e-9)
+        assert silo.epsilon <= terms.epsilon == 2
+        assert terms.delta == 1 / REST**2
+        ((census, z),) = spent[False, terms.name]
+        assert cost.epsilon(census, REST, z, terms.delta) <= terms.epsilon
+
+
+def test_a_reported_run_that_is_refused_has_cost_nothing_and_the_ledger_is_written(tmp_path: Path) -> None:
+    """Three fresh batches of 0.4 fit into 3 records that are put aside, and not into the 5 that train."""
+    fresh = {"batch": {"sampler": "fresh", "fraction": 0.4}, "num_rounds": 3}
+    tree = changed(
+        data={"name": "synthetic", "rows": 36, "features": 3},
+        algorithm=BASE["algorithm"] | fresh,
+        report={"nonprivate_twin": False},
+    )
+    tree["sweep"]["tune"]["private"]["fraction"] = 0.5
+    code, output = invoke(tree, tmp_path)
+    assert (code, "fresh records" in output) == (1, True), output
+    for one in summary(tmp_path)["privacy"]["tuning"]["combinations"]:
+        for silo in one["silos"]:
+            assert (silo["n_tune"], silo["n_run"], silo["epsilon_run"]) == (6, 5, 0.0)
+            assert silo["epsilon_total"] == silo["epsilon_tuning"] > 0
+
+
+def test_a_silo_may_train_on_one_record_also_in_a_twin(tmp_path: Path) -> None:
+    tree = changed(data={"name": "synthetic", "rows": 15, "features": 2})
+    code, output = invoke(tree, tmp_path)
+    assert code == 0, output
+    assert summary(tmp_path)["privacy"]["tuning"]["combinations"][0]["silos"][0]["n_tune"] == 2
+
+
+REGRESSION = {
+    "data": {"name": "synthetic", "rows": 300, "features": 3, "link": "linear"},
+    "problem": "linear_regression",
+}
+BAD: list[tuple[str, dict[str, Any], dict[str, Any], list[str]]] = [
+    ("tune.grid.data.pca", {}, {"grid": {"data.pca": [1, 2]}}, ["sets records or budgets"]),
+    ("tune.grid.seed", {}, {"grid": {"seed": [1, 2]}}, ["sets records or budgets"]),
+    ("tune.grid.partition.num_partitions", {}, {"grid": {"partition.num_partitions": [1, 2]}}, ["records"]),
+    ("tune.grid.privacy.delta", {}, {"grid": {"privacy.delta": [1e-5, 1e-6]}}, ["budgets"]),
+    ("tune.criterion", {}, {"criterion": "final_train_loss"}, ["use private_error"]),
+    ("tune.criterion", {}, {"private": None}, ["needs tune.private"]),
+    ("tune.private.fraction", {}, {"private": {"fraction": 1}}, ["less than 1"]),
+    ("tune.private.fraction", {}, {"private": {"fraction": 0.005}}, ["0 of its 100 records"]),
+    ("data.reserve", {"data": BASE["data"] | {"reserve": {"fraction": 0.1}}}, {}, ["leave it out"]),
+    ("problem.name", REGRESSION, {}, ["must be a class, not a number"]),
+    (
+        "privacy.calibration",
+        {"privacy": {"calibration": "sigma", "noise_multiplier": 9.0}},
+        {},
+        ["needs calibration accountant", "epsilon=0.5"],
+    ),
+    (
+        "tune.private",
+        {"privacy": {"delta": 1e-9}, "sweep": {"grid": {"privacy.epsilon": [6, 0.01]}}},
+        {"repetitions": 500},
+        ["silo 'silo-00', 1000 runs to choose from", "lower repetitions", "epsilon=0.01"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("field", "sections", "tune", "words"), BAD)
+def test_bad_input_is_one_line_that_names_the_field(
+    field: str, sections: dict[str, Any], tune: dict[str, Any], words: list[str], tmp_path: Path
+) -> None:
+    tree = changed(**sections, report={"nonprivate_twin": False})
+    tree["sweep"]["tune"] = {k: v for k, v in (TUNE | tune).items() if v is not None}
+    code, output = invoke(tree, tmp_path)
+    assert code == 2, output
+    name = f"scenario.sweep.{field}" if field.startswith("tune") else f"scenario.{field}"
+    for word in (name, *words):
+        assert word in output
+    assert len(output.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_models_that_are_not_finite_lose_and_nothing_else_fails(tmp_path: Path) -> None:
+    tree = changed(report={"nonprivate_twin": False})
+    tree["sweep"]["tune"]["grid"] = {"algorithm.step_size": [1.0, 1e9]}
+    code, output = invoke(tree, tmp_path)
+    assert (code, "lower the step size" in output) == (1, True), output
+    said = summary(tmp_path)
+    assert [one["chosen"]["algorithm.step_size"] for one in said["combinations"]] == [1.0, 1.0]
+    for one in said["privacy"]["tuning"]["combinations"]:
+        assert one["runs"] == RUNS  # what failed is paid for all the same
+    assert torch.isfinite(torch.tensor([one["test_error"] for one in said["combinations"]])).all()
