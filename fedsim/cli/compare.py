@@ -46,7 +46,13 @@ def run(directories: Sequence[Path], points: Path | None, out: Path | None) -> N
 
 
 def _table(rows: Sequence[Compared]) -> Table:
-    table = Table(box=SIMPLE_HEAD, title="Test error, 90 % of trials in brackets", title_justify="left")
+    table = Table(
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        title="Test error, 90 % of trials in brackets",
+        title_justify="left",
+    )
     for name in ("from", "series"):
         table.add_column(name, overflow="fold")
     for name in ("epsilon", "error", "trials"):

@@ -26,6 +26,23 @@ Overrides = Annotated[
 ]
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"fedsim {version('fedsim-isrl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options that come before a command."""
+
+
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Bad input and refusals are one line on stderr and exit code 2; so are plug-ins that fail at import."""
@@ -68,7 +85,8 @@ def sweep(
     scenario: ScenarioFile,
     overrides: Overrides = None,
     out: Annotated[
-        Path | None, typer.Option(help="Sweep directory, kept and gone on with; default runs/NAME.")
+        Path | None,
+        typer.Option(help="Sweep directory; one that is there is gone on with. Default runs/NAME."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Ray workers; default one per CPU; 0: in this process.")
@@ -150,7 +168,7 @@ def theorems(
 
 @app.command("list")
 def list_parts() -> None:
-    """List algorithms, problems, data sets, partitions, samplers and mechanisms."""
+    """List what a scenario can name: algorithms, problems, data sets, partitions, samplers and so on."""
     with plain_errors():
         from fedsim.cli.parts import show
 

@@ -16,7 +16,7 @@ from fedsim.cli.progress import progress
 from fedsim.cli.tables import metrics_line, print_notices, print_parameters, silo_table
 from fedsim.protocol.errors import InputError
 from fedsim.report.directory import check_free, write
-from fedsim.report.page import write_page
+from fedsim.report.page import FIGURES, write_page
 from fedsim.report.remarks import remarks
 from fedsim.report.summary import summarise
 from fedsim.report.trackers import open_trackers
@@ -61,7 +61,7 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     files = write(outcome, directory)
     page = write_page(directory)
     trackers.finish(outcome)
-    _print(console, outcome, directory, [*files, page.name])
+    _print(console, outcome, directory, [*sorted([*files, page.name]), f"{FIGURES}/"])
     return INTERRUPTED if interrupted else 0
 
 

@@ -99,7 +99,7 @@ def _cell(key: str, value: float | None) -> str:
 def sweep_table(summary: dict[str, Any]) -> Table:
     """One row per combination: what was varied and chosen, error and cost."""
     title = f"Test error: mean of {summary['trials']} trials, 90 % of them in brackets"
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
     rows = summary["combinations"]
     chosen = list(dict.fromkeys(key for row in rows for key in row["chosen"] or {}))
     for name in summary["varied"]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -128,6 +130,20 @@ def test_list_names_every_part_with_a_line() -> None:
         assert name in output
     for name in ("dirichlet", "label_pairs", "subsample", "poisson", "fresh", "gaussian", "none"):
         assert name in output
+    for name in ("mlp", "lenet", "l2_ball", "box", "random_size", "availability", "trace"):
+        assert re.search(rf"^  {name} +\S", output, re.M), name
+    assert "trackers" not in output  # none is installed
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert invoke("--version") == f"fedsim {version('fedsim-isrl')}\n"
+
+
+def test_the_last_line_of_a_run_names_all_that_was_written(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    output = invoke("simulate", QUICKSTART.with_name("sparse.yaml"), "--set", "trials=1", "--out", directory)
+    listed = output.splitlines()[-1].partition("(")[2].rstrip(")").split(", ")
+    assert sorted(name.rstrip("/") for name in listed) == sorted(path.name for path in directory.iterdir())
 
 
 def test_schema_describes_fields_with_the_papers_symbols() -> None:
@@ -155,6 +171,7 @@ def test_names_and_numbers_are_never_cut_at_80_characters() -> None:
     partial = QUICKSTART.with_name("partial.yaml")
     assert "…" not in invoke("privacy", partial, "--verify", *sets)
     assert "…" not in invoke("theorems")
+    assert "one pass (Theorems 36, 124)" in invoke("theorems")  # titles are not wrapped to a narrow table
 
 
 def test_a_run_says_who_took_part_and_how_silos_differ(tmp_path: Path) -> None:
