@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsim.cli.progress import progress
-from fedsim.cli.tables import metrics_line, print_notices, print_parameters, silo_table
+from fedsim.cli.tables import metrics_line, print_notices, print_parameters, shown, silo_table
 from fedsim.protocol.errors import InputError
 from fedsim.report.directory import check_free, write
 from fedsim.report.page import FIGURES, write_page
@@ -115,5 +115,5 @@ def _print(console: Console, outcome: Outcome, directory: Path, files: Sequence[
     for line in remarks(summary):
         console.print(line, markup=False, highlight=False)
     if summary["privacy"]["silos"]:
-        console.print(silo_table(summary["privacy"]["silos"]))
-    console.print(f"Wrote {directory}/ ({', '.join(files)})", soft_wrap=True, highlight=False)
+        console.print("", silo_table(summary["privacy"]["silos"]), "", sep="\n")
+    console.print(f"Wrote {shown(directory)}/ ({', '.join(files)})", soft_wrap=True, highlight=False)

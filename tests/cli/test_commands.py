@@ -139,11 +139,15 @@ def test_the_version_is_that_of_the_distribution() -> None:
     assert invoke("--version") == f"fedsim {version('fedsim-isrl')}\n"
 
 
-def test_the_last_line_of_a_run_names_all_that_was_written(tmp_path: Path) -> None:
-    directory = tmp_path / "run"
-    output = invoke("simulate", QUICKSTART.with_name("sparse.yaml"), "--set", "trials=1", "--out", directory)
-    listed = output.splitlines()[-1].partition("(")[2].rstrip(")").split(", ")
-    assert sorted(name.rstrip("/") for name in listed) == sorted(path.name for path in directory.iterdir())
+def test_the_last_line_of_a_run_names_all_that_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    output = invoke("simulate", QUICKSTART.with_name("sparse.yaml"), "--set", "trials=1", "--out", "runs/one")
+    where, _, names = output.splitlines()[-1].partition(" (")
+    assert where == "Wrote runs/one/"
+    written = {path.name for path in Path("runs/one").iterdir()}
+    assert {name.rstrip("/") for name in names.rstrip(")").split(", ")} == written
 
 
 def test_schema_describes_fields_with_the_papers_symbols() -> None:
