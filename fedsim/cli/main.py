@@ -22,7 +22,9 @@ app = typer.Typer(
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a field, e.g. algorithm.step_size=0.5."),
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Override a field, e.g. algorithm.step_size=0.5; may be repeated."
+    ),
 ]
 
 
@@ -119,7 +121,9 @@ def privacy(
     scenario: ScenarioFile,
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    verify: Annotated[bool, typer.Option(help="Price every silo again by dp-accounting (slower).")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Price every silo again by dp-accounting (slower).")
+    ] = False,
     conversions: Annotated[
         bool, typer.Option("--conversions", help="What it means for groups of records, users, and centrally.")
     ] = False,
@@ -158,7 +162,7 @@ def bounds(
 @app.command()
 def theorems(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    markdown: Annotated[bool, typer.Option(help="Print docs/thesis-audit.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/thesis-audit.md.")] = False,
 ) -> None:
     """Show what each theorem's noise truly costs beside what the theorem claims."""
     from fedsim.cli.theorems import show
@@ -190,10 +194,10 @@ def schema_from(
     target: Annotated[str, typer.Option(help="Column to predict.")],
 ) -> None:
     """Draft a table's schema (ranges, categories) from its data; replace the ranges by documented ones."""
-    from fedsim.data.draft import draft_schema
-
     with plain_errors():
-        typer.echo(draft_schema(table, target), nl=False)
+        from fedsim.cli.draft import show
+
+        show(table, target)
 
 
 def main() -> Any:

@@ -212,6 +212,23 @@ def test_a_drafted_schema_makes_a_runnable_scenario(tmp_path: Path) -> None:
     invoke("simulate", tmp_path / "scenario.yaml", "--out", tmp_path / "run")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["none.csv", "--target", "sick"], "error: TABLE: 'none.csv': no such file"),
+        (["table.csv", "--target", "ages"], "error: --target: 'ages'"),
+    ],
+)
+def test_a_draft_that_cannot_be_made_names_the_argument(
+    arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("table.csv").write_text("age,sick\n1,no\n2,yes\n")
+    result = CliRunner().invoke(app, ["schema-from", *arguments])
+    assert result.exit_code == 2
+    assert expected in result.output
+
+
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_every_shipped_scenario_can_be_priced(path: Path) -> None:
     silos = json.loads(invoke("privacy", path, "--json"))["silos"]
