@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from importlib import metadata
 from typing import Any, get_args
 
 from rich.console import Console
@@ -12,7 +13,6 @@ from rich.table import Table
 from fedsim.algorithms.registry import algorithms
 from fedsim.data.registry import datasets, partitions
 from fedsim.problems.registry import problems
-from fedsim.protocol.plugins import entry_points
 from fedsim.report.trackers import GROUP
 from fedsim.scenario.algorithm import samplers
 from fedsim.scenario.mechanism import MECHANISMS
@@ -35,7 +35,7 @@ def show() -> None:
         "samplers": samplers(),
         "mechanisms": {name: mechanism.line for name, mechanism in MECHANISMS.items()},
         "participation": _sections(ParticipationConfig),
-        "trackers": {name: first_line(kind) for name, kind in entry_points(GROUP).items()},
+        "trackers": _trackers(),
     }
     console = Console()
     for title, lines in parts.items():
@@ -47,6 +47,12 @@ def show() -> None:
         for name, line in lines.items():
             table.add_row(name, line)
         console.print(table, "")
+
+
+def _trackers() -> dict[str, str]:
+    """{name: where from} of what is installed; not loaded, since a tracker may need what is not there."""
+    points = sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)
+    return {point.name: f"{point.value}, of {point.dist.name}" for point in points if point.dist}
 
 
 def _sections(union: Any) -> dict[str, str]:

@@ -124,9 +124,6 @@ def _summary(path: Path) -> Summary:
             "RUN", str(path), f"line {error.lineno}: not valid JSON, cut short?; {AGAIN}"
         ) from None
     found = tree.get("format") if isinstance(tree, dict) else None
-    if isinstance(found, str) and found.startswith("fedsim sweep"):
-        expected = "a sweep, which has no page: `fedsim compare` puts it into a table and a figure"
-        raise InputError("RUN", str(path.parent), expected)
     if found != FORMAT:
         wrote = tree.get("versions", {}) if isinstance(tree, dict) else {}
         version = wrote.get("fedsim-isrl", "unknown") if isinstance(wrote, dict) else "unknown"

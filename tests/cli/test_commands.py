@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from distribution import install
 from jsonschema import Draft202012Validator
 from safetensors.torch import load_file
 from typer.testing import CliRunner
@@ -132,7 +133,12 @@ def test_list_names_every_part_with_a_line() -> None:
         assert name in output
     for name in ("mlp", "lenet", "l2_ball", "box", "random_size", "availability", "trace"):
         assert re.search(rf"^  {name} +\S", output, re.M), name
-    assert "trackers" not in output  # none is installed
+
+
+def test_list_names_a_tracker_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "theirs", {}, {"fedsim.trackers": {"theirs": "no_such_module:Tracker"}})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "no_such_module:Tracker, of theirs" in invoke("list")
 
 
 def test_the_version_is_that_of_the_distribution() -> None:

@@ -201,13 +201,6 @@ def test_a_directory_that_holds_a_run_is_refused(run_directory: Path, tmp_path: 
     assert "no sweep" in output
 
 
-def test_a_sweep_has_no_page_of_its_own(swept: Path) -> None:
-    code, output = invoke("report", swept)
-    assert code == 2
-    assert "a sweep" in output
-    assert "fedsim compare" in output
-
-
 def test_simulate_points_to_sweep(tmp_path: Path) -> None:
     scenario = write(tmp_path, BASE | {"sweep": SWEEP})
     code, output = invoke("simulate", scenario, "--out", tmp_path / "out")
