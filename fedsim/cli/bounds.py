@@ -65,7 +65,7 @@ def _plain(bound: Bound, value: float | None, reason: str) -> dict[str, object]:
 
 
 def _table(console: Console, found: Sequence[tuple[Bound, float | None, str]]) -> None:
-    table = Table(box=SIMPLE_HEAD)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)  # fits into 80 characters
     for column in ("functions", "trust", "risk", "side", "theorem"):
         table.add_column(column)
     table.add_column("bound", justify="right")

@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fedsim.cli.tables import shown
 from fedsim.protocol.errors import InputError
 from fedsim.report.directory import check_free
 from fedsim.report.sweep_figure import draw
@@ -42,11 +43,17 @@ def run(directories: Sequence[Path], points: Path | None, out: Path | None) -> N
     console = Console()
     console.print(_table(rows))
     _write(rows, next(iter(measures)), folder)
-    console.print(f"Wrote {folder}/ ({', '.join(_FILES)})", soft_wrap=True, highlight=False)
+    console.print(f"Wrote {shown(folder)}/ ({', '.join(_FILES)})", soft_wrap=True, highlight=False)
 
 
 def _table(rows: Sequence[Compared]) -> Table:
-    table = Table(box=SIMPLE_HEAD, title="Test error, 90 % of trials in brackets", title_justify="left")
+    table = Table(
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        title="Test error, 90 % of trials in brackets",
+        title_justify="left",
+    )
     for name in ("from", "series"):
         table.add_column(name, overflow="fold")
     for name in ("epsilon", "error", "trials"):

@@ -26,12 +26,12 @@ def show_conversions(console: Console, values: Mapping[str, Any], most: int = MO
     for entry in groups:
         table.add_column(f"{entry['records']} records", justify="right")
     table.add_column("whole silo", justify="right")
-    table.add_column("for user level, set", justify="right")
+    table.add_column("to set for\nuser level", justify="right")
     for silo in silos[:most]:
         cells = [_cell(entry["guarantee"]) for entry in silo["group"]]
         cells += [""] * (len(groups) - len(cells))
         recipe = silo["record_level_for_user_level_budget"]
-        last = _cell(recipe) if recipe else "budget above 1"
+        last = _cell(recipe) if recipe else "only up to epsilon 1"
         table.add_row(silo["name"], *cells, _cell(silo["user_level"]), last)
     rules = ", ".join(sorted({silo["group_rule"] for silo in silos}))
     rest = f"; and {len(silos) - most} more silos (--json)" if len(silos) > most else ""

@@ -22,8 +22,27 @@ app = typer.Typer(
 ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a field, e.g. algorithm.step_size=0.5."),
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Override a field, e.g. algorithm.step_size=0.5; may be repeated."
+    ),
 ]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"fedsim {version('fedsim-isrl')}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options that come before a command."""
 
 
 @contextmanager
@@ -68,7 +87,8 @@ def sweep(
     scenario: ScenarioFile,
     overrides: Overrides = None,
     out: Annotated[
-        Path | None, typer.Option(help="Sweep directory, kept and gone on with; default runs/NAME.")
+        Path | None,
+        typer.Option(help="Sweep directory; one that is there is gone on with. Default runs/NAME."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Ray workers; default one per CPU; 0: in this process.")
@@ -101,7 +121,9 @@ def privacy(
     scenario: ScenarioFile,
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    verify: Annotated[bool, typer.Option(help="Price every silo again by dp-accounting (slower).")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Price every silo again by dp-accounting (slower).")
+    ] = False,
     conversions: Annotated[
         bool, typer.Option("--conversions", help="What it means for groups of records, users, and centrally.")
     ] = False,
@@ -140,7 +162,7 @@ def bounds(
 @app.command()
 def theorems(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    markdown: Annotated[bool, typer.Option(help="Print docs/thesis-audit.md.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/thesis-audit.md.")] = False,
 ) -> None:
     """Show what each theorem's noise truly costs beside what the theorem claims."""
     from fedsim.cli.theorems import show
@@ -150,7 +172,7 @@ def theorems(
 
 @app.command("list")
 def list_parts() -> None:
-    """List algorithms, problems, data sets, partitions, samplers and mechanisms."""
+    """List what a scenario can name: algorithms, problems, data sets, partitions, samplers and so on."""
     with plain_errors():
         from fedsim.cli.parts import show
 
@@ -172,10 +194,10 @@ def schema_from(
     target: Annotated[str, typer.Option(help="Column to predict.")],
 ) -> None:
     """Draft a table's schema (ranges, categories) from its data; replace the ranges by documented ones."""
-    from fedsim.data.draft import draft_schema
-
     with plain_errors():
-        typer.echo(draft_schema(table, target), nl=False)
+        from fedsim.cli.draft import show
+
+        show(table, target)
 
 
 def main() -> Any:

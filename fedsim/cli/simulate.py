@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsim.cli.progress import progress
-from fedsim.cli.tables import metrics_line, print_notices, print_parameters, silo_table
+from fedsim.cli.tables import metrics_line, print_notices, print_parameters, shown, silo_table
 from fedsim.protocol.errors import InputError
 from fedsim.report.directory import check_free, write
-from fedsim.report.page import write_page
+from fedsim.report.page import FIGURES, write_page
 from fedsim.report.remarks import remarks
 from fedsim.report.summary import summarise
 from fedsim.report.trackers import open_trackers
@@ -61,7 +61,7 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     files = write(outcome, directory)
     page = write_page(directory)
     trackers.finish(outcome)
-    _print(console, outcome, directory, [*files, page.name])
+    _print(console, outcome, directory, [*sorted([*files, page.name]), f"{FIGURES}/"])
     return INTERRUPTED if interrupted else 0
 
 
@@ -115,5 +115,5 @@ def _print(console: Console, outcome: Outcome, directory: Path, files: Sequence[
     for line in remarks(summary):
         console.print(line, markup=False, highlight=False)
     if summary["privacy"]["silos"]:
-        console.print(silo_table(summary["privacy"]["silos"]))
-    console.print(f"Wrote {directory}/ ({', '.join(files)})", soft_wrap=True, highlight=False)
+        console.print("", silo_table(summary["privacy"]["silos"]), "", sep="\n")
+    console.print(f"Wrote {shown(directory)}/ ({', '.join(files)})", soft_wrap=True, highlight=False)

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedsim.cli.simulate import INTERRUPTED, slug
 from fedsim.cli.sweep_progress import progress
-from fedsim.cli.tables import sweep_table
+from fedsim.cli.tables import shown, sweep_table
 from fedsim.data.outline import Outline, outline
 from fedsim.protocol.errors import InputError
 from fedsim.runtime.cells import data_key
@@ -119,4 +119,4 @@ def _report(console: Console, sweep: Sweep, place: Path, files: Sequence[str]) -
     elif sweep.tune:
         console.print(f"Not private: {summary['privacy']['not_private'][0]}.", highlight=False)
     console.print(f"{counts}, in {sweep.wall_seconds:.1f} s", highlight=False)
-    console.print(f"Wrote {place}/ ({', '.join(files)})", soft_wrap=True, highlight=False)
+    console.print(f"Wrote {shown(place)}/ ({', '.join(files)})", soft_wrap=True, highlight=False)

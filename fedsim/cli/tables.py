@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -12,6 +13,12 @@ from rich.table import Table
 from fedsim.scenario.resolve import Resolved
 
 MOST_ROWS = 20
+
+
+def shown(path: Path) -> str:
+    """A path as a person would type it: from here, where it is below."""
+    place, here = path.resolve(), Path.cwd()
+    return str(place.relative_to(here) if place.is_relative_to(here) else path)
 
 
 def print_notices(console: Console, lines: Sequence[str]) -> None:
@@ -99,7 +106,7 @@ def _cell(key: str, value: float | None) -> str:
 def sweep_table(summary: dict[str, Any]) -> Table:
     """One row per combination: what was varied and chosen, error and cost."""
     title = f"Test error: mean of {summary['trials']} trials, 90 % of them in brackets"
-    table = Table(box=SIMPLE_HEAD, title=title, title_justify="left")
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
     rows = summary["combinations"]
     chosen = list(dict.fromkeys(key for row in rows for key in row["chosen"] or {}))
     for name in summary["varied"]:

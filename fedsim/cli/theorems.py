@@ -86,7 +86,8 @@ def _tables(entries: Sequence[Entry]) -> None:
 
     console = Console()
     for entry in entries:
-        table = Table(title=f"{entry.title}\n{entry.numbers}", box=SIMPLE_HEAD, title_justify="left")
+        console.print(f"{entry.title}\n{entry.numbers}", style="italic", highlight=False)
+        table = Table(box=SIMPLE_HEAD)
         for column in _columns(entry):
             table.add_column(column, justify="right")
         for row in entry.rows:

@@ -180,6 +180,8 @@ def _wanted(error: ErrorDetails, holder: type[BaseModel] | None) -> str:
         wanted = str(error.get("ctx", {}).get("class_name"))
         found = [kind for kind in _members(field.annotation) if _is(kind, wanted)] if field else []
         return "must be a mapping" + (f" with keys such as {', '.join(_keys(found[0]))}" if found else "")
+    if error["type"] == "model_attributes_type":  # one of several kinds, told apart by name
+        return "must be a mapping with the name of a kind and its fields"
     said = error["msg"].removeprefix("Value error, ").removesuffix(" after validation, not 0")
     said = said.replace("Tuple should have", "list should have")
     return _IN_YAML.get(error["type"], said[:1].lower() + said[1:])

@@ -86,6 +86,10 @@ BAD = {
         ["problem.ridge=true"],
         ["scenario.problem.ridge: True: must be a mapping with keys such as weight, centre"],
     ),
+    "an algorithm without its fields": (
+        ["algorithm=prox_sgd"],
+        ["scenario.algorithm: 'prox_sgd': must be a mapping with the name of a kind"],
+    ),
     "a word for a list": (["report.trackers=all"], ["scenario.report.trackers: 'all': must be a list"]),
     "a field behind a union's branch": (
         ["problem.regulariser={group_lasso: {weight: 1, groups: {sizes: 2}}}"],

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from distribution import install
 from jsonschema import Draft202012Validator
 from safetensors.torch import load_file
 from typer.testing import CliRunner
@@ -128,6 +131,29 @@ def test_list_names_every_part_with_a_line() -> None:
         assert name in output
     for name in ("dirichlet", "label_pairs", "subsample", "poisson", "fresh", "gaussian", "none"):
         assert name in output
+    for name in ("mlp", "lenet", "l2_ball", "box", "random_size", "availability", "trace"):
+        assert re.search(rf"^  {name} +\S", output, re.M), name
+
+
+def test_list_names_a_tracker_that_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "theirs", {}, {"fedsim.trackers": {"theirs": "no_such_module:Tracker"}})
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "no_such_module:Tracker, of theirs" in invoke("list")
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert invoke("--version") == f"fedsim {version('fedsim-isrl')}\n"
+
+
+def test_the_last_line_of_a_run_names_all_that_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    output = invoke("simulate", QUICKSTART.with_name("sparse.yaml"), "--set", "trials=1", "--out", "runs/one")
+    where, _, names = output.splitlines()[-1].partition(" (")
+    assert where == "Wrote runs/one/"
+    written = {path.name for path in Path("runs/one").iterdir()}
+    assert {name.rstrip("/") for name in names.rstrip(")").split(", ")} == written
 
 
 def test_schema_describes_fields_with_the_papers_symbols() -> None:
@@ -155,6 +181,7 @@ def test_names_and_numbers_are_never_cut_at_80_characters() -> None:
     partial = QUICKSTART.with_name("partial.yaml")
     assert "…" not in invoke("privacy", partial, "--verify", *sets)
     assert "…" not in invoke("theorems")
+    assert "one pass (Theorems 36, 124)" in invoke("theorems")  # titles are not wrapped to a narrow table
 
 
 def test_a_run_says_who_took_part_and_how_silos_differ(tmp_path: Path) -> None:
@@ -190,6 +217,23 @@ def test_a_drafted_schema_makes_a_runnable_scenario(tmp_path: Path) -> None:
     }
     (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(tree))
     invoke("simulate", tmp_path / "scenario.yaml", "--out", tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["none.csv", "--target", "sick"], "error: TABLE: 'none.csv': no such file"),
+        (["table.csv", "--target", "ages"], "error: --target: 'ages'"),
+    ],
+)
+def test_a_draft_that_cannot_be_made_names_the_argument(
+    arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("table.csv").write_text("age,sick\n1,no\n2,yes\n")
+    result = CliRunner().invoke(app, ["schema-from", *arguments])
+    assert result.exit_code == 2
+    assert expected in result.output
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)

@@ -13,23 +13,31 @@ from fedsim.cli.main import app
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONSOLE = [line for block in re.findall(r"```console\n(.*?)```", README, re.S) for line in block.splitlines()]
-COMMANDS = [line for line in CONSOLE if line.startswith("fedsim ")]
-TARGETS = [line.split()[1] for line in CONSOLE if line.startswith("make ")]
+BLOCKS = re.findall(r"```console\n(.*?)```", README, re.S)
+SESSIONS = [lines for block in BLOCKS if (lines := re.findall(r"^fedsim .*$", block, re.M))]
+TARGETS = [line.split()[1] for line in "\n".join(BLOCKS).splitlines() if line.startswith("make ")]
+FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", README, re.S))
 
 
 def test_the_readme_has_commands_to_try() -> None:
-    assert len(COMMANDS) >= 5
+    assert {line.split()[1] for session in SESSIONS for line in session} == {
+        command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
+    } - {"schema-from"}  # which needs a table of the reader's
     assert TARGETS == ["demo", "test"]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_runs(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session[0].partition(" #")[0])
+def test_the_commands_of_a_block_run_one_after_the_other(
+    session: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, shlex.split(command)[1:])
-    assert result.exit_code == 0, result.output
-    assert result.output.strip()
+    for command in session:
+        result = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
+        assert result.exit_code == 0, result.output
+        assert result.output.strip()
 
 
 def test_the_make_targets_run_what_the_readme_says() -> None:
@@ -39,10 +47,18 @@ def test_the_make_targets_run_what_the_readme_says() -> None:
 
 
 def test_the_algorithm_shown_is_the_file() -> None:
-    found = re.search(r"<!-- (\S+) -->\n```python\n(.*?)```", README, re.S)
+    found = re.search(r"<!-- (fedsim/\S+) -->\n```python\n(.*?)```", README, re.S)
     assert found
     source = (ROOT / found[1]).read_text(encoding="utf-8")
     assert source.endswith("\n\n\n" + found[2])
+
+
+def test_every_algorithm_and_problem_is_named() -> None:
+    from fedsim.algorithms.registry import algorithms
+    from fedsim.problems.registry import problems
+
+    missing = [name for name in (*algorithms(), *problems()) if f"`{name}`" not in README]
+    assert missing == []
 
 
 def test_links_to_files_exist() -> None:
