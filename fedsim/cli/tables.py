@@ -75,7 +75,10 @@ def silo_table(silos: Sequence[dict[str, Any]]) -> Table:
     for title in columns.values():
         table.add_column(title, justify="right", no_wrap=True)  # half a number is a wrong number
     for silo in silos[:MOST_ROWS]:
-        table.add_row(silo["name"], *(_cell(key, silo[key]) for key in columns))
+        cells = {key: _cell(key, silo[key]) for key in columns}
+        if silo["epsilon_budget"] is None and silo["epsilon_guaranteed"] is not None:
+            cells["epsilon_budget"] = "unlimited"
+        table.add_row(silo["name"], *cells.values())
     if len(silos) > MOST_ROWS:
         table.caption = f"and {len(silos) - MOST_ROWS} more silos"
     return table

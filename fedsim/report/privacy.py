@@ -53,6 +53,8 @@ def notices(resolved: Resolved) -> list[str]:
     """What a reader must know before any number; empty for a run within a budget."""
     privacy, prescribed = resolved.scenario.privacy, resolved.prescribed
     lines = []
+    if privacy.mechanism == "none":
+        lines.append("No privacy: mechanism none neither clips nor adds noise")
     if privacy.mechanism == "gaussian" and privacy.epsilon == "unlimited":
         lines.append(
             "epsilon is unlimited: no budget bounds what this run costs, which only a simulation allows"

@@ -93,7 +93,7 @@ def test_a_run_without_privacy_has_no_spend_and_says_so(tmp_path: Path) -> None:
     run = simulate(tmp_path, SMALL | {"trials": 1, "privacy": {"mechanism": "none"}})
     assert pq.read_table(run / "spend.parquet").num_rows == 0
     text = (run / "report.html").read_text()
-    assert "No privacy." in text
+    assert "No privacy: mechanism none" in text
     assert text.count("<svg") == 2
 
 
