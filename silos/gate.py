@@ -224,6 +224,8 @@ class _RoundAsker:
         everyone = len(members) == len(gate._multipliers)
         self._multipliers = gate._multipliers if everyone else gate._multipliers[members]
         self._noise = gate._noise.round(gate._records.drawn(members), round_index)
+        if gate._private and self._planned:
+            self._noise.begin()
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         planned = self._match(queries)
@@ -273,6 +275,7 @@ class _RoundAsker:
     def close(self) -> None:
         """Refuse every later ask, whoever has kept this object."""
         self._position = len(self._planned)
+        self._noise.close()
 
     def _release(self, query: Query, blocks: Sequence[Block], divisors: Tensor) -> Tensor:
         """The clipped mean over K records plus N(0, (noise_ratio z 2 clip / K)^2) a coordinate; (members, d).

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedsim.protocol.plan import Plan
 from silos.entropy import Purpose, SeededEntropy
+from silos.filling import Filling
 
 _NUMBERS = 1024  # a silo's numbers in a block of several rounds: enough that a call is cheap beside them
 _AHEAD = 4_000_000  # numbers that a cohort draws ahead at most in a long round (32 MB)
@@ -69,13 +70,26 @@ class RoundNoise:
     ) -> None:
         self._streams, self._dimension, self._used = streams, dimension, 0
         self._drawn = np.empty((0, 0, 0)) if drawn is None else drawn
+        self._filling: Filling | None = None
         self._ahead = max(1, min(queries, _AHEAD // max(1, len(streams) * dimension)))
+
+    def begin(self) -> None:
+        """Start to draw, beside whatever this thread does until it needs the first query's noise."""
+        if self._streams and self._filling is None and self._used == self._drawn.shape[1]:
+            self._drawn, self._used = np.empty((len(self._streams), self._ahead, self._dimension)), 0
+            self._filling = Filling(self._streams, self._drawn)
 
     def next(self) -> Tensor:
         """The next query's noise, float64; how far ahead it is drawn changes nothing."""
-        if self._used == self._drawn.shape[1]:
-            self._drawn, self._used = np.empty((len(self._streams), self._ahead, self._dimension)), 0
-            for row, stream in zip(self._drawn, self._streams, strict=True):
-                stream.standard_normal(out=row)
+        self.begin()
+        if self._filling is not None:
+            self._filling.finish()
+            self._filling = None
         self._used += 1
         return torch.from_numpy(self._drawn[:, self._used - 1])
+
+    def close(self) -> None:
+        """Stop drawing: the generators serve the next round."""
+        if self._filling is not None:
+            self._filling.abandon()
+            self._filling = None
