@@ -1,0 +1,193 @@
+"""fedsim beside a bare loop and its peers, one table: `make bench`.
+
+Every row is a ratio of times measured in this run. What can share a process takes turns in it, the others in
+processes of their own, again and again, so that a busy machine shows as spread: medians, and in brackets the
+smallest and largest ratio of a pair. Without the peers (no network) their rows say why they are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from document import table, where, write
+from processes import Skipped, measure, peers_python
+from rich.console import Console
+from rich.table import Table
+
+HEAD = ("against", "fedsim ms", "other ms", "ratio [min, max]", "target", "met", "start-up s", "peak MiB")
+SCRIPTS = {
+    "bare": (False, "round_cost.py"),
+    "logistic inprocess": (False, "peers/fedsim_rounds.py", "logistic", "inprocess"),
+    "logistic ray": (False, "peers/fedsim_rounds.py", "logistic", "ray"),
+    "numpy": (False, "peers/numpy_rounds.py"),
+    "flower": (True, "peers/flower_rounds.py"),
+    "softmax inprocess": (False, "peers/fedsim_rounds.py", "softmax", "inprocess"),
+    "softmax ray": (False, "peers/fedsim_rounds.py", "softmax", "ray"),
+    "pfl": (True, "peers/pfl_rounds.py", "plain"),
+    "pfl private": (True, "peers/pfl_rounds.py", "private"),
+    "opacus": (True, "peers/opacus_gradient.py"),
+}
+"""Name: (whether it runs among the peers, script, arguments)."""
+
+TIME = "milliseconds"
+
+Runs = list[dict[str, Any]] | str
+"""What each repetition wrote, or why there is none."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Times in pairs, ratio target ("at most" 1.3 of ours over theirs, "at least" 8 of theirs over ours)."""
+
+    name: str
+    ours: Sequence[float]
+    theirs: Sequence[float]
+    at_most: float | None = None
+    at_least: float | None = None
+    startup: tuple[float, float] | None = None
+    peak: tuple[float, float] | None = None
+
+    def cells(self) -> list[str]:
+        """The row's text, in the order of `HEAD`."""
+        pairs = list(zip(self.ours, self.theirs, strict=True))
+        ratios = [a / b if self.at_most else b / a for a, b in pairs]
+        typical, low, high = median(ratios), min(ratios), max(ratios)
+        if self.at_most:
+            target, met = f"<= {self.at_most:g}", typical <= self.at_most
+        else:
+            assert self.at_least is not None
+            target, met = f">= {self.at_least:g}", typical >= self.at_least
+        return [
+            self.name,
+            f"{median(self.ours):.2f}",
+            f"{median(self.theirs):.2f}",
+            f"{typical:.2f} [{low:.2f}, {high:.2f}]",
+            target,
+            "yes" if met else "no",
+            "" if self.startup is None else " / ".join(f"{value:.1f}" for value in self.startup),
+            "" if self.peak is None else " / ".join(f"{value:.0f}" for value in self.peak),
+        ]
+
+
+def run(repetitions: int) -> dict[str, Runs]:
+    """Every script in turn, `repetitions` times."""
+    console = Console(stderr=True)
+    found: dict[str, Runs] = {name: [] for name in SCRIPTS}
+    try:
+        peers: Path | str = peers_python()
+    except Skipped as reason:
+        peers = str(reason)
+    for repetition in range(repetitions):
+        for name, (among_peers, script, *arguments) in SCRIPTS.items():
+            runs = found[name]
+            if isinstance(runs, str):
+                continue
+            console.print(f"{repetition + 1}/{repetitions} {name}", highlight=False)
+            try:
+                if among_peers and isinstance(peers, str):
+                    raise Skipped(peers)
+                runs.append(measure(Path(peers) if among_peers else Path(sys.executable), script, *arguments))
+            except Skipped as reason:
+                found[name] = str(reason)
+    return found
+
+
+def rows(found: dict[str, Runs]) -> list[list[str]]:
+    """The table's rows, in its order."""
+    return [
+        *_bare(found),
+        *_pair(found, "(b) Flower simulation engine", "logistic", "flower", 100),
+        *_opacus(found),
+        *_pair(found, "(d) NumPy loop over silos and records", "logistic", "numpy", 20),
+        *_pair(found, "(e) pfl, no clipping, no noise", "softmax", "pfl", 8),
+        *_pair(found, "(e) pfl, silos' updates clipped and noised", "softmax", "pfl private", 8),
+    ]
+
+
+def _bare(found: dict[str, Runs]) -> list[list[str]]:
+    def made(runs: list[dict[str, Any]]) -> list[Row]:
+        kinds = {
+            kind: [sum((run[kind][i] for run in runs), []) for i in (0, 1)] for kind in ("float64", "float32")
+        }
+        made = [Row(f"(a) bare torch loop, {kind}", *both, at_most=1.3) for kind, both in kinds.items()]
+        on_ray = found["logistic ray"]
+        if isinstance(on_ray, str):
+            return made
+        loop = [median(run["float64"][1]) for run in runs]
+        return [*made, Row("(a) bare torch loop, float64; on Ray", _series(on_ray, TIME), loop, at_most=1.3)]
+
+    return _rows("(a) bare torch loop", [found["bare"]], made)
+
+
+def _pair(found: dict[str, Runs], name: str, ours: str, theirs: str, target: float) -> list[list[str]]:
+    """One row in-process and one on Ray against the same peer."""
+    return [
+        cells
+        for runtime, label in (("inprocess", "in-process"), ("ray", "on Ray"))
+        for cells in _rows(
+            f"{name}; {label}",
+            [found[f"{ours} {runtime}"], found[theirs]],
+            lambda *both, label=label: [_row(f"{name}; {label}", *both, target)],
+        )
+    ]
+
+
+def _row(name: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]], target: float) -> Row:
+    startup, peak = (
+        (median(_series(ours, field)), median(_series(theirs, field))) for field in ("startup", "peak_mib")
+    )
+    times = _series(ours, TIME), _series(theirs, TIME)
+    return Row(name, *times, at_least=target, startup=startup, peak=peak)
+
+
+def _series(runs: list[dict[str, Any]], field: str) -> list[float]:
+    return [run[field] for run in runs]
+
+
+def _opacus(found: dict[str, Runs]) -> list[list[str]]:
+    def made(runs: list[dict[str, Any]]) -> list[Row]:
+        names = {"mlp": "MLP 50-64-2, 25 x 1,238", "cnn": "CNN 1x28x28, 5 x 200"}
+        return [
+            Row(
+                f"(c) Opacus, {title}, {way}",
+                *(sum((run[net]["milliseconds"][who] for run in runs), []) for who in ("fedsim", way)),
+                at_least=1,
+                peak=(runs[0][net]["peak_mib"]["fedsim"], runs[0][net]["peak_mib"][way]),
+            )
+            for net, title in names.items()
+            for way in ("hooks", "ghost")
+        ]
+
+    return _rows("(c) Opacus", [found["opacus"]], made)
+
+
+def _rows(name: str, runs: Sequence[Runs], made: Callable[..., list[Row]]) -> list[list[str]]:
+    reasons = [each for each in runs if isinstance(each, str)]
+    if reasons:
+        return [[name, "", "", f"skipped: {reasons[0]}", "", "", "", ""]]
+    return [row.cells() for row in made(*runs)]
+
+
+def main() -> None:
+    """Measure, print, and with `--write` put the table into the documentation."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    chosen = parser.parse_args()
+    measured = rows(run(chosen.repetitions))
+    shown = Table(*HEAD)
+    for cells in measured:
+        shown.add_row(*cells)
+    Console().print(shown)
+    if chosen.write:
+        write("bench", f"{where()}\n\n{table(HEAD, measured)}")
+
+
+if __name__ == "__main__":
+    main()
