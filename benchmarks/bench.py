@@ -2,7 +2,8 @@
 
 Every row is a ratio of times measured in this run. What can share a process takes turns in it, the others in
 processes of their own, again and again, so that a busy machine shows as spread: medians, and in brackets the
-smallest and largest ratio of a pair. Without the peers (no network) their rows say why they are missing.
+smallest and largest ratio of a pair. Start-up and memory are fedsim's / the other's. Without the peers (no
+network) their rows say why they are missing.
 """
 
 from __future__ import annotations
@@ -102,20 +103,20 @@ def rows(found: dict[str, Runs]) -> list[list[str]]:
     """The table's rows, in its order."""
     return [
         *_bare(found),
-        *_pair(found, "(b) Flower simulation engine", "logistic", "flower", 100),
-        *_opacus(found),
-        *_pair(found, "(d) NumPy loop over silos and records", "logistic", "numpy", 20),
-        *_pair(found, "(e) pfl, no clipping, no noise", "softmax", "pfl", 8),
-        *_pair(found, "(e) pfl, silos' updates clipped and noised", "softmax", "pfl private", 8),
+        *_pair(found, "(b) Flower", "logistic", "flower", 100),
+        *_networks(found),
+        *_pair(found, "(d) NumPy loops", "logistic", "numpy", 20),
+        *_pair(found, "(e) pfl", "softmax", "pfl", 8),
+        *_pair(found, "(e) pfl with noise", "softmax", "pfl private", 8),
     ]
 
 
 def _bare(found: dict[str, Runs]) -> list[list[str]]:
     def made(runs: list[dict[str, Any]]) -> list[Row]:
-        kinds = {
-            kind: [sum((run[kind][i] for run in runs), []) for i in (0, 1)] for kind in ("float64", "float32")
-        }
-        made = [Row(f"(a) bare torch loop, {kind}", *both, at_most=1.3) for kind, both in kinds.items()]
+        made = [
+            Row(f"(a) bare torch loop, {kind}", *(_joined(runs, kind, who) for who in (0, 1)), at_most=1.3)
+            for kind in ("float64", "float32")
+        ]
         on_ray = found["logistic ray"]
         if isinstance(on_ray, str):
             return made
@@ -128,43 +129,50 @@ def _bare(found: dict[str, Runs]) -> list[list[str]]:
 def _pair(found: dict[str, Runs], name: str, ours: str, theirs: str, target: float) -> list[list[str]]:
     """One row in-process and one on Ray against the same peer."""
     return [
-        cells
-        for runtime, label in (("inprocess", "in-process"), ("ray", "on Ray"))
-        for cells in _rows(
-            f"{name}; {label}",
-            [found[f"{ours} {runtime}"], found[theirs]],
-            lambda *both, label=label: [_row(f"{name}; {label}", *both, target)],
-        )
+        *_against(found, f"{name}; in-process", f"{ours} inprocess", theirs, target),
+        *_against(found, f"{name}; on Ray", f"{ours} ray", theirs, target),
     ]
 
 
-def _row(name: str, ours: list[dict[str, Any]], theirs: list[dict[str, Any]], target: float) -> Row:
-    startup, peak = (
-        (median(_series(ours, field)), median(_series(theirs, field))) for field in ("startup", "peak_mib")
-    )
-    times = _series(ours, TIME), _series(theirs, TIME)
-    return Row(name, *times, at_least=target, startup=startup, peak=peak)
+def _against(found: dict[str, Runs], name: str, ours: str, theirs: str, target: float) -> list[list[str]]:
+    def made(own: list[dict[str, Any]], peers: list[dict[str, Any]]) -> list[Row]:
+        startup, peak = (
+            (median(_series(own, field)), median(_series(peers, field))) for field in ("startup", "peak_mib")
+        )
+        times = _series(own, TIME), _series(peers, TIME)
+        return [Row(name, *times, at_least=target, startup=startup, peak=peak)]
+
+    return _rows(name, [found[ours], found[theirs]], made)
+
+
+def _networks(found: dict[str, Runs]) -> list[list[str]]:
+    def made(runs: list[dict[str, Any]]) -> list[Row]:
+        return [
+            _network(runs, "(c) Opacus, MLP, hooks", "mlp float32", "hooks", at_least=1),
+            _network(runs, "(c) Opacus, MLP, ghost clipping", "mlp float32", "ghost", at_least=1),
+            _network(runs, "(c) Opacus, CNN, hooks", "cnn float32", "hooks", at_least=1),
+            _network(runs, "(c) Opacus, CNN, ghost clipping", "cnn float32", "ghost", at_least=1),
+            _network(runs, "MLP, unclipped pass, float64", "mlp float64", "plain", at_most=2),
+            _network(runs, "MLP, unclipped pass, float32", "mlp float32", "plain", at_most=2),
+        ]
+
+    return _rows("(c) Opacus", [found["opacus"]], made)
+
+
+def _network(runs: list[dict[str, Any]], name: str, network: str, way: str, **target: float) -> Row:
+    own = [run[network] for run in runs]
+    times = (_joined(own, TIME, who) for who in ("fedsim", way))
+    peak = own[0]["peak_mib"]
+    return Row(name, *times, peak=(peak["fedsim"], peak[way]), **target)
 
 
 def _series(runs: list[dict[str, Any]], field: str) -> list[float]:
     return [run[field] for run in runs]
 
 
-def _opacus(found: dict[str, Runs]) -> list[list[str]]:
-    def made(runs: list[dict[str, Any]]) -> list[Row]:
-        names = {"mlp": "MLP 50-64-2, 25 x 1,238", "cnn": "CNN 1x28x28, 5 x 200"}
-        return [
-            Row(
-                f"(c) Opacus, {title}, {way}",
-                *(sum((run[net]["milliseconds"][who] for run in runs), []) for who in ("fedsim", way)),
-                at_least=1,
-                peak=(runs[0][net]["peak_mib"]["fedsim"], runs[0][net]["peak_mib"][way]),
-            )
-            for net, title in names.items()
-            for way in ("hooks", "ghost")
-        ]
-
-    return _rows("(c) Opacus", [found["opacus"]], made)
+def _joined(runs: list[dict[str, Any]], field: str, who: int | str) -> list[float]:
+    """The times that each repetition measured within one process, one after another."""
+    return [time for run in runs for time in run[field][who]]
 
 
 def _rows(name: str, runs: Sequence[Runs], made: Callable[..., list[Row]]) -> list[list[str]]:
@@ -184,7 +192,9 @@ def main() -> None:
     shown = Table(*HEAD)
     for cells in measured:
         shown.add_row(*cells)
-    Console().print(shown)
+    console = Console()
+    console.width = max(console.width, 110)
+    console.print(shown)
     if chosen.write:
         write("bench", f"{where()}\n\n{table(HEAD, measured)}")
 

@@ -38,7 +38,9 @@ def peers_python() -> Path:
     """
     python = PEERS / "bin" / "python"
     wanted = {name.partition("[")[0]: pinned for name, pinned in REQUIREMENTS.items()}
-    check = f"from importlib.metadata import version as v; assert all(v(n).split('+')[0] == p for n, p in {wanted}.items())"
+    check = (
+        f"import importlib.metadata as m; assert all(m.version(n).startswith(p) for n, p in {wanted}.items())"
+    )
     if python.exists() and subprocess.run([python, "-c", check], capture_output=True).returncode == 0:
         return python
     if not python.exists():

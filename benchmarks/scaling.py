@@ -115,8 +115,9 @@ def admission_table() -> str:
 
 def curves(grown: dict[str, list[Point]], hosted: dict[int, list[Point]]) -> dict[str, list[Curve]]:
     """The figure's lines, panel by panel."""
+    titles = {"silos": "silos", "records": "records a silo", "features": "features"}
     panels = {
-        name: [
+        titles[name]: [
             Curve(
                 "one process",
                 [point[name] for point in points],
@@ -127,7 +128,7 @@ def curves(grown: dict[str, list[Point]], hosted: dict[int, list[Point]]) -> dic
         for name, points in grown.items()
     }
     names = {0: "in the trial's actor", 1: "1 host", 2: "2 hosts"}
-    panels["records, on Ray"] = [
+    panels["records a silo, on Ray"] = [
         Curve(
             names[count],
             [point["records"] for point in points],

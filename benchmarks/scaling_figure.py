@@ -11,6 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, LogLocator, NullLocator
 
 from fedsim.report.style import GREY, look
 
@@ -46,7 +47,7 @@ def draw(panels: dict[str, list[Curve]], path: Path) -> None:
             _linear(speed, lines[0])
             _finish(speed, "", "rounds per second" if speed is above[0] else "")
             _finish(memory, name, "MiB" if memory is below[0] else "")
-            speed.legend(frameon=False, fontsize=8)
+            speed.legend(frameon=False, fontsize=8, loc="upper right")
         figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
 
 
@@ -60,4 +61,8 @@ def _linear(axes: Axes, line: Curve) -> None:
 
 def _finish(axes: Axes, horizontal: str, vertical: str) -> None:
     axes.set(xscale="log", yscale="log", xlabel=horizontal, ylabel=vertical)
+    for axis, (low, high) in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        axis.set_major_locator(LogLocator(subs=(1,) if high / low > 100 else (1, 2, 5)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(alpha=0.3, linewidth=0.6)

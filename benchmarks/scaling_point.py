@@ -11,6 +11,7 @@ import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,7 +34,8 @@ TEST = 0.2  # share of the records made that are for testing
 
 def scenario(point: Mapping[str, Any]) -> Resolved:
     """Silos of equal size; `records` are those trained on, and one of `features` is the intercept."""
-    silos, hosts = point["silos"], point.get("hosts", 0)
+    silos, classes = point["silos"], point.get("classes", 2)
+    runtime = {"name": "ray", "silo_hosts": point["hosts"]} if "hosts" in point else {"name": "inprocess"}
     tree = {
         "name": "scaling",
         "data": {
@@ -41,9 +43,10 @@ def scenario(point: Mapping[str, Any]) -> Resolved:
             "features": point["features"] - 1,
             "rows": round(silos * point["records"] / (1 - TEST)),
             "test_fraction": TEST,
+            **({"link": "softmax", "classes": classes} if classes > 2 else {}),
         },
         "partition": {"name": "iid", "num_partitions": silos},
-        "problem": "logistic_regression",
+        "problem": "softmax_regression" if classes > 2 else "logistic_regression",
         "algorithm": {
             "name": "noisy_minibatch_sgd",
             "num_rounds": point["rounds"],
@@ -52,7 +55,7 @@ def scenario(point: Mapping[str, Any]) -> Resolved:
             "batch": point.get("batch", "full"),
         },
         "privacy": {"epsilon": point.get("epsilon", 1.0)},
-        "runtime": {"name": "ray", "silo_hosts": hosts} if "hosts" in point else "inprocess",
+        "runtime": {**runtime, "dtype": point.get("dtype", "float64")},
         "report": {"nonprivate_twin": False, "evaluate_every": point["rounds"]},
     }
     return resolve(parse(tree))
@@ -78,17 +81,17 @@ def held() -> float:
 
 def in_process(point: Mapping[str, Any]) -> dict[str, float]:
     """Seconds to the first round, rounds a second after it, and memory above that of the imports."""
-    before, start = held(), time.perf_counter()
+    imports, start = held(), time.perf_counter()
     resolved = scenario(point)
     host = SiloHost(resolved, 0, read(resolved, 0).silos)
     rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, 0, 0)
     admitted = host.open("private", admitted_rounds(resolved.active, rounds, len(resolved.names)))
     public = resolved.public([silo.noise_multiplier for silo in admitted])
-    setup, ends = time.perf_counter() - start, [time.perf_counter()]
-    for _ in run(resolved.algorithm, resolved.problem, public, 0, Link(host), rounds):
-        ends.append(time.perf_counter())
-    each = [b - a for a, b in zip(ends[2:], ends[3:], strict=False)]
-    return {"setup": setup, "rounds_per_second": 1 / median(each), "memory_mib": held() - before}
+    setup = time.perf_counter() - start
+    rounds_run = run(resolved.algorithm, resolved.problem, public, 0, Link(host), rounds)
+    ends = [time.perf_counter() for _ in rounds_run]  # before each round, and after the last
+    each = [after - before for before, after in pairwise(ends[1:])]
+    return {"setup": setup, "rounds_per_second": 1 / median(each), "memory_mib": held() - imports}
 
 
 def on_ray(point: Mapping[str, Any]) -> dict[str, float]:

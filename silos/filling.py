@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 
 import numpy as np
@@ -36,7 +36,8 @@ class Filling:
     def abandon(self) -> None:
         """Leave the rest; afterwards no generator is in use."""
         self._work.clear()
-        self.finish()
+        if self._helper is not None:
+            wait([self._helper])
 
 
 def _drain(work: _Work) -> None:
@@ -55,3 +56,7 @@ def _cores() -> int:
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(1, thread_name_prefix="noise")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a child has none of its parent's threads

@@ -23,8 +23,8 @@ from fedsim.protocol.errors import Refused
 from silos.layers import Capture, Layer, Term, Whole, layer_of
 from silos.records import Block
 
-CHUNK = 2**20
-"""Numbers that a chunk of records holds at a time, about: 8 MB in float64."""
+CHUNK = 2**21
+"""Numbers that a chunk of records holds at a time, about: 16 MB in float64."""
 
 _MARGIN = 1e-6
 """Clipped terms are this much shorter than the clip, which is more than rounding in their sum can add."""

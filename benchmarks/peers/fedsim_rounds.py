@@ -1,7 +1,7 @@
 """fedsim on the peers' workloads: `fedsim_rounds.py logistic|softmax inprocess|ray OUT`; writes JSON.
 
-Clipping, noise, plan matching and ledger are on; a round's time is that of a trial's server loop. Softmax runs
-in float32, as its peer does; the rest in float64.
+Clipping, noise, plan matching and ledger are on; a round's time is that of a trial's server loop. Softmax
+runs in float32, as its peer does; the rest in float64.
 """
 
 from __future__ import annotations

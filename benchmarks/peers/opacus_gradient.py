@@ -1,10 +1,10 @@
-"""Opacus's clipped gradients beside the silos' own, on the same records: `opacus_gradient.py OUT`; writes JSON.
+"""The silos' clipped gradients beside Opacus's and a plain pass: `opacus_gradient.py OUT`; writes JSON.
 
-Both give every silo's sum of clipped per-record gradients of the same network, in float32 and one thread,
+fedsim and Opacus give every silo's sum of clipped per-record gradients of the same network, in one thread,
 taking turns in one process; the results are compared first. Opacus does it in two ways: by hooks that keep
 every record's gradient, and by ghost clipping, which needs a second backward pass instead. It gets one silo's
-records at a time, since every silo's sum is wanted. Runs in an environment that has opacus, with the repository
-on its path.
+records at a time, since every silo's sum is wanted. The plain pass is forward and backward over all records
+at once, without clipping. Runs in an environment that has opacus, with the repository on its path.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ CLIP = 1.0
 Step = Callable[[], Tensor]
 
 
-def records(problem: NeuralNetwork, silos: int, count: int) -> Block:
+def records(problem: NeuralNetwork, silos: int, count: int, dtype: torch.dtype) -> Block:
     rng = np.random.default_rng(0)
     x = rng.standard_normal((silos, count, problem.num_features))
     y = rng.integers(problem.num_outputs, size=(silos, count)).astype(float)
-    (block,) = Records(list(zip(x, y, strict=True)), problem, torch.float32).full(range(silos))
+    (block,) = Records(list(zip(x, y, strict=True)), problem, dtype).full(range(silos))
     return block
 
 
 def module_at(problem: NeuralNetwork, point: Tensor) -> nn.Module:
     module = problem.model.build(problem.num_features, problem.num_outputs)
+    module.to(point.dtype)
     nn.utils.vector_to_parameters(point, module.parameters())
     return module
 
@@ -102,6 +103,18 @@ def by_ghosts(problem: NeuralNetwork, block: Block, point: Tensor) -> Step:
     return step
 
 
+def plain(problem: NeuralNetwork, block: Block, point: Tensor) -> Step:
+    module = module_at(problem, point)
+    x, y = block.features.flatten(0, 1), block.target.flatten().long()
+
+    def step() -> Tensor:
+        module.zero_grad()
+        nn.functional.cross_entropy(module(x), y, reduction="sum").backward()
+        return y
+
+    return step
+
+
 def seconds(step: Step) -> float:
     start = time.perf_counter()
     step()
@@ -120,17 +133,17 @@ def peak_mib(step: Step) -> float:
     return highest / 2**20
 
 
-def compare(problem: NeuralNetwork, silos: int, count: int, repetitions: int) -> dict[str, object]:
-    block = records(problem, silos, count)
-    point = problem.start(0)
+def compare(
+    problem: NeuralNetwork, silos: int, count: int, repetitions: int, dtype: torch.dtype
+) -> dict[str, object]:
+    block = records(problem, silos, count, dtype)
+    point = problem.start(0).to(dtype)
     ours = partial(clipped_sum, problem, block, [point], CLIP)
-    steps = {
-        "fedsim": ours,
-        "hooks": by_hooks(problem, block, point),
-        "ghost": by_ghosts(problem, block, point),
-    }
-    for step in steps.values():
+    clipped = {"hooks": by_hooks(problem, block, point), "ghost": by_ghosts(problem, block, point)}
+    for step in clipped.values():
         torch.testing.assert_close(step().double(), ours(), rtol=1e-3, atol=1e-3)
+    steps = {"fedsim": ours, **clipped, "plain": plain(problem, block, point)}
+    steps["plain"]()
     times = [[seconds(step) * 1e3 for step in steps.values()] for _ in range(repetitions)]
     milliseconds = dict(zip(steps, map(list, zip(*times, strict=True)), strict=True))
     return {"milliseconds": milliseconds, "peak_mib": {name: peak_mib(step) for name, step in steps.items()}}
@@ -138,9 +151,12 @@ def compare(problem: NeuralNetwork, silos: int, count: int, repetitions: int) ->
 
 def main() -> None:
     torch.set_num_threads(1)
+    mlp = NeuralNetwork(50, 2, model=Mlp((64,)))
+    cnn = NeuralNetwork(784, 10, model=Lenet((1, 28, 28)))
     result = {
-        "mlp": compare(NeuralNetwork(50, 2, model=Mlp((64,))), 25, 1238, 9),
-        "cnn": compare(NeuralNetwork(784, 10, model=Lenet((1, 28, 28))), 5, 200, 5),
+        "mlp float32": compare(mlp, 25, 1238, 7, torch.float32),
+        "mlp float64": compare(mlp, 25, 1238, 7, torch.float64),
+        "cnn float32": compare(cnn, 5, 200, 5, torch.float32),
     }
     with open(sys.argv[1], "w") as file:
         json.dump(result, file)
