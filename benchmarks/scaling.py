@@ -91,7 +91,8 @@ def hosts_table(hosted: dict[int, list[Point]]) -> str:
         + [f"{hosted[count][i]['peak_mib']:,.0f}" for count in hosted]
         for i, (n, _) in enumerate(HOSTED)
     ]
-    head = ("records a silo (25 silos x 50 features)", *(f"{count} hosts, rounds/s" for count in hosted))
+    names = {0: "no host of their own", 1: "1 host", 2: "2 hosts"}
+    head = ("records a silo (25 silos x 50 features)", *(f"{names[count]}, rounds/s" for count in hosted))
     pays = [
         f"{n:,}"
         for i, (n, _) in enumerate(HOSTED)
@@ -100,7 +101,7 @@ def hosts_table(hosted: dict[int, list[Point]]) -> str:
     verdict = (
         f"A second host pays from {pays[0]} records a silo on." if pays else "A second host never pays here."
     )
-    return table((*head, *(f"{count} hosts, MiB" for count in hosted)), rows) + f"\n\n{verdict}"
+    return table((*head, *(f"{names[count]}, MiB" for count in hosted)), rows) + f"\n\n{verdict}"
 
 
 def admission_table() -> str:
@@ -147,7 +148,7 @@ def main() -> None:
     text = "\n\n".join([where(), growth_tables(grown), hosts_table(hosted), admission_table()])
     write("scaling", text)
     draw(curves(grown, hosted), Path(__file__).parents[1] / "docs" / "images" / "scaling.svg")
-    Console().print(text, markup=False, highlight=False)
+    print(text)
 
 
 if __name__ == "__main__":
