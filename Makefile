@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all bench bench-peers clean
+.PHONY: help demo check test test-all bench scaling profile clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -34,13 +34,14 @@ test: check  ## The gate: check, then every test that is not slow.
 test-all: check  ## The gate, and the slow tests.
 	$(BIN)/pytest
 
-bench: $(VENV)/.installed-dev  ## Cost of a round against a bare torch loop.
-	$(BIN)/python benchmarks/round_cost.py
-	$(BIN)/python benchmarks/scale.py
-	$(BIN)/python benchmarks/network_cost.py
+bench: $(VENV)/.installed-dev  ## fedsim beside a bare loop and its peers, which go into .venv-peers (FLAGS=--write).
+	$(BIN)/python benchmarks/bench.py $(FLAGS)
 
-bench-peers: $(VENV)/.installed-dev  ## The same workloads on Flower, pfl and NumPy; installs them into .venv-peers.
-	$(BIN)/python benchmarks/compare.py
+scaling: $(VENV)/.installed-dev  ## Speed and memory against silos, records, features, hosts; into docs/performance.md.
+	$(BIN)/python benchmarks/scaling.py
+
+profile: $(VENV)/.installed-dev  ## Where a round's time goes, by part; into docs/performance.md.
+	$(BIN)/python benchmarks/profile_round.py
 
 clean:  ## Remove what the other targets made.
 	rm -rf $(VENV) .venv-peers runs build *.egg-info

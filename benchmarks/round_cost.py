@@ -1,15 +1,17 @@
-"""What a round costs over the same arithmetic without a platform: `make bench`.
+"""What a round costs over the same arithmetic without a platform: `round_cost.py OUT`; writes JSON.
 
 25 silos x 1,238 records x 50 features, logistic regression, full batch, clipping and Gaussian noise,
 one thread, one process. The bare loop is written with the fastest forms of the same operations; both
-take turns, so that a busy machine slows both. Prints the median and spread of the ratio.
+take turns, so that a busy machine slows both.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from silos.gate import Gate, hold
 
 SILOS, RECORDS, FEATURES, ROUNDS = 25, 1238, 50, 200
 STEP, CLIP = 0.5, 1.0
+REPETITIONS = 9
 
 
 def make_records(rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -92,27 +95,22 @@ def bare(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Call
     return once
 
 
-def measure(dtype: torch.dtype, repetitions: int) -> None:
-    """Print milliseconds a round of both, and the ratio."""
+def compare(dtype: torch.dtype, repetitions: int) -> list[list[float]]:
+    """Milliseconds a round of both, taking turns: [fedsim's], [the bare loop's]."""
     silos = make_records(np.random.default_rng(0))
-    ours, theirs = platform(silos, dtype), bare(silos, dtype)
-    ours(), theirs()
-    times = []
+    runs = platform(silos, dtype), bare(silos, dtype)
+    for once in runs:
+        once()
+    times: list[list[float]] = [[], []]
     for _ in range(repetitions):
-        ours(), theirs()
-        times.append((ours.seconds, theirs.seconds))  # type: ignore[attr-defined]
-    a, b = np.array(times).T * 1e3 / ROUNDS
-    ratio = np.percentile(a / b, [5, 50, 95])
-    kind = str(dtype).removeprefix("torch.")
-    print(
-        f"{kind}: fedsim {np.median(a):.3f} ms a round, bare loop {np.median(b):.3f} ms, "
-        f"ratio {ratio[1]:.2f} [{ratio[0]:.2f}, {ratio[2]:.2f}] over {repetitions} repetitions"
-    )
+        for once, own in zip(runs, times, strict=True):
+            once()
+            own.append(once.seconds * 1e3 / ROUNDS)  # type: ignore[attr-defined]
+    return times
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repetitions", type=int, default=15)
     torch.set_num_threads(1)
-    for kind in (torch.float64, torch.float32):
-        measure(kind, parser.parse_args().repetitions)
+    kinds = {"float64": torch.float64, "float32": torch.float32}
+    result = {name: compare(dtype, REPETITIONS) for name, dtype in kinds.items()}
+    Path(sys.argv[1]).write_text(json.dumps(result), encoding="utf-8")

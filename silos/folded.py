@@ -67,6 +67,6 @@ def _per_run(clip: float | Tensor, block: Block) -> float | Tensor:
 def _clipped(problem: GeneralisedLinear, coefficient: Tensor, bound: Tensor) -> Tensor:
     if problem.num_outputs == 1:
         return torch.clamp(coefficient, -bound, bound, out=coefficient)
-    norm = coefficient.norm(dim=-1).clamp_min(torch.finfo(coefficient.dtype).tiny)
+    norm = coefficient.square().sum(-1).sqrt().clamp_min(torch.finfo(coefficient.dtype).tiny)
     factor: Tensor = (bound / norm).clamp_max(1.0)
     return coefficient * factor.unsqueeze(-1)

@@ -26,6 +26,9 @@ from silos.records import Block
 CHUNK = 2**20
 """Numbers that a chunk of records holds at a time, about: 8 MB in float64."""
 
+_LARGER, _ENOUGH = 4, 128
+"""How many times more where records are large, since the calls of a chunk below so many records count too."""
+
 _MARGIN = 1e-6
 """Clipped terms are this much shorter than the clip, which is more than rounding in their sum can add."""
 
@@ -154,7 +157,8 @@ def strategy(problem: NeuralNetwork) -> tuple[Terms, int]:
 
 def _layer_width(problem: NeuralNetwork, features: Tensor, target: Tensor, point: Tensor) -> int:
     found = _captured(problem, features, target, point)
-    return max(1, CHUNK // sum(layer.elements(capture) for layer, capture in found.values()))
+    record = sum(layer.elements(capture) for layer, capture in found.values())
+    return max(1, CHUNK // record, min(_ENOUGH, _LARGER * CHUNK // record))
 
 
 def _whole_width(problem: NeuralNetwork, features: Tensor, target: Tensor, point: Tensor) -> int:

@@ -63,7 +63,8 @@ def load(
     }
     design = source.design()
     features, target = _prepare(data, design, splits)
-    kept = {name: both for name, both in splits.items() if only is None or name in only}
+    wanted = splits.keys() if only is None else set(only)
+    kept = {name: both for name, both in splits.items() if name in wanted}
     silos = tuple(_silo(name, features, target, *both) for name, both in kept.items())
     optimum = design.optimum if data.pca is None else None  # it is one of the features as they were
     return Federation(silos, features.shape[1], source.num_classes, optimum)

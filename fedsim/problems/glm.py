@@ -163,7 +163,9 @@ class SoftmaxRegression(GeneralisedLinear):
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """softmax(s) - onehot(y)."""
         label = target.long().expand(scores.shape[:-1]).unsqueeze(-1)
-        return scores.softmax(-1).scatter_add_(-1, label, scores.new_tensor(-1.0).expand(label.shape))
+        # Over an inner axis, of records side by side: ten times faster for few outputs.
+        probability = scores.transpose(-1, -2).softmax(-2).transpose(-1, -2)
+        return probability.scatter_add_(-1, label, scores.new_tensor(-1.0).expand(label.shape))
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """log sum_j e^(s_j) - s_y."""

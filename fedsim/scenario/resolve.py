@@ -202,8 +202,9 @@ def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
 
 
 def _check_keys(field: str, value: dict[str, float], names: Sequence[str]) -> None:
+    known = set(names)
     for name in value:
-        if name not in names:
+        if name not in known:
             raise InputError(f"{field}.{name}", value[name], f"no such silo; silos: {_shortened(names)}")
     missing = [name for name in names if name not in value]
     if missing:
@@ -232,4 +233,5 @@ def _weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]
         "size": lambda: sizes,
     }
     raw = simple[rule]() if isinstance(rule, str) else per_silo("scenario.problem.silo_weights", rule, names)
-    return tuple(share / sum(raw) for share in raw)
+    total = sum(raw)
+    return tuple(share / total for share in raw)

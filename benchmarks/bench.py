@@ -1,0 +1,203 @@
+"""fedsim beside a bare loop and its peers, one table: `make bench`.
+
+Every row is a ratio of times measured in this run. What can share a process takes turns in it, the others in
+processes of their own, again and again, so that a busy machine shows as spread: medians, and in brackets the
+smallest and largest ratio of a pair. Start-up and memory are fedsim's / the other's. Without the peers (no
+network) their rows say why they are missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from document import table, where, write
+from processes import Skipped, measure, peers_python
+from rich.console import Console
+from rich.table import Table
+
+HEAD = ("against", "fedsim ms", "other ms", "ratio [min, max]", "target", "met", "start-up s", "peak MiB")
+SCRIPTS = {
+    "bare": (False, "round_cost.py"),
+    "logistic inprocess": (False, "peers/fedsim_rounds.py", "logistic", "inprocess"),
+    "logistic ray": (False, "peers/fedsim_rounds.py", "logistic", "ray"),
+    "numpy": (False, "peers/numpy_rounds.py"),
+    "flower": (True, "peers/flower_rounds.py"),
+    "softmax inprocess": (False, "peers/fedsim_rounds.py", "softmax", "inprocess"),
+    "softmax ray": (False, "peers/fedsim_rounds.py", "softmax", "ray"),
+    "pfl": (True, "peers/pfl_rounds.py", "plain"),
+    "pfl private": (True, "peers/pfl_rounds.py", "private"),
+    "opacus": (True, "peers/opacus_gradient.py"),
+}
+"""Name: (whether it runs among the peers, script, arguments)."""
+
+TIME = "milliseconds"
+
+Runs = list[dict[str, Any]] | str
+"""What each repetition wrote, or why there is none."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Times in pairs, ratio target ("at most" 1.3 of ours over theirs, "at least" 8 of theirs over ours)."""
+
+    name: str
+    ours: Sequence[float]
+    theirs: Sequence[float]
+    at_most: float | None = None
+    at_least: float | None = None
+    startup: tuple[float, float] | None = None
+    peak: tuple[float, float] | None = None
+
+    def cells(self) -> list[str]:
+        """The row's text, in the order of `HEAD`."""
+        pairs = list(zip(self.ours, self.theirs, strict=True))
+        ratios = [a / b if self.at_most else b / a for a, b in pairs]
+        typical, low, high = median(ratios), min(ratios), max(ratios)
+        if self.at_most:
+            target, met = f"<= {self.at_most:g}", typical <= self.at_most
+        else:
+            assert self.at_least is not None
+            target, met = f">= {self.at_least:g}", typical >= self.at_least
+        return [
+            self.name,
+            f"{median(self.ours):.2f}",
+            f"{median(self.theirs):.2f}",
+            f"{typical:.2f} [{low:.2f}, {high:.2f}]",
+            target,
+            "yes" if met else "no",
+            "" if self.startup is None else " / ".join(f"{value:.1f}" for value in self.startup),
+            "" if self.peak is None else " / ".join(f"{value:.0f}" for value in self.peak),
+        ]
+
+
+def run(repetitions: int) -> dict[str, Runs]:
+    """Every script in turn, `repetitions` times."""
+    console = Console(stderr=True)
+    found: dict[str, Runs] = {name: [] for name in SCRIPTS}
+    try:
+        peers: Path | str = peers_python()
+    except Skipped as reason:
+        peers = str(reason)
+    for repetition in range(repetitions):
+        for name, (among_peers, script, *arguments) in SCRIPTS.items():
+            runs = found[name]
+            if isinstance(runs, str):
+                continue
+            console.print(f"{repetition + 1}/{repetitions} {name}", highlight=False)
+            try:
+                if among_peers and isinstance(peers, str):
+                    raise Skipped(peers)
+                runs.append(measure(Path(peers) if among_peers else Path(sys.executable), script, *arguments))
+            except Skipped as reason:
+                found[name] = str(reason)
+    return found
+
+
+def rows(found: dict[str, Runs]) -> list[list[str]]:
+    """The table's rows, in its order."""
+    return [
+        *_bare(found),
+        *_pair(found, "(b) Flower", "logistic", "flower", 100),
+        *_networks(found),
+        *_pair(found, "(d) NumPy loops", "logistic", "numpy", 20),
+        *_pair(found, "(e) pfl", "softmax", "pfl", 8),
+        *_pair(found, "(e) pfl with noise", "softmax", "pfl private", 8),
+    ]
+
+
+def _bare(found: dict[str, Runs]) -> list[list[str]]:
+    def made(runs: list[dict[str, Any]]) -> list[Row]:
+        made = [
+            Row(f"(a) bare torch loop, {kind}", *(_joined(runs, kind, who) for who in (0, 1)), at_most=1.3)
+            for kind in ("float64", "float32")
+        ]
+        on_ray = found["logistic ray"]
+        if isinstance(on_ray, str):
+            return made
+        loop = [median(run["float64"][1]) for run in runs]
+        return [*made, Row("(a) bare torch loop, float64; on Ray", _series(on_ray, TIME), loop, at_most=1.3)]
+
+    return _rows("(a) bare torch loop", [found["bare"]], made)
+
+
+def _pair(found: dict[str, Runs], name: str, ours: str, theirs: str, target: float) -> list[list[str]]:
+    """One row in-process and one on Ray against the same peer."""
+    return [
+        *_against(found, f"{name}; in-process", f"{ours} inprocess", theirs, target),
+        *_against(found, f"{name}; on Ray", f"{ours} ray", theirs, target),
+    ]
+
+
+def _against(found: dict[str, Runs], name: str, ours: str, theirs: str, target: float) -> list[list[str]]:
+    def made(own: list[dict[str, Any]], peers: list[dict[str, Any]]) -> list[Row]:
+        startup, peak = (
+            (median(_series(own, field)), median(_series(peers, field))) for field in ("startup", "peak_mib")
+        )
+        times = _series(own, TIME), _series(peers, TIME)
+        return [Row(name, *times, at_least=target, startup=startup, peak=peak)]
+
+    return _rows(name, [found[ours], found[theirs]], made)
+
+
+def _networks(found: dict[str, Runs]) -> list[list[str]]:
+    def made(runs: list[dict[str, Any]]) -> list[Row]:
+        return [
+            _network(runs, "(c) Opacus, MLP, hooks", "mlp float32", "hooks", at_least=1),
+            _network(runs, "(c) Opacus, MLP, ghost clipping", "mlp float32", "ghost", at_least=1),
+            _network(runs, "(c) Opacus, CNN, hooks", "cnn float32", "hooks", at_least=1),
+            _network(runs, "(c) Opacus, CNN, ghost clipping", "cnn float32", "ghost", at_least=1),
+            _network(runs, "MLP, unclipped pass, float64", "mlp float64", "plain", at_most=2),
+            _network(runs, "MLP, unclipped pass, float32", "mlp float32", "plain", at_most=2),
+        ]
+
+    return _rows("(c) Opacus", [found["opacus"]], made)
+
+
+def _network(runs: list[dict[str, Any]], name: str, network: str, way: str, **target: float) -> Row:
+    own = [run[network] for run in runs]
+    times = (_joined(own, TIME, who) for who in ("fedsim", way))
+    peak = own[0]["peak_mib"]
+    return Row(name, *times, peak=(peak["fedsim"], peak[way]), **target)
+
+
+def _series(runs: list[dict[str, Any]], field: str) -> list[float]:
+    return [run[field] for run in runs]
+
+
+def _joined(runs: list[dict[str, Any]], field: str, who: int | str) -> list[float]:
+    """The times that each repetition measured within one process, one after another."""
+    return [time for run in runs for time in run[field][who]]
+
+
+def _rows(name: str, runs: Sequence[Runs], made: Callable[..., list[Row]]) -> list[list[str]]:
+    reasons = [each for each in runs if isinstance(each, str)]
+    if reasons:
+        return [[name, "", "", f"skipped: {reasons[0]}", "", "", "", ""]]
+    return [row.cells() for row in made(*runs)]
+
+
+def main() -> None:
+    """Measure, print, and with `--write` put the table into the documentation."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/performance.md")
+    chosen = parser.parse_args()
+    measured = rows(run(chosen.repetitions))
+    shown = Table(*HEAD)
+    for cells in measured:
+        shown.add_row(*cells)
+    console = Console()
+    console.width = max(console.width, 110)
+    console.print(shown)
+    if chosen.write:
+        write("bench", f"{where()}\n\n{table(HEAD, measured)}")
+
+
+if __name__ == "__main__":
+    main()
