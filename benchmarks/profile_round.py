@@ -38,7 +38,7 @@ WORKLOADS = {
 }
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "scores x W": [(GeneralisedLinear, "scores")],
-    "weighted sum of records": [(statistics, "_weighted_sum")],
+    "weighted sum of records": [(statistics, "weighted_sum")],
     "slope of the loss, clip, finite terms": [
         (LogisticRegression, "coefficient"),
         (SoftmaxRegression, "coefficient"),

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear
 from silos.records import Block
-
-_PIECE = 2048  # as in `silos.statistics`
+from silos.sums import KEPT, weighted_sum
 
 
 def folded_sum(
@@ -34,15 +33,14 @@ def folded_sum(
     for other in points[1:]:
         coefficient = coefficient - _coefficient(problem, block, other)
     if clip is not None:
-        coefficient = _clipped(problem, coefficient, _per_run(clip, block) * block.inverse_norm.unsqueeze(-1))
+        own = _per_run(clip, block) * KEPT[coefficient.dtype]
+        coefficient = _clipped(problem, coefficient, own * block.inverse_norm.unsqueeze(-1))
     if block.mask is not None:
         coefficient = coefficient * block.mask[(..., *[None] * (coefficient.dim() - 2))]
     torch.nan_to_num_(coefficient, nan=0.0, posinf=0.0, neginf=0.0)
     silos, rows = block.target.shape
     columns = coefficient.reshape(silos, rows, -1).transpose(1, 2)
-    pieces = zip(torch.split(columns, _PIECE, 2), torch.split(block.features, _PIECE, 1), strict=True)
-    zero = torch.zeros((), dtype=torch.float64)
-    total = sum((torch.bmm(c, x).double() for c, x in pieces), start=zero)
+    total = weighted_sum(columns, block.features)
     by_run = total.view(silos, block.copies, problem.num_outputs, problem.num_features)
     return by_run.permute(1, 0, 3, 2).reshape(block.copies * silos, problem.dimension)
 

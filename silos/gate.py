@@ -232,6 +232,7 @@ class _RoundAsker:
         queries = tuple(
             self._checked(query, shape) for query, shape in zip(queries, planned.queries, strict=True)
         )
+        self._position += 1  # now only: a refusal that the silo half swallows leaves the next ask this place
         blocks, divisors = self._batches.next(planned.batch)
         answers = tuple(self._release(query, blocks, divisors) for query in queries)
         return answers if len(answers) > 1 else answers[0]
@@ -262,7 +263,6 @@ class _RoundAsker:
         planned = self._planned[self._position]
         if (asked := ask_of(queries)) != planned:
             raise Refused(f"ask {self._position} of the round is {asked}, the plan has {planned}")
-        self._position += 1
         return planned
 
     def finish(self) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
+from silos.sums import padded_rows
 
 MAX_NORM = 1e12
 """A record longer than this counts as the zero vector. Far below float32's range, so that clip / norm, at
@@ -146,6 +147,7 @@ def _block(
     dtype: torch.dtype,
 ) -> Block:
     rows = max(len(silos[member][1]) for member in group)
+    rows = rows if isinstance(problem, NeuralNetwork) else padded_rows(rows, dtype)
     features = torch.zeros(len(group), rows, problem.num_features, dtype=dtype)
     target = torch.zeros(len(group), rows, dtype=dtype)
     mask = torch.zeros_like(target) if isinstance(problem, NeuralNetwork) else None
@@ -160,10 +162,10 @@ def _block(
 
 def _sanitised(block: Block, problem: Problem) -> Block:
     """Records whose term could not be finite count as zero vectors from the start."""
-    norm = block.features.norm(dim=-1)
+    norm = torch.linalg.vector_norm(block.features, dim=-1, dtype=torch.float64)
     usable = (norm <= MAX_NORM) & problem.accepts(block.target) & (block.target.abs() <= MAX_NORM)
     features = torch.where(usable.unsqueeze(-1), block.features, 0.0)
-    inverse = torch.where(usable & (norm > 0), 1 / norm, 0.0)
+    inverse = torch.where(usable & (norm > 0), 1 / norm, 0.0).to(features.dtype)
     mask = None if block.mask is None else block.mask * usable
     target = torch.where(usable, block.target, 0.0)
     return replace(block, features=features, target=target, inverse_norm=inverse, mask=mask)

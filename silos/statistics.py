@@ -2,7 +2,8 @@
 
 Guarantee: every record adds a vector of L2 norm at most `clip` (up to floating-point rounding, below
 1e-12 relative in float64) to the sum, whatever the record, the points and the clip. So replacing one
-record moves the sum by at most 2 clip. A term that is not finite counts as the zero vector, decided
+record moves the sum by at most 2 clip; in float32 1e-4 of the clip is held back for rounding, in terms and
+in their sum (`silos.sums`). A term that is not finite counts as the zero vector, decided
 after clipping and before summing: one NaN would otherwise mark the whole answer. Networks
 (`silos.network`) keep the same guarantee, with 1e-6 of the clip held back for rounding, in float32 too.
 """
@@ -20,8 +21,7 @@ from fedsim.problems.network import NeuralNetwork
 from silos.folded import folded_sum
 from silos.network import network_sum
 from silos.records import Block
-
-_PIECE = 2048
+from silos.sums import KEPT, weighted_sum
 
 
 def clipped_sum(
@@ -49,11 +49,12 @@ def clipped_sum(
     for other in points[1:]:
         coefficient = coefficient - _coefficient(problem, block, other)
     if clip is not None:
-        coefficient = _clipped(coefficient, clip * block.inverse_norm)
+        coefficient = _clipped(coefficient, clip * KEPT[coefficient.dtype] * block.inverse_norm)
     if block.mask is not None:
         coefficient = coefficient * (block.mask if coefficient.dim() == 2 else block.mask.unsqueeze(-1))
     torch.nan_to_num_(coefficient, nan=0.0, posinf=0.0, neginf=0.0)
-    return _weighted_sum(block.features, coefficient)
+    by_output = coefficient.unsqueeze(1) if coefficient.dim() == 2 else coefficient.transpose(1, 2)
+    return _row_major(weighted_sum(by_output, block.features))
 
 
 def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:
@@ -71,26 +72,6 @@ def _clipped(coefficient: Tensor, bound: Tensor) -> Tensor:
     return coefficient * factor.unsqueeze(-1)
 
 
-def _weighted_sum(features: Tensor, coefficient: Tensor) -> Tensor:
-    """sum over rows of x outer coefficient, flat in row-major order, in float64; (silos, d).
-
-    Rounding of a long float32 sum would add to its sensitivity, so float32 rows are summed in pieces.
-    """
-    by_output = coefficient.unsqueeze(1) if coefficient.dim() == 2 else coefficient.transpose(1, 2)
-    if features.dtype == torch.float64 or features.shape[1] <= _PIECE:
-        return _row_major(torch.bmm(by_output, features))
-    pieces = zip(torch.split(features, _PIECE, 1), torch.split(by_output, _PIECE, 2), strict=True)
-    first, *others = (torch.bmm(c, x) for x, c in pieces)
-    total = _row_major(first)
-    for other in others:
-        total += _row_major(other)
-    return total
-
-
 def _row_major(product: Tensor) -> Tensor:
-    """(silos, outputs, features) as (silos, features x outputs), float64, in one copy if in any."""
-    silos, outputs, features = product.shape
-    if outputs == 1:
-        return product.squeeze(1).double()
-    total = torch.empty(silos, features, outputs, dtype=torch.float64)
-    return total.copy_(product.transpose(1, 2)).flatten(1)
+    """(silos, outputs, features) as (silos, features x outputs)."""
+    return product.squeeze(1) if product.shape[1] == 1 else product.transpose(1, 2).flatten(1)

@@ -17,7 +17,7 @@ from fedsim.protocol.errors import InputError, Refused
 from fedsim.runtime.fold import Folded, fold_key, run_fold
 from fedsim.runtime.host import SiloHost
 from fedsim.runtime.selection import private_score
-from fedsim.runtime.trial import Evaluator, Trial, read
+from fedsim.runtime.trial import Evaluator, Trial, Unseen, read
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
@@ -119,7 +119,8 @@ def _run(cell: Cell) -> CellResult:
     resolved = _resolved(cell)
     federation = _federation(cell, resolved)
     hosts = SiloHost(resolved, cell.trial, federation.silos)
-    evaluate = Evaluator(resolved.problem, federation.silos, resolved.dtype)
+    private = cell.score_noise is not None
+    evaluate = Unseen() if private else Evaluator(resolved.problem, federation.silos, resolved.dtype)
     trial = Trial(resolved, cell.trial, hosts, evaluate)
     trial.advance(_FOREVER)
     result = trial.result()

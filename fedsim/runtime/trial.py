@@ -82,6 +82,21 @@ class Evaluator:
         return measured
 
 
+class Unseen(Evaluator):
+    """Measures nothing, where not even an error that looking at test records raises may be known."""
+
+    def __init__(self) -> None:
+        """Takes no records."""
+
+    def __call__(self, w: Tensor) -> tuple[float, float]:
+        """Nothing."""
+        return math.nan, math.nan
+
+    def by_silo(self, trial: int, variant: Variant, w: Tensor) -> list[SiloMeasurement]:
+        """Nothing."""
+        return []
+
+
 def _defined(value: float) -> float | None:
     return value if math.isfinite(value) and value < _DIVIDED_BY_ZERO else None
 

@@ -15,14 +15,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRegression
+from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
 from silos.records import Records
 from silos.statistics import clipped_sum
 
 D = 3
-ROUNDING = {torch.float64: 1e-9, torch.float32: 1e-5}
+ROUNDING = 1e-9
+HELD_BACK = {torch.float64: 1e-9, torch.float32: 1.1e-4}  # of the clip, for rounding
 HOSTILE = [0.0, -0.0, 5e-324, 1e-200, 1e-162, 1e-45, 1e-23, 1e12, -1e12, 1e13, 1e19, 3e38, -1.7e308]
 HOSTILE += [np.nan, np.inf, -np.inf]
 
@@ -78,7 +79,7 @@ def test_no_record_adds_more_than_the_clip(
     points = [flat[k * 3 * D :][: problem.dimension] for k in range(num_points)]
     term = contribution(problem, (x, y), points, clip, dtype, drawn)
     assert term.isfinite().all()
-    assert float(term.norm()) <= clip * (1 + ROUNDING[dtype])
+    assert float(term.norm()) <= clip * (1 + ROUNDING)
 
 
 @every_problem
@@ -97,7 +98,7 @@ def test_a_long_term_is_shortened_to_the_clip_and_not_below(
     whole = contribution(problem, (x, 1.0), points, 1e6, dtype)
     term = contribution(problem, (x, 1.0), points, clip, dtype)
     assert float(whole.norm()) > 1e3
-    assert float(term.norm()) == pytest.approx(clip, rel=ROUNDING[dtype])
+    assert float(term.norm()) == pytest.approx(clip, rel=HELD_BACK[dtype])
     torch.testing.assert_close(term / term.norm(), whole / whole.norm(), rtol=1e-4, atol=1e-4)
 
 
@@ -145,8 +146,8 @@ def test_a_clip_of_each_silos_own_bounds_that_silo() -> None:
             assert float(row.norm()) == pytest.approx(expected, rel=1e-12)
 
 
-@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float64, 1e-9), (torch.float32, 1e-4)], ids=str)
-def test_the_sum_of_many_records_moves_by_at_most_2c(dtype: torch.dtype, rounding: float) -> None:
+@pytest.mark.parametrize(("dtype", "kept"), [(torch.float64, 1e-9), (torch.float32, 3e-4)], ids=str)
+def test_the_sum_of_many_records_moves_by_at_most_2c(dtype: torch.dtype, kept: float) -> None:
     """Rounding of a long sum is part of its sensitivity: terms alone within the clip are not enough."""
     n, clip = 200_000, 0.7
     rng = np.random.default_rng(0)
@@ -163,7 +164,36 @@ def test_the_sum_of_many_records_moves_by_at_most_2c(dtype: torch.dtype, roundin
     for i in rng.integers(n, size=5):
         other = label.copy()
         other[i] = 1 - other[i]
-        assert abs(total(other) - before) == pytest.approx(2 * clip, rel=rounding)
+        assert 2 * clip * (1 - kept) <= abs(total(other) - before) <= 2 * clip * (1 + 1e-9)
+
+
+@every_dtype
+@pytest.mark.parametrize("copies", [None, 2])
+@pytest.mark.parametrize("drawn", [False, True], ids=["full", "drawn"])
+def test_no_data_makes_rounding_move_a_sum_by_more_than_2c(
+    dtype: torch.dtype, copies: int | None, drawn: bool
+) -> None:
+    """Terms that swing just above a power of two, each rounded down there, and not where the sum is 2 less.
+
+    In one float32 sum of 2,048 this adds 3% to the sensitivity.
+    """
+    n, unit = 2048, 2.0**-13
+    swing = np.resize([0.5 + 1.5 * unit, -0.5 + 1.5 * unit], n - 1025)
+    terms = np.concatenate([np.ones(1024), [0.25], swing])
+    problem = LinearRegression(5)
+    x = np.zeros((n, 5))
+    x[:, 0] = 1
+
+    def total(terms: np.ndarray) -> Tensor:
+        records = Records([(x, -terms)], problem, dtype, copies)
+        (block,) = records.batch([0], [np.arange(n)]) if drawn else records.full(range(copies or 1))
+        return clipped_sum(problem, block, [torch.zeros(5, dtype=dtype)], 1.0)
+
+    other = terms.copy()
+    other[0] = -1
+    moved = (total(terms) - total(other)).norm(dim=1)
+    assert (moved <= 2 * (1 + 1e-12)).all()
+    assert (moved >= 2 * (1 - 3e-4)).all()
 
 
 @every_problem

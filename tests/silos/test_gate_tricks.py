@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 import torch
 from helpers import Scripted, Switch, asking, open_gate, scripted, silos_of
 from torch import Tensor
 
-from fedsim.problems.glm import LogisticRegression
+from fedsim.problems.glm import LinearRegression, LogisticRegression
+from fedsim.protocol.batch import Poisson, Subsample
 from fedsim.protocol.contract import Asker, Query
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import QueryShape
@@ -79,3 +82,24 @@ def test_an_ask_kept_from_an_earlier_round_is_refused() -> None:
     gate.answer(0, ZERO)
     with pytest.raises(Refused):
         gate.answer(1, ZERO)
+
+
+def test_a_refusal_that_is_swallowed_gives_no_later_ask_the_batch_of_another() -> None:
+    """A rare Poisson sample priced, and single records of an earlier ask's kind drawn in its place."""
+    n, rounds = 40, 50
+    single, rare = Subsample(1 / n), Poisson(1e-9)
+
+    def half(w: Tensor, ask: Asker, memory: object) -> dict[str, Tensor]:
+        with suppress(Refused):
+            ask(Query("gradient", (w * scale,), 1e3, single))
+        ask(Query("gradient", (w,), 1e3, single))
+        return {"g": ask(Query("gradient", (w,), 1e3, rare))}
+
+    scale = 1.0
+    gate = open_gate([(np.eye(n), np.ones(n))], LinearRegression(n), scripted(half, rounds), epsilon=np.inf)
+    point = {"w": torch.full((n,), 1e-9, dtype=torch.float64)}
+    assert not gate.answer(0, point)["g"].any()
+    scale = float("inf")
+    for r in range(1, rounds):
+        with pytest.raises(Refused):
+            gate.answer(r, point)

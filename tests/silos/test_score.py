@@ -9,6 +9,8 @@ import pytest
 import torch
 from scipy import stats
 
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_models import Imported
 from fedsim.problems.registry import problems
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
@@ -120,3 +122,22 @@ def test_one_score_and_no_more() -> None:
     desk.answer(W)
     with pytest.raises(Refused, match="released already"):
         desk.answer(W)
+
+
+def test_a_record_that_the_model_cannot_be_applied_to_is_a_mistake_and_decides_nothing_else() -> None:
+    """An embedding has no row for it: an error instead of a score would say so of a record."""
+    problem = NeuralNetwork(4, 3, model=Imported("network_modules:Tokens"))
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(0, 8, (40, 4)).astype(float), problem.start(0).double()
+
+    def wrong(features: np.ndarray, target: np.ndarray) -> float:
+        desk = Scorer([(features, target)], problem, (0.0,), SeededEntropy(0, 0, ("a",)), Limits(), w.dtype)
+        return float(desk.answer(w)[0]) * len(target)
+
+    right = problem.scores(torch.as_tensor(x), w).argmax(-1).numpy()
+    assert wrong(x, right) == 0
+    for place in (0, 17, 39):
+        bad = x.copy()
+        bad[place] = 1e6
+        assert wrong(bad, right) == pytest.approx(1)
+    assert wrong(np.full((5, 4), -1.0), right[:5]) == pytest.approx(5)

@@ -21,6 +21,7 @@ from fedsim.privacy.runs import compose_runs
 from fedsim.runtime import cells
 from fedsim.runtime.cells import Cell, CellResult, run_batch
 from fedsim.runtime.host import SiloHost
+from fedsim.runtime.trial import Evaluator
 from fedsim.sweep.batches import batches
 from fedsim.sweep.cache import Cache
 from fedsim.sweep.combinations import base_and_section, combinations
@@ -171,6 +172,20 @@ def test_a_cell_of_private_tuning_folds_with_none(tmp_path: Path) -> None:
     some = tuning[:2] + tuning[-2:]
     alone = [run_batch([cell])[0] for cell in some]
     assert [_value(one) for one in run_batch(some)] == [_value(one) for one in alone]
+
+
+def test_a_candidate_s_run_looks_at_the_records_that_score_it_by_the_noisy_count_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look(*_: object) -> None:
+        raise RuntimeError("a record made this fail")
+
+    cell = all_cells(changed(), tmp_path)[0]
+    assert cell.score_noise
+    for method in ("__init__", "__call__", "by_silo"):
+        monkeypatch.setattr(Evaluator, method, look)
+    (outcome,) = run_batch([cell])
+    assert isinstance(outcome, CellResult), outcome
 
 
 def _value(one: object) -> float:
