@@ -11,7 +11,7 @@ applies itself) goes through it as a whole. Records are treated in chunks, so me
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
@@ -76,7 +76,7 @@ class _Piece:
     points: Sequence[Tensor]
     clip: float | Tensor | None
 
-    def halves(self) -> Iterator[tuple[slice, _Piece]]:
+    def halves(self) -> Iterator[_Piece]:
         """Half of the silos each, or half of the rows of one silo."""
         silos, rows = self.mask.shape
         everything = slice(None)
@@ -86,7 +86,7 @@ class _Piece:
             cuts = [(everything, slice(0, rows // 2)), (everything, slice(rows // 2, rows))]
         for s, r in cuts:
             clip = _own(self.clip, s)
-            yield s, _Piece(self.features[s, r], self.target[s, r], self.mask[s, r], self.points, clip)
+            yield _Piece(self.features[s, r], self.target[s, r], self.mask[s, r], self.points, clip)
 
 
 def _own(clip: float | Tensor | None, silos: slice) -> float | Tensor | None:
@@ -96,17 +96,35 @@ def _own(clip: float | Tensor | None, silos: slice) -> float | Tensor | None:
 def _safe_sum(problem: NeuralNetwork, terms: Terms, piece: _Piece) -> Tensor:
     """The piece's sum, (silos, d); a record that the module cannot be applied to counts as zero.
 
-    Such a record must not decide whether the silo answers, so the others are found by halving. Whatever the
-    module raises: an assertion, or a layer that a branch leaves out, says as much about a record.
+    Such a record must not decide whether the silo answers. Another one stands in its place without weight:
+    a batch of another size could round every other record's term differently.
     """
     try:
         return _sum(problem, terms, piece)
     except Exception:
-        total = torch.zeros(len(piece.mask), problem.dimension, dtype=torch.float64)
-        if piece.mask.numel() > 1:
-            for silos, half in piece.halves():
-                total[silos] += _safe_sum(problem, terms, half)
-        return total
+        usable = _usable(problem, terms, piece)
+        if not bool(usable.any()):
+            return torch.zeros(len(piece.mask), problem.dimension, dtype=torch.float64)
+        silo, row = usable.nonzero()[0]
+        features = torch.where(usable.unsqueeze(-1), piece.features, piece.features[silo, row])
+        target = torch.where(usable, piece.target, piece.target[silo, row])
+        mask = piece.mask * usable
+        return _sum(problem, terms, replace(piece, features=features, target=target, mask=mask))
+
+
+def _usable(problem: NeuralNetwork, terms: Terms, piece: _Piece) -> Tensor:
+    """Which records the module can be applied to, (silos, rows) of truth values, found by halving.
+
+    Whatever it raises: an assertion, or a layer that a branch leaves out, says as much about a record.
+    """
+    try:
+        _sum(problem, terms, piece)
+    except Exception:
+        if piece.mask.numel() == 1:
+            return torch.zeros_like(piece.mask, dtype=torch.bool)
+        parts = [_usable(problem, terms, half) for half in piece.halves()]
+        return torch.cat(parts, dim=0 if len(piece.mask) > 1 else 1)
+    return torch.ones_like(piece.mask, dtype=torch.bool)
 
 
 def _sum(problem: NeuralNetwork, terms: Terms, piece: _Piece) -> Tensor:
