@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all bench scaling profile clean
+.PHONY: help demo check test test-all bench scaling profile sweeps clean
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ scaling: $(VENV)/.installed-dev  ## Speed and memory against silos, records, fea
 
 profile: $(VENV)/.installed-dev  ## Where a round's time goes, by part; into docs/performance.md.
 	$(BIN)/python benchmarks/profile_round.py
+
+sweeps: $(VENV)/.installed  ## The shipped sweeps, timed; into docs/performance.md.
+	$(BIN)/python benchmarks/sweeps.py
 
 clean:  ## Remove what the other targets made.
 	rm -rf $(VENV) .venv-peers runs build *.egg-info
