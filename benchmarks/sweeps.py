@@ -1,4 +1,4 @@
-"""The shipped sweeps, timed from the command line: `make sweeps` writes the tables into docs/performance.md."""
+"""The shipped sweeps, timed as a person runs them: `make sweeps` writes docs/performance.md."""
 
 from __future__ import annotations
 
