@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,14 +81,26 @@ def test_a_refusal_inside_an_actor_arrives_as_one() -> None:
     assert not ray_processes()
 
 
-def ray_processes() -> set[int]:
-    """Living processes of a local Ray started below this test."""
+MARK = "FEDSIM_TEST_MARK"
+
+
+@pytest.fixture(autouse=True)
+def marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes started below a test inherit the mark, also those that outlive their parent."""
+    monkeypatch.setenv(MARK, str(uuid.uuid4()))
+
+
+def ray_processes() -> set[str]:
+    """Living processes of a Ray started below this test; another Ray on the machine is not ours."""
     names = ("raylet", "gcs_server", "ray::", "ray/_private", "dashboard/agent")
     found = set()
-    for process in psutil.process_iter(["pid", "cmdline", "status"]):
-        line = " ".join(process.info["cmdline"] or [])
-        if process.info["status"] != psutil.STATUS_ZOMBIE and any(name in line for name in names):
-            found.add(process.info["pid"])
+    for process in psutil.process_iter():
+        try:
+            line, own = " ".join(process.cmdline()), process.environ().get(MARK) == os.environ[MARK]
+        except psutil.Error:  # gone, a zombie, or another person's
+            continue
+        if own and any(name in line for name in names):
+            found.add(line)
     return found
 
 
@@ -126,32 +140,32 @@ def listening_addresses(root: int) -> set[str]:
 
 
 def test_ctrl_c_ends_a_run_at_once_saves_what_there_is_and_leaves_no_process(tmp_path: Path) -> None:
-    before = ray_processes()
     with long_run(tmp_path / "run") as process:
         assert process.stdout is not None
         assert process.stdout.readline()  # the first measurement: Ray is up
         assert listening_addresses(process.pid) <= {"127.0.0.1", "::1"}
         assert listening_addresses(process.pid)
+        assert ray_processes()
         seconds, output = interrupt(process)
     assert process.returncode == 130
     assert seconds < 5
     assert "Interrupted: 0 of 2 trials are complete and saved" in output
     assert (tmp_path / "run" / "metrics.parquet").exists()
     assert '"status": "interrupted"' in (tmp_path / "run" / "summary.json").read_text()
-    assert ray_processes() <= before
+    assert not ray_processes()
 
 
 def test_ctrl_c_while_ray_starts_saves_nothing_and_leaves_no_process(tmp_path: Path) -> None:
-    before = ray_processes()
     with long_run(tmp_path / "run") as process:
         while not any("gcs_server" in " ".join(p.cmdline()) for p in _children(process.pid)):
             time.sleep(0.05)
+        assert ray_processes()
         seconds, output = interrupt(process)
     assert process.returncode == 130
     assert seconds < 5
     assert "nothing was saved" in output
     assert list(tmp_path.iterdir()) == []
-    assert ray_processes() <= before
+    assert not ray_processes()
 
 
 def _children(root: int) -> list[psutil.Process]:
