@@ -21,6 +21,7 @@ from fedsim.report.remarks import remarks
 from fedsim.report.summary import summarise
 from fedsim.report.trackers import open_trackers
 from fedsim.runtime.heterogeneity import measure
+from fedsim.runtime.lost import WorkerLost
 from fedsim.runtime.preview import preview
 from fedsim.scenario.load import load
 from fedsim.scenario.model import Scenario
@@ -28,7 +29,7 @@ from fedsim.scenario.outcome import Measurement, Observer, Outcome, Results
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.resolve import resolve
 
-INTERRUPTED = 130
+INTERRUPTED, LOST = 130, 1
 
 
 def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
@@ -40,7 +41,7 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
     console, results = Console(), Results()
-    start, interrupted, heterogeneity = time.perf_counter(), False, None
+    start, ended, heterogeneity = time.perf_counter(), 0, None
     resolved = resolve(_without_sweep(load(path, overrides)))
     directory = check_free(out or _default_directory(resolved.scenario.name))
     trackers = open_trackers(resolved.scenario.report.trackers, True, partial(console.print, markup=False))
@@ -52,17 +53,20 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
             _execute(resolved, results, _both(show, trackers.measured))
         heterogeneity = measure(resolved) if resolved.scenario.report.heterogeneity else None
     except KeyboardInterrupt:
-        interrupted = True
-    if interrupted and not results.measurements:
+        ended = INTERRUPTED
+    except WorkerLost as error:
+        ended = LOST
+        console.print(f"failed: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if ended and not results.measurements:
         console.print("Interrupted before anything was measured; nothing was saved.")
-        return INTERRUPTED
+        return ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # saving takes a moment; a second Ctrl-C must not undo it
-    outcome = Outcome(resolved, results, time.perf_counter() - start, interrupted, heterogeneity)
+    outcome = Outcome(resolved, results, time.perf_counter() - start, ended != 0, heterogeneity)
     files = write(outcome, directory)
     page = write_page(directory)
     trackers.finish(outcome)
     _print(console, outcome, directory, [*sorted([*files, page.name]), f"{FIGURES}/"])
-    return INTERRUPTED if interrupted else 0
+    return ended
 
 
 def _without_sweep(scenario: Scenario) -> Scenario:

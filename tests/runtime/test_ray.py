@@ -141,6 +141,22 @@ def test_ctrl_c_ends_a_run_at_once_saves_what_there_is_and_leaves_no_process(tmp
     assert ray_processes() <= before
 
 
+def test_a_killed_worker_ends_the_run_in_one_line_and_what_was_measured_is_saved(tmp_path: Path) -> None:
+    before = ray_processes()
+    with long_run(tmp_path / "run") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        worker = next(p for p in _children(process.pid) if "ray::TrialWorker" in " ".join(p.cmdline()))
+        worker.kill()
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "failed: a trial's worker is lost (worker died)" in output
+    assert "Traceback" not in output
+    assert "Interrupted: 0 of 2 trials are complete and saved" in output
+    assert '"status": "interrupted"' in (tmp_path / "run" / "summary.json").read_text()
+    assert ray_processes() <= before
+
+
 def test_ctrl_c_while_ray_starts_saves_nothing_and_leaves_no_process(tmp_path: Path) -> None:
     before = ray_processes()
     with long_run(tmp_path / "run") as process:
