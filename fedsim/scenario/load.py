@@ -17,6 +17,15 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.sweep import SweepSection
 
 
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which 1e-3 is a number: YAML 1.1 wants a dot in it and calls it text without one."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("+-.0123456789")
+)
+
+
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario in `path`, with `path.to.field=value` overrides applied.
 
@@ -77,7 +86,7 @@ def parse_sweep(section: Any) -> SweepSection:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError("scenario", str(path), f"cannot be read ({reason})") from None
@@ -95,7 +104,7 @@ def _set(tree: dict[str, Any], override: str) -> None:
     if not equals or not path:
         raise InputError("--set", override, "must look like path.to.field=value")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, _Loader)
     except yaml.YAMLError:
         raise InputError(f"--set {path}", text, "is not a YAML value") from None
     place(tree, path, value)
