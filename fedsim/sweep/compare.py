@@ -87,6 +87,10 @@ def _of_run(summary: Mapping[str, Any], directory: Path) -> list[Compared]:
         label = title({"algorithm": name}, kind)
         at = _budget(directory, summary) if kind else None
         rows.append(Compared(directory.name, label, at, error, low, high, trials, name))
+    if not rows:
+        raise InputError(
+            "RUN", str(directory), "no trial of it is complete; run its scenario.yaml to the end"
+        )
     return rows
 
 
