@@ -92,7 +92,10 @@ def _draw_lines(axes: Axes, series: Sequence[Series], xs: Sequence[float]) -> No
         if one in lines:
             shift = _shift(xs, lines.index(one), len(lines))
             points = sorted((p for p in one.points if p.x is not None), key=lambda p: p.x or 0)
-            _draw_line(axes, [(p.x or 0) * shift for p in points], points, _style(family, one), one.label)
+            style = _style(family, one) | (
+                _LEVEL if one.label != one.kin else {}
+            )  # a twin has its run's look
+            _draw_line(axes, [(p.x or 0) * shift for p in points], points, style, one.label)
         elif one.kin not in kin:
             axes.plot([], [], label=label(one.label, _NAME), **_style(family, one) | _LEVEL)
         for level in (p for p in one.points if p.x is None):

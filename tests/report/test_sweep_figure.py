@@ -122,3 +122,12 @@ def test_labels_of_epsilons_that_lie_close_do_not_cover_each_other(
     assert [text.get_text() for text in texts] == ["0.5", "2", "4", "8", "9"]
     boxes = [text.get_window_extent() for text in texts]
     assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+def test_a_twin_that_is_a_line_is_hollow_and_its_run_is_not(drawn: list[Figure], tmp_path: Path) -> None:
+    both = (Point(0.1, 0.2), Point(0.2, 0.3))
+    picture([Series("a", both, "a"), Series("a (non-private)", both, "a")], tmp_path)
+    run, twin = (bars[0] for bars in drawn[0].axes[0].containers)
+    assert (run.get_color(), run.get_marker()) == (twin.get_color(), twin.get_marker())
+    assert (run.get_markerfacecolor(), twin.get_markerfacecolor()) == (run.get_color(), "white")
+    assert run.get_linestyle() != twin.get_linestyle()
