@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import inf
 
 from fedsim.privacy import cost
-from fedsim.privacy.calibrate import Budget, noise_multipliers
+from fedsim.privacy.calibrate import Budget, noise_multipliers, over_budget
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Census, Plan
@@ -53,7 +53,7 @@ def _prices(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[
     try:
         return _calibrated(census, budgets, limits.max_noise_multiplier)
     except Refused as refusal:
-        raise Refused(f"silo {_unable(census, silos, limits)!r}: {refusal}") from None
+        raise _named(refusal, census, silos, limits) from None
 
 
 def _given(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[tuple[float, float]]:
@@ -70,7 +70,7 @@ def _given(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[t
             census, [(terms.n, z, terms.delta) for terms, z in zip(silos, given, strict=True)]
         )
     except Refused as refusal:
-        raise Refused(f"silo {_unable(census, silos, limits)!r}: {refusal}") from None
+        raise _named(refusal, census, silos, limits) from None
     for terms, z, epsilon in zip(silos, given, epsilons, strict=True):
         if epsilon > terms.epsilon:
             raise Refused(
@@ -88,16 +88,17 @@ def _calibrated(census: Census, budgets: tuple[Budget, ...], limit: float) -> li
     return list(zip(multipliers, cost.epsilons(census, cases), strict=True))
 
 
-def _unable(census: Census, silos: Sequence[Terms], limits: Limits) -> str:
-    """The first silo that cannot carry the plan even with the largest noise that it allows."""
+def _named(refusal: Refused, census: Census, silos: Sequence[Terms], limits: Limits) -> Refused:
+    """The refusal of the first silo that cannot carry the plan even with the largest noise it allows."""
+    z = limits.max_noise_multiplier
     for terms in silos:
         try:
-            least = cost.epsilon(census, terms.n, limits.max_noise_multiplier, terms.delta)
-        except Refused:
-            return terms.name
+            least = cost.epsilon(census, terms.n, z, terms.delta)
+        except Refused as own:
+            return Refused(f"silo {terms.name!r}: {own}")
         if least > terms.epsilon:
-            return terms.name
-    return "?"
+            return Refused(f"silo {terms.name!r}: {over_budget(least, z, terms.epsilon)}")
+    return refusal
 
 
 def spent(plan: Plan, admitted: Admitted, debited: Iterable[int]) -> float:

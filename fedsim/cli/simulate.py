@@ -15,12 +15,14 @@ from rich.console import Console
 from fedsim.cli.progress import progress
 from fedsim.cli.tables import metrics_line, print_notices, print_parameters, shown, silo_table
 from fedsim.protocol.errors import InputError
+from fedsim.protocol.terms import Admitted
 from fedsim.report.directory import check_free, write
 from fedsim.report.page import FIGURES, write_page
 from fedsim.report.remarks import remarks
 from fedsim.report.summary import summarise
 from fedsim.report.trackers import open_trackers
 from fedsim.runtime.heterogeneity import measure
+from fedsim.runtime.lost import WorkerLost
 from fedsim.runtime.preview import preview
 from fedsim.scenario.load import load
 from fedsim.scenario.model import Scenario
@@ -28,7 +30,7 @@ from fedsim.scenario.outcome import Measurement, Observer, Outcome, Results
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.resolve import resolve
 
-INTERRUPTED = 130
+INTERRUPTED, LOST = 130, 1
 
 
 def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
@@ -40,29 +42,32 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
     console, results = Console(), Results()
-    start, interrupted, heterogeneity = time.perf_counter(), False, None
+    start, ended, heterogeneity, admitted = time.perf_counter(), 0, None, list[Admitted]()
     resolved = resolve(_without_sweep(load(path, overrides)))
     directory = check_free(out or _default_directory(resolved.scenario.name))
     trackers = open_trackers(resolved.scenario.report.trackers, True, partial(console.print, markup=False))
     print_parameters(console, resolved)
     try:
-        _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
+        admitted = _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
         trackers.start(resolved)
         with progress(console, resolved) as show:
             _execute(resolved, results, _both(show, trackers.measured))
         heterogeneity = measure(resolved) if resolved.scenario.report.heterogeneity else None
     except KeyboardInterrupt:
-        interrupted = True
-    if interrupted and not results.measurements:
+        ended = INTERRUPTED
+    except WorkerLost as error:
+        ended = LOST
+        console.print(f"failed: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    if ended and not results.measurements:
         console.print("Interrupted before anything was measured; nothing was saved.")
-        return INTERRUPTED
+        return ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # saving takes a moment; a second Ctrl-C must not undo it
-    outcome = Outcome(resolved, results, time.perf_counter() - start, interrupted, heterogeneity)
+    outcome = Outcome(resolved, results, time.perf_counter() - start, ended != 0, heterogeneity, admitted)
     files = write(outcome, directory)
     page = write_page(directory)
     trackers.finish(outcome)
     _print(console, outcome, directory, [*sorted([*files, page.name]), f"{FIGURES}/"])
-    return INTERRUPTED if interrupted else 0
+    return ended
 
 
 def _without_sweep(scenario: Scenario) -> Scenario:
@@ -72,10 +77,10 @@ def _without_sweep(scenario: Scenario) -> Scenario:
     return scenario
 
 
-def _price(resolved: Resolved) -> None:
+def _price(resolved: Resolved) -> list[Admitted]:
     """Admission of every trial; only partial participation makes trials differ."""
-    for trial in range(resolved.scenario.trials if resolved.active else 1):
-        preview(resolved, trial)
+    trials = range(resolved.scenario.trials if resolved.active else 1)
+    return [admitted for trial in trials for admitted in preview(resolved, trial)]
 
 
 def _execute(resolved: Resolved, results: Results, observe: Observer) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 
 from rich.console import Console
 
-from fedsim.cli.simulate import INTERRUPTED, slug
+from fedsim.cli.simulate import INTERRUPTED, LOST, slug
 from fedsim.cli.sweep_progress import progress
 from fedsim.cli.tables import shown, sweep_table
 from fedsim.data.outline import Outline, outline
 from fedsim.protocol.errors import InputError
 from fedsim.runtime.cells import data_key
+from fedsim.runtime.lost import WorkerLost
 from fedsim.runtime.selection import Selection
 from fedsim.scenario.load import load_tree
 from fedsim.sweep.cache import Cache
@@ -47,13 +48,16 @@ def run(path: Path, overrides: Sequence[str], out: Path | None, workers: int | N
     with claimed(directory) as place:
         try:
             sweep = _execute(console, tree, found, chosen_by, place, workers, start)
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, WorkerLost) as error:
+            lost = isinstance(error, WorkerLost)
+            if lost:
+                console.print(f"failed: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
             kept = len(list((place / CELLS).glob("*.json")))
             again = f"the same command with --out {directory} goes on from there"
             console.print(
                 f"Interrupted: {kept} finished cells are kept; {again}.", highlight=False, soft_wrap=True
             )
-            return INTERRUPTED
+            return LOST if lost else INTERRUPTED
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # saving takes a moment
         files = write(sweep, tree, place)
         _report(console, sweep, place, files)

@@ -52,8 +52,8 @@ def metrics_line(summary: dict[str, Any]) -> str:
     if summary["privacy"]["mechanism"] != "none" and metrics["test_error_nonprivate"] is not None:
         parts.append(f"non-private {_with_interval(metrics, 'test_error_nonprivate')}")
     trials = summary["trials"]["finished"]
-    note = f"mean of {trials} trials, 90 % of them in brackets" if trials > 1 else "one trial"
-    return f"{summary['scenario']}: {', '.join(parts)} ({note})"
+    note = f" (mean of {trials} trials, 90 % of them in brackets)" if trials > 1 else " (one trial)"
+    return f"{summary['scenario']}: {', '.join(parts)}{note if trials else ''}"
 
 
 def _with_interval(metrics: dict[str, Any], name: str) -> str:
@@ -108,7 +108,9 @@ def _cell(key: str, value: float | None) -> str:
 
 def sweep_table(summary: dict[str, Any]) -> Table:
     """One row per combination: what was varied and chosen, error and cost."""
-    title = f"Test error: mean of {summary['trials']} trials, 90 % of them in brackets"
+    trials = summary["trials"]
+    note = f"mean of {trials} trials, 90 % of them in brackets" if trials > 1 else "one trial"
+    title = f"Test error: {note}"
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
     rows = summary["combinations"]
     chosen = list(dict.fromkeys(key for row in rows for key in row["chosen"] or {}))

@@ -143,7 +143,12 @@ def _at_limit(composition: cost.Composition, budget: Budget, limit: float) -> fl
     spent = composition.epsilon(limit, budget.delta)
     if spent <= budget.epsilon:
         return limit
-    raise Refused(
+    raise Refused(over_budget(spent, limit, budget.epsilon))
+
+
+def over_budget(spent: float, limit: float, epsilon: float) -> str:
+    """The text of a refusal: the plan's cost at the largest noise multiplier, and the budget."""
+    return (
         f"plan costs epsilon {spent:.6g} at noise multiplier {limit:.6g}, the largest this silo allows; "
-        f"its budget is {budget.epsilon:.6g}"
+        f"its budget is {epsilon:.6g}"
     )

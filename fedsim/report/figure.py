@@ -78,7 +78,8 @@ def _draw_budgets(axes: Axes, outcome: Outcome) -> None:
     first = next(iter(outcome.results.trials.values()), None)
     statements = first.statements[:_MOST_BARS] if first else []
     if outcome.main == "nonprivate" or not statements:
-        axes.text(0.5, 0.5, "no privacy guarantee", ha="center", va="center", transform=axes.transAxes)
+        said = "no privacy guarantee" if outcome.main == "nonprivate" else "no trial is complete"
+        axes.text(0.5, 0.5, said, ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
     rows = np.arange(len(statements))

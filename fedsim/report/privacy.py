@@ -27,6 +27,8 @@ ATTAINABLE = (
 CHOICE = "the choice of algorithm, step size, clip norm and rounds, where data was looked at"
 SPENT = "epsilon_spent is valid if participation did not depend on answers"
 
+SPENT_IN_FULL = "no trial is complete: epsilon_spent counts the whole plan, of which rounds may be unpaid"
+
 
 def statement(outcome: Outcome) -> dict[str, Any]:
     """The `privacy` part of the summary."""
@@ -41,7 +43,7 @@ def statement(outcome: Outcome) -> dict[str, Any]:
         "calibration": scenario.privacy.calibration,
         "sampler": samplers(outcome.resolved),
         "accountant": accountant(outcome.resolved),
-        "epsilon_spent_note": SPENT,
+        "epsilon_spent_note": SPENT if outcome.results.trials else SPENT_IN_FULL,
         **({"epsilon_attainable_note": ATTAINABLE} if private and has_gap(outcome.resolved) else {}),
         "not_private": not_private(scenario),
         **claim(outcome.resolved),
@@ -162,13 +164,18 @@ def not_private(scenario: Scenario) -> list[str]:
 
 
 def _silos(outcome: Outcome) -> list[dict[str, Any]]:
-    """One row a silo; over trials with different participation, the one that cost it most."""
+    """One row a silo; over trials with different participation, the one that cost it most.
+
+    Where none is complete, each silo counts as having spent all that it had accepted.
+    """
     worst: dict[str, Statement] = {}
-    for trial in outcome.results.trials.values():
-        for said in trial.statements:
-            name = said.admitted.terms.name
-            if _cost(said) >= _cost(worst.setdefault(name, said)):
-                worst[name] = said
+    for said in [said for trial in outcome.results.trials.values() for said in trial.statements] or [
+        Statement(accepted, accepted.epsilon_guaranteed, list(accepted.terms.rounds), [])
+        for accepted in outcome.admitted
+    ]:
+        name = said.admitted.terms.name
+        if _cost(said) >= _cost(worst.setdefault(name, said)):
+            worst[name] = said
     rows = [worst[name] for name in sorted(worst)]
     bounds = attainable(outcome.resolved, [row.admitted for row in rows])
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from fedsim.report.style import GREY, label, legend_below, look, save, styled
 
 _MOST_TICKS = 10
+_LETTER, _GAP = 0.02, 0.01  # a letter's width and the least gap between labels, as shares of the x axis
 _NAME, _ROW, _NOTE = 44, 26, 52  # letters of a name in the legend, in front of a row, and of a line below
 _PUBLISHED = "x+"
 _LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9, "markerfacecolor": "white"}
@@ -90,7 +92,10 @@ def _draw_lines(axes: Axes, series: Sequence[Series], xs: Sequence[float]) -> No
         if one in lines:
             shift = _shift(xs, lines.index(one), len(lines))
             points = sorted((p for p in one.points if p.x is not None), key=lambda p: p.x or 0)
-            _draw_line(axes, [(p.x or 0) * shift for p in points], points, _style(family, one), one.label)
+            style = _style(family, one) | (
+                _LEVEL if one.label != one.kin else {}
+            )  # a twin has its run's look
+            _draw_line(axes, [(p.x or 0) * shift for p in points], points, style, one.label)
         elif one.kin not in kin:
             axes.plot([], [], label=label(one.label, _NAME), **_style(family, one) | _LEVEL)
         for level in (p for p in one.points if p.x is None):
@@ -164,5 +169,20 @@ def _scale(axes: Axes, xs: Sequence[float]) -> None:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
     if len(xs) <= _MOST_TICKS:
-        axes.xaxis.set_major_locator(FixedLocator(list(xs)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.xaxis.set_major_locator(FixedLocator(_apart(xs)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
+
+
+def _number(value: float) -> str:
+    return f"{float(f'{value:.4g}'):g}"
+
+
+def _apart(xs: Sequence[float]) -> list[float]:
+    """The values whose labels have room beside those to their left."""
+    at = [math.log(x) for x in xs] if _logarithmic(xs) else list(xs)
+    kept: list[int] = []
+    for i in range(len(xs)):
+        letters = len(_number(xs[i])) + len(_number(xs[kept[-1]])) if kept else 0
+        if not kept or at[i] - at[kept[-1]] > (_LETTER * letters / 2 + _GAP) * (at[-1] - at[0]):
+            kept.append(i)
+    return [xs[i] for i in kept]

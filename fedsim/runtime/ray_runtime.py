@@ -21,6 +21,7 @@ from torch import Tensor
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.runtime.host import SiloHost
+from fedsim.runtime.lost import WorkerLost, death
 from fedsim.runtime.trial import Evaluator, Trial, in_one_process, read
 from fedsim.scenario.load import parse
 from fedsim.scenario.outcome import Measurement, Observer, Results, TrialResult, Variant
@@ -34,6 +35,7 @@ os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise it
 import ray
 
 _SLICE = 0.25  # seconds of work between two reports to the driver
+_LOST = (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.OutOfMemoryError)
 _REACH = 5.0  # seconds to reach a cluster's address
 _OBJECT_STORE = 100 * 2**20  # messages are small and passed inline
 
@@ -44,6 +46,7 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     Raises:
         Refused: a silo does not accept the plan, or a request within it.
         InputError: the data cannot be read or divided as asked.
+        WorkerLost: the process of a trial or of its silos was ended from outside; `results` keeps the rest.
     """
     scenario = resolved.scenario
     actors: list[Any] = []
@@ -54,8 +57,12 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
         tree = scenario.model_dump(mode="json")
         actors += [_TrialActor.remote(tree) for _ in range(workers)]
         _drive(actors, scenario.trials, results, observe)
-    except ray.exceptions.RayTaskError as error:
-        raise error.cause from None
+    except ray.exceptions.RayError as error:
+        cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+        if isinstance(cause, _LOST):
+            kind, why = death(cause)
+            raise WorkerLost(f"a trial's worker is lost ({kind}): {why}") from None
+        raise cause from None
     finally:
         stop(actors, others)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeGuard, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -15,6 +15,15 @@ from pydantic_core import ErrorDetails
 from fedsim.protocol.errors import InputError
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.sweep import SweepSection
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which 1e-3 is a number: YAML 1.1 wants a dot in it and calls it text without one."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("+-.0123456789")
+)
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -77,7 +86,7 @@ def parse_sweep(section: Any) -> SweepSection:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError("scenario", str(path), f"cannot be read ({reason})") from None
@@ -95,7 +104,7 @@ def _set(tree: dict[str, Any], override: str) -> None:
     if not equals or not path:
         raise InputError("--set", override, "must look like path.to.field=value")
     try:
-        value = yaml.safe_load(text)
+        value = yaml.load(text, _Loader)
     except yaml.YAMLError:
         raise InputError(f"--set {path}", text, "is not a YAML value") from None
     place(tree, path, value)
@@ -159,14 +168,15 @@ def _anchor_section(name: str, section: Any, folder: Path) -> None:
 def _input_error(errors: Sequence[ErrorDetails]) -> InputError:
     """The first error, as one line; of a union's branches the one that got furthest is the relevant one."""
     error = min(errors, key=_irrelevance)
-    field, model = _locate(error["loc"])
+    field, model, options = _locate(error["loc"])
     if error["type"] == "extra_forbidden":
         return InputError(field, error["input"], _unknown_key(str(error["loc"][-1]), model))
     if error["type"] == "missing":
         return InputError(field, None, "is required")
     if error["type"] in ("union_tag_invalid", "union_tag_not_found"):
         key = str(error.get("ctx", {}).get("discriminator", "'name'")).strip("'")
-        return InputError(f"{field}.{key}", _tag(error["input"]), _known_tags(error))
+        given = error["input"].get(key) if isinstance(error["input"], dict) else error["input"]
+        return InputError(f"{field}.{key}", given, _known_tags(given, options))
     return InputError(field, error["input"], _wanted(error, model))
 
 
@@ -184,11 +194,16 @@ def _wanted(error: ErrorDetails, holder: type[BaseModel] | None) -> str:
         return "must be a mapping with the name of a kind and its fields"
     said = error["msg"].removeprefix("Value error, ").removesuffix(" after validation, not 0")
     said = said.replace("Tuple should have", "list should have")
+    said = re.sub(r"0\.0{8,}\d+", lambda found: f"{float(found[0]):g}", said)  # pydantic writes all zeros
     return _IN_YAML.get(error["type"], said[:1].lower() + said[1:])
 
 
 def _is(kind: Any, name: str) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__name__ == name
+    return _is_model(kind) and kind.__name__ == name
+
+
+def _is_model(kind: Any) -> TypeGuard[type[BaseModel]]:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
@@ -209,25 +224,19 @@ def _unknown_key(key: str, model: type[BaseModel] | None) -> str:
     return f"unknown key; {hint}"
 
 
-def _tag(value: Any) -> Any:
-    return value.get("name", value.get("sampler")) if isinstance(value, dict) else value
+def _known_tags(tag: Any, options: Sequence[Any]) -> str:
+    known = [literal for option in options if _is_model(option) and (literal := _literal(option))]
+    close = get_close_matches(tag, known, n=1, cutoff=0.5) if isinstance(tag, str) else []
+    return f"must be one of {', '.join(known)}" + (f"; did you mean {close[0]!r}?" if close else "")
 
 
-def _known_tags(error: ErrorDetails) -> str:
-    context = error.get("ctx", {})
-    expected = str(context.get("expected_tags", "")).replace("'", "")
-    tag = str(context.get("tag", ""))
-    close = get_close_matches(tag, expected.split(", "), n=1, cutoff=0.5)
-    return f"must be one of {expected}" + (f"; did you mean {close[0]!r}?" if close else "")
-
-
-def _locate(loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel] | None]:
-    """The dotted path without union tags, and the model that holds the last key."""
+def _locate(loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel] | None, list[Any]]:
+    """The dotted path without union tags, the model that holds the last key, and what may stand there."""
     path = ["scenario"]
     holder: type[BaseModel] | None = Scenario
     options: list[Any] = [Scenario]
     for part in loc:
-        models = [option for option in options if isinstance(option, type) and issubclass(option, BaseModel)]
+        models = [option for option in options if _is_model(option)]
         tagged = [model for model in models if part in (_literal(model), model.__name__)]
         if tagged and (len(models) > 1 or models[0].__name__ == part):
             options = tagged
@@ -238,7 +247,7 @@ def _locate(loc: tuple[int | str, ...]) -> tuple[str, type[BaseModel] | None]:
             path.append(str(part))
             # Behind a key of a mapping, or a place in a list, the same kinds are still possible.
             options = _members(info.annotation) if info else ([] if holder else options)
-    return ".".join(path), holder
+    return ".".join(path), holder, options
 
 
 _BRANCH = re.compile(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from fedsim.protocol.terms import Statement
+from fedsim.protocol.terms import Admitted, Statement
 from fedsim.scenario.resolve import Resolved
 
 Variant = Literal["private", "nonprivate"]
@@ -70,6 +70,8 @@ class Outcome:
     wall_seconds: float
     interrupted: bool = False
     heterogeneity: dict[str, Any] | None = None
+    admitted: Sequence[Admitted] = ()
+    """What silos accepted before round 0, of all trials whose participation differs."""
 
     @property
     def main(self) -> Variant:

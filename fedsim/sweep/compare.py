@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from fedsim.protocol.errors import InputError
+from fedsim.report.summary import FORMAT as RUN_FORMAT
 from fedsim.report.sweep_figure import Point, Series
 from fedsim.sweep.naming import title
 from fedsim.sweep.series import EPSILON
@@ -44,15 +45,15 @@ def read(directory: Path) -> tuple[list[Compared], str]:
         raise InputError("RUN", str(directory), f"{expected} (there is no summary.json)")
     try:
         summary = json.loads(file.read_text(encoding="utf-8"))
-        kind = str(summary.get("format", ""))
+        kind = summary.get("format")
     except (OSError, ValueError, AttributeError):
         raise InputError("RUN", str(file), "broken: not a JSON object; run the scenario again") from None
     try:
         if kind == FORMAT:
             return _of_sweep(summary, directory.name), summary["error"]
-        if not kind.startswith("fedsim sweep"):
+        if kind == RUN_FORMAT:
             return _of_run(summary, directory), summary["metrics"]["error"]
-        reason = f"it is of format {kind!r} and this one reads {FORMAT!r}"
+        reason = f"it is of format {kind!r} and this one reads {RUN_FORMAT!r} (runs) and {FORMAT!r}"
     except InputError:
         raise
     except (KeyError, TypeError, ValueError) as error:
@@ -86,6 +87,10 @@ def _of_run(summary: Mapping[str, Any], directory: Path) -> list[Compared]:
         label = title({"algorithm": name}, kind)
         at = _budget(directory, summary) if kind else None
         rows.append(Compared(directory.name, label, at, error, low, high, trials, name))
+    if not rows:
+        raise InputError(
+            "RUN", str(directory), "no trial of it is complete; run its scenario.yaml to the end"
+        )
     return rows
 
 

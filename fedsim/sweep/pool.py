@@ -12,6 +12,7 @@ import psutil
 import torch
 
 from fedsim.runtime.cells import Cell, CellResult, Failure, run_batch
+from fedsim.runtime.lost import WorkerLost, death
 
 Batch = Sequence[Cell]
 Finished = tuple[Cell, CellResult | Failure]
@@ -79,6 +80,11 @@ class _Dispatch:
         self._given: list[deque[tuple[Any, Batch]]] = [deque() for _ in actors]
 
     def run(self) -> Iterator[Finished]:
+        """What becomes of each cell.
+
+        Raises:
+            WorkerLost: no node is left, so that new workers would be waited for in vain.
+        """
         import ray
 
         self._hand_out()
@@ -87,6 +93,8 @@ class _Dispatch:
             ready, _ = ray.wait(list(oldest), num_returns=1, timeout=1.0)
             for future in ready:
                 yield from self._collect(future, oldest[future])
+            if not ready and not _nodes():
+                raise WorkerLost("Ray itself was ended from outside, perhaps for want of memory")
             self._hand_out()
 
     def _hand_out(self) -> None:
@@ -104,7 +112,7 @@ class _Dispatch:
         except ray.exceptions.RayTaskError as error:  # it could not even be read, or not sent back
             return self._lost(place, Failure("failed", str(error.cause)), dead=False)
         except ray.exceptions.RayError as error:
-            return self._lost(place, _death(error), dead=True)
+            return self._lost(place, Failure(*death(error)), dead=True)
         _, batch = self._given[place].popleft()
         return list(zip(batch, outcomes, strict=True))
 
@@ -119,15 +127,6 @@ class _Dispatch:
             return [(culprit[0], failure)]
         self._waiting.extendleft([cell] for cell in reversed(culprit))
         return []
-
-
-def _death(error: Exception) -> Failure:
-    text = " ".join(str(error).split())
-    if "OutOfMemory" in type(error).__name__ or "memory pressure" in text or "running low on memory" in text:
-        return Failure("out of memory", "Ray ended the worker because memory ran out")
-    return Failure(
-        "worker died", "the process that ran it was ended from outside, perhaps for want of memory"
-    )
 
 
 class CellWorker:
@@ -146,3 +145,11 @@ def _actor() -> Any:
 
     remote: Callable[..., Any] = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(CellWorker)
     return remote.remote()  # type: ignore[attr-defined]
+
+
+def _nodes() -> list[Any]:
+    """Nodes of the Ray in use that are alive."""
+    import ray
+
+    nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in nodes if node["Alive"]]

@@ -60,6 +60,11 @@ def selections(found: Sequence[Combination], tune: TuneSection | None) -> dict[i
     """
     if tune is None or tune.private is None:
         return {}
+    if not any(combination.private for combination in found):
+        expected = (
+            "a choice that is private needs runs that are: leave private out, or give mechanism gaussian"
+        )
+        raise InputError(f"{_TUNE}.private", tune.model_dump()["private"], expected)
     chosen = {}
     for number, combination in enumerate(found):
         if len(combination.candidates) > 1:

@@ -46,5 +46,7 @@ def interval_note(trials: Sequence[int]) -> str:
     """How to read the bars."""
     if not trials:
         return ""
+    if max(trials) == 1:
+        return "one trial"
     count = f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
     return f"mean of {count} trials; bars hold 90 % of them"

@@ -43,6 +43,23 @@ BAD = {
         ["scenario.privacy.epsilon.silo-9", "silo-0"],
     ),
     "delta one": (["privacy.delta=1"], ["scenario.privacy.delta", "less than 1"]),
+    "delta zero": (["privacy.delta=0"], ["scenario.privacy.delta: 0: ", "greater than or equal to 1e-100"]),
+    "an algorithm without its name": (
+        ["algorithm={num_rounds: 3}"],
+        ["scenario.algorithm.name: None: must be one of accelerated_minibatch_sgd, local_sgd, "],
+    ),
+    "a constraint without its name": (
+        ["problem.constraint={radius: 1}"],
+        ["scenario.problem.constraint.name: None: must be one of none, l2_ball, box"],
+    ),
+    "a sampler misspelt": (
+        ["algorithm.batch={sampler: poison, fraction: 0.5}"],
+        ["scenario.algorithm.batch.sampler: 'poison'", "did you mean 'poisson'?"],
+    ),
+    "a column of no known kind": (
+        ["data={name: csv, path: t.csv, target: y, schema: {y: {kind: text}}}"],
+        ["scenario.data.schema.y.kind: 'text': must be one of number, category"],
+    ),
     "delta in words": (["privacy.delta=1/n"], ["scenario.privacy.delta", "1/n"]),
     "no records for fresh batches": (
         ["algorithm.batch={sampler: fresh, fraction: 0.5}"],

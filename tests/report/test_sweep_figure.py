@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +110,24 @@ def test_without_an_axis_every_series_is_a_row(drawn: list[Figure], tmp_path: Pa
 def test_looks_differ_without_colour() -> None:
     plain = {(look(i).dash, look(i).marker) for i in range(20)}
     assert len(plain) == 20
+
+
+def test_labels_of_epsilons_that_lie_close_do_not_cover_each_other(
+    drawn: list[Figure], tmp_path: Path
+) -> None:
+    picture([Series("a", tuple(Point(x, 0.2) for x in (0.5, 2, 4, 8, 8.30327, 9, 9.5)))], tmp_path)
+    axes = drawn[0].axes[0]
+    drawn[0].canvas.draw()
+    texts = [text for text in axes.get_xticklabels() if text.get_text()]
+    assert [text.get_text() for text in texts] == ["0.5", "2", "4", "8", "9"]
+    boxes = [text.get_window_extent() for text in texts]
+    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
+
+
+def test_a_twin_that_is_a_line_is_hollow_and_its_run_is_not(drawn: list[Figure], tmp_path: Path) -> None:
+    both = (Point(0.1, 0.2), Point(0.2, 0.3))
+    picture([Series("a", both, "a"), Series("a (non-private)", both, "a")], tmp_path)
+    run, twin = (bars[0] for bars in drawn[0].axes[0].containers)
+    assert (run.get_color(), run.get_marker()) == (twin.get_color(), twin.get_marker())
+    assert (run.get_markerfacecolor(), twin.get_markerfacecolor()) == (run.get_color(), "white")
+    assert run.get_linestyle() != twin.get_linestyle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -16,10 +17,12 @@ import psutil
 import pytest
 import torch
 
+from fedsim.protocol.errors import InputError
 from fedsim.runtime import inprocess, ray_runtime
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.outcome import Results
 from fedsim.scenario.resolve import resolve
+from fedsim.sweep import compare
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
 SMALL = ["trials=2", "algorithm.num_rounds=8", "algorithm.batch={sampler: subsample, fraction: 0.5}"]
@@ -151,6 +154,30 @@ def test_ctrl_c_ends_a_run_at_once_saves_what_there_is_and_leaves_no_process(tmp
     assert seconds < 5
     assert "Interrupted: 0 of 2 trials are complete and saved" in output
     assert (tmp_path / "run" / "metrics.parquet").exists()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["status"] == "interrupted"
+    assert [silo["epsilon_guaranteed"] for silo in summary["privacy"]["silos"]] == pytest.approx(
+        [1, 1, 2, 2, 4]
+    )
+    for silo in summary["privacy"]["silos"]:  # begun, and not known how far: all of it counts
+        assert silo["epsilon_spent"] == silo["epsilon_guaranteed"]
+    assert "counts the whole plan" in summary["privacy"]["epsilon_spent_note"]
+    with pytest.raises(InputError, match="no trial of it is complete"):
+        compare.read(tmp_path / "run")
+    assert not ray_processes()
+
+
+def test_a_killed_worker_ends_the_run_in_one_line_and_what_was_measured_is_saved(tmp_path: Path) -> None:
+    with long_run(tmp_path / "run") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        worker = next(p for p in _children(process.pid) if "ray::TrialWorker" in " ".join(p.cmdline()))
+        worker.kill()
+        output, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert "failed: a trial's worker is lost (worker died)" in output
+    assert "Traceback" not in output
+    assert "Interrupted: 0 of 2 trials are complete and saved" in output
     assert '"status": "interrupted"' in (tmp_path / "run" / "summary.json").read_text()
     assert not ray_processes()
 

@@ -58,6 +58,17 @@ def test_batches_that_cannot_be_disjoint_are_refused_by_name() -> None:
         admit(plan(Fresh(0.5)), [terms(3.0)], LIMITS)
 
 
+@pytest.mark.parametrize("z", [None, 3.0])
+def test_a_refusal_speaks_of_the_silo_it_names(z: float | None) -> None:
+    """Several silos cannot carry the plan; name, number of records and budget belong to the same one."""
+    batches = [Terms(name, n, 5.0, 1e-5, range(4), z) for name, n in (("a", 4), ("b", 102), ("c", 80))]
+    with pytest.raises(Refused, match=r"silo 'a': plan draws 8 fresh records, the silo has 4"):
+        admit(plan(Fresh(0.5)), batches, LIMITS)
+    poor = [Terms(name, 100, epsilon, 1e-12, range(4)) for name, epsilon in (("a", 2e-7), ("b", 1e-7))]
+    with pytest.raises(Refused, match=r"silo 'a': plan costs .* its budget is 2e-07"):
+        admit(plan(), poor, LIMITS)
+
+
 def test_a_cohort_does_not_mix_given_and_found_noise() -> None:
     with pytest.raises(Refused, match="of some silos of one cohort is given"):
         admit(plan(), [terms(3.0), terms(None, name="b")], LIMITS)

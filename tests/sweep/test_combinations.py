@@ -35,6 +35,18 @@ def test_a_grid_is_the_product_and_a_twin_is_there_once_per_algorithm(base: dict
     assert {c.candidates[0].scenario.privacy.mechanism for c in twins} == {"none"}
 
 
+def test_a_number_in_powers_of_ten_is_a_number_with_and_without_a_dot(
+    base: dict[str, Any], tmp_path: Path
+) -> None:
+    """YAML 1.1 takes 1e-3 for text: lines of a sweep would become names, and 0.001 another value."""
+    file = tmp_path / "scenario.yaml"
+    file.write_text(yaml.safe_dump(base) + "sweep: {grid: {algorithm.step_size: [1e-3, 1.0e-2, '1e-1']}}\n")
+    tree = load_tree(file, ["sweep.tune.grid={privacy.epsilon: [1e0, 2E+1]}", "seed=1e3"])
+    assert tree["sweep"]["grid"]["algorithm.step_size"] == [0.001, 0.01, "1e-1"]
+    assert tree["sweep"]["tune"]["grid"]["privacy.epsilon"] == [1.0, 20.0]
+    assert {one.candidates[0].scenario.seed for one in combinations(tree)} == {1000}
+
+
 def test_no_twins_where_none_are_asked_for(base: dict[str, Any]) -> None:
     base["report"] = {"nonprivate_twin": False}
     assert len(swept(base, grid={"privacy.epsilon": [1, 2, 4]})) == 3

@@ -283,6 +283,12 @@ BAD: list[tuple[str, dict[str, Any], dict[str, Any], list[str]]] = [
     ("data.reserve", {"data": BASE["data"] | {"reserve": {"fraction": 0.1}}}, {}, ["leave it out"]),
     ("problem.name", REGRESSION, {}, ["must be a class, not a number"]),
     (
+        "tune.private",
+        {"privacy": {"mechanism": "none"}, "sweep": {"grid": {"algorithm.num_rounds": [1, 2]}}},
+        {},
+        ["'fraction': 0.4", "give mechanism gaussian"],
+    ),
+    (
         "privacy.calibration",
         {"privacy": {"calibration": "sigma", "noise_multiplier": 9.0}},
         {},

@@ -19,6 +19,7 @@ import yaml
 from sweep_helpers import BASE
 
 from fedsim.runtime.cells import Cell, CellResult, Failure, run_batch
+from fedsim.runtime.lost import WorkerLost
 from fedsim.scenario.load import parse
 from fedsim.sweep.keys import cell_of
 from fedsim.sweep.pool import Workers
@@ -71,6 +72,23 @@ def test_a_killed_worker_costs_its_cell_alone_and_the_rest_is_as_in_one_process(
         assert isinstance(here, CellResult)
         assert replace(there, seconds=0.0) == replace(here, seconds=0.0)
     assert not psutil.Process().children(recursive=True)
+
+
+@pytest.mark.slow
+def test_the_end_of_ray_itself_is_not_waited_out() -> None:
+    def kill() -> None:
+        while not busy_workers():
+            time.sleep(0.05)
+        for child in psutil.Process().children(recursive=True):
+            if child.name() == "raylet":
+                child.kill()
+
+    killer = threading.Thread(target=kill)
+    with Workers(1, None) as workers:
+        killer.start()
+        with pytest.raises(WorkerLost, match="ended from outside"):
+            list(workers.run([[cell(1_000_000, 1.0)], [cell(1_000_000, 2.0)]]))
+        killer.join()
 
 
 @pytest.mark.slow

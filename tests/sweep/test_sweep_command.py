@@ -265,6 +265,7 @@ def test_compare_puts_runs_sweeps_and_points_into_one_table_and_figure(
         ('{"format": "fedsim sweep 0"}', "'fedsim sweep 0'"),
         ('{"format": "fedsim sweep 1"}', "lacks 'combinations'"),
         ('{"algorithm": "x"}', "another version"),
+        ('{"format": 2, "algorithm": "x"}', "another version of fedsim: it is of format 2"),
     ],
 )
 def test_a_directory_that_cannot_be_compared_is_named(
