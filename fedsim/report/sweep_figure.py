@@ -18,7 +18,7 @@ from fedsim.report.style import GREY, label, legend_below, look, save, styled
 _MOST_TICKS = 10
 _LETTER, _GAP = 0.02, 0.01  # a letter's width and the least gap between labels, as shares of the x axis
 _NAME, _ROW, _NOTE = 44, 26, 52  # letters of a name in the legend, in front of a row, and of a line below
-_PUBLISHED = "x+"
+_PUBLISHED = "x*"
 _LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9, "markerfacecolor": "white"}
 
 
