@@ -42,7 +42,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "slope of the loss, clip, finite terms": [
         (LogisticRegression, "coefficient"),
         (SoftmaxRegression, "coefficient"),
-        (statistics, "_clipped"),
+        (statistics, "bounded"),
         (gate, "clipped_sum"),
     ],
     "batches drawn": [(batches, "_draw"), (batches.RoundBatches, "next")],

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear
 from silos.records import Block
-from silos.sums import KEPT, weighted_sum
+from silos.sums import KEPT, bounded, weighted_sum
 
 
 def folded_sum(
@@ -32,12 +32,10 @@ def folded_sum(
     coefficient = _coefficient(problem, block, points[0])  # (silos, rows, copies[, outputs])
     for other in points[1:]:
         coefficient = coefficient - _coefficient(problem, block, other)
+    bound = None
     if clip is not None:
-        own = _per_run(clip, block) * KEPT[coefficient.dtype]
-        coefficient = _clipped(problem, coefficient, own * block.inverse_norm.unsqueeze(-1))
-    if block.mask is not None:
-        coefficient = coefficient * block.mask[(..., *[None] * (coefficient.dim() - 2))]
-    torch.nan_to_num_(coefficient, nan=0.0, posinf=0.0, neginf=0.0)
+        bound = _per_run(clip, block) * KEPT[coefficient.dtype] * block.inverse_norm.unsqueeze(-1)
+    coefficient = bounded(coefficient, bound, block.mask)
     silos, rows = block.target.shape
     columns = coefficient.reshape(silos, rows, -1).transpose(1, 2)
     total = weighted_sum(columns, block.features)
@@ -60,11 +58,3 @@ def _per_run(clip: float | Tensor, block: Block) -> float | Tensor:
     if not isinstance(clip, Tensor) or clip.dim() < 2:
         return clip
     return clip.view(block.copies, -1).T.unsqueeze(1)
-
-
-def _clipped(problem: GeneralisedLinear, coefficient: Tensor, bound: Tensor) -> Tensor:
-    if problem.num_outputs == 1:
-        return torch.clamp(coefficient, -bound, bound, out=coefficient)
-    norm = coefficient.square().sum(-1).sqrt().clamp_min(torch.finfo(coefficient.dtype).tiny)
-    factor: Tensor = (bound / norm).clamp_max(1.0)
-    return coefficient * factor.unsqueeze(-1)

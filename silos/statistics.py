@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear
@@ -21,7 +20,7 @@ from fedsim.problems.network import NeuralNetwork
 from silos.folded import folded_sum
 from silos.network import network_sum
 from silos.records import Block
-from silos.sums import KEPT, weighted_sum
+from silos.sums import KEPT, bounded, weighted_sum
 
 
 def clipped_sum(
@@ -48,28 +47,14 @@ def clipped_sum(
     coefficient = _coefficient(problem, block, points[0])
     for other in points[1:]:
         coefficient = coefficient - _coefficient(problem, block, other)
-    if clip is not None:
-        coefficient = _clipped(coefficient, clip * KEPT[coefficient.dtype] * block.inverse_norm)
-    if block.mask is not None:
-        coefficient = coefficient * (block.mask if coefficient.dim() == 2 else block.mask.unsqueeze(-1))
-    torch.nan_to_num_(coefficient, nan=0.0, posinf=0.0, neginf=0.0)
+    bound = None if clip is None else clip * KEPT[coefficient.dtype] * block.inverse_norm
+    coefficient = bounded(coefficient, bound, block.mask)
     by_output = coefficient.unsqueeze(1) if coefficient.dim() == 2 else coefficient.transpose(1, 2)
     return _row_major(weighted_sum(by_output, block.features))
 
 
 def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:
     return problem.coefficient(problem.scores(block.features, point), block.target, block.inverse_norm)
-
-
-def _clipped(coefficient: Tensor, bound: Tensor) -> Tensor:
-    """Shorten each record's coefficient to `bound` = clip / |x|; (silos, rows[, outputs])."""
-    if coefficient.dim() == 2:
-        return torch.clamp(coefficient, -bound, bound, out=coefficient)
-    # The floor serves vectors so short that their norm underflows: with clip 0 nothing of them may stay.
-    length = coefficient.square().sum(-1).sqrt()  # `norm` takes ten times longer where outputs are far apart
-    norm = length.clamp_min(torch.finfo(coefficient.dtype).tiny)
-    factor: Tensor = (bound / norm).clamp_max(1.0)
-    return coefficient * factor.unsqueeze(-1)
 
 
 def _row_major(product: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Weighted sums of records, in float64; of float32 records too, with rounding that the clip makes up for.
+"""Records' coefficients within their clip, and weighted sums of records, in float64; of float32 records too,
+with rounding that the clip makes up for.
 
 Guarantee: replacing one record, whose term is bounded by `KEPT` times the clip, moves the sum by at most
 2 clip. Rounding of a sum of P terms depends on all of them: each of P additions errs by at most u times a
@@ -18,6 +19,31 @@ PIECE = 32
 
 KEPT = {torch.float64: 1.0, torch.float32: 1 - 1e-4}
 """The share of the clip that terms are shortened to: for the sum's rounding, and for that of clip / |x|."""
+
+
+def bounded(coefficient: Tensor, bound: Tensor | None, mask: Tensor | None) -> Tensor:
+    """Each record's coefficient shortened to `bound`, zero where it does not count or is not finite.
+
+    Args:
+        coefficient: (silos, rows, ..) of one output, or with a last axis of outputs; may be overwritten.
+        bound: clip / |x|, in as many axes as a coefficient of one output has; None does not clip.
+        mask: (silos, rows), 0 for a row that adds nothing.
+    """
+    if bound is not None:
+        coefficient = _shortened(coefficient, bound)
+    if mask is not None:
+        coefficient = coefficient * mask[(..., *[None] * (coefficient.dim() - 2))]
+    return torch.nan_to_num_(coefficient, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _shortened(coefficient: Tensor, bound: Tensor) -> Tensor:
+    if coefficient.dim() == bound.dim():
+        return torch.clamp(coefficient, -bound, bound, out=coefficient)
+    length = coefficient.square().sum(-1).sqrt()  # `norm` takes ten times longer where outputs are far apart
+    # The floor serves vectors so short that their norm underflows: with clip 0 nothing of them may stay.
+    norm = length.clamp_min(torch.finfo(coefficient.dtype).tiny)
+    factor: Tensor = (bound / norm).clamp_max(1.0)
+    return coefficient * factor.unsqueeze(-1)
 
 
 def padded_rows(rows: int, dtype: torch.dtype) -> int:

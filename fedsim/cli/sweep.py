@@ -13,9 +13,8 @@ from rich.console import Console
 from fedsim.cli.simulate import INTERRUPTED, LOST, slug
 from fedsim.cli.sweep_progress import progress
 from fedsim.cli.tables import shown, sweep_table
-from fedsim.data.outline import Outline, outline
 from fedsim.protocol.errors import InputError
-from fedsim.runtime.cells import data_key
+from fedsim.runtime.cells import outline_of
 from fedsim.runtime.lost import WorkerLost
 from fedsim.runtime.selection import Selection
 from fedsim.scenario.load import load_tree
@@ -65,19 +64,16 @@ def run(path: Path, overrides: Sequence[str], out: Path | None, workers: int | N
 
 
 def _check_data(found: Sequence[Combination]) -> None:
-    """What the data's outline shows to be wrong is said before anything runs; each outline is made once."""
-    outlines: dict[str, Outline] = {}
+    """What the data's outline shows to be wrong is said before anything runs."""
     for combination in found:
         for candidate in combination.candidates:
             scenario = candidate.scenario
-            key = data_key(scenario.model_dump(mode="json"))
-            if key not in outlines:
-                try:
-                    outlines[key] = outline(scenario.data, scenario.partition, scenario.seed)
-                except InputError as error:
-                    raise where_fraction_is_given(error) from None
             try:
-                resolve(scenario, outlines[key])
+                shape = outline_of(scenario)
+            except InputError as error:
+                raise where_fraction_is_given(error) from None
+            try:
+                resolve(scenario, shape)
             except InputError as error:
                 setting = title(combination.varied | candidate.chosen, combination.private)
                 raise InputError(error.field, error.value, f"{error.expected} (in {setting})") from None

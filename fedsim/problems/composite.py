@@ -111,3 +111,21 @@ class Composite:
         if self.group_lasso.weight:
             y = self.group_lasso.prox(y, step / scale)
         return self.project(y)
+
+
+class HasComposite:
+    """A problem's public part, as algorithms ask for it: that of its `composite`."""
+
+    composite: Composite
+
+    def project(self, w: Tensor) -> Tensor:
+        """Projection on the constraint set."""
+        return self.composite.project(w)
+
+    def prox(self, v: Tensor, step: float) -> Tensor:
+        """Proximal map of step times f1, the indicator included."""
+        return self.composite.prox(v, step)
+
+    def public_gradient(self, w: Tensor) -> Tensor:
+        """Subgradient of f1 without the indicator."""
+        return self.composite.public_gradient(w)

@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from fedsim.problems.composite import Composite
+from fedsim.problems.composite import Composite, HasComposite
 
 
 @dataclass(frozen=True)
-class GeneralisedLinear(ABC):
+class GeneralisedLinear(HasComposite, ABC):
     """Minimise the weighted mean of l(x W, y) over all silos' records, plus the public part f1.
 
     Args:
@@ -39,18 +39,6 @@ class GeneralisedLinear(ABC):
     def start(self, seed: int) -> Tensor:
         """Where a run begins before projection: zero, whatever the seed; (d,)."""
         return torch.zeros(self.dimension)
-
-    def project(self, w: Tensor) -> Tensor:
-        """Projection on the constraint set."""
-        return self.composite.project(w)
-
-    def prox(self, v: Tensor, step: float) -> Tensor:
-        """Proximal map of step times f1, the indicator included."""
-        return self.composite.prox(v, step)
-
-    def public_gradient(self, w: Tensor) -> Tensor:
-        """Subgradient of f1 without the indicator."""
-        return self.composite.public_gradient(w)
 
     def scores(self, features: Tensor, w: Tensor) -> Tensor:
         """x W for every record.

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedsim.problems.composite import Composite
+from fedsim.problems.composite import Composite, HasComposite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, SoftmaxRegression
 from fedsim.problems.network_checks import check
 from fedsim.problems.network_models import Mlp, Model
@@ -20,7 +20,7 @@ _ROWS = 4096  # records that are scored at once
 
 
 @dataclass(frozen=True)
-class NeuralNetwork:
+class NeuralNetwork(HasComposite):
     """A torch module: cross entropy over the classes, or squared error for a numeric target.
 
     The module is built once and used as a pure function: it is in evaluation mode (dropout is off), its
@@ -116,18 +116,6 @@ class NeuralNetwork:
         parameters = self.parameters(w)
         with torch.no_grad():
             return torch.cat([self.call(parameters, x) for x in torch.split(features, _ROWS)])
-
-    def project(self, w: Tensor) -> Tensor:
-        """Projection on the constraint set."""
-        return self.composite.project(w)
-
-    def prox(self, v: Tensor, step: float) -> Tensor:
-        """Proximal map of step times f1, the indicator included."""
-        return self.composite.prox(v, step)
-
-    def public_gradient(self, w: Tensor) -> Tensor:
-        """Subgradient of f1 without the indicator."""
-        return self.composite.public_gradient(w)
 
     def accepts(self, target: Tensor) -> Tensor:
         """Which targets the loss is defined for, a mask in the shape of `target`."""

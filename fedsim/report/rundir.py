@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedsim.protocol.errors import InputError
 from fedsim.report.summary import FORMAT
 
+Model = TypeVar("Model", bound=BaseModel)
 AGAIN = "a run directory is what `fedsim simulate` writes; run the scenario again"
 
 
@@ -131,12 +132,17 @@ def _summary(path: Path) -> Summary:
             f"format {found!r}, written by fedsim {version}; this version reads format {FORMAT}: {AGAIN}"
         )
         raise InputError("RUN", str(path), expected)
+    return validated(Summary, tree, path, AGAIN)
+
+
+def validated(kind: type[Model], tree: Any, path: Path, remedy: str) -> Model:
+    """The contents of a file as a model; InputError with the first thing that is wrong."""
     try:
-        return Summary.model_validate(tree)
+        return kind.model_validate(tree)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
-        raise InputError("RUN", str(path), f"{where}: {first['msg'].lower()}; {AGAIN}") from None
+        raise InputError("RUN", str(path), f"{where}: {first['msg'].lower()}; {remedy}") from None
 
 
 def scenario_of(path: Path) -> tuple[str, str]:

@@ -83,7 +83,7 @@ class Evaluator:
 
 
 class Unseen(Evaluator):
-    """Measures nothing, where not even an error that looking at test records raises may be known."""
+    """Measures nothing: where nobody reads it, and where not even an error that it raises may be known."""
 
     def __init__(self) -> None:
         """Takes no records."""

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from fedsim.protocol.errors import InputError
 from fedsim.report.page import named, publish, template
-from fedsim.report.rundir import scenario_of, text_of
+from fedsim.report.rundir import scenario_of, text_of, validated
 from fedsim.report.silo_table import PageTable, shown_value
 from fedsim.report.sweep_figure import draw
 from fedsim.sweep.naming import title
@@ -67,12 +67,7 @@ def _read(path: Path) -> SweepSummary:
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
         found = tree.get("format") if isinstance(tree, dict) else None
         raise InputError("RUN", str(path), f"format {found!r}, this version reads {FORMAT!r}; {_AGAIN}")
-    try:
-        return SweepSummary.model_validate(tree)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise InputError("RUN", str(path), f"{where}: {first['msg'].lower()}; {_AGAIN}") from None
+    return validated(SweepSummary, tree, path, _AGAIN)
 
 
 def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> str:

@@ -22,7 +22,7 @@ from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, Se
 from fedsim.protocol.dryrun import ask_of, dry_run, server_rng
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask
-from server.aggregate import weighted_mean
+from server.aggregate import mean_by_share, shares
 from server.participation import Schedule, rounds_of_silos, schedule
 from silos.gate import Gate
 
@@ -158,7 +158,7 @@ def _played(coroutine: ServerHalf, gate: Gate, public: Public) -> Tensor:
     step, r = next(coroutine), 0
     try:
         while True:
-            step = coroutine.send(weighted_mean(gate.answer(r, step.broadcast), public.weights))
+            step = coroutine.send(mean_by_share(gate.answer(r, step.broadcast), shares(public.weights)))
             r += 1
     except StopIteration as stop:
         model: Tensor = stop.value
@@ -241,7 +241,7 @@ class Watched:
             self.rounds[-1].append(ask_of(queries))
             return ask(*queries)
 
-        return self.inner.silo(problem, broadcast, watched, memory)  # type: ignore[arg-type]
+        return self.inner.silo(problem, broadcast, watched, memory)
 
 
 @every_algorithm
@@ -284,7 +284,7 @@ def test_a_cohort_is_answered_row_by_row(row: Row, leading: tuple[int, ...]) -> 
 
     def replay(taken: Tensor) -> Mapping[str, Tensor]:
         left = iter(taken)
-        return row.short(FULL).silo(problem, broadcast, lambda *queries: next(left), {})  # type: ignore[arg-type]
+        return row.short(FULL).silo(problem, broadcast, lambda *queries: next(left), {})
 
     together = replay(answers)
     for i in range(leading[0]):

@@ -18,7 +18,7 @@ from fedsim.problems.composite import Box, Composite
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.contract import Asker, Memory, Public, Round, ServerHalf
 from fedsim.protocol.errors import Refused
-from server.aggregate import weighted_mean
+from server.aggregate import mean_by_share, shares
 from server.loop import run
 
 WEIGHTS = (0.5, 0.2, 0.3)
@@ -123,7 +123,7 @@ def test_the_loop_passes_a_gates_refusal_on() -> None:
 def test_weighted_mean_is_numpys(silos: list[tuple[float, list[float]]]) -> None:
     weights, rows = np.array([w for w, _ in silos]), np.array([row for _, row in silos])
     messages = {"a": torch.from_numpy(rows), "b": torch.from_numpy(-2 * rows)}
-    found = weighted_mean(messages, torch.from_numpy(weights))
+    found = mean_by_share(messages, shares(torch.from_numpy(weights)))
     expected = np.average(rows, axis=0, weights=weights)
     np.testing.assert_allclose(found["a"], expected, atol=1e-9)
     np.testing.assert_allclose(found["b"], -2 * expected, atol=1e-9)
@@ -132,4 +132,4 @@ def test_weighted_mean_is_numpys(silos: list[tuple[float, list[float]]]) -> None
 
 def test_weighted_mean_keeps_the_messages_type() -> None:
     messages = {"a": torch.ones(2, 3, dtype=torch.float32)}
-    assert weighted_mean(messages, torch.ones(2, dtype=torch.float64))["a"].dtype == torch.float32
+    assert mean_by_share(messages, shares(torch.ones(2, dtype=torch.float64)))["a"].dtype == torch.float32
