@@ -163,3 +163,13 @@ def chromium() -> Iterator[Browser]:
             process.wait()
             os.close(write)
             os.close(read)
+
+
+def assert_fits(seen: View, width: int) -> None:
+    """Nothing sticks out, no request leaves, no script runs, and the smallest text can be read."""
+    assert seen.inner_width == width
+    assert seen.scroll_width <= width
+    assert seen.overflowing == []
+    assert seen.requests == []
+    assert not seen.scripts_run
+    assert seen.smallest_text >= 10

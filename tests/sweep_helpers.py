@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
 from fedsim.runtime.cells import Cell, CellResult, Failure
 
 BASE: dict[str, Any] = {
@@ -34,3 +37,10 @@ class FakeRunner:
             for cell in batch:
                 self.cells.append(cell)
                 yield cell, self.outcome(cell)
+
+
+def invoke(*arguments: object) -> tuple[int, str]:
+    """The command line's exit code and output."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output

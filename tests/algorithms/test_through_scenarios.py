@@ -30,7 +30,7 @@ every_algorithm = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def section_of(row: Row) -> dict[str, Any]:
     """The scenario section of a few rounds on full batches."""
     algorithm = row.short(FULL)
-    values = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}  # type: ignore[arg-type]
+    values = {field.name: getattr(algorithm, field.name) for field in fields(algorithm)}
     return {"name": row.name} | {k: v for k, v in values.items() if not isinstance(v, Full)}
 
 
@@ -99,7 +99,7 @@ def test_linear_means_that_a_message_is_one_affine_function_of_the_answers(row: 
 
 def _message(resolved: Any, broadcast: Any, answers: Tensor) -> dict[str, Tensor]:
     left = iter(answers)
-    ask: Asker = lambda *queries: next(left)  # type: ignore[assignment,misc]  # noqa: E731
+    ask: Asker = lambda *queries: next(left)  # noqa: E731
     return dict(resolved.algorithm.silo(resolved.problem, broadcast, ask, {}))
 
 
@@ -112,7 +112,7 @@ class _Sums(NamedTuple):
 def test_a_mechanism_that_gives_only_sums_refuses_what_is_not_linear(
     row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(mechanism.MECHANISMS, "sums", _Sums())  # type: ignore[arg-type]
+    monkeypatch.setitem(mechanism.MECHANISMS, "sums", _Sums())
     algorithm = row.short(FULL)
     mechanism.check_mechanism("gaussian", row.name, algorithm)
     if algorithm.linear:

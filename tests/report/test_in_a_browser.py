@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import BINARY, Browser, chromium
+from browser import BINARY, Browser, assert_fits, chromium
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="chromium is not installed (apt-get install chromium)")
 WIDTHS = {"desktop": 1280, "phone": 390}
@@ -24,12 +24,7 @@ def test_nothing_overflows_and_no_request_leaves(
     run: str, width: int, browser: Browser, request: pytest.FixtureRequest
 ) -> None:
     seen = browser.view(request.getfixturevalue(run) / "report.html", width)
-    assert seen.inner_width == width
-    assert seen.scroll_width <= width
-    assert seen.overflowing == []
-    assert seen.requests == []
-    assert not seen.scripts_run
-    assert seen.smallest_text >= 10
+    assert_fits(seen, width)
 
 
 def test_the_checks_see_a_page_that_is_wrong(browser: Browser, tmp_path: Path) -> None:

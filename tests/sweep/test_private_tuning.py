@@ -12,10 +12,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from sweep_helpers import BASE, FakeRunner, result
-from typer.testing import CliRunner
+from sweep_helpers import BASE, FakeRunner, invoke, result
 
-from fedsim.cli.main import app
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.runs import compose_runs
 from fedsim.runtime import cells
@@ -48,12 +46,10 @@ def changed(**sections: Any) -> dict[str, Any]:
     return copy.deepcopy(TREE | sections)
 
 
-def invoke(tree: dict[str, Any], folder: Path) -> tuple[int, str]:
+def sweep(tree: dict[str, Any], folder: Path) -> tuple[int, str]:
     scenario = folder / "scenario.yaml"
     scenario.write_text(yaml.safe_dump(tree), encoding="utf-8")
-    done = CliRunner().invoke(app, ["sweep", str(scenario), "--out", str(folder / "out")])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
-    return done.exit_code, done.output
+    return invoke("sweep", scenario, "--out", folder / "out")
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -79,7 +75,7 @@ def epsilon(releases: int, z: float) -> float:
 
 
 def test_the_ledger_adds_up_and_a_second_sweep_runs_nothing(tmp_path: Path) -> None:
-    code, output = invoke(TREE, tmp_path)
+    code, output = sweep(TREE, tmp_path)
     assert code == 0, output
     assert f"{3 * (RUNS + 2)} cells run" in output
     assert "step_size tuned privately, on 40% of each silo's records" in output
@@ -100,7 +96,7 @@ def test_the_ledger_adds_up_and_a_second_sweep_runs_nothing(tmp_path: Path) -> N
             assert silo["epsilon_total"] == max(silo["epsilon_tuning"], silo["epsilon_run"])
             assert 0.999 * budget <= silo["epsilon_total"] <= silo["epsilon_budget"] == budget
         assert reported["epsilon_guaranteed"] == max(silo["epsilon_total"] for silo in one["silos"])
-    code, output = invoke(TREE, tmp_path)
+    code, output = sweep(TREE, tmp_path)
     assert (code, "0 cells run, 24 from the cache" in output) == (0, True), output
     again = summary(tmp_path)
     assert (again["privacy"], again["tuning"]) == (said["privacy"], said["tuning"])
@@ -108,7 +104,7 @@ def test_the_ledger_adds_up_and_a_second_sweep_runs_nothing(tmp_path: Path) -> N
 
 def test_the_shipped_scenario_keeps_its_budgets(tmp_path: Path) -> None:
     shipped = Path(__file__).parents[2] / "scenarios" / "private_tuning.yaml"
-    code, output = invoke(yaml.safe_load(shipped.read_text()) | {"trials": 1}, tmp_path)
+    code, output = sweep(yaml.safe_load(shipped.read_text()) | {"trials": 1}, tmp_path)
     assert code == 0, output
     for one in summary(tmp_path)["privacy"]["tuning"]["combinations"]:
         for silo in one["silos"]:
@@ -252,7 +248,7 @@ def test_a_reported_run_that_is_refused_has_cost_nothing_and_the_ledger_is_writt
         report={"nonprivate_twin": False},
     )
     tree["sweep"]["tune"]["private"]["fraction"] = 0.5
-    code, output = invoke(tree, tmp_path)
+    code, output = sweep(tree, tmp_path)
     assert (code, "fresh records" in output) == (1, True), output
     for one in summary(tmp_path)["privacy"]["tuning"]["combinations"]:
         for silo in one["silos"]:
@@ -262,7 +258,7 @@ def test_a_reported_run_that_is_refused_has_cost_nothing_and_the_ledger_is_writt
 
 def test_a_silo_may_train_on_one_record_also_in_a_twin(tmp_path: Path) -> None:
     tree = changed(data={"name": "synthetic", "rows": 15, "features": 2})
-    code, output = invoke(tree, tmp_path)
+    code, output = sweep(tree, tmp_path)
     assert code == 0, output
     assert summary(tmp_path)["privacy"]["tuning"]["combinations"][0]["silos"][0]["n_tune"] == 2
 
@@ -309,7 +305,7 @@ def test_bad_input_is_one_line_that_names_the_field(
 ) -> None:
     tree = changed(**sections, report={"nonprivate_twin": False})
     tree["sweep"]["tune"] = {k: v for k, v in (TUNE | tune).items() if v is not None}
-    code, output = invoke(tree, tmp_path)
+    code, output = sweep(tree, tmp_path)
     assert code == 2, output
     name = f"scenario.sweep.{field}" if field.startswith("tune") else f"scenario.{field}"
     for word in (name, *words):
@@ -321,7 +317,7 @@ def test_bad_input_is_one_line_that_names_the_field(
 def test_models_that_are_not_finite_lose_and_nothing_else_fails(tmp_path: Path) -> None:
     tree = changed(report={"nonprivate_twin": False})
     tree["sweep"]["tune"]["grid"] = {"algorithm.step_size": [1.0, 1e9]}
-    code, output = invoke(tree, tmp_path)
+    code, output = sweep(tree, tmp_path)
     assert (code, "lower the step size" in output) == (1, True), output
     said = summary(tmp_path)
     assert [one["chosen"]["algorithm.step_size"] for one in said["combinations"]] == [1.0, 1.0]

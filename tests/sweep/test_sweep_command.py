@@ -14,10 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from sweep_helpers import BASE
-from typer.testing import CliRunner
-
-from fedsim.cli.main import app
+from sweep_helpers import BASE, invoke
 
 TUNE = {"grid": {"algorithm.step_size": [0.01, 1.0]}, "repetitions": 2}
 SWEEP = {"grid": {"privacy.epsilon": [0.5, 8]}, "tune": TUNE}
@@ -27,12 +24,6 @@ def write(folder: Path, tree: dict[str, Any], name: str = "scenario.yaml") -> Pa
     path = folder / name
     path.write_text(yaml.safe_dump(tree), encoding="utf-8")
     return path
-
-
-def invoke(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.output
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from browser import BINARY, chromium
-from sweep_helpers import BASE
-from typer.testing import CliRunner
-
-from fedsim.cli.main import app
+from browser import BINARY, assert_fits, chromium
+from sweep_helpers import BASE, invoke
 
 HOSTILE = "<script>window.pwned=1</script> $x$ & " + "long " * 12
 SWEEP: dict[str, Any] = {
@@ -25,12 +22,6 @@ SWEEP: dict[str, Any] = {
     },
     "tune": {"grid": {"algorithm.step_size": [0.01, 1.0]}, "repetitions": 1},
 }
-
-
-def invoke(*arguments: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.output
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +53,7 @@ def test_the_statement_comes_first_and_names_what_is_not_private(swept: Path) ->
 def test_nothing_overflows_and_no_request_leaves(swept: Path, width: int) -> None:
     with chromium() as browser:
         seen = browser.view(swept / "report.html", width)
-    assert seen.inner_width == width
-    assert seen.scroll_width <= width
-    assert seen.overflowing == []
-    assert seen.requests == []
-    assert not seen.scripts_run
-    assert seen.smallest_text >= 10
+    assert_fits(seen, width)
 
 
 def test_the_page_is_made_again_from_the_directory(swept: Path) -> None:
