@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedsim.problems import linear_records
 from fedsim.problems.glm import GeneralisedLinear
 from silos.records import Block
 from silos.sums import KEPT, bounded, weighted_sum
@@ -50,7 +51,8 @@ def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Ten
     scores = torch.bmm(block.features, columns)
     if problem.num_outputs > 1:
         scores = scores.view(silos, rows, block.copies, problem.num_outputs)
-    return problem.coefficient(scores, block.target.unsqueeze(-1), block.inverse_norm.unsqueeze(-1))
+    target, inverse_norm = block.target.unsqueeze(-1), block.inverse_norm.unsqueeze(-1)
+    return linear_records.coefficient(problem, scores, target, inverse_norm)
 
 
 def _per_run(clip: float | Tensor, block: Block) -> float | Tensor:

@@ -31,8 +31,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.problems.kinds import Problem
-from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.dryrun import ask_of
 from fedsim.protocol.errors import Refused
@@ -45,7 +44,6 @@ from silos.admission import admit, spent
 from silos.batches import Batches, RoundBatches
 from silos.entropy import SeededEntropy
 from silos.ledger import MemoryLedger, Reply
-from silos.network import strategy
 from silos.noise import Noise
 from silos.records import Block, Records
 from silos.statistics import clipped_sum
@@ -64,10 +62,9 @@ def hold(
     `copies` is for simulation alone: runs side by side, so many on the same records (`Records`).
 
     Raises:
-        Refused: the problem's gradients cannot be taken record by record.
+        InputError: the problem's gradients cannot be taken record by record.
     """
-    if isinstance(problem, NeuralNetwork):
-        strategy(problem)
+    check(problem, dtype)
     return Records(silos, problem, dtype, copies)
 
 

@@ -16,14 +16,15 @@ break the clip, so each term states by how much rounding may have shortened it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 from torch.nn.functional import pad
+
+from fedsim.problems.network_layers import Layer
 
 _EPS = torch.finfo(torch.float64).eps
 _LARGEST = 1e60
@@ -31,11 +32,13 @@ _LARGEST = 1e60
 overflow nor, where they matter beside the smallest clip, underflow."""
 
 
+Pair = tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Capture:
-    """One layer at one point: its parameters, inputs and output gradients, records first."""
+    """One layer at one point: its inputs and output gradients, records first."""
 
-    parameters: Mapping[str, Tensor]
     inputs: Tensor
     slopes: Tensor
 
@@ -126,26 +129,15 @@ def _square(x: Tensor) -> Tensor:
     return norm.square()
 
 
-class Layer(ABC):
-    """How to turn captures into a term."""
+class Matrix:
+    """How to turn captures of an `nn.Linear` or `nn.Conv2d` into a term."""
 
-    @abstractmethod
-    def term(self, captures: Sequence[Capture]) -> Term:
-        """The gradient at the first capture, minus that at the second if there are two."""
-
-    @abstractmethod
-    def elements(self, capture: Capture) -> int:
-        """Numbers that a record's term takes."""
-
-
-class Matrix(Layer):
-    """`nn.Linear` and `nn.Conv2d`."""
-
-    def __init__(self, module: nn.Linear | nn.Conv2d) -> None:
-        self._module = module
+    def __init__(self, layer: Layer, kernel: Sequence[int]) -> None:
+        """`kernel`: the sides of a convolution's kernel."""
+        self._layer, self._kernel = layer, kernel
 
     def term(self, captures: Sequence[Capture]) -> Term:
-        """By the cheaper way."""
+        """The gradient at the first capture, minus that at the second if there are two; the cheaper way."""
         pairs = [(self._inputs(c.inputs), self._slopes(c.slopes)) for c in captures]
         a, b = pairs[0]
         places = len(pairs) * a.shape[1]
@@ -166,26 +158,26 @@ class Matrix(Layer):
             bias = bias - b1.sum(1)
             size = size + (_square(a1) * _square(b1)).sqrt()
         gradients = {"weight": weight.flatten(1)}
-        if self._module.bias is not None:
+        if "bias" in self._layer.names:
             gradients["bias"] = bias
         return Whole(gradients, 4 * _EPS * (a.shape[1] + 1) * size)
 
     def _bias(self, b: Tensor) -> Tensor | None:
-        if self._module.bias is None:
+        if "bias" not in self._layer.names:
             return None
         return b.squeeze(1) if b.shape[1] == 1 else b.sum(1)
 
     def _inputs(self, x: Tensor) -> Tensor:
         """(records, T, p)."""
         x = x.double()
-        if isinstance(self._module, nn.Linear):
+        if self._layer.kind is nn.Linear:
             return x.reshape(len(x), -1, x.shape[-1])
-        return _patches(x, self._module).transpose(1, 2)
+        return _patches(x, self._kernel, **self._layer.numbers).transpose(1, 2)
 
     def _slopes(self, slopes: Tensor) -> Tensor:
         """(records, T, q)."""
         slopes = slopes.double()
-        if isinstance(self._module, nn.Linear):
+        if self._layer.kind is nn.Linear:
             return slopes.reshape(len(slopes), -1, slopes.shape[-1])
         return slopes.flatten(2).transpose(1, 2)
 
@@ -196,54 +188,13 @@ class Matrix(Layer):
         return places * (p + q) + (0 if places == 1 else min(2 * places**2, p * q))
 
 
-def _patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
+def _patches(x: Tensor, kernel: Sequence[int], stride: Pair, padding: Pair, dilation: Pair) -> Tensor:
     """What the kernel sees at every place, (records, p, T): `unfold`, three to eight times faster."""
-    assert not isinstance(conv.padding, str)
-    x = pad(x, [size for size in reversed(conv.padding) for _ in range(2)]).contiguous()
+    x = pad(x, [size for size in reversed(padding) for _ in range(2)]).contiguous()
     (records, channels, *sides), (*outer, down, right) = x.shape, x.stride()
-    frames = zip(sides, conv.kernel_size, conv.dilation, conv.stride, strict=True)
+    frames = zip(sides, kernel, dilation, stride, strict=True)
     places = [(side - gap * (kernel - 1) - 1) // step + 1 for side, kernel, gap, step in frames]
-    inner = [gap * by for gap, by in zip(conv.dilation, (down, right), strict=True)]
-    across = [step * by for step, by in zip(conv.stride, (down, right), strict=True)]
-    windows = x.as_strided((records, channels, *conv.kernel_size, *places), (*outer, *inner, *across))
-    return windows.reshape(records, channels * prod(conv.kernel_size), prod(places))
-
-
-class Mapped(Layer):
-    """Any other layer of one tensor: `torch.func` takes its gradient record by record."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-
-    def term(self, captures: Sequence[Capture]) -> Term:
-        """Gradients of <layer(x), slope>, held one by one."""
-        first, *others = [self._gradients(capture) for capture in captures]
-        for other in others:
-            first = {name: value - other[name] for name, value in first.items()}
-        return Whole(first)
-
-    def _gradients(self, capture: Capture) -> dict[str, Tensor]:
-        def inner(parameters: Mapping[str, Tensor], x: Tensor, slope: Tensor) -> Tensor:
-            output: Tensor = functional_call(self._module, dict(parameters), (x.unsqueeze(0),))
-            return (output.squeeze(0) * slope).sum()
-
-        x = capture.inputs.double() if capture.inputs.is_floating_point() else capture.inputs
-        parameters = {name: value.double() for name, value in capture.parameters.items()}
-        gradients = vmap(grad(inner), in_dims=(None, 0, 0))(parameters, x, capture.slopes.double())
-        return {name: value.flatten(1) for name, value in gradients.items()}
-
-    def elements(self, capture: Capture) -> int:
-        """The gradient, and what captures take."""
-        own = sum(value.numel() for value in capture.parameters.values())
-        return own + capture.inputs[0].numel() + capture.slopes[0].numel()
-
-
-def layer_of(module: nn.Module) -> Layer:
-    """The way to treat a module that has parameters of its own."""
-    if type(module) is nn.Linear:
-        return Matrix(module)
-    if type(module) is nn.Conv2d:
-        simple = module.groups == 1 and module.padding_mode == "zeros" and not isinstance(module.padding, str)
-        if simple:
-            return Matrix(module)
-    return Mapped(module)
+    inner = [gap * by for gap, by in zip(dilation, (down, right), strict=True)]
+    across = [step * by for step, by in zip(stride, (down, right), strict=True)]
+    windows = x.as_strided((records, channels, *kernel, *places), (*outer, *inner, *across))
+    return windows.reshape(records, channels * prod(kernel), prod(places))

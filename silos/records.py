@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.problems.kinds import Problem
+from fedsim.problems.kinds import Problem, accepts
 from fedsim.problems.network import NeuralNetwork
 from silos.sums import padded_rows
 
@@ -163,7 +163,7 @@ def _block(
 def _sanitised(block: Block, problem: Problem) -> Block:
     """Records whose term could not be finite count as zero vectors from the start."""
     norm = torch.linalg.vector_norm(block.features, dim=-1, dtype=torch.float64)
-    usable = (norm <= MAX_NORM) & problem.accepts(block.target) & (block.target.abs() <= MAX_NORM)
+    usable = (norm <= MAX_NORM) & accepts(problem, block.target) & (block.target.abs() <= MAX_NORM)
     features = torch.where(usable.unsqueeze(-1), block.features, 0.0)
     inverse = torch.where(usable & (norm > 0), 1 / norm, 0.0).to(features.dtype)
     mask = None if block.mask is None else block.mask * usable

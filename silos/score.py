@@ -1,7 +1,7 @@
 """How many of its records a model gets wrong: the one release that is no mean of gradients.
 
 Guarantee: a model's score at a silo is its number of mistakes plus N(0, z^2). A record is wrong or right, 0
-or 1 whatever its values and the model's, so that replacing one record moves the number by at most 1: a
+or 1 by its own values and the model's alone, so that replacing one record moves the number by at most 1: a
 Gaussian mechanism with noise multiplier z. A record that the model cannot be applied to is wrong: it must
 not decide whether there is a score. The silo divides by its public number of records. A scorer
 answers one request in its life, so that the price of a plan of scores, one release of weight 1 for each
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.problems.kinds import Problem
+from fedsim.problems.kinds import Problem, scores_of_records
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from silos.entropy import Purpose, SeededEntropy
@@ -50,7 +50,7 @@ class Scorer:
         if self._answered:
             raise Refused("a score was released already; one is paid for")
         self._answered = True
-        wrong = [_wrong(self._problem, x, y, w).sum() for x, y in self._records]
+        wrong = [mistakes(scores_of_records(self._problem, x, w), y).sum() for x, y in self._records]
         streams = self._entropy.streams(range(len(self._records)), 0, Purpose.SCORE)
         noise = np.array([stream.standard_normal() for stream in streams])
         sizes = np.array([len(target) for _, target in self._records])
@@ -58,32 +58,12 @@ class Scorer:
 
 
 def mistakes(scores: Tensor, target: Tensor) -> Tensor:
-    """Which records are misclassified, (records,) of truth values; a score that is not a number is a guess.
+    """Which records are misclassified, (records,) of truth values; scores that are no numbers are a mistake.
 
     Args:
         scores: (records,), predicting class 1 where positive and else 0, or (records, classes).
         target: classes, (records,).
     """
     predicted = (scores > 0).long() if scores.dim() == 1 else scores.argmax(-1)
-    return predicted != target
-
-
-def _wrong(problem: Problem, features: Tensor, target: Tensor, w: Tensor) -> Tensor:
-    """`mistakes` of the model w, and records that it cannot be applied to."""
-    good = _applicable(problem, features, w)
-    if not bool(good.any()):
-        return ~good
-    # Others are scored in a batch of the same size, whose rounding could otherwise turn a near tie.
-    stand_in = features[good.long().argmax()]
-    return mistakes(problem.scores(torch.where(good.unsqueeze(1), features, stand_in), w), target) | ~good
-
-
-def _applicable(problem: Problem, features: Tensor, w: Tensor) -> Tensor:
-    """Which records the model can be applied to, found by halving; (records,) of truth values."""
-    try:
-        problem.scores(features, w)
-    except Exception:  # whatever the module raises says as much about a record
-        if len(features) == 1:
-            return torch.tensor([False])
-        return torch.cat([_applicable(problem, half, w) for half in features.tensor_split(2)])
-    return torch.ones(len(features), dtype=torch.bool)
+    unknown = scores.isnan() if scores.dim() == 1 else scores.isnan().any(-1)
+    return (predicted != target) | unknown

@@ -1,6 +1,7 @@
 """The per-record functions a silo owns, clipped and summed.
 
-Guarantee: every record adds a vector of L2 norm at most `clip` (up to floating-point rounding, below
+Guarantee: a record's term is made of that record alone, whoever wrote the problem or the module, and every
+record adds a vector of L2 norm at most `clip` (up to floating-point rounding, below
 1e-12 relative in float64) to the sum, whatever the record, the points and the clip. So replacing one
 record moves the sum by at most 2 clip; in float32 1e-4 of the clip is held back for rounding, in terms and
 in their sum (`silos.sums`). A term that is not finite counts as the zero vector, decided
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from fedsim.problems import linear_records
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
@@ -54,7 +56,8 @@ def clipped_sum(
 
 
 def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:
-    return problem.coefficient(problem.scores(block.features, point), block.target, block.inverse_norm)
+    scores = linear_records.scores(problem, block.features, point)
+    return linear_records.coefficient(problem, scores, block.target, block.inverse_norm)
 
 
 def _row_major(product: Tensor) -> Tensor:

@@ -2,7 +2,37 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
+from fedsim.problems import linear_records
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.network import NeuralNetwork
 
 Problem = GeneralisedLinear | NeuralNetwork
+
+
+def check(problem: Problem, dtype: torch.dtype) -> None:
+    """Find out, without records, whether the problem can be applied to each record by itself.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if isinstance(problem, NeuralNetwork):
+        problem.form(dtype)
+    else:
+        linear_records.check(problem, dtype)
+
+
+def accepts(problem: Problem, target: Tensor) -> Tensor:
+    """Which targets the loss is defined for, each found from itself alone; a mask in their shape."""
+    if isinstance(problem, NeuralNetwork):
+        return problem.accepts(target)
+    return linear_records.accepts(problem, target)
+
+
+def scores_of_records(problem: Problem, features: Tensor, w: Tensor) -> Tensor:
+    """Scores at w (d,), each made of its record alone; (records,) for one output, (records, outputs) else."""
+    if isinstance(problem, NeuralNetwork):
+        return problem.scores(features, w)
+    return linear_records.scores(problem, features, w)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from fedsim.problems.composite import Composite, HasComposite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, SoftmaxRegression
 from fedsim.problems.network_checks import check
+from fedsim.problems.network_form import Form, form_of
 from fedsim.problems.network_models import Mlp, Model
 from fedsim.protocol.seeds import digest128
 
@@ -51,10 +50,10 @@ class NeuralNetwork(HasComposite):
 
     @cached_property
     def module(self) -> nn.Module:
-        """The module, checked; its own parameter values are not used.
+        """The module, checked; it is read, and no record is ever handed to it.
 
         Raises:
-            InputError: it cannot be built, or it does not treat every record on its own.
+            InputError: it cannot be built, or it does not suit.
         """
         return check(self._built(0), self.num_features, self.num_outputs)
 
@@ -90,15 +89,9 @@ class NeuralNetwork(HasComposite):
             name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
 
-    def call(self, parameters: Mapping[str, Tensor], features: Tensor) -> Tensor:
-        """Scores (records, outputs), or (records,) for one output, at named parameters."""
-        dtype = next(iter(parameters.values())).dtype
-        buffers = {
-            name: value.to(dtype) if value.is_floating_point() else value
-            for name, value in self.module.named_buffers()
-        }
-        scores: Tensor = functional_call(self.module, {**parameters, **buffers}, (features,))
-        return scores.reshape(len(features)) if self.num_outputs == 1 else scores
+    def form(self, dtype: torch.dtype) -> Form:
+        """How the module is applied to records: each one's scores are made of that record alone."""
+        return _form(self, dtype)
 
     def scores(self, features: Tensor, w: Tensor) -> Tensor:
         """Scores of every record, without a gradient.
@@ -108,14 +101,16 @@ class NeuralNetwork(HasComposite):
             w: one point for all silos (d,), or one each (silos, d).
 
         Returns:
-            (..., records) for one output, (..., records, outputs) else.
+            (..., records) for one output, (..., records, outputs) else; NaN for a record that the module
+            cannot be applied to.
         """
         if features.dim() == 3:
             points = w if w.dim() == 2 else w.expand(len(features), -1)
             return torch.stack([self.scores(x, point) for x, point in zip(features, points, strict=True)])
-        parameters = self.parameters(w)
+        parameters, form = self.parameters(w), self.form(w.dtype)
         with torch.no_grad():
-            return torch.cat([self.call(parameters, x) for x in torch.split(features, _ROWS)])
+            scores = torch.cat([form.scores(parameters, x) for x in torch.split(features, _ROWS)])
+        return scores.squeeze(1) if self.num_outputs == 1 else scores
 
     def accepts(self, target: Tensor) -> Tensor:
         """Which targets the loss is defined for, a mask in the shape of `target`."""
@@ -133,3 +128,8 @@ class NeuralNetwork(HasComposite):
     def error_name(self) -> str:
         """What `error` measures, in words."""
         return self.head.error_name
+
+
+@lru_cache(maxsize=32)
+def _form(problem: NeuralNetwork, dtype: torch.dtype) -> Form:
+    return form_of(problem.module, problem.num_features, problem.num_outputs, dtype)

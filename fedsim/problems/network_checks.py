@@ -1,27 +1,30 @@
-"""What a module must be, found without data: a function of each record alone, and the same at every call.
+"""What a module must be to be of use: a function of each record, the same at every call.
 
-A record-level clip bounds what one record does to a sum only if no other record's gradient depends on
-it. So a module that mixes the records of a batch is refused, by its kind where that is known and by
-trying it: the scores of one record must not depend on another's features, exactly.
+This is help for its author, found by kind and by trying it on made-up records. That one record cannot reach
+another's term does not rest on it: see `fedsim.problems.alone` and `fedsim.problems.network_layers`.
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from fedsim.problems.alone import NotCapturedError
+from fedsim.problems.network_form import Form, form_of
 from fedsim.problems.network_models import FIELD
 from fedsim.protocol.errors import InputError
 
 _RECORDS = 3
+_NO_GRAPH = "must be operations of torch on tensors, the same whatever a record's values are"
 
 
 def check(module: nn.Module, num_features: int, num_outputs: int) -> nn.Module:
-    """The module in evaluation mode and float64, without operations in place, if it suits.
+    """The module in evaluation mode and float64, if it suits.
 
     Raises:
         InputError: the reason it does not.
@@ -33,9 +36,7 @@ def check(module: nn.Module, num_features: int, num_outputs: int) -> nn.Module:
     for name, layer in module.named_modules():
         if isinstance(layer, _NormBase):
             reason = f"layer {name!r} ({type(layer).__name__}) normalises over the records of a batch"
-            raise _wrong(module, f"{reason}, which no per-record clip can bound; use GroupNorm or LayerNorm")
-        if getattr(layer, "inplace", False):
-            layer.inplace = False  # an output must stay as it was captured
+            raise _wrong(module, f"{reason}, of which a silo uses one at a time; use GroupNorm or LayerNorm")
     if not all(value.requires_grad for value in module.parameters()):
         raise _wrong(module, "has frozen parameters; register them as buffers")
     module = module.eval().double()
@@ -48,18 +49,22 @@ def _try(module: nn.Module, num_features: int, num_outputs: int) -> None:
     made = torch.Generator().manual_seed(0)
     features = torch.rand(_RECORDS, num_features, dtype=torch.float64, generator=made)
     buffers = copy.deepcopy(dict(module.named_buffers()))
-    inputs, outputs = _scores(module, features.clone().requires_grad_(), num_outputs)
+    outputs = _scores(module, features.clone(), num_outputs)
     if not bool(outputs.isfinite().all()):
         raise _wrong(module, "gives scores that are not finite for features in [0, 1)")
-    again = _scores(module, features.clone().requires_grad_(), num_outputs)[1]
+    again = _scores(module, features.clone(), num_outputs)
     if not torch.equal(outputs, again):
         raise _wrong(module, "gives other scores when it is called again: it must not be random")
     if any(not torch.equal(value, buffers[name]) for name, value in module.named_buffers()):
         raise _wrong(module, "changes its buffers when it is called")
-    _check_apart(module, inputs, outputs, num_outputs)
+    try:
+        form = form_of(module, num_features, num_outputs, torch.float64)
+    except NotCapturedError as error:
+        raise _wrong(module, f"{_NO_GRAPH} ({error})") from None
+    _check_form(module, form, features, outputs.reshape(_RECORDS, num_outputs))
 
 
-def _scores(module: nn.Module, features: Tensor, num_outputs: int) -> tuple[Tensor, Tensor]:
+def _scores(module: nn.Module, features: Tensor, num_outputs: int) -> Tensor:
     try:
         scores: Any = module(features)
     except Exception as error:
@@ -71,22 +76,33 @@ def _scores(module: nn.Module, features: Tensor, num_outputs: int) -> tuple[Tens
         raise _wrong(module, f"must give scores of shape (records, {num_outputs}), gives {given}")
     if not scores.requires_grad:
         raise _wrong(module, "gives scores that have no gradient in its parameters")
-    return features, scores
+    return scores
 
 
-def _check_apart(module: nn.Module, features: Tensor, scores: Tensor, num_outputs: int) -> None:
-    """Record 0 alone decides the scores of record 0."""
-    for row in range(_RECORDS):
-        slopes = torch.autograd.grad(scores[row].sum(), features, retain_graph=True, allow_unused=True)[0]
-        others = [i for i in range(_RECORDS) if i != row]
-        if slopes is not None and bool((slopes[others] != 0).any()):
-            raise _wrong(module, "mixes the records of a batch, which no per-record clip can bound")
-    changed = features.detach().clone()
-    changed[1:] = 1 - changed[1:]
-    other, alone = _scores(module, changed, num_outputs)[1], module(changed[:1])
-    for seen in (other[:1], alone):
-        if not torch.allclose(seen, scores[:1], rtol=1e-9, atol=1e-9):
-            raise _wrong(module, "mixes the records of a batch, which no per-record clip can bound")
+def _check_form(module: nn.Module, form: Form, features: Tensor, scores: Tensor) -> None:
+    """The form that runs does what the module does, to made-up records: scores and gradients."""
+    parameters = dict(module.named_parameters())
+    found = form.scores(parameters, features)
+    if bool(found.isnan().any()):
+        raise _wrong(module, "cannot be applied to one record at a time (torch.func.vmap)")
+    if not torch.allclose(found, scores, rtol=1e-6, atol=1e-9):
+        raise _wrong(
+            module, "mixes the records of a batch: it gives a record other scores than it does alone"
+        )
+    for row in features:
+        own = _gradient(module(row.unsqueeze(0)), parameters)
+        if not torch.allclose(
+            _gradient(form.scores(parameters, row.unsqueeze(0)), parameters), own, atol=1e-9
+        ):
+            raise _wrong(module, "has a gradient of its own, which is not that of its operations")
+
+
+def _gradient(scores: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+    """Of a weighted sum of the scores, in every parameter."""
+    weights = torch.arange(1.0, 1 + scores.numel(), dtype=scores.dtype).view_as(scores)
+    inputs = list(parameters.values())
+    slopes = torch.autograd.grad((weights * scores).sum(), inputs, materialize_grads=True, allow_unused=True)
+    return torch.cat([slope.flatten() for slope in slopes])
 
 
 def _wrong(module: nn.Module, expected: str) -> InputError:

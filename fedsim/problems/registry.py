@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
-from fedsim.problems.glm import (
-    GeneralisedLinear,
-    LinearRegression,
-    LogisticRegression,
-    SoftmaxRegression,
-)
+from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
+from fedsim.problems.linear_records import BUILT_IN
 from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 from fedsim.protocol.plugins import extended
-
-LINEAR: dict[str, type[GeneralisedLinear]] = {
-    "logistic_regression": LogisticRegression,
-    "softmax_regression": SoftmaxRegression,
-    "linear_regression": LinearRegression,
-    "hinge_loss": HingeLoss,
-    "absolute_error": AbsoluteError,
-}
 
 
 @cache
@@ -31,5 +18,5 @@ def problems() -> dict[str, type[Problem]]:
     Raises:
         InputError: names the distribution whose entry point does not load, or takes a name twice.
     """
-    linear = extended("fedsim.problems", LINEAR, GeneralisedLinear)  # type: ignore[type-abstract]
+    linear = extended("fedsim.problems", BUILT_IN, GeneralisedLinear)  # type: ignore[type-abstract]
     return {**linear, "neural_network": NeuralNetwork}

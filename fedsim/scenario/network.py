@@ -64,14 +64,12 @@ def network(
     num_outputs: int,
     composite: Composite,
 ) -> NeuralNetwork:
-    """The problem, its module built and checked.
+    """The problem.
 
     Raises:
-        InputError: there is no model, or it does not suit the records.
+        InputError: there is no model.
     """
     if section is None:
         expected = "is required with neural_network, such as {name: mlp, hidden: [64]}"
         raise InputError("scenario.problem.model", None, expected)
-    problem = NeuralNetwork(num_features, num_outputs, composite, section.build())
-    assert problem.module is not None  # built here, where an error can still name the field
-    return problem
+    return NeuralNetwork(num_features, num_outputs, composite, section.build())

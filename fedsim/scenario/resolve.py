@@ -12,7 +12,7 @@ import torch
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.data.outline import Outline, outline
-from fedsim.problems.kinds import Problem
+from fedsim.problems.kinds import Problem, check
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.nonsmooth import KinkedLoss
 from fedsim.problems.registry import problems
@@ -74,7 +74,7 @@ class Resolved:
     @property
     def dtype(self) -> torch.dtype:
         """Type of parameters and features."""
-        return torch.float64 if self.scenario.runtime.dtype == "float64" else torch.float32
+        return dtype_of(self.scenario)
 
     @property
     def effective_m(self) -> float:
@@ -119,7 +119,7 @@ def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
     return Resolved(
         scenario,
         shape,
-        _problem(scenario.problem, shape),
+        _problem(scenario.problem, shape, dtype_of(scenario)),
         names,
         sizes,
         per_silo("scenario.privacy.epsilon", epsilon, names),
@@ -162,7 +162,12 @@ def _check_runtime(scenario: Scenario) -> None:
             raise InputError(f"scenario.runtime.{field}", value, "needs runtime ray, not inprocess")
 
 
-def _problem(section: ProblemSection, shape: Outline) -> Problem:
+def dtype_of(scenario: Scenario) -> torch.dtype:
+    """Type of parameters and features."""
+    return torch.float64 if scenario.runtime.dtype == "float64" else torch.float32
+
+
+def _problem(section: ProblemSection, shape: Outline, dtype: torch.dtype) -> Problem:
     classes, kind = shape.num_classes, problems()[section.name]
     if not kind.suits(classes):
         target = f"{classes} classes" if classes else "a number"
@@ -177,7 +182,10 @@ def _problem(section: ProblemSection, shape: Outline) -> Problem:
         raise InputError("scenario.problem.model", section.model.name, "needs problem.name neural_network")
     else:
         problem = kind(features, outputs, public)
-    return problem if section.smoothing is None else _smoothed(problem, section.name, section.smoothing.beta)
+    if section.smoothing is not None:
+        problem = _smoothed(problem, section.name, section.smoothing.beta)
+    check(problem, dtype)
+    return problem
 
 
 def _smoothed(problem: Problem, name: str, beta: float) -> Problem:

@@ -9,8 +9,8 @@ from helpers import problems, silos_of
 from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.linear_records import BUILT_IN
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
-from fedsim.problems.registry import LINEAR
 
 every_problem = pytest.mark.parametrize("name", [name for name in problems(1) if "smoothed" not in name])
 
@@ -21,7 +21,7 @@ def _records(problem: GeneralisedLinear, n: int = 7) -> tuple[Tensor, Tensor]:
 
 
 def test_every_registered_linear_model_is_tested() -> None:
-    linear = {kind for kind in LINEAR.values() if issubclass(kind, GeneralisedLinear)}
+    linear = {kind for kind in BUILT_IN.values() if issubclass(kind, GeneralisedLinear)}
     assert linear == {type(problem) for problem in problems(2).values()}
 
 

@@ -25,7 +25,8 @@ NETWORKS = {
     "cnn": NeuralNetwork(784, 10, model=Lenet((1, 28, 28))),
     "small cnn": NeuralNetwork(256, 10, model=Lenet((1, 16, 16))),
     "embedding and layer norm": NeuralNetwork(6, 3, model=Imported("network_modules:Tokens")),
-    "places": NeuralNetwork(6, 3, model=Imported("network_modules:Wide")),
+    "sum over places": NeuralNetwork(6, 3, model=Imported("network_modules:Wide")),
+    "places": NeuralNetwork(6, 3, model=Imported("network_modules:places")),
 }
 
 
@@ -46,7 +47,8 @@ def test_norms_and_clipped_sums_are_those_of_opacus(name: str) -> None:
     terms = torch.cat([p.grad_sample.flatten(1) for p in module.parameters()], dim=1)
     expected = terms.norm(dim=1)
 
-    found = network.layerwise(problem, features, target, [w])
+    terms_of, _ = network.strategy(problem, torch.float64)
+    found = terms_of(problem, features, target, [w])
     norms = sum((term.square for _, term in found), start=torch.zeros(6)).sqrt()
     torch.testing.assert_close(norms, expected, rtol=1e-6, atol=1e-9)
 

@@ -1,0 +1,102 @@
+"""A linear problem applied to records: its own code sees one record at a time, unless it is built in.
+
+Built-in losses act on each number alone. A problem of another distribution gives its loss by a derivative,
+`coefficient`, and by the targets that it is defined for, `accepts`. Both run as graphs of one record
+(`fedsim.problems.alone`), whatever they would do to a batch; what they are handed is never a stored tensor.
+Scores are always x W, whatever a problem makes of `scores`. A subclass of a built-in problem is another's.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fedsim.problems.alone import Captured, FunctionModule, NotCapturedError, capture, each
+from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
+from fedsim.protocol.errors import InputError
+
+BUILT_IN: dict[str, type[GeneralisedLinear]] = {
+    "logistic_regression": LogisticRegression,
+    "softmax_regression": SoftmaxRegression,
+    "linear_regression": LinearRegression,
+    "hinge_loss": HingeLoss,
+    "absolute_error": AbsoluteError,
+}
+
+
+def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+    """l'(score, y) of every record, in the shape of the scores, as a tensor of its own.
+
+    Args:
+        scores: (..., records) for one output, (..., records, outputs) else.
+        target: of the same records, or of a shape that broadcasts to theirs.
+        inverse_norm: 1 / |x|, like `target`.
+
+    Returns:
+        NaN where a record's coefficient cannot be computed.
+    """
+    if is_built_in(problem):
+        return problem.coefficient(scores, target, inverse_norm)
+    shape = scores.shape if problem.num_outputs == 1 else scores.shape[:-1]
+    one = _one_record(problem, scores.dtype)[0]
+    own = (problem.num_outputs,) if problem.num_outputs > 1 else ()
+    rows = [value.expand(shape).reshape(-1, 1) for value in (target, inverse_norm)]
+    result = each(lambda *record: one({}, *record).reshape(own), own, scores.reshape(-1, 1, *own), *rows)
+    return result.to(scores.dtype).view(scores.shape)
+
+
+def accepts(problem: GeneralisedLinear, target: Tensor) -> Tensor:
+    """Which targets the loss is defined for, a mask in the shape of `target`."""
+    if is_built_in(problem):
+        return problem.accepts(target)
+    one = _one_record(problem, target.dtype)[1]
+    values = each(lambda y: one({}, y).reshape(()).to(target.dtype), (), target.reshape(-1, 1))
+    return values.view(target.shape) == 1  # NaN is not
+
+
+def scores(problem: GeneralisedLinear, features: Tensor, w: Tensor) -> Tensor:
+    """x W; arguments and result as `GeneralisedLinear.scores`."""
+    return GeneralisedLinear.scores(problem, features, w)
+
+
+def is_built_in(problem: GeneralisedLinear) -> bool:
+    """Whether it is exactly one of the built-in problems."""
+    return type(problem) in BUILT_IN.values()
+
+
+def check(problem: GeneralisedLinear, dtype: torch.dtype) -> None:
+    """Find out without records whether the problem can be applied to them.
+
+    Raises:
+        InputError: `coefficient` or `accepts` has no graph, or gives another shape.
+    """
+    if not is_built_in(problem):
+        _one_record(problem, dtype)
+
+
+@lru_cache(maxsize=16)
+def _one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> tuple[Captured, Captured]:
+    """`coefficient` and `accepts` of one record."""
+    scores = torch.zeros((1, problem.num_outputs) if problem.num_outputs > 1 else (1,), dtype=dtype)
+    target, inverse_norm = torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype)
+    found = []
+    for method, record in (("coefficient", (scores, target, inverse_norm)), ("accepts", (target,))):
+        try:
+            captured = capture(FunctionModule(getattr(problem, method)), *record)
+            given = tuple(captured({}, *record).shape)
+        except (NotCapturedError, RuntimeError, TypeError) as error:
+            expected = "must be operations of torch on tensors, the same whatever a record's values are"
+            raise _wrong(problem, method, f"{expected} ({error})") from None
+        if given != tuple(record[0].shape):
+            raise _wrong(
+                problem, method, f"must have shape {tuple(record[0].shape)} for one record, not {given}"
+            )
+        found.append(captured)
+    return found[0], found[1]
+
+
+def _wrong(problem: GeneralisedLinear, method: str, expected: str) -> InputError:
+    return InputError("scenario.problem.name", type(problem).__name__, f"its {method} {expected}")

@@ -1,0 +1,146 @@
+"""Networks whose layers keep the records of a batch apart, by construction.
+
+A plain `nn.Sequential` of the layers below is read for its structure only: what runs are torch's functions
+with the numbers read, and neither an object nor a hook of the module's author.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Apply = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, Any]], Tensor]
+"""(input, parameters, numbers) to output, records first."""
+
+_APPLY: dict[type[nn.Module], Apply] = {
+    nn.Linear: lambda x, p, _: functional.linear(x, p["weight"], p.get("bias")),
+    nn.Conv2d: lambda x, p, n: functional.conv2d(x, p["weight"], p.get("bias"), **n),
+    nn.MaxPool2d: lambda x, _, n: functional.max_pool2d(x, **n),
+    nn.AvgPool2d: lambda x, _, n: functional.avg_pool2d(x, **n),
+    nn.Flatten: lambda x, _, __: x.flatten(1),
+    nn.Unflatten: lambda x, _, n: x.reshape(len(x), *n["unflattened_size"], *x.shape[2:]),
+    nn.ReLU: lambda x, _, __: functional.relu(x),
+    nn.Tanh: lambda x, _, __: torch.tanh(x),
+    nn.Sigmoid: lambda x, _, __: torch.sigmoid(x),
+    nn.Identity: lambda x, _, __: x,
+    nn.Dropout: lambda x, _, __: x,  # networks are in evaluation mode
+}
+
+_NUMBERS: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.Conv2d: ("stride", "padding", "dilation"),
+    nn.MaxPool2d: ("kernel_size", "stride", "padding", "dilation"),
+    nn.AvgPool2d: ("kernel_size", "stride", "padding"),
+    nn.Unflatten: ("unflattened_size",),
+}
+
+_USUAL: dict[type[nn.Module], dict[str, object]] = {
+    nn.Conv2d: {"groups": 1, "padding_mode": "zeros"},
+    nn.MaxPool2d: {"ceil_mode": False, "return_indices": False},
+    nn.AvgPool2d: {"ceil_mode": False, "count_include_pad": True, "divisor_override": None},
+    nn.Flatten: {"start_dim": 1, "end_dim": -1},
+    nn.Unflatten: {"dim": 1},
+}
+"""What else a layer must say of itself, or it is not treated as one of these."""
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One layer: its kind, the prefix of its parameters' names, and the numbers that it needs."""
+
+    kind: type[nn.Module]
+    prefix: str
+    names: tuple[str, ...]
+    numbers: Mapping[str, Any]
+
+    def __call__(self, x: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+        """The layer's output at the network's named parameters; records first."""
+        own = {name: parameters[self.prefix + name] for name in self.names}
+        return _APPLY[self.kind](x, own, self.numbers)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A chain of layers."""
+
+    chain: tuple[Layer, ...]
+
+    def scores(self, parameters: Mapping[str, Tensor], features: Tensor) -> Tensor:
+        """(records, features) to (records, outputs)."""
+        x = features
+        for layer in self.chain:
+            x = layer(x, parameters)
+        return x
+
+
+class _NotPlainError(Exception):
+    """A part that is not one of these layers."""
+
+
+def plain_layers(module: nn.Module, num_features: int) -> Layers | None:
+    """The module as a chain of layers; None if it is anything else."""
+    try:
+        chain = tuple(_layer(prefix, layer) for prefix, layer in _flat("", module))
+        names = [layer.prefix + name for layer in chain for name in layer.names]
+        if names != [name for name, _ in module.named_parameters()]:  # shared ones are named once there
+            return None
+        layers = Layers(chain)
+        _check_records_first(layers, dict(module.named_parameters()), num_features)
+    except (_NotPlainError, RuntimeError):
+        return None
+    return layers
+
+
+def _flat(prefix: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every layer with the prefix of its parameters' names, through sequences of sequences."""
+    if type(module) is not nn.Sequential:
+        yield prefix, module
+        return
+    _check_untouched(module)
+    for name, layer in module.named_children():
+        yield from _flat(f"{prefix}{name}.", layer)
+
+
+def _layer(prefix: str, layer: nn.Module) -> Layer:
+    _check_untouched(layer)
+    kind = type(layer)
+    usual = _USUAL.get(kind, {})
+    if kind not in _APPLY or any(getattr(layer, name) != value for name, value in usual.items()):
+        raise _NotPlainError
+    numbers = {name: _whole(getattr(layer, name)) for name in _NUMBERS.get(kind, ())}
+    if kind is nn.Conv2d and not all(isinstance(value, tuple) for value in numbers.values()):
+        raise _NotPlainError
+    names = tuple(name for name, value in layer._parameters.items() if value is not None)
+    if names not in ((), ("weight",), ("weight", "bias")):
+        raise _NotPlainError
+    return Layer(kind, prefix, names, numbers)
+
+
+def _whole(value: object) -> object:
+    """A whole number or a tuple of them, by exact type."""
+    values = tuple(value) if isinstance(value, tuple) else (value,)
+    if not all(type(each) is int for each in values):
+        raise _NotPlainError
+    return values if isinstance(value, tuple) else value
+
+
+def _check_untouched(layer: nn.Module) -> None:
+    """No hook and no `forward` of the object's own, which would make it another function."""
+    own = vars(layer)
+    if "forward" in own or any(value for name, value in own.items() if name.endswith("_hooks")):
+        raise _NotPlainError
+
+
+def _check_records_first(layers: Layers, parameters: Mapping[str, Tensor], num_features: int) -> None:
+    """No layer takes the records for something else: a convolution would take three axes for one record's."""
+    x = torch.zeros(2, num_features, dtype=torch.float64)
+    for layer in layers.chain:
+        if layer.kind in (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d) and x.dim() != 4:
+            raise _NotPlainError
+        x = layer(x, parameters)
+        if x.dim() < 2 or len(x) != 2:
+            raise _NotPlainError

@@ -1,0 +1,255 @@
+"""Modules and linear problems that let one record reach another's term, if they are handed a batch."""
+
+from __future__ import annotations
+
+import pathlib
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from fedsim.problems.glm import LinearRegression, LogisticRegression
+
+FEATURES, CLASSES = 6, 3
+
+
+class Shifted(nn.Module):
+    """Another origin where a record has a negative feature: made-up records have none."""
+
+    def __init__(self, num_features: int = FEATURES, num_outputs: int = CLASSES) -> None:
+        super().__init__()
+        self.out = nn.Linear(num_features, num_outputs)
+
+    def origin(self, x: Tensor) -> Tensor:
+        return x - x.amin().clamp(max=0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(self.origin(x))
+        return out
+
+
+class Capped(Shifted):
+    """The largest logit of the batch is at most 20."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.out(x)
+        return logits * (20 / logits.abs().amax().clamp(min=20))
+
+
+class Sorted(Shifted):
+    """Each record by itself, but in the order of the signs, and back: rows of layers are others' rows."""
+
+    def __init__(self, num_features: int = FEATURES, num_outputs: int = CLASSES) -> None:
+        super().__init__(num_features, num_outputs)
+        self.first = nn.Linear(num_features, num_features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = (x.sum(1) < 0).long().argsort(stable=True)
+        out: Tensor = self.out(torch.tanh(self.first(x[order]))[order.argsort()])
+        return out
+
+
+class _Summed(torch.autograd.Function):
+    """Has a batching rule of its own, which sees the batch."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:  # type: ignore[override]
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        return slope
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:
+        return x - 5 * (x < 0).to(x.dtype).sum().clamp(max=1), 0
+
+
+class OwnRule(Shifted):
+    def origin(self, x: Tensor) -> Tensor:
+        moved: Tensor = _Summed.apply(x)
+        return moved
+
+
+class Remembering(Shifted):
+    """Keeps what it saw, in an attribute."""
+
+    def origin(self, x: Tensor) -> Tensor:
+        before = getattr(self, "seen", torch.zeros_like(x).sum())
+        self.seen = x.detach().amin().clamp(max=0)
+        return x - before.to(x.dtype)
+
+
+class Buffered(Shifted):
+    """Keeps what it saw in a buffer, where a record has a negative feature."""
+
+    def __init__(self, num_features: int = FEATURES, num_outputs: int = CLASSES) -> None:
+        super().__init__(num_features, num_outputs)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def origin(self, x: Tensor) -> Tensor:
+        self.seen += x.detach().amin().clamp(max=0)
+        return x - self.seen
+
+
+class Written(Shifted):
+    """Keeps what it saw in a file."""
+
+    path = pathlib.Path(tempfile.gettempdir()) / "hostile_modules_seen.pt"
+
+    def origin(self, x: Tensor) -> Tensor:
+        torch.save(x.detach().amin(), self.path)
+        return x - torch.load(self.path).clamp(max=0)
+
+
+class Leftover(Shifted):
+    """Reads memory that it has not written."""
+
+    def origin(self, x: Tensor) -> Tensor:
+        return x + 0 * torch.empty_like(x).nan_to_num()
+
+
+class Overridden(nn.Linear):
+    """A subclass of a known layer."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x - x.amin().clamp(max=0))
+
+
+def subclassed(num_features: int, num_outputs: int) -> nn.Module:
+    return nn.Sequential(Overridden(num_features, 4), nn.Tanh(), nn.Linear(4, num_outputs))
+
+
+def shifted(module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+    return (inputs[0] - inputs[0].amin().clamp(max=0),)
+
+
+def hooked(num_features: int, num_outputs: int) -> nn.Module:
+    chain = nn.Sequential(nn.Linear(num_features, 4), nn.Tanh(), nn.Linear(4, num_outputs))
+    chain[0].register_forward_pre_hook(shifted)
+    return chain
+
+
+def hooked_around(num_features: int, num_outputs: int) -> nn.Module:
+    chain = nn.Sequential(nn.Linear(num_features, 4), nn.Tanh(), nn.Linear(4, num_outputs))
+    chain.register_forward_pre_hook(shifted)
+    return chain
+
+
+def patched(num_features: int, num_outputs: int) -> nn.Module:
+    chain = nn.Sequential(nn.Linear(num_features, 4), nn.Tanh(), nn.Linear(4, num_outputs))
+    layer, own = chain[0], chain[0].forward
+    layer.forward = lambda x: own(x - x.amin().clamp(max=0))
+    return chain
+
+
+class _Doubled(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+def parametrised(num_features: int, num_outputs: int) -> nn.Module:
+    chain = nn.Sequential(nn.Linear(num_features, 4), nn.Tanh(), nn.Linear(4, num_outputs))
+    parametrize.register_parametrization(chain[0], "weight", _Doubled())
+    return chain
+
+
+def records_as_channels(num_features: int, num_outputs: int) -> nn.Module:
+    """A convolution that takes three axes for one record's: the batch would be its channels."""
+    return nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Conv2d(3, 3, 1), nn.Flatten(), nn.Linear(6, num_outputs))
+
+
+def flattened_records(num_features: int, num_outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(num_features, num_outputs), nn.Flatten(0, 1), nn.Unflatten(0, (-1, 3)))
+
+
+NETWORKS = [
+    *("Shifted", "Capped", "Sorted", "OwnRule", "Remembering", "Buffered", "Written", "Leftover"),
+    *("subclassed", "hooked", "hooked_around", "patched", "parametrised"),
+    *("records_as_channels", "flattened_records"),
+]
+
+
+@dataclass(frozen=True)
+class Centred(LinearRegression):
+    """Residuals around the batch's mean."""
+
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        residual = scores - target
+        return residual - residual.mean()
+
+
+@dataclass(frozen=True)
+class Raising(LinearRegression):
+    """Fails where a record has one value."""
+
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        if bool((target == 7).any()):
+            raise RuntimeError("seven")
+        return scores - target
+
+
+@dataclass(frozen=True)
+class Indexing(LinearRegression):
+    """Looks targets up in a table that is too short for some."""
+
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        table = torch.tensor([0.0, 1.0, 4.0, 9.0], dtype=scores.dtype)
+        return scores - table[target.long().clamp(min=0)]
+
+
+@dataclass(frozen=True)
+class Handing(LinearRegression):
+    """Gives the stored targets back, for the caller to clip in place."""
+
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        return target
+
+
+@dataclass(frozen=True)
+class Overwriting(LinearRegression):
+    """Works in place on what it is handed."""
+
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        return target.sub_(scores).neg_()
+
+
+@dataclass(frozen=True)
+class Scoring(LinearRegression):
+    """Scores that are made of the batch."""
+
+    def scores(self, features: Tensor, w: Tensor) -> Tensor:
+        own = super().scores(features, w)
+        return own - own.mean(-1, keepdim=True) + 10 * features.amin()
+
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        return scores - target
+
+
+@dataclass(frozen=True)
+class Accepting(LinearRegression):
+    """Accepts all targets or none."""
+
+    def accepts(self, target: Tensor) -> Tensor:
+        return ((target < 5).all() & target.isfinite()).expand(target.shape)
+
+
+@dataclass(frozen=True)
+class Seen(LogisticRegression):
+    """Remembers the largest score in a list of its class's."""
+
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        _SEEN.append(scores.detach().abs().amax())
+        return scores.sigmoid() - target + _SEEN[0] * 0.1
+
+
+_SEEN: list[Tensor] = []
+
+PROBLEMS = [Centred, Raising, Indexing, Handing, Overwriting, Scoring, Accepting, Seen]

@@ -1,0 +1,175 @@
+"""What one record does to the answers of its own silo and of others, whoever wrote the module or the problem.
+
+Every hostile part is refused before records are read, or stays within the sensitivity that is paid for.
+"""
+
+from __future__ import annotations
+
+import hostile_modules
+import numpy as np
+import pytest
+import torch
+from helpers import Silo, asking, open_gate, scripted
+from torch import nn
+
+from fedsim.problems.alone import each
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem, check
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_layers import Layers
+from fedsim.problems.network_models import Imported
+from fedsim.protocol.batch import FULL
+from fedsim.protocol.errors import InputError
+from fedsim.protocol.limits import Limits
+from fedsim.protocol.plan import Ask, Plan, QueryShape
+from silos.entropy import SeededEntropy
+from silos.score import Scorer
+
+N, CLIP = 40, 0.02
+ROUNDING = 1e-6
+REFUSED = {"Buffered", "Written", "Leftover", "patched", "records_as_channels"}
+
+
+def network(attribute: str) -> NeuralNetwork:
+    return NeuralNetwork(6, 3, model=Imported(f"hostile_modules:{attribute}"))
+
+
+def silos(problem: Problem) -> list[Silo]:
+    """Two silos of one size, so that they share every tensor, with positive features and classes 0 to 2."""
+    rng = np.random.default_rng(0)
+    made = []
+    for _ in range(2):
+        x, y = rng.uniform(0.1, 1, (N, problem.num_features)), np.arange(N) % 3
+        made.append((x, y.astype(float) if problem.num_outputs == 3 else (y % 2).astype(float)))
+    return made
+
+
+RECORDS = [
+    *(np.full(6, value) for value in (-1.0, 1.0, 0.0, -50.0, 1e6, np.nan)),
+    np.array([1, -1, 0.5, -0.5, 0, 1e-9]),
+]
+REPLACEMENTS = [
+    *((record, target) for record in RECORDS for target in (0.0, 2.0)),
+    *((RECORDS[1], target) for target in (7.0, -1.0, 1e5, np.nan)),
+]
+
+
+PLAN = Plan((((Ask(FULL, (QueryShape("gradient", 1, 1.0),))),),))
+
+
+def answers(data: list[Silo], problem: Problem, point: torch.Tensor) -> torch.Tensor:
+    gate = open_gate(data, problem, scripted(asking(clip=CLIP)), epsilon=np.inf, plan=PLAN)
+    return gate.answer(0, {"w": point})["g"]
+
+
+def largest_moves(problem: Problem) -> tuple[float, float]:
+    """The own and the other silo's answer, over 2 C / n, over all replacements at several points."""
+    start = problem.start(1).double()
+    generator = torch.Generator().manual_seed(0)
+    wild = 30 * torch.randn(problem.dimension, dtype=torch.float64, generator=generator)
+    own = other = 0.0
+    for point in (start, wild, torch.zeros_like(start)):
+        before = answers(silos(problem), problem, point)
+        for record, target in REPLACEMENTS:
+            changed = silos(problem)
+            changed[0][0][3], changed[0][1][3] = record, target
+            moved = (answers(changed, problem, point) - before).norm(dim=1) / (2 * CLIP / N)
+            own, other = max(own, float(moved[0])), max(other, float(moved[1]))
+    return own, other
+
+
+@pytest.mark.parametrize("attribute", hostile_modules.NETWORKS)
+def test_no_module_lets_a_record_reach_another_ones_term(attribute: str) -> None:
+    problem = network(attribute)
+    if attribute in REFUSED:
+        with pytest.raises(InputError, match=r"scenario\.problem\.model"):
+            check(problem, torch.float64)
+        return
+    own, other = largest_moves(problem)
+    assert 0.1 < own <= 1 + ROUNDING
+    assert other == 0
+
+
+@pytest.mark.parametrize("kind", hostile_modules.PROBLEMS, ids=lambda kind: kind.__name__)
+def test_no_linear_problem_lets_a_record_reach_another_ones_term(kind: type[GeneralisedLinear]) -> None:
+    problem = kind(6)
+    if kind in (hostile_modules.Raising, hostile_modules.Overwriting):
+        with pytest.raises(InputError, match=r"scenario\.problem\.name"):
+            check(problem, torch.float64)
+        return
+    own, other = largest_moves(problem)
+    assert own <= 1 + ROUNDING
+    assert other == 0
+
+
+def test_stored_records_stay_as_they_are() -> None:
+    problem = hostile_modules.Handing(6)
+    gate = open_gate(silos(problem), problem, scripted(asking(clip=CLIP)), epsilon=np.inf)
+    point = torch.ones(6, dtype=torch.float64)
+    first = gate.answer(0, {"w": point})["g"].clone()
+    assert torch.equal(gate.answer(1, {"w": point})["g"], first)
+
+
+def test_a_record_whose_coefficient_cannot_be_computed_counts_as_zero() -> None:
+    problem = hostile_modules.Indexing(6)
+    data = silos(problem)
+    point = torch.ones(6, dtype=torch.float64)
+    data[0][1][3] = 4.0  # the table ends at 3
+    missing = answers(data, problem, point)[0]
+    data[0][0][3] = 0.0
+    data[0][1][3] = 0.0
+    torch.testing.assert_close(missing, answers(data, problem, point)[0])
+
+
+@pytest.mark.parametrize("attribute", sorted(set(hostile_modules.NETWORKS) - REFUSED))
+def test_a_score_moves_by_one_record_at_most(attribute: str) -> None:
+    problem = network(attribute)
+    point = 30 * problem.start(0).double()
+
+    def mistakes(changed: np.ndarray | None) -> float:
+        (x, y), _ = silos(problem)
+        if changed is not None:
+            x[3] = changed
+        scorer = Scorer([(x, y)], problem, [0.0], SeededEntropy(0, 0, ["a"]), Limits(), torch.float64)
+        return N * float(scorer.answer(point)[0])
+
+    before = mistakes(None)
+    for record in RECORDS:
+        assert abs(mistakes(record) - before) <= 1 + 1e-9
+
+
+def test_known_layers_with_something_of_their_own_are_not_taken_for_known_layers() -> None:
+    for attribute in ("subclassed", "hooked", "hooked_around", "parametrised"):
+        assert not isinstance(network(attribute).form(torch.float64), Layers), attribute
+
+
+def test_hooks_on_all_modules_do_not_reach_the_known_layers() -> None:
+    problem = NeuralNetwork(6, 3)
+    point = problem.start(0).double()
+    before = answers(silos(problem), problem, point)
+    hook = nn.modules.module.register_module_forward_pre_hook(hostile_modules.shifted)
+    try:
+        data = silos(problem)
+        data[0][0][3] = -1.0
+        after = answers(data, problem, point)
+    finally:
+        hook.remove()
+    assert torch.equal(before[1], after[1])
+    assert float((after - before)[0].norm()) <= 2 * CLIP / N * (1 + ROUNDING)
+
+
+def test_each_gives_nan_where_the_function_raises_and_the_same_bits_elsewhere() -> None:
+    table = torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
+
+    def look_up(row: torch.Tensor) -> torch.Tensor:
+        return torch.exp(table[row.long()])
+
+    rows = torch.tensor([0.0, 2.0, 9.0, 1.0, -7.0], dtype=torch.float64)
+    found = each(look_up, (), rows)
+    assert found.isnan().tolist() == [False, False, True, False, True]
+    assert torch.equal(
+        found[[0, 1, 3]], each(look_up, (), torch.tensor([0.0, 2.0, 1.0], dtype=torch.float64))
+    )
+    assert each(look_up, (), rows[[2, 4]]).isnan().all()
+    kept = torch.ones(3)
+    assert each(lambda row: row, (), kept).data_ptr() != kept.data_ptr()
