@@ -152,6 +152,9 @@ def _networks(found: dict[str, Runs]) -> list[list[str]]:
             _network(runs, "(c) Opacus, MLP, ghost clipping", "mlp float32", "ghost", at_least=1),
             _network(runs, "(c) Opacus, CNN, hooks", "cnn float32", "hooks", at_least=1),
             _network(runs, "(c) Opacus, CNN, ghost clipping", "cnn float32", "ghost", at_least=1),
+            _network(
+                runs, "(c) Opacus, a module of one's own, hooks", "residual float32", "hooks", at_most=4
+            ),
             _network(runs, "MLP, unclipped pass, float64", "mlp float64", "plain", at_most=2),
             _network(runs, "MLP, unclipped pass, float32", "mlp float32", "plain", at_most=2),
         ]

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
 from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.network_models import Lenet, Mlp
+from fedsim.problems.network_models import Imported, Lenet, Mlp
 from silos.records import Block, Records
 from silos.statistics import clipped_sum
 
@@ -153,10 +153,12 @@ def main() -> None:
     torch.set_num_threads(1)
     mlp = NeuralNetwork(50, 2, model=Mlp((64,)))
     cnn = NeuralNetwork(784, 10, model=Lenet((1, 28, 28)))
+    residual = NeuralNetwork(256, 10, model=Imported("residual_cnn:Residual"))
     result = {
         "mlp float32": compare(mlp, 25, 1238, 7, torch.float32),
         "mlp float64": compare(mlp, 25, 1238, 7, torch.float64),
         "cnn float32": compare(cnn, 5, 200, 5, torch.float32),
+        "residual float32": compare(residual, 5, 200, 5, torch.float32),
     }
     with open(sys.argv[1], "w") as file:
         json.dump(result, file)
