@@ -19,6 +19,7 @@ from run_keys import TREE, changed
 
 from fedsim.protocol.batch import Poisson
 from fedsim.protocol.errors import InputError
+from fedsim.runtime import installed
 from fedsim.runtime.run_digest import run_digest, text_of
 from fedsim.runtime.trial import read
 from fedsim.scenario.load import parse
@@ -101,3 +102,21 @@ def test_what_has_no_lasting_text_is_refused() -> None:
     """Such a text is a place in memory: another in every process, and silent on what is there."""
     with pytest.raises(InputError, match="must be made of numbers"):
         text_of(Numbers(1.0, object()))
+
+
+def test_code_that_others_bring_is_part_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plug-in that was edited, at the same numbers, answers at other points."""
+    model = {"name": "module", "path": "torch.nn:Linear"}
+    tree = changed(TREE, {"problem": {"name": "neural_network", "model": model}})
+    resolved, asked = resolve(parse(tree)), set[str]()
+    digests = set()
+    for version in ("first", "second"):
+        monkeypatch.setattr(
+            "fedsim.runtime.run_digest.packages",
+            lambda found: [asked.update(found), version],  # noqa: B023
+        )
+        digests.add(run_digest(resolved, "data", "private"))
+    assert len(digests) == 2
+    assert {"torch.nn", type(resolved.algorithm).__module__, type(resolved.problem).__module__} <= asked
+    monkeypatch.undo()
+    assert installed.packages(asked - {"torch.nn"}) == []  # ours is not in it, nor Python's
