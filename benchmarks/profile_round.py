@@ -89,7 +89,7 @@ class Clock:
 def profile(clock: Clock, point: dict[str, Any]) -> dict[str, float]:
     """Milliseconds of a round by part, the median of each."""
     resolved = scenario({**point, "rounds": ROUNDS})
-    host = SiloHost(resolved, 0, read(resolved, 0).silos)
+    host = SiloHost(resolved, 0, read(resolved, 0))
     rounds = schedule(len(resolved.names), None, resolved.trace.holds, 0, 0)
     admitted = host.open("private", admitted_rounds(None, rounds, len(resolved.names)))
     public = resolved.public([silo.noise_multiplier for silo in admitted])

@@ -58,7 +58,7 @@ def platform(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> 
     terms = [Terms(name, RECORDS, 1.0, 1e-6, range(ROUNDS)) for name in names]
 
     def once() -> torch.Tensor:
-        entropy = SeededEntropy(0, 0, names)
+        entropy = SeededEntropy(0, 0, names, ["round cost"] * len(names))
         gate = Gate(records, problem, algorithm, plan, terms, "gaussian", entropy, Limits(), dtype)
         rounds = schedule(SILOS, None, [False] * ROUNDS, 0, 0)
         start = time.perf_counter()

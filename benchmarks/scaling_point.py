@@ -83,7 +83,7 @@ def in_process(point: Mapping[str, Any]) -> dict[str, float]:
     """Seconds to the first round, rounds a second after it, and memory above that of the imports."""
     imports, start = held(), time.perf_counter()
     resolved = scenario(point)
-    host = SiloHost(resolved, 0, read(resolved, 0).silos)
+    host = SiloHost(resolved, 0, read(resolved, 0))
     rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, 0, 0)
     admitted = host.open("private", admitted_rounds(resolved.active, rounds, len(resolved.names)))
     public = resolved.public([silo.noise_multiplier for silo in admitted])

@@ -1,8 +1,9 @@
 """Where a simulated silo's randomness comes from: reproducible, and therefore not private.
 
-NumPy's Philox, key = 128 bits of SHA-256(seed, trial, silo), counter = (round, purpose). Every silo
+NumPy's Philox, key = 128 bits of SHA-256(seed, trial, silo, run), counter = (round, purpose). Every silo
 has its own key, so its noise does not depend on which silos it shares a process with; every round
-has its own counter, so a round can be answered again with the same bits.
+has its own counter, so a round can be answered again with the same bits. What a run is, whoever builds
+the entropy says (`fedsim.runtime.run_digest`): runs of one name have one noise, and do not add up.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ class Purpose(IntEnum):
 class SeededEntropy:
     """The streams of a cohort of simulated silos; whoever knows the seed knows the noise."""
 
-    def __init__(self, seed: int, trial: int, names: Sequence[str]) -> None:
-        self._keys = [digest128("silo", seed, trial, name) for name in names]
+    def __init__(self, seed: int, trial: int, names: Sequence[str], runs: Sequence[str]) -> None:
+        """`runs`: for each silo the digest of its run; equal in two runs, they share every bit of noise."""
+        pairs = zip(names, runs, strict=True)
+        self._keys = [digest128("silo", seed, trial, name, run) for name, run in pairs]
         self._held: dict[Purpose, _Streams] = {purpose: _Streams(self._keys) for purpose in Purpose}
 
     @classmethod
     def joined(cls, parts: Sequence[SeededEntropy]) -> SeededEntropy:
         """Several cohorts as one, in this order."""
-        joined = cls(0, 0, ())
+        joined = cls(0, 0, (), ())
         joined._keys = [key for part in parts for key in part._keys]
         joined._held = {purpose: _Streams(joined._keys) for purpose in Purpose}
         return joined

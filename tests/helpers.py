@@ -100,7 +100,7 @@ def open_gate(
     budgets = [epsilon] * len(data) if isinstance(epsilon, float | int) else list(epsilon)
     own = [range(len(plan.rounds))] * len(data) if rounds is None else rounds
     terms = [Terms(*each) for each in zip(names, sizes, budgets, [DELTA] * len(data), own, strict=True)]
-    entropy = SeededEntropy(seed, 0, names) if entropy is None else entropy
+    entropy = SeededEntropy(seed, 0, names, ["a test's run"] * len(names)) if entropy is None else entropy
     return Gate(
         hold(data, problem, dtype), problem, algorithm, plan, terms, mechanism, entropy, limits, dtype
     )

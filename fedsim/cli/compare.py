@@ -18,6 +18,7 @@ from fedsim.report.sweep_figure import draw
 from fedsim.sweep.compare import Compared, lines, read
 from fedsim.sweep.points import read_points
 from fedsim.sweep.series import EPSILON, interval_note, x_label
+from fedsim.sweep.summary import SHARED
 
 _COLUMNS = ("source", "series", "epsilon", "error", "low", "high", "trials")
 _FILES = ("comparison.csv", "comparison.png", "comparison.svg")
@@ -29,11 +30,12 @@ def run(directories: Sequence[Path], points: Path | None, out: Path | None) -> N
     Raises:
         InputError: a directory or the file of points cannot be used.
     """
-    rows, measures = [], dict[str, Path]()
+    rows, measures, shared = [], dict[str, Path](), False
     for directory in directories:
-        found, error = read(directory)
-        rows += found
-        measures.setdefault(error, directory)
+        source = read(directory)
+        rows += source.rows
+        measures.setdefault(source.error, directory)
+        shared |= source.shared
     if len(measures) > 1:
         first, second = list(measures)[:2]
         expected = f"measures {second!r} and {measures[first]} {first!r}; compare runs of one kind"
@@ -42,6 +44,8 @@ def run(directories: Sequence[Path], points: Path | None, out: Path | None) -> N
     folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")
     console = Console()
     console.print(_table(rows))
+    if shared:
+        console.print(f"Not private: {SHARED}.", highlight=False, soft_wrap=True)
     _write(rows, next(iter(measures)), folder)
     console.print(f"Wrote {shown(folder)}/ ({', '.join(_FILES)})", soft_wrap=True, highlight=False)
 

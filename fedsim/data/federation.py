@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -36,12 +37,15 @@ class Federation:
 
     `num_features` counts the intercept, which is the last feature. `num_classes` is 0 for regression.
     `optimum` is the population optimum where it is known, flat; under softmax laid out (features, classes).
+    `digest` is the SHA-256 of all records as they were prepared and of who trains on which: of all silos,
+    also where `silos` are some.
     """
 
     silos: tuple[SiloSplit, ...]
     num_features: int
     num_classes: int
     optimum: Floats | None
+    digest: str
 
 
 def load(
@@ -67,7 +71,9 @@ def load(
     kept = {name: both for name, both in splits.items() if name in wanted}
     silos = tuple(_silo(name, features, target, *both) for name, both in kept.items())
     optimum = design.optimum if data.pca is None else None  # it is one of the features as they were
-    return Federation(silos, features.shape[1], source.num_classes, optimum)
+    return Federation(
+        silos, features.shape[1], source.num_classes, optimum, _digest(features, target, splits)
+    )
 
 
 def _check_only(only: Collection[str] | None, known: Collection[str]) -> None:
@@ -103,6 +109,16 @@ def _scaled(data: Dataset, design: Design, splits: Splits) -> Floats:
 
 def _training_rows(splits: Splits) -> Ints:
     return np.concatenate([train for train, _ in splits.values()])
+
+
+def _digest(features: Floats, target: Target, splits: Splits) -> str:
+    """See `Federation`; of whole arrays, so that ten thousand silos cost no more than one."""
+    sizes = [(name, len(train)) for name, (train, _) in sorted(splits.items())]
+    found = hashlib.sha256(repr(sizes).encode())
+    for array in (_training_rows(dict(sorted(splits.items()))), features, target):
+        found.update(f"{array.dtype.str}{array.shape}".encode())
+        found.update(np.ascontiguousarray(array).data)
+    return found.hexdigest()
 
 
 def _silo(name: str, features: Floats, target: Target, train: Ints, test: Ints) -> SiloSplit:

@@ -17,7 +17,7 @@ from fedsim.protocol.errors import InputError
 from fedsim.report.figure import draw
 from fedsim.report.spend import spend_table
 from fedsim.report.summary import summarise
-from fedsim.scenario.outcome import Measurement, Outcome, SiloMeasurement
+from fedsim.scenario.outcome import Measurement, Outcome, SiloMeasurement, Variant, variants
 
 
 def check_free(directory: Path) -> Path:
@@ -52,16 +52,39 @@ def write(outcome: Outcome, directory: Path) -> list[str]:
 
 
 def _fill(outcome: Outcome, folder: Path) -> None:
-    tree = outcome.resolved.scenario.model_dump(mode="json", exclude_none=True)
-    (folder / "scenario.yaml").write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+    (folder / "scenario.yaml").write_text(_repeated(outcome), encoding="utf-8")
     summary = json.dumps(summarise(outcome), indent=2, allow_nan=False)
     (folder / "summary.json").write_text(summary + "\n", encoding="utf-8")
     pq.write_table(metrics_table(outcome), folder / "metrics.parquet")
     pq.write_table(silos_table(outcome), folder / "silos.parquet")
     pq.write_table(ledger_table(outcome), folder / "ledger.parquet")
     pq.write_table(spend_table(outcome), folder / "spend.parquet")
-    save_file(_models(outcome), folder / "model.safetensors")
+    for variant in variants(outcome.resolved):
+        save_file(_models(outcome, variant), folder / model_file(variant, outcome.main))
     draw(outcome, folder / "metrics.png")
+
+
+SECRET = """\
+# Keep the seed: whoever knows it, or guesses it (the default is 0), can remove the noise from all that was
+# released. Share this file, and the directory that it is in, only with those who may see the records.
+"""
+"""Stands in a scenario that repeats noise."""
+
+
+def _repeated(outcome: Outcome) -> str:
+    scenario = outcome.resolved.scenario
+    tree = scenario.model_dump(mode="json", exclude_none=True)
+    head = (
+        SECRET if outcome.main == "private" else "# No privacy: this run neither clipped nor added noise.\n"
+    )
+    return head + yaml.safe_dump(tree, sort_keys=False)
+
+
+def model_file(variant: Variant, main: Variant) -> str:
+    """Where a variant's models go: only private ones are in `model.safetensors`."""
+    if variant == "private":
+        return "model.safetensors"
+    return "nonprivate_model.safetensors" if main == variant else "nonprivate_twin.safetensors"
 
 
 def metrics_table(outcome: Outcome) -> pa.Table:
@@ -100,10 +123,9 @@ def ledger_table(outcome: Outcome) -> pa.Table:
     return pa.table(rows)
 
 
-def _models(outcome: Outcome) -> dict[str, Tensor]:
-    """The final parameters of each finished trial and variant, flat (d,)."""
+def _models(outcome: Outcome, variant: Variant) -> dict[str, Tensor]:
+    """The variant's final parameters in each finished trial, flat (d,)."""
     return {
-        f"trial-{number}.{variant}": model.contiguous()
+        f"trial-{number}.{variant}": trial.models[variant].contiguous()
         for number, trial in sorted(outcome.results.trials.items())
-        for variant, model in trial.models.items()
     }

@@ -183,7 +183,6 @@ def _environment(summary: Summary) -> list[tuple[str, str]]:
     versions = ", ".join(f"{name} {version}" for name, version in summary.versions.items())
     return [
         ("Wall time", f"{summary.wall_seconds:,.2f} s, runtime {summary.runtime}"),
-        ("Seed", str(summary.seed)),
         ("Versions", versions),
         *where,
     ]

@@ -70,7 +70,6 @@ class Summary(_Part):
     algorithm: str
     problem: str
     runtime: str
-    seed: int
     trials: Trials
     rounds: int
     dimension: int
@@ -146,15 +145,17 @@ def validated(kind: type[Model], tree: Any, path: Path, remedy: str) -> Model:
 
 
 def scenario_of(path: Path) -> tuple[str, str]:
-    """A scenario file's text, and the description in it; InputError if it is damaged or missing."""
-    text = text_of(path)
+    """A scenario file's text without its seed, which removes the noise, and the description in it; InputError
+    if it is damaged or missing.
+    """
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.safe_load(text_of(path))
     except yaml.YAMLError:
         tree = None
     if not isinstance(tree, dict):
         raise InputError("RUN", str(path), f"not a scenario, cut short?; {AGAIN}")
-    return text, str(tree.get("description", ""))
+    shown = {key: value for key, value in tree.items() if key != "seed"}
+    return yaml.safe_dump(shown, sort_keys=False), str(tree.get("description", ""))
 
 
 def text_of(path: Path) -> str:

@@ -14,7 +14,7 @@ from fedsim.report.participation import participation
 from fedsim.report.privacy import parameters, statement
 from fedsim.scenario.outcome import Outcome
 
-FORMAT = 1
+FORMAT = 2
 """Of the run directory; a reader refuses any other."""
 
 
@@ -28,7 +28,6 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "algorithm": scenario.algorithm.name,
         "problem": scenario.problem.name,
         "runtime": scenario.runtime.name,
-        "seed": scenario.seed,
         "trials": {"asked": scenario.trials, "finished": len(outcome.results.trials)},
         "rounds": len(outcome.resolved.trace.plan.rounds),
         "dimension": outcome.resolved.problem.dimension,

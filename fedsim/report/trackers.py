@@ -24,7 +24,7 @@ class Tracker(Protocol):
     """Follows one run; called from one thread, in this order."""
 
     def start(self, run: Mapping[str, Any]) -> None:
-        """The run's name, number of silos and scenario, as plain values."""
+        """The run's name, number of silos and scenario without its seed (it removes noise); plain values."""
         ...
 
     def log(self, round_index: int, values: Mapping[str, float]) -> None:
@@ -50,7 +50,7 @@ class Trackers:
         run = {
             "name": scenario.name,
             "silos": len(resolved.names),
-            "scenario": scenario.model_dump(mode="json"),
+            "scenario": scenario.model_dump(mode="json", exclude={"seed"}),
         }
         self._each(lambda tracker: tracker.start(run))
 

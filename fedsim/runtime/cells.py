@@ -14,12 +14,14 @@ import torch
 from fedsim.data.federation import Federation, SiloSplit
 from fedsim.data.outline import Outline, outline
 from fedsim.protocol.errors import InputError, Refused
-from fedsim.runtime.fold import Folded, fold_key, run_fold
+from fedsim.runtime.fold import Folded, fold_key, run_fold, shared_key
 from fedsim.runtime.host import SiloHost
+from fedsim.runtime.run_digest import run_digest
 from fedsim.runtime.selection import private_score
 from fedsim.runtime.trial import Evaluator, Trial, Unseen, read
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
+from fedsim.scenario.outcome import variants
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.resolve import resolve
 
@@ -36,12 +38,14 @@ class Cell(NamedTuple):
         train_loss: also measure the loss on the training records, which only a simulation can do.
         score_noise: noise multipliers z_i of a private score: of the final model no more than that is
             measured, by the silos, on their test records; these are then records put aside.
+        selection: `Selection.digest` of the selection that the score is for.
     """
 
     scenario: Mapping[str, Any]
     trial: int
     train_loss: bool
     score_noise: tuple[float, ...] | None = None
+    selection: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,8 @@ def _run(cell: Cell) -> CellResult:
     start = time.perf_counter()
     resolved = _resolved(cell)
     federation = _federation(cell, resolved)
-    hosts = SiloHost(resolved, cell.trial, federation.silos)
+    run = _run_key(cell, resolved, federation)
+    hosts = SiloHost(resolved, cell.trial, federation, run)
     private = cell.score_noise is not None
     evaluate = Unseen() if private else Evaluator(resolved.problem, federation.silos, resolved.dtype)
     trial = Trial(resolved, cell.trial, hosts, Unseen())  # its final model is measured once, below
@@ -155,10 +160,22 @@ def _run_folded(cells: Sequence[Cell]) -> list[CellResult | Failure]:
 
 
 def fold_key_of(cell: Cell) -> str | None:
-    """`fold_key`; None for a cell of private tuning. Runs that fold share batches and noise, which is sound
+    """`fold_key`; None for a cell of private tuning. Cells that fold share batches and noise, which is sound
     only where no two of them are composed: the difference of two answers with equal noise has none.
     """
     return None if cell.score_noise is not None else fold_key(cell.scenario)
+
+
+def repeated_by_simulate(cell: Cell) -> bool:
+    """Whether `fedsim simulate` draws the cell's own noise and batches."""
+    return fold_key_of(cell) is None and not cell.selection
+
+
+def _run_key(cell: Cell, resolved: Resolved, data: Federation) -> str:
+    """What keys the noise of the cell, whether it is run alone or folded."""
+    if fold_key_of(cell) is not None:
+        return shared_key(resolved, data)
+    return run_digest(resolved, data.digest, variants(resolved)[0], cell.selection)
 
 
 def _resolved(cell: Cell) -> Resolved:
@@ -186,8 +203,9 @@ def _result(
 ) -> CellResult:
     loss: float | None
     if cell.score_noise is not None:
-        silos = federation.silos
-        error, loss = private_score(resolved, cell.trial, cell.score_noise, silos, outcome.model), None
+        run = _run_key(cell, resolved, federation)
+        error = private_score(resolved, cell.trial, cell.score_noise, federation.silos, outcome.model, run)
+        loss = None
     else:
         error, loss = evaluate(outcome.model)
         if not (isfinite(error) and isfinite(loss)):

@@ -1,8 +1,9 @@
 """Several runs as one: those that differ in step size, clip norm, epsilon and trial only.
 
 A run is one more leading axis: of the server half's vectors, (runs, d), and of the cohort, whose members
-are (run, silo). Everything that a run is priced, noised and recorded by stays its own; its noise has the
-same bits as when it is run alone, and its model is the same up to rounding.
+are (run, silo). Everything that a run is priced, noised and recorded by stays its own, but for the bits of
+its noise and batches: runs of one trial share them (`shared_key`). So they carry no guarantee together. Run
+alone with the same key, a run has the same bits, and the same model up to rounding.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fedsim.data.federation import Federation
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.terms import Admitted, Terms
 from fedsim.runtime.host import terms
+from fedsim.runtime.run_digest import shared_digest
 from fedsim.scenario.resolve import LIMITS, Resolved
 from server.loop import run
 from server.participation import schedule
@@ -61,6 +63,11 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
     return json.dumps(tree, sort_keys=True, default=str)
 
 
+def shared_key(resolved: Resolved, data: Federation) -> str:
+    """What keys the noise of every run of one `fold_key` on these records: all that they have in common."""
+    return shared_digest(resolved, data.digest, FIELDS)
+
+
 def run_fold(configs: Sequence[Resolved], trials: Mapping[int, Federation]) -> list[list[Folded]]:
     """Run every config in every trial, all at once.
 
@@ -98,7 +105,10 @@ def _gate(configs: Sequence[Resolved], trials: Mapping[int, Federation], rounds:
     first = configs[0]
     private = first.scenario.privacy.mechanism == "gaussian"
     pairs = [(s.train_features, s.train_target) for data in trials.values() for s in data.silos]
-    entropy = [SeededEntropy(first.scenario.seed, trial, first.names) for trial in trials]
+    entropy = [
+        SeededEntropy(first.scenario.seed, trial, first.names, [shared_key(first, own)] * len(first.names))
+        for trial, own in trials.items()
+    ]
     members = [
         replace(each, name=f"{c}/{trial}/{each.name}")
         for c, config in enumerate(configs)

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from fedsim.data.federation import SiloSplit
+from fedsim.data.federation import Federation
 from fedsim.protocol.terms import Admitted, Statement, Terms
+from fedsim.runtime.run_digest import run_digest
 from fedsim.scenario.outcome import Variant
 from fedsim.scenario.resolve import LIMITS, Resolved
 from silos.entropy import SeededEntropy
@@ -17,10 +18,12 @@ from silos.gate import Gate, hold
 class SiloHost:
     """Co-hosted silos of one trial; `members` are positions among them."""
 
-    def __init__(self, resolved: Resolved, trial: int, silos: Sequence[SiloSplit]) -> None:
+    def __init__(self, resolved: Resolved, trial: int, data: Federation, run: str | None = None) -> None:
+        """`run` keys the silos' noise, if the whole run is not to (`fedsim.runtime.run_digest`)."""
         self._resolved, self._trial = resolved, trial
-        self._names = [silo.name for silo in silos]
-        pairs = [(silo.train_features, silo.train_target) for silo in silos]
+        self._data, self._run = data.digest, run
+        self._names = [silo.name for silo in data.silos]
+        pairs = [(silo.train_features, silo.train_target) for silo in data.silos]
         self._records = hold(pairs, resolved.problem, resolved.dtype)
         self._gates: dict[Variant, Gate] = {}
 
@@ -31,6 +34,7 @@ class SiloHost:
             Refused: a silo does not accept the plan.
         """
         private = variant == "private"
+        run = self._run or run_digest(self._resolved, self._data, variant)
         self._gates[variant] = Gate(
             self._records,
             self._resolved.problem,
@@ -38,7 +42,7 @@ class SiloHost:
             self._resolved.trace.plan,
             terms(self._resolved, self._names, rounds, private),
             "gaussian" if private else "none",
-            SeededEntropy(self._resolved.scenario.seed, self._trial, self._names),
+            SeededEntropy(self._resolved.scenario.seed, self._trial, self._names, [run] * len(self._names)),
             LIMITS,
             self._resolved.dtype,
         )

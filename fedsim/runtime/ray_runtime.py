@@ -168,7 +168,7 @@ class HostWorker:
     def __init__(self, tree: dict[str, Any], trial: int, names: list[str]) -> None:
         torch.set_num_threads(1)
         resolved = resolve(parse(tree))
-        self._host = SiloHost(resolved, trial, read(resolved, trial, only=names).silos)
+        self._host = SiloHost(resolved, trial, read(resolved, trial, only=names))
 
     def open(self, variant: Variant, rounds: list[Sequence[int]]) -> list[Admitted]:
         """See `SiloHost.open`."""

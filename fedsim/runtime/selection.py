@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -23,6 +26,9 @@ from silos.admission import admit
 from silos.entropy import SeededEntropy
 from silos.score import Scorer
 from silos.selection import AdmittedSelection, SelectionTerms, admit_selection
+
+_CANDIDATE = {"problem", "algorithm", "privacy", "participation"}
+_PLACES: dict[str, Any] = {"participation": {"path"}}  # what lies there is in the run's own digest
 
 _ANY = 1.0  # a plan does not depend on the noise, as every dry run checks
 
@@ -46,10 +52,16 @@ class Selection:
         """z_i of every score."""
         return tuple(silo.score_noise_multiplier for silo in self.silos)
 
+    @cached_property
+    def digest(self) -> str:
+        """Keys the noise of its runs and scores, beside each run itself: no other selection shares it."""
+        trees = [s.model_dump(mode="json", include=_CANDIDATE, exclude=_PLACES) for s in self.scenarios]
+        return hashlib.sha256(json.dumps([trees, self.repetitions, self.score_noise]).encode()).hexdigest()
+
 
 def trials_of(candidate: int, repetitions: int) -> range:
-    """A number of its own for each run of each candidate: equal numbers mean equal noise in simulation, and
-    answers with equal noise do not compose.
+    """A number of its own for each run of each candidate: equal runs of one number have equal noise in
+    simulation, and answers with equal noise do not compose.
     """
     return range(candidate * repetitions, (candidate + 1) * repetitions)
 
@@ -127,9 +139,14 @@ def run_epsilons(scenario: Scenario, shape: Outline, trials: Sequence[int]) -> l
 
 
 def private_score(
-    resolved: Resolved, trial: int, noise: Sequence[float], silos: Sequence[SiloSplit], model: Tensor
+    resolved: Resolved,
+    trial: int,
+    noise: Sequence[float],
+    silos: Sequence[SiloSplit],
+    model: Tensor,
+    run: str,
 ) -> float:
-    """sum_i p_i (silo i's noisy share of mistakes on the records that it scores with)."""
+    """sum_i p_i (silo i's noisy share of mistakes on the records that it scores with); `run` keys it."""
     reserve = resolved.scenario.data.reserve
     if reserve is None or reserve.use != "reserved":
         raise ValueError("scores are of records put aside")
@@ -137,7 +154,7 @@ def private_score(
         [(silo.test_features, silo.test_target) for silo in silos],
         resolved.problem,
         noise,
-        SeededEntropy(resolved.scenario.seed, trial, resolved.names),
+        SeededEntropy(resolved.scenario.seed, trial, resolved.names, [run] * len(resolved.names)),
         LIMITS,
         resolved.dtype,
     )

@@ -183,4 +183,4 @@ def in_one_process(resolved: Resolved, trial: int) -> Trial:
     """A trial whose silos all live in this process, as one cohort."""
     federation = read(resolved, trial)
     evaluate = Evaluator(resolved.problem, federation.silos, resolved.dtype)
-    return Trial(resolved, trial, SiloHost(resolved, trial, federation.silos), evaluate)
+    return Trial(resolved, trial, SiloHost(resolved, trial, federation), evaluate)

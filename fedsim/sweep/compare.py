@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -15,7 +15,7 @@ from fedsim.report.summary import FORMAT as RUN_FORMAT
 from fedsim.report.sweep_figure import Point, Series
 from fedsim.sweep.naming import title
 from fedsim.sweep.series import EPSILON
-from fedsim.sweep.summary import FORMAT
+from fedsim.sweep.summary import FORMAT, SHARED
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,16 @@ class Compared:
     family: str = ""
 
 
-def read(directory: Path) -> tuple[list[Compared], str]:
-    """The rows of a run or sweep directory, and what its error measures.
+class Source(NamedTuple):
+    """A run's or sweep's rows, what its error measures, and whether its runs share noise."""
+
+    rows: list[Compared]
+    error: str
+    shared: bool
+
+
+def read(directory: Path) -> Source:
+    """What is compared of a run or sweep directory.
 
     Raises:
         InputError: it is none, was left unfinished, or another version of fedsim wrote it.
@@ -50,9 +58,10 @@ def read(directory: Path) -> tuple[list[Compared], str]:
         raise InputError("RUN", str(file), "broken: not a JSON object; run the scenario again") from None
     try:
         if kind == FORMAT:
-            return _of_sweep(summary, directory.name), summary["error"]
+            rows = _of_sweep(summary, directory.name)
+            return Source(rows, summary["error"], SHARED in summary["privacy"]["not_private"])
         if kind == RUN_FORMAT:
-            return _of_run(summary, directory), summary["metrics"]["error"]
+            return Source(_of_run(summary, directory), summary["metrics"]["error"], False)
         reason = f"it is of format {kind!r} and this one reads {RUN_FORMAT!r} (runs) and {FORMAT!r}"
     except InputError:
         raise

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import yaml
 
 from fedsim.protocol.errors import InputError
-from fedsim.runtime.cells import Cell, Failure
+from fedsim.report.directory import SECRET
+from fedsim.runtime.cells import Cell, Failure, repeated_by_simulate
 from fedsim.sweep.page import figure_name, write_page
 from fedsim.sweep.summary import Sweep, cells_table, summarise
 
@@ -57,7 +58,7 @@ def write(sweep: Sweep, tree: Mapping[str, Any], directory: Path) -> list[str]:
     """Write or replace the results; returns the names of the files."""
     summary = summarise(sweep)
     text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-    scenario = yaml.safe_dump(dict(tree), sort_keys=False)
+    scenario = SECRET + yaml.safe_dump(dict(tree), sort_keys=False)
     _replace(directory / "scenario.yaml", lambda path: path.write_text(scenario, encoding="utf-8"))
     _replace(directory / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
     _replace(directory / "cells.parquet", lambda path: pq.write_table(cells_table(sweep), path))
@@ -85,6 +86,11 @@ def write_failure(cell: Cell, failure: Failure, title: str, key: str, directory:
     folder.mkdir(exist_ok=True)
     path = folder / f"{key[:16]}.yaml"
     head = f"# Trial {cell.trial} failed ({failure.kind}).\n# " + "\n# ".join(failure.message.splitlines())
-    text = f"{head}\n# fedsim simulate {path.name}\n{yaml.safe_dump(tree, sort_keys=False)}"
+    if not repeated_by_simulate(cell):
+        head += (
+            "\n# In the sweep its noise had another key: simulate draws noise of its own, and may not fail."
+        )
+    seed = "" if cell.scenario["privacy"].get("mechanism") == "none" else SECRET
+    text = f"{head}\n# fedsim simulate {path.name}\n{seed}{yaml.safe_dump(tree, sort_keys=False)}"
     _replace(path, lambda draft: draft.write_text(text, encoding="utf-8"))
     return path

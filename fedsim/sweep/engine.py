@@ -151,7 +151,7 @@ class Engine:
         if selection is None:
             return self._reported_cell(place, self._criterion == "final_train_loss")
         cell = cell_of(selection.scenarios[place.candidate], place.trial, False)
-        return cell._replace(score_noise=selection.score_noise)
+        return cell._replace(score_noise=selection.score_noise, selection=selection.digest)
 
     def _done(
         self,

@@ -9,7 +9,6 @@ import platform
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from fedsim.data.datasets import data_sets
 from fedsim.problems.registry import problems
 from fedsim.protocol.errors import InputError
 from fedsim.runtime.cells import Cell
+from fedsim.runtime.installed import packages
 from fedsim.scenario.load import FILES
 from fedsim.scenario.model import Scenario
 
@@ -86,19 +86,7 @@ def _installed(scenario: Mapping[str, Any]) -> list[str]:
     ]
     modules = [part.__module__ for part in parts]
     modules.append(problem.get("model", {}).get("path", "").partition(":")[0])
-    return [
-        _package(name) for name in sorted({module.partition(".")[0] for module in modules} - {"", "fedsim"})
-    ]
-
-
-@lru_cache(maxsize=64)
-def _package(name: str) -> str:
-    spec = find_spec(name)
-    folders = spec.submodule_search_locations if spec else None
-    files = [file for folder in folders or () for file in sorted(Path(folder).rglob("*.py"))]
-    if not files and spec and spec.origin and Path(spec.origin).is_file():
-        files = [Path(spec.origin)]
-    return name + hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+    return packages(modules)
 
 
 @lru_cache(maxsize=1)

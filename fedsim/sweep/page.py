@@ -16,7 +16,7 @@ from fedsim.report.silo_table import PageTable, shown_value
 from fedsim.report.sweep_figure import draw
 from fedsim.sweep.naming import title
 from fedsim.sweep.series import abscissa, interval_note, series, x_label
-from fedsim.sweep.summary import FORMAT
+from fedsim.sweep.summary import FORMAT, SHARED
 
 _AGAIN = "run the sweep again with this version; its finished cells are kept"
 _FACTS = ("unit", "adjacency", "guarantee", "mechanism", "calibration", "sampler", "accountant", "theorem")
@@ -77,6 +77,7 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
         sweep=sweep,
         facts=_facts(sweep.privacy),
         costs=_costs(sweep),
+        shared=SHARED in sweep.privacy.get("not_private", []),
         ledger=_ledger(sweep.privacy.get("tuning")),
         figure=_figure(sweep, folder),
         errors=_errors(sweep),

@@ -12,15 +12,21 @@ import pyarrow as pa
 from fedsim.report.privacy import ADJACENCY, CHOICE, GUARANTEE, UNIT, finite, not_private
 from fedsim.report.summary import interval90
 from fedsim.runtime.cells import CellResult, outline_of
+from fedsim.runtime.fold import fold_key
 from fedsim.runtime.selection import Selection
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweep.combinations import Combination
 from fedsim.sweep.engine import Row, SweepResults, mean, reported_trials
-from fedsim.sweep.keys import canonical, code_version
+from fedsim.sweep.keys import canonical, cell_of, code_version
 from fedsim.sweep.private import CHOICE_BUT, ledger
 from fedsim.sweep.statement import how
 
 FORMAT = "fedsim sweep 1"
+
+SHARED = (
+    "runs that differ in step size, clip norm and epsilon alone, taken together, in this sweep or another: "
+    "they share noise (common random numbers), so that two of them can show what the noise of each hides"
+)
 
 
 @dataclass(frozen=True)
@@ -152,9 +158,18 @@ def _privacy(sweep: Sweep) -> dict[str, Any]:
         "adjacency": ADJACENCY,
         "guarantee": f"{alone}: {GUARANTEE}",
         **how([combination.candidates[0].scenario for combination in sweep.combinations], outline_of),
-        "not_private": list(dict.fromkeys([*notes, repeated])),
+        "not_private": list(dict.fromkeys([*notes, repeated, *_about_noise(sweep)])),
         **({"tuning": spent} if spent else {}),
     }
+
+
+def _about_noise(sweep: Sweep) -> list[str]:
+    """What the noise of a sweep's runs does not hide."""
+    private = [one.scenario for c in sweep.combinations if c.private for one in c.candidates]
+    shared = any(fold_key(cell_of(scenario, 0, False).scenario) is not None for scenario in private)
+    fields = {field for c in sweep.combinations for field in (*c.varied, *c.candidates[0].chosen)}
+    seeds = "the noise of runs whose seed is varied: the seeds stand here"
+    return [SHARED] * shared + [seeds] * ("seed" in fields)
 
 
 def tuning_note(tune: TuneSection) -> str:

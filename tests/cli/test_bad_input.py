@@ -189,8 +189,9 @@ def test_the_good_scenario_is_good(tmp_path: Path) -> None:
     code, output = run("simulate", write(tmp_path, GOOD), "--out", tmp_path / "run")
     assert code == 0, output
     tables = ["ledger.parquet", "metrics.parquet", "silos.parquet", "spend.parquet"]
-    others = ["figures", "metrics.png", "model.safetensors", "report.html", "scenario.yaml", "summary.json"]
-    assert sorted(file.name for file in (tmp_path / "run").iterdir()) == sorted(tables + others)
+    models = ["model.safetensors", "nonprivate_twin.safetensors"]
+    others = ["figures", "metrics.png", "report.html", "scenario.yaml", "summary.json"]
+    assert sorted(file.name for file in (tmp_path / "run").iterdir()) == sorted(tables + models + others)
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "just words", "- a\n- b\n"])

@@ -65,9 +65,10 @@ def test_metrics_ledger_and_model_agree_with_the_scenario(run_directory: Path) -
     ledger = pq.read_table(run_directory / "ledger.parquet").to_pylist()
     assert len(ledger) == 3 * 5 * 30
     assert all(row["releases"] == 1 and len(row["broadcast_sha256"]) == 64 for row in ledger)
-    models = load_file(run_directory / "model.safetensors")
-    assert sorted(models) == sorted(f"trial-{t}.{v}" for t in range(3) for v in ("private", "nonprivate"))
-    assert all(model.shape == (31,) for model in models.values())
+    for variant, name in (("private", "model"), ("nonprivate", "nonprivate_twin")):
+        models = load_file(run_directory / f"{name}.safetensors")
+        assert sorted(models) == [f"trial-{t}.{variant}" for t in range(3)]
+        assert all(model.shape == (31,) for model in models.values())
     assert (run_directory / "metrics.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -78,8 +79,8 @@ def test_the_resolved_scenario_reads_back_to_itself(run_directory: Path) -> None
 
 def test_a_run_is_reproducible_from_its_resolved_scenario(run_directory: Path, tmp_path: Path) -> None:
     invoke("simulate", run_directory / "scenario.yaml", "--out", tmp_path / "again")
-    first = (run_directory / "model.safetensors").read_bytes()
-    assert (tmp_path / "again" / "model.safetensors").read_bytes() == first
+    for name in ("model.safetensors", "nonprivate_twin.safetensors"):
+        assert (tmp_path / "again" / name).read_bytes() == (run_directory / name).read_bytes()
 
 
 def test_scaling_by_training_statistics_stands_first_among_what_is_not_private(tmp_path: Path) -> None:
@@ -96,6 +97,10 @@ def test_mechanism_none_claims_nothing(tmp_path: Path) -> None:
     assert privacy["unit"] == "none"
     assert privacy["not_private"][0].startswith("everything")
     assert {silo["epsilon_guaranteed"] for silo in privacy["silos"]} == {None}
+    models = [file.name for file in (tmp_path / "run").glob("*.safetensors")]
+    assert models == ["nonprivate_model.safetensors"]
+    assert list(load_file(tmp_path / "run" / models[0])) == ["trial-0.nonprivate"]
+    assert "No privacy" in (tmp_path / "run" / "scenario.yaml").read_text().splitlines()[0]
 
 
 def test_privacy_prices_the_run_that_simulate_does(run_directory: Path) -> None:

@@ -225,7 +225,8 @@ def _gate_with(terms: Terms, mechanism: Any = "gaussian", names: list[str] | Non
     algorithm = scripted(asking(batch=Subsample(0.2)) if terms.n != N else asking())
     plan = plan_of(algorithm, PROBLEM, [N])
     records = hold([_telling()], PROBLEM, torch.float64)
-    entropy = SeededEntropy(0, 0, names or names_of(1))
+    names = names or names_of(1)
+    entropy = SeededEntropy(0, 0, names, ["run"] * len(names))
     return Gate(records, PROBLEM, algorithm, plan, [terms], mechanism, entropy, LIMITS, torch.float64)
 
 

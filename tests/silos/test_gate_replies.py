@@ -149,7 +149,7 @@ class Unrepeatable:
 
     def __getattr__(self, name: str) -> Any:
         self._used += 1
-        return getattr(SeededEntropy(self._used, 0, ["silo0"]), name)
+        return getattr(SeededEntropy(self._used, 0, ["silo0"], ["run"]), name)
 
 
 def test_a_refusal_after_the_debit_is_final() -> None:

@@ -19,6 +19,7 @@ from silos.score import Scorer, mistakes
 
 SIZES = (40, 5)
 NAMES = ("a", "b")
+RUNS = ("run", "run")
 
 
 def silos(seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -34,7 +35,9 @@ def scorer(
     kind: str = "logistic_regression",
 ) -> Scorer:
     problem = problems()[kind](3, problems()[kind].outputs(2))
-    return Scorer(data, problem, noise, SeededEntropy(0, trial, names), Limits(), torch.float64)
+    return Scorer(
+        data, problem, noise, SeededEntropy(0, trial, names, RUNS[: len(names)]), Limits(), torch.float64
+    )
 
 
 W = torch.tensor([1.0, -0.5, 0.2], dtype=torch.float64)
@@ -108,7 +111,7 @@ def test_a_silo_s_noise_is_its_own_and_no_trial_s_twice() -> None:
 def test_a_score_s_noise_is_drawn_for_scores_and_hides_nothing_else(purpose: Purpose) -> None:
     """Noise that a training round used too would cancel."""
     drawn = (scorer(silos(), (1.0, 1.0)).answer(W) - scorer(silos(), (0.0, 0.0)).answer(W)) * SIZES
-    streams = SeededEntropy(0, 0, NAMES).streams(range(2), 0, purpose)
+    streams = SeededEntropy(0, 0, NAMES, RUNS).streams(range(2), 0, purpose)
     same = [abs(stream.standard_normal() - one) < 1e-9 for stream, one in zip(streams, drawn, strict=True)]
     assert same == [purpose is Purpose.SCORE] * 2
 
@@ -131,7 +134,9 @@ def test_a_record_that_the_model_cannot_be_applied_to_is_a_mistake_and_decides_n
     x, w = rng.integers(0, 8, (40, 4)).astype(float), problem.start(0).double()
 
     def wrong(features: np.ndarray, target: np.ndarray) -> float:
-        desk = Scorer([(features, target)], problem, (0.0,), SeededEntropy(0, 0, ("a",)), Limits(), w.dtype)
+        desk = Scorer(
+            [(features, target)], problem, (0.0,), SeededEntropy(0, 0, ("a",), ("run",)), Limits(), w.dtype
+        )
         return float(desk.answer(w)[0]) * len(target)
 
     right = problem.scores(torch.as_tensor(x), w).argmax(-1).numpy()

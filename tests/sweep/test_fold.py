@@ -10,7 +10,7 @@ import torch
 from sweep_helpers import BASE
 
 from fedsim.algorithms.registry import algorithms
-from fedsim.runtime.fold import FIELDS, fold_key, run_fold
+from fedsim.runtime.fold import FIELDS, fold_key, run_fold, shared_key
 from fedsim.runtime.host import SiloHost
 from fedsim.runtime.trial import Evaluator, Trial, read
 from fedsim.scenario.load import parse
@@ -98,7 +98,7 @@ def check(tree: Mapping[str, Any]) -> None:
             alone = Trial(
                 config,
                 trial,
-                SiloHost(config, trial, data[trial].silos),
+                SiloHost(config, trial, data[trial], shared_key(config, data[trial])),
                 Evaluator(config.problem, data[trial].silos, config.dtype),
             )
             alone.advance(1e9)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fedsim.runtime import installed
 from fedsim.scenario.load import parse, place
 from fedsim.sweep import keys
 from fedsim.sweep.keys import cell_of, key_of
@@ -122,7 +123,7 @@ def test_the_code_of_another_package_that_a_cell_runs_changes_the_key(
     found = []
     for width in (3, 4):
         module.write_text(f"width = {width}\n")
-        keys._package.cache_clear()
+        installed._package.cache_clear()
         found.append(key(base))
     assert found[0] != found[1]
 

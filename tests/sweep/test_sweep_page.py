@@ -11,6 +11,8 @@ import yaml
 from browser import BINARY, assert_fits, chromium
 from sweep_helpers import BASE, invoke
 
+from fedsim.sweep.summary import SHARED
+
 HOSTILE = "<script>window.pwned=1</script> $x$ & " + "long " * 12
 SWEEP: dict[str, Any] = {
     "grid": {
@@ -89,3 +91,24 @@ def test_an_unfinished_sweep_is_refused(tmp_path: Path) -> None:
     code, output = invoke("report", tmp_path)
     assert code == 2
     assert "its sweep has not finished" in output
+
+
+def test_runs_that_share_noise_are_said_to_carry_no_guarantee_together(swept: Path, tmp_path: Path) -> None:
+    page = (swept / "report.html").read_text()
+    costs = page[page.index("Cost of one run") : page.index("What was not private")]
+    assert "these runs share noise, and carry no guarantee together" in " ".join(costs.split())
+    assert SHARED in json.loads((swept / "summary.json").read_text())["privacy"]["not_private"]
+    assert SHARED in page
+    code, output = invoke("compare", swept, "--out", tmp_path / "compared")
+    assert (code, f"Not private: {SHARED}." in output) == (0, True), output
+
+
+def test_runs_that_add_up_are_not_said_to_share(tmp_path: Path) -> None:
+    tree = BASE | {"participation": {"name": "uniform", "num_silos": 2}}
+    path = tmp_path / "scenario.yaml"
+    path.write_text(yaml.safe_dump(tree | {"sweep": {"grid": {"privacy.epsilon": [1, 2]}}}), encoding="utf-8")
+    code, output = invoke("sweep", path, "--out", tmp_path / "out")
+    assert code == 0, output
+    assert "share noise" not in (tmp_path / "out" / "report.html").read_text()
+    code, output = invoke("compare", tmp_path / "out", "--out", tmp_path / "compared")
+    assert (code, "share noise" in output) == (0, False), output

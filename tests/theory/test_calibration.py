@@ -71,7 +71,7 @@ def wide(algorithm: dict[str, Any]) -> Resolved:
 
 def answers(resolved: Resolved, broadcasts: list[dict[str, torch.Tensor]]) -> list[torch.Tensor]:
     """The first silo's messages of the first rounds."""
-    host = SiloHost(resolved, 0, read(resolved, 0).silos)
+    host = SiloHost(resolved, 0, read(resolved, 0))
     rounds = range(len(resolved.trace.plan.rounds))
     host.open("private", [rounds] * len(resolved.names))
     replies = [host.answer("private", r, sent, [0]) for r, sent in enumerate(broadcasts)]
