@@ -266,7 +266,11 @@ class _RoundAsker:
         checked = [self._checked(query) for query in taken]
         self._position += 1  # now only: a refusal that the silo half swallows leaves the next ask this place
         self._open = False  # until there are answers: an ask that breaks down ends the round
-        answers = self._answers(planned, checked)
+        if torch.is_grad_enabled():
+            answers = self._answers(planned, checked)
+        else:  # of the silo half's own; networks need gradients
+            with torch.enable_grad():
+                answers = self._answers(planned, checked)
         self._open = True
         return answers if len(answers) > 1 else answers[0]
 
@@ -313,13 +317,12 @@ class _RoundAsker:
 
     def _answers(self, planned: Ask, queries: Sequence[PlainQuery]) -> tuple[Tensor, ...]:
         """The releases of one ask, of the plan's own batch and noise ratios, without a graph."""
-        with torch.enable_grad():  # networks need it, whatever the silo half has set
-            blocks, divisors = self._batches.next(planned.batch)
-            shapes = planned.queries
-            return tuple(
-                self._release(query, shape.noise_ratio, blocks, divisors).detach()
-                for query, shape in zip(queries, shapes, strict=True)
-            )
+        blocks, divisors = self._batches.next(planned.batch)
+        shapes = planned.queries
+        return tuple(
+            self._release(query, shape.noise_ratio, blocks, divisors).detach()
+            for query, shape in zip(queries, shapes, strict=True)
+        )
 
     def _release(
         self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor

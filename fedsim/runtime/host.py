@@ -12,13 +12,17 @@ from fedsim.scenario.outcome import Variant
 from fedsim.scenario.resolve import LIMITS, Resolved
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
+from silos.parts import GrantedRun
 
 
 class SiloHost:
     """Co-hosted silos of one trial; `members` are positions among them."""
 
-    def __init__(self, resolved: Resolved, trial: int, silos: Sequence[SiloSplit]) -> None:
-        self._resolved, self._trial = resolved, trial
+    def __init__(
+        self, resolved: Resolved, trial: int, silos: Sequence[SiloSplit], granted: GrantedRun | None = None
+    ) -> None:
+        """`granted`: needed where private tuning counts who uses the records (`silos.parts`)."""
+        self._granted, self._resolved, self._trial = granted, resolved, trial
         self._names = [silo.name for silo in silos]
         pairs = [(silo.train_features, silo.train_target) for silo in silos]
         self._records = hold(pairs, resolved.problem, resolved.dtype)
@@ -31,7 +35,7 @@ class SiloHost:
             Refused: a silo does not accept the plan.
         """
         private = variant == "private"
-        self._gates[variant] = Gate(
+        gate = Gate(
             self._records,
             self._resolved.problem,
             self._resolved.algorithm,
@@ -42,7 +46,10 @@ class SiloHost:
             LIMITS,
             self._resolved.dtype,
         )
-        return self._gates[variant].admitted
+        if self._granted is not None:
+            self._granted.train(self._resolved.trace.plan, gate.admitted)
+        self._gates[variant] = gate
+        return gate.admitted
 
     def answer(
         self,

@@ -21,8 +21,8 @@ from fedsim.theory.resolve import resolve
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit
 from silos.entropy import SeededEntropy
-from silos.score import Scorer
-from silos.selection import AdmittedSelection, SelectionTerms, admit_selection
+from silos.parts import GrantedRun, Parts
+from silos.selection import AdmittedSelection, SelectionTerms
 
 _ANY = 1.0  # a plan does not depend on the noise, as every dry run checks
 
@@ -33,18 +33,18 @@ class Selection:
 
     Args:
         scenarios: of each candidate: on the records put aside, at the noise that the silos found.
-        silos: what each silo agreed to, in canonical order.
+        parts: what the silos agreed to, and hand out.
         repetitions: runs of each candidate.
     """
 
     scenarios: tuple[Scenario, ...]
-    silos: tuple[AdmittedSelection, ...]
+    parts: Parts
     repetitions: int
 
     @property
-    def score_noise(self) -> tuple[float, ...]:
-        """z_i of every score."""
-        return tuple(silo.score_noise_multiplier for silo in self.silos)
+    def silos(self) -> Sequence[AdmittedSelection]:
+        """What each silo agreed to, in canonical order."""
+        return self.parts.silos
 
 
 def trials_of(candidate: int, repetitions: int) -> range:
@@ -81,10 +81,10 @@ def prepare(
         for each in zip(budget.names, runs[0].sizes, budget.epsilons, budget.deltas, strict=True)
     ]
     answered = [_censuses(run, t) for c, run in enumerate(runs) for t in trials_of(c, repetitions)]
-    admitted = admit_selection(list(zip(*answered, strict=True)), silos, LIMITS)
-    noise = tuple(silo.noise_multiplier or _ANY for silo in admitted)  # 0 where it takes part in nothing
+    parts = Parts(list(zip(*answered, strict=True)), silos, LIMITS)
+    noise = tuple(silo.noise_multiplier or _ANY for silo in parts.silos)  # 0 where it takes part in nothing
     scenarios = tuple(on_reserve(candidate, budget.deltas, noise) for candidate in candidates)
-    return Selection(scenarios, tuple(admitted), repetitions)
+    return Selection(scenarios, parts, repetitions)
 
 
 def on_reserve(scenario: Scenario, deltas: Sequence[float], noise: Sequence[float]) -> Scenario:
@@ -127,16 +127,15 @@ def run_epsilons(scenario: Scenario, shape: Outline, trials: Sequence[int]) -> l
 
 
 def private_score(
-    resolved: Resolved, trial: int, noise: Sequence[float], silos: Sequence[SiloSplit], model: Tensor
+    resolved: Resolved, trial: int, granted: GrantedRun, silos: Sequence[SiloSplit], model: Tensor
 ) -> float:
     """sum_i p_i (silo i's noisy share of mistakes on the records that it scores with)."""
     reserve = resolved.scenario.data.reserve
     if reserve is None or reserve.use != "reserved":
         raise ValueError("scores are of records put aside")
-    scorer = Scorer(
+    scorer = granted.scorer(
         [(silo.test_features, silo.test_target) for silo in silos],
         resolved.problem,
-        noise,
         SeededEntropy(resolved.scenario.seed, trial, resolved.names),
         LIMITS,
         resolved.dtype,
