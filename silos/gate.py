@@ -11,21 +11,32 @@ records, n_i fixed, for any behaviour of the server and of the other silos. Why:
   clip, so its cost is the plan's entry whatever the points are.
 * The plan bounds the number and kind of answers: a query that does not match the plan's entry in
   statistic, batch, noise ratio and number of points is refused, as is a round outside the plan.
-* The whole round is debited before noise is drawn, and a repeated request gets the stored bytes. How a
-  round ended is a function of noisy answers too: once it has failed or been refused it stays so. Only a
-  round that a dying process left open, of which nothing was seen, is answered again.
+* What is checked is what is used. Plan, queries, broadcasts, messages and memory are taken once, by exact
+  type, as copies that nobody else holds (`fedsim.protocol.plain`); of a query that matches, the plan's own
+  statistic, batch and noise ratio are used, and never the query's. So a clip that calls itself small, a
+  batch that calls itself rare or a point that another thread moves is refused, or is what it was checked as.
+* An ask is answered to the round's own thread, one at a time, and not under a mode, hook or transform of
+  torch, which would be handed the records (`silos.surroundings`). One that breaks down after its batch was
+  drawn ends the round, whatever the silo half makes of that: its noise is never used at another point.
+* The whole round is debited before noise is drawn, and a repeated request gets the stored bytes. A lock
+  makes finding, debiting and storing one step, so that requests at the same time are requests in turn. How a
+  round ended is a function of noisy answers too: whatever ended it, an interrupt included, it is over.
 * The algorithm's silo half is given answers only, so its message is post-processing. It is code of the
-  silo's own installation and trusted not to reach round `ask`; the server sends names and numbers, no code.
+  silo's own installation and trusted not to reach round `ask` (into private attributes, frames, or the code
+  that a module or torch itself runs); the server sends names and numbers, no code.
 
-Silos in one cohort share tensor operations, never records, noise or ledgers.
+Silos in one cohort share tensor operations, never records, noise or ledgers. A gate stays in its process: it
+cannot be pickled or copied, since a second one would answer with the same noise and a ledger of its own.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from math import inf
-from typing import Literal, cast
+from typing import Literal, NoReturn, cast
 
 import numpy as np
 import torch
@@ -33,12 +44,12 @@ from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.contract import Algorithm, Asker, Query
-from fedsim.protocol.dryrun import ask_of
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.memory import CohortMemory
-from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.protocol.terms import Statement, Terms
+from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_positions, plain_queries
+from fedsim.protocol.plan import Ask, Plan
+from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.wire import digests
 from silos.admission import admit, spent
 from silos.batches import Batches, RoundBatches
@@ -47,6 +58,7 @@ from silos.ledger import MemoryLedger, Reply
 from silos.noise import Noise
 from silos.records import Block, Records
 from silos.statistics import clipped_sum
+from silos.surroundings import check_surroundings
 
 Mechanism = Literal["gaussian", "none"]
 
@@ -84,6 +96,7 @@ class Gate:
         dtype: torch.dtype,
     ) -> None:
         """Admit the plan for every silo, or raise `Refused`."""
+        silos = [replace(silo, rounds=plain_positions(silo.rounds, "a round")) for silo in silos]
         names = [silo.name for silo in silos]
         if len(set(names)) < len(names):  # equal names would mean equal noise
             raise Refused("two silos of one cohort have the same name")
@@ -93,18 +106,22 @@ class Gate:
             if mechanism == "none" and silo.epsilon < inf:
                 raise Refused(f"silo {silo.name!r}: mechanism none cannot keep a budget of {silo.epsilon:g}")
         self._records, self._problem, self._algorithm = records, problem, algorithm
-        self._plan, self._limits = plan, limits
-        limits.check_plan(plan, problem.dimension)
-        self._dtype = dtype
+        self._dimension, self._dtype = problem.dimension, dtype
+        self._limits = limits
+        self._plan = plan = limits.check_plan(plan, self._dimension)
         self._private = mechanism == "gaussian"
         self.admitted = admit(plan, silos, limits)
         rounds = [terms.rounds for terms in silos]
         self._batches = Batches(records, plan, rounds, names, entropy)
         self._rounds = [frozenset(own) for own in rounds]
         self._multipliers = torch.tensor([[a.noise_multiplier] for a in self.admitted], dtype=torch.float64)
-        self._noise = Noise(entropy, plan, records.silos, problem.dimension)
+        self._noise = Noise(entropy, plan, records.silos, self._dimension)
         self._ledgers = [MemoryLedger() for _ in silos]
-        self._memory = CohortMemory(len(silos), problem.dimension, dtype)
+        self._memory = CohortMemory(len(silos), self._dimension, dtype)
+        self._lock, self._holder = threading.Lock(), 0
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a gate stays in its process: a copy would answer for a ledger of its own")
 
     def answer(
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None = None
@@ -117,17 +134,31 @@ class Gate:
             members: positions in the cohort; all by default.
 
         Raises:
-            Refused: the request is outside the plan or the limits. Nothing has been released, and
-                a refusal before the debit has cost nothing.
+            Refused: the request is outside the plan or the limits, or comes from within a round of this
+                gate. Nothing has been released, and a refusal before the debit has cost nothing.
         """
-        members = range(len(self._ledgers)) if members is None else members
+        if self._holder == threading.get_ident():  # no other thread can have written this one's number
+            raise Refused("a silo half asks its own gate for a round; the server does that")
+        with self._lock:
+            self._holder = threading.get_ident()
+            try:
+                return self._answer(round_index, broadcast, members)
+            finally:
+                self._holder = 0
+
+    def _answer(
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None
+    ) -> dict[str, Tensor]:
+        check_surroundings(self._dtype)
+        everyone = range(len(self._ledgers))
+        members = everyone if members is None else plain_positions(members, "a member")
         self._check_members(round_index, members)
-        shapes: list[tuple[int, ...]] = [(self._problem.dimension,)]
+        shapes: list[tuple[int, ...]] = [(self._dimension,)]
         if self._records.side_by_side:
-            shapes.append((len(members), self._problem.dimension))
+            shapes.append((len(members), self._dimension))
+        broadcast = plain_arrays(broadcast, "a broadcast")
         for value in broadcast.values():
             self.check_point(value, shapes)
-        broadcast = {name: value.detach().clone() for name, value in broadcast.items()}
         keys = digests(broadcast, len(members))
         stored = [self._ledgers[m].find(round_index, key) for m, key in zip(members, keys, strict=True)]
         fresh = [member for member, old in zip(members, stored, strict=True) if old is None]
@@ -143,14 +174,11 @@ class Gate:
         return {name: value.clone() for name, value in reply.items()}  # the stored bytes stay as they are
 
     def check_point(self, point: Tensor, shapes: Sequence[tuple[int, ...]]) -> None:
-        """Refuse a tensor of another shape or type than the silo computes with, or out of bounds."""
-        if type(point) is not Tensor or point.dtype != self._dtype or tuple(point.shape) not in shapes:
-            kinds = " or ".join(map(str, shapes))
-            given = (
-                f"{tuple(point.shape)} {point.dtype}" if isinstance(point, Tensor) else type(point).__name__
-            )
+        """Refuse a plain tensor of another shape or type than the silo computes with, or out of bounds."""
+        if point.dtype != self._dtype or tuple(point.shape) not in shapes:
+            kinds, given = " or ".join(map(str, shapes)), f"{tuple(point.shape)} {point.dtype}"
             raise Refused(f"a point is {given}; this problem's dimension asks for {kinds} {self._dtype}")
-        self._limits.check_point(point, self._problem.dimension)
+        self._limits.check_point(point, self._dimension)
 
     def _check_members(self, round_index: int, members: Sequence[int]) -> None:
         """Each silo once and in order: a silo named twice would answer twice for one debit."""
@@ -159,6 +187,8 @@ class Gate:
             raise Refused("members must be distinct positions in the cohort, in ascending order")
         if self._records.side_by_side and len(members) < len(self._ledgers):
             raise Refused("runs side by side answer together")
+        if type(round_index) is not int:
+            raise Refused(f"a round's number is {type(round_index).__name__}, not int")
         for member in members:
             if round_index not in self._rounds[member]:
                 name = self.admitted[member].terms.name
@@ -170,14 +200,15 @@ class Gate:
         """Answer for silos that have paid for this round and not replied; store before returning."""
         memory = self._memory.select(members)
         asker = _RoundAsker(self, round_index, members)
-        shape = (len(members), self._problem.dimension)
+        shape = (len(members), self._dimension)
         try:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
             asker.finish()
-            reply = {name: _copied(message[name], shape) for name in sorted(message)}
+            plain = plain_arrays(message, "a message")
+            reply = {name: _widened(plain[name], shape) for name in sorted(plain)}
             self._memory.commit(members, memory)
-        except Exception as error:
-            reason = str(error) if isinstance(error, Refused) else f"round {round_index} failed in the silo"
+        except BaseException as error:  # the ledger holds the round to be over in any case: this says why
+            reason = str(error) if type(error) is Refused else f"round {round_index} failed in the silo"
             for member in members:
                 self._ledgers[member].refuse(round_index, reason)
             raise
@@ -190,19 +221,18 @@ class Gate:
     def statements(self) -> list[Statement]:
         """What each silo guaranteed, spent and answered."""
         return [
-            Statement(
-                admitted,
-                spent(self._plan, admitted, ledger.debited),
-                ledger.debited,
-                [ledger.digest(r) for r in ledger.debited],
-            )
+            self._statement(admitted, ledger)
             for admitted, ledger in zip(self.admitted, self._ledgers, strict=True)
         ]
 
+    def _statement(self, admitted: Admitted, ledger: MemoryLedger) -> Statement:
+        debited = ledger.debited  # once: another thread may be at a round
+        digests = [ledger.digest(r) for r in debited]
+        return Statement(admitted, spent(self._plan, admitted, debited), debited, digests)
 
-def _copied(value: Tensor, shape: tuple[int, int]) -> Tensor:
-    value = value.detach()
-    return value.clone() if value.shape == shape else value.expand(shape).clone()
+
+def _widened(value: Tensor, shape: tuple[int, int]) -> Tensor:
+    return value if value.shape == shape else value.expand(shape).clone()
 
 
 def _merged(reply: Mapping[str, Tensor], stored: Sequence[Reply | None]) -> dict[str, Tensor]:
@@ -216,64 +246,84 @@ class _RoundAsker:
     """`ask` for one round of one cohort: match the plan, check the limits, then read records."""
 
     def __init__(self, gate: Gate, round_index: int, members: list[int]) -> None:
-        self._gate, self._members = gate, members
+        self._gate, self._members, self._thread = gate, members, threading.get_ident()
         self._planned = gate._plan.rounds[round_index]
-        self._position = 0
+        self._position, self._open = 0, True
         self._batches: RoundBatches = gate._batches.round(members, round_index)
         everyone = len(members) == len(gate._multipliers)
         self._multipliers = gate._multipliers if everyone else gate._multipliers[members]
         self._noise = gate._noise.round(gate._records.drawn(members), round_index)
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
-        planned = self._match(queries)
-        queries = tuple(
-            self._checked(query, shape) for query, shape in zip(queries, planned.queries, strict=True)
-        )
+        if threading.get_ident() != self._thread:
+            raise Refused("an ask is answered to the thread that runs the silo half, and to no other")
+        self._check_open()
+        check_surroundings(self._gate._dtype)
+        planned, taken = self._match(queries)
+        checked = [self._checked(query) for query in taken]
         self._position += 1  # now only: a refusal that the silo half swallows leaves the next ask this place
-        blocks, divisors = self._batches.next(planned.batch)
-        answers = tuple(self._release(query, blocks, divisors) for query in queries)
+        self._open = False  # until there are answers: an ask that breaks down ends the round
+        if torch.is_grad_enabled():
+            answers = self._answers(planned, checked)
+        else:  # of the silo half's own; networks need gradients
+            with torch.enable_grad():
+                answers = self._answers(planned, checked)
+        self._open = True
         return answers if len(answers) > 1 else answers[0]
 
-    def _checked(self, query: Query, planned: QueryShape) -> Query:
-        """The planned query at these points and this clip, as plain values within the limits."""
-        silos, dimension = len(self._members), self._gate._problem.dimension
-        clip = query.clip
+    def _match(self, queries: tuple[Query, ...]) -> tuple[Ask, list[PlainQuery]]:
+        """The plan's entry, and the queries, which cost what it says, in plain values."""
+        if self._position >= len(self._planned):
+            raise Refused(f"the plan has {len(self._planned)} ask(s) in this round, this is one more")
+        planned = self._planned[self._position]
+        asked, taken = plain_queries(queries)
+        if asked != planned:
+            raise Refused(f"ask {self._position} of the round is {asked}, the plan has {planned}")
+        return planned, taken
+
+    def _checked(self, query: PlainQuery) -> PlainQuery:
+        """The query with its points and clip within the limits, a clip of one number as such."""
+        silos, dimension, clip = len(self._members), self._gate._dimension, query.clip
         if isinstance(clip, Tensor):
-            clip = clip.detach()
             clip = clip.reshape(()) if tuple(clip.shape) == (1,) else clip  # the norm of a shared vector
             if clip.dtype != self._gate._dtype or tuple(clip.shape) not in ((), (silos, 1)):
                 raise Refused(
                     f"clip is {tuple(clip.shape)} {clip.dtype}, not one number a silo, ({silos}, 1)"
                 )
-        else:
-            clip = float(clip)
         self._gate._limits.check_clip(clip)
         for point in query.points:
             self._gate.check_point(point, [(dimension,), (silos, dimension)])
-        points = tuple(point.detach() for point in query.points)
-        return Query(planned.statistic, points, clip, noise_ratio=planned.noise_ratio)
+        return query._replace(clip=clip)
 
-    def _match(self, queries: tuple[Query, ...]) -> Ask:
-        """The plan's entry: from here on the plan's values count, and no longer the query's."""
-        if self._position >= len(self._planned):
-            raise Refused(f"the plan has {len(self._planned)} ask(s) in this round, this is one more")
-        planned = self._planned[self._position]
-        if (asked := ask_of(queries)) != planned:
-            raise Refused(f"ask {self._position} of the round is {asked}, the plan has {planned}")
-        return planned
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Refused("the round is over, or an ask of it is under way or broke down")
 
     def finish(self) -> None:
         """Close the round: later asks are refused, and so is a message of fewer answers than planned."""
-        position = self._position
+        self._check_open()
         self.close()
-        if position != len(self._planned):
-            raise Refused(f"the plan has {len(self._planned)} ask(s) in this round, {position} were made")
+        if self._position != len(self._planned):
+            raise Refused(
+                f"the plan has {len(self._planned)} ask(s) in this round, {self._position} were made"
+            )
 
     def close(self) -> None:
         """Refuse every later ask, whoever has kept this object."""
-        self._position = len(self._planned)
+        self._open = False
 
-    def _release(self, query: Query, blocks: Sequence[Block], divisors: Tensor) -> Tensor:
+    def _answers(self, planned: Ask, queries: Sequence[PlainQuery]) -> tuple[Tensor, ...]:
+        """The releases of one ask, of the plan's own batch and noise ratios, without a graph."""
+        blocks, divisors = self._batches.next(planned.batch)
+        shapes = planned.queries
+        return tuple(
+            self._release(query, shape.noise_ratio, blocks, divisors).detach()
+            for query, shape in zip(queries, shapes, strict=True)
+        )
+
+    def _release(
+        self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor
+    ) -> Tensor:
         """The clipped mean over K records plus N(0, (noise_ratio z 2 clip / K)^2) a coordinate; (members, d).
 
         2 clip / K is the L2 sensitivity of the mean under replace-one, so the release is a Gaussian
@@ -281,17 +331,17 @@ class _RoundAsker:
         """
         total = self._clipped_sum(query, blocks)
         if self._gate._private:
-            sigma = query.noise_ratio * self._multipliers * (2 * query.clip)  # of the sum
+            sigma = noise_ratio * self._multipliers * (2 * query.clip)  # of the sum
             copies, noise = self._gate._records.copies, self._noise.next()
             total.addcmul_(sigma, noise if copies == 1 else noise.repeat(copies, 1))
         return total.div_(divisors).to(self._gate._dtype)
 
-    def _clipped_sum(self, query: Query, blocks: Sequence[Block]) -> Tensor:
+    def _clipped_sum(self, query: PlainQuery, blocks: Sequence[Block]) -> Tensor:
         """The blocks' clipped sums in the order of the members, (members, d)."""
         clip = query.clip if self._gate._private else None
         if len(blocks) == 1:  # its silos are in the members' order
             return clipped_sum(self._gate._problem, blocks[0], query.points, clip)
-        total = torch.empty(len(self._members), self._gate._problem.dimension, dtype=torch.float64)
+        total = torch.empty(len(self._members), self._gate._dimension, dtype=torch.float64)
         place = {member: row for row, member in enumerate(self._members)}
         for block in blocks:
             rows = torch.tensor([place[member] for member in block.members])

@@ -10,6 +10,7 @@ scorer, is what is paid.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,6 +20,7 @@ from torch import Tensor
 from fedsim.problems.kinds import Problem, scores_of_records
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
+from fedsim.protocol.plain import plain_tensor
 from silos.entropy import Purpose, SeededEntropy
 
 
@@ -38,18 +40,18 @@ class Scorer:
         self._records = [(torch.as_tensor(x).to(dtype), torch.as_tensor(y)) for x, y in silos]
         self._problem, self._entropy, self._limits = problem, entropy, limits
         self._multipliers = np.array(multipliers, dtype=np.float64)
-        self._answered = False
+        self._once = threading.Lock()  # taken by the one request that is answered
 
     def answer(self, w: Tensor) -> np.ndarray:
         """Each silo's noisy share of records that the model w, (d,), gets wrong; may lie outside [0, 1].
 
         Raises:
-            Refused: a point out of bounds, or a second request.
+            Refused: a point out of bounds or no plain tensor, or a second request.
         """
+        w = plain_tensor(w, "a model")
         self._limits.check_point(w, self._problem.dimension)
-        if self._answered:
+        if not self._once.acquire(blocking=False):
             raise Refused("a score was released already; one is paid for")
-        self._answered = True
         wrong = [mistakes(scores_of_records(self._problem, x, w), y).sum() for x, y in self._records]
         streams = self._entropy.streams(range(len(self._records)), 0, Purpose.SCORE)
         noise = np.array([stream.standard_normal() for stream in streams])

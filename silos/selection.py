@@ -29,7 +29,9 @@ Why:
   whatever is chosen.
 * *Test records* of the reported run come from the rest, and are used for nothing else.
 
-**Not covered**: a second selection or reported run, which adds to the first within its part of the records.
+* *Nothing is used once more.* `silos.parts` counts what is handed out, and refuses the next.
+
+**Not covered**: a second selection, which adds to the first within its part of the records.
 A silo that is absent from a candidate's rounds still scores its model, and pays for that.
 
 As for every run, it is assumed that features are prepared without looking at other records: scaling by

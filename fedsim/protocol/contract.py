@@ -19,12 +19,13 @@ import numpy as np
 from torch import Tensor
 
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.plan import QueryShape
 
 
 @dataclass(frozen=True)
 class Query:
     """A noisy mean of a per-record function that the silo owns.
+
+    Fields have exactly these types, no subclasses of them, and no numbers of NumPy (`fedsim.protocol.plain`).
 
     The answer is (1/K) sum over the batch of clip(term), plus N(0, sigma^2 I) with
     sigma = noise_ratio z 2 clip / K, z the silo's base noise multiplier. Shape (silos, d).
@@ -43,11 +44,6 @@ class Query:
     clip: float | Tensor
     batch: Batch = FULL
     noise_ratio: float = 1.0
-
-    @property
-    def shape(self) -> QueryShape:
-        """The part that sets the cost."""
-        return QueryShape(self.statistic, len(self.points), float(self.noise_ratio))
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,11 @@ from fedsim.protocol.contract import Algorithm, Public, PublicProblem, Query, Ro
 from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.memory import CohortMemory
+from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_queries
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.seeds import generator
 
-Answerer = Callable[[Query], Tensor]
+Answerer = Callable[[PlainQuery], Tensor]
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,17 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
     """
     rng = generator(seed, "dry run")
 
-    def zeros(query: Query) -> Tensor:
+    def zeros(query: PlainQuery) -> Tensor:
         return torch.zeros(1, problem.dimension, dtype=query.points[0].dtype)
 
-    def noise(query: Query) -> Tensor:
+    def noise(query: PlainQuery) -> Tensor:
         drawn = torch.as_tensor(rng.standard_normal((1, problem.dimension))).to(query.points[0])
         return drawn * (query.clip / math.sqrt(problem.dimension))
 
     quiet = _trace(algorithm, problem, _with_noise(public, 1.0), seed, limits, zeros)
     loud = _trace(algorithm, problem, _with_noise(public, 7.0), seed, limits, noise)
     _check_equal(quiet, loud)
-    limits.check_plan(quiet.plan, problem.dimension)
-    return quiet
+    return replace(quiet, plan=limits.check_plan(quiet.plan, problem.dimension))
 
 
 def _with_noise(public: Public, multiplier: float) -> Public:
@@ -81,6 +81,7 @@ def _trace(
     coroutine = algorithm.server(start, problem, public, server_rng(seed))
     memory = CohortMemory(1, problem.dimension, start.dtype)
     rounds: list[tuple[Ask, ...]] = []
+    known: dict[tuple[Ask, ...], tuple[Ask, ...]] = {}
     holds: list[bool] = []
     step = _advance(coroutine.__next__)
     while step is not None:
@@ -88,9 +89,11 @@ def _trace(
             raise Refused(f"the plan exceeds the silo's limit of {limits.max_rounds} rounds")
         recorder = _Recorder(limits, answer)
         reply = algorithm.silo(problem, step.broadcast, recorder, memory)  # type: ignore[arg-type]
-        rounds.append(tuple(recorder.asks))
+        asks = tuple(recorder.asks)
+        rounds.append(known.setdefault(asks, asks))
         holds.append(step.participants == "hold")
-        aggregate = {name: value.reshape(-1, value.shape[-1]).mean(0) for name, value in reply.items()}
+        message = plain_arrays(reply, "a message")
+        aggregate = {name: value.reshape(-1, value.shape[-1]).mean(0) for name, value in message.items()}
         step = _advance(lambda: coroutine.send(aggregate))  # noqa: B023
     return Trace(Plan(tuple(rounds)), tuple(holds))
 
@@ -115,19 +118,13 @@ class _Recorder:
         self._limits, self._answer, self._count = limits, answer, 0
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
-        self.asks.append(ask_of(queries))
-        self._count += len(queries)
+        ask, plain = plain_queries(queries)
+        self.asks.append(ask)
+        self._count += len(plain)
         if self._count > self._limits.max_queries_per_round:
             raise Refused(f"a round exceeds the silo's limit of {self._limits.max_queries_per_round} queries")
-        for query in queries:
-            self._limits.check_shape(query)
+        self._limits.check_ask(ask)
+        for query in plain:
             self._limits.check_clip(query.clip)
-        answers = tuple(self._answer(query) for query in queries)
+        answers = tuple(self._answer(query) for query in plain)
         return answers if len(answers) > 1 else answers[0]
-
-
-def ask_of(queries: tuple[Query, ...]) -> Ask:
-    """The cost of answering `queries` together; they share one draw, so they must share one batch."""
-    if not queries or any(query.batch != queries[0].batch for query in queries):
-        raise Refused("the queries of one ask must name one batch")
-    return Ask(queries[0].batch, tuple(query.shape for query in queries))

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsim.protocol.contract import Query
 from fedsim.protocol.errors import Refused
-from fedsim.protocol.plan import Plan
+from fedsim.protocol.plain import plain_plan
+from fedsim.protocol.plan import Ask, Plan, QueryShape
 
 POINTS = {"gradient": 1, "gradient_difference": 2}
 """Every statistic and the number of points at which it is evaluated."""
@@ -29,8 +29,14 @@ class Limits:
     min_noise_ratio: float = 1e-6
     max_noise_ratio: float = 1e6
 
-    def check_plan(self, plan: Plan, dimension: int) -> None:
-        """Refuse a plan that is too large, whoever made it."""
+    def check_plan(self, plan: Plan, dimension: int) -> Plan:
+        """The plan in plain values of our own, which nobody can change; whoever made it.
+
+        Raises:
+            Refused: it is too large, or an entry is of another type than the contract's, of a statistic
+                that the silo does not own, or has a noise ratio that prices nothing.
+        """
+        plan = plain_plan(plan)
         widest = max((plan.num_queries([r]) for r in range(len(plan.rounds))), default=0)
         if dimension > self.max_dimension:
             raise Refused(f"dimension {dimension} exceeds the silo's limit {self.max_dimension}")
@@ -38,17 +44,25 @@ class Limits:
             raise Refused(f"the plan exceeds the silo's limit of {self.max_rounds} rounds")
         if widest > self.max_queries_per_round:
             raise Refused(f"a round exceeds the silo's limit of {self.max_queries_per_round} queries")
+        for asks in {id(asks): asks for asks in plan.rounds}.values():  # rounds are alike as a rule
+            for ask in asks:
+                self.check_ask(ask)
+        return plan
 
-    def check_shape(self, query: Query) -> None:
-        """Refuse a statistic the silo does not own, or a noise ratio that prices nothing."""
-        expected = POINTS.get(query.statistic)
+    def check_ask(self, ask: Ask) -> None:
+        """Refuse a statistic the silo does not own, or a noise ratio that prices nothing; plain values."""
+        for query in ask.queries:
+            self._check_shape(query)
+
+    def _check_shape(self, shape: QueryShape) -> None:
+        expected = POINTS.get(shape.statistic)
         if expected is None:
-            raise Refused(f"statistic {query.statistic!r} is not one of {', '.join(POINTS)}")
-        if len(query.points) != expected:
-            raise Refused(f"{query.statistic} takes {expected} point(s), got {len(query.points)}")
-        if not self.min_noise_ratio <= query.noise_ratio <= self.max_noise_ratio:
+            raise Refused(f"statistic {shape.statistic!r} is not one of {', '.join(POINTS)}")
+        if shape.points != expected:
+            raise Refused(f"{shape.statistic} takes {expected} point(s), got {shape.points}")
+        if not self.min_noise_ratio <= shape.noise_ratio <= self.max_noise_ratio:
             bounds = f"[{self.min_noise_ratio:g}, {self.max_noise_ratio:g}]"
-            raise Refused(f"noise_ratio {query.noise_ratio} is not within {bounds}")
+            raise Refused(f"noise_ratio {shape.noise_ratio} is not within {bounds}")
 
     def check_point(self, point: Tensor, dimension: int) -> None:
         """Refuse a point of another dimension, or with an entry that is not finite or too large."""

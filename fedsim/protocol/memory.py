@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedsim.protocol.plain import plain_arrays
+
 
 class CohortMemory(dict[str, Tensor]):
     """Named tensors (silos, d) that are zero until they are written."""
@@ -23,8 +25,13 @@ class CohortMemory(dict[str, Tensor]):
         return part
 
     def commit(self, members: list[int], part: CohortMemory) -> None:
-        """Write the rows of `members` back."""
-        merged = {name: self[name].clone() for name in part}
-        for name, value in part.items():
+        """Write the rows of `members` back, as copies.
+
+        Raises:
+            Refused: something else than plain tensors was written.
+        """
+        plain = plain_arrays(part, "memory")
+        merged = {name: self[name].clone() for name in plain}
+        for name, value in plain.items():
             merged[name][members] = value
         self.update(merged)  # all of it or, where a shape is wrong, nothing

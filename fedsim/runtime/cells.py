@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.outcome import variants
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.resolve import resolve
+from silos.parts import Grant, GrantedRun, RunId
 
 _FOREVER = 1e9  # seconds
 _NEVER = 10**9  # rounds between two evaluations: only the first and the last are made
@@ -36,16 +38,21 @@ class Cell(NamedTuple):
         scenario: a resolved scenario as mappings, without a twin.
         trial: its number.
         train_loss: also measure the loss on the training records, which only a simulation can do.
-        score_noise: noise multipliers z_i of a private score: of the final model no more than that is
-            measured, by the silos, on their test records; these are then records put aside.
-        selection: `Selection.digest` of the selection that the score is for.
+        grant: where records are put aside for private tuning, leave to use a part of them. Of a candidate's
+            final model no more is measured than its private score, by the silos, on records put aside.
+        selection: `Selection.digest` of the selection that a candidate's score is for.
     """
 
     scenario: Mapping[str, Any]
     trial: int
     train_loss: bool
-    score_noise: tuple[float, ...] | None = None
+    grant: Grant | None = None
     selection: str = ""
+
+    @property
+    def scored(self) -> bool:
+        """Whether it is a candidate of private tuning."""
+        return self.grant is not None and self.grant.part == "candidate"
 
 
 @dataclass(frozen=True)
@@ -53,7 +60,7 @@ class CellResult:
     """A finished cell: the final model on test records, and what the run costs the silo it costs most.
 
     `epsilon` is that silo's epsilon_guaranteed (infinity without a mechanism) and `silo` its name. In a
-    cell with `score_noise`, `test_error` is the noisy score, sum_i p_i (silo i's), and `test_loss` is None.
+    cell that is `scored`, `test_error` is the noisy score, sum_i p_i (silo i's), and `test_loss` is None.
     """
 
     test_error: float
@@ -123,15 +130,16 @@ def _run(cell: Cell) -> CellResult:
     resolved = _resolved(cell)
     federation = _federation(cell, resolved)
     run = _run_key(cell, resolved, federation)
-    hosts = SiloHost(resolved, cell.trial, federation, run)
-    private = cell.score_noise is not None
-    evaluate = Unseen() if private else Evaluator(resolved.problem, federation.silos, resolved.dtype)
+    granted = _granted(cell)
+    hosts = SiloHost(resolved, cell.trial, federation, run, granted)
+    evaluate = Unseen() if cell.scored else Evaluator(resolved.problem, federation.silos, resolved.dtype)
     trial = Trial(resolved, cell.trial, hosts, Unseen())  # its final model is measured once, below
     trial.advance(_FOREVER)
     result = trial.result()
     (model,) = result.models.values()
     admitted = [said.admitted for said in result.statements]
-    return _result(cell, resolved, federation, evaluate, Folded(model, admitted), time.perf_counter() - start)
+    outcome = Folded(model, admitted)
+    return _result(cell, resolved, federation, evaluate, outcome, time.perf_counter() - start, granted)
 
 
 def _run_folded(cells: Sequence[Cell]) -> list[CellResult | Failure]:
@@ -144,6 +152,8 @@ def _run_folded(cells: Sequence[Cell]) -> list[CellResult | Failure]:
     keys = {fold_key_of(cell) for cell in cells}
     if len(configs) * len(trials) != len(cells) or len(keys) != 1 or None in keys:
         raise ValueError("these cells do not fold together")
+    for cell in cells:
+        _granted(cell)
     data = {trial: _federation(cells[0]._replace(trial=trial), first) for trial in trials}
     evaluate = {t: Evaluator(first.problem, data[t].silos, first.dtype) for t in trials}
     outcomes = dict(zip(resolved, run_fold(list(resolved.values()), data), strict=True))
@@ -163,7 +173,31 @@ def fold_key_of(cell: Cell) -> str | None:
     """`fold_key`; None for a cell of private tuning. Cells that fold share batches and noise, which is sound
     only where no two of them are composed: the difference of two answers with equal noise has none.
     """
-    return None if cell.score_noise is not None else fold_key(cell.scenario)
+    return None if cell.scored else fold_key(cell.scenario)
+
+
+def run_id(cell: Cell) -> RunId:
+    """What the cell runs, and on which records: divided alike for candidates and what is reported."""
+    tree = dict(cell.scenario)
+    reserve = tree["data"].get("reserve")
+    divided = tree["data"] | {"reserve": reserve and {**reserve, "use": None}}
+    records = _digest([divided, tree["partition"], tree["seed"]])
+    return RunId(records, _digest([tree, cell.train_loss]), cell.trial)
+
+
+def _digest(tree: Any) -> str:
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def _granted(cell: Cell) -> GrantedRun | None:
+    """Leave to use the records; none is needed where none are put aside.
+
+    Raises:
+        Refused: they are, and the cell has no grant, or one for something else.
+    """
+    if cell.grant is None and cell.scenario["data"].get("reserve") is None:
+        return None
+    return GrantedRun(cell.grant, run_id(cell))
 
 
 def repeated_by_simulate(cell: Cell) -> bool:
@@ -200,11 +234,13 @@ def _result(
     evaluate: Evaluator,
     outcome: Folded,
     seconds: float,
+    granted: GrantedRun | None = None,
 ) -> CellResult:
     loss: float | None
-    if cell.score_noise is not None:
+    if cell.scored:
+        assert granted is not None
         run = _run_key(cell, resolved, federation)
-        error = private_score(resolved, cell.trial, cell.score_noise, federation.silos, outcome.model, run)
+        error = private_score(resolved, cell.trial, granted, federation.silos, outcome.model, run)
         loss = None
     else:
         error, loss = evaluate(outcome.model)

@@ -13,14 +13,27 @@ from fedsim.scenario.outcome import Variant
 from fedsim.scenario.resolve import LIMITS, Resolved
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
+from silos.parts import GrantedRun
 
 
 class SiloHost:
     """Co-hosted silos of one trial; `members` are positions among them."""
 
-    def __init__(self, resolved: Resolved, trial: int, data: Federation, run: str | None = None) -> None:
-        """`run` keys the silos' noise, if the whole run is not to (`fedsim.runtime.run_digest`)."""
-        self._resolved, self._trial = resolved, trial
+    def __init__(
+        self,
+        resolved: Resolved,
+        trial: int,
+        data: Federation,
+        run: str | None = None,
+        granted: GrantedRun | None = None,
+    ) -> None:
+        """One trial's silos.
+
+        Args:
+            run: keys the silos' noise, if the whole run is not to (`fedsim.runtime.run_digest`).
+            granted: needed where private tuning counts who uses the records (`silos.parts`).
+        """
+        self._granted, self._resolved, self._trial = granted, resolved, trial
         self._data, self._run = data.digest, run
         self._names = [silo.name for silo in data.silos]
         pairs = [(silo.train_features, silo.train_target) for silo in data.silos]
@@ -35,7 +48,7 @@ class SiloHost:
         """
         private = variant == "private"
         run = self._run or run_digest(self._resolved, self._data, variant)
-        self._gates[variant] = Gate(
+        gate = Gate(
             self._records,
             self._resolved.problem,
             self._resolved.algorithm,
@@ -46,7 +59,10 @@ class SiloHost:
             LIMITS,
             self._resolved.dtype,
         )
-        return self._gates[variant].admitted
+        if self._granted is not None:
+            self._granted.train(self._resolved.trace.plan, gate.admitted)
+        self._gates[variant] = gate
+        return gate.admitted
 
     def answer(
         self,

@@ -24,8 +24,8 @@ from fedsim.theory.resolve import resolve
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit
 from silos.entropy import SeededEntropy
-from silos.score import Scorer
-from silos.selection import AdmittedSelection, SelectionTerms, admit_selection
+from silos.parts import GrantedRun, Parts
+from silos.selection import AdmittedSelection, SelectionTerms
 
 _CANDIDATE = {"problem", "algorithm", "privacy", "participation"}
 _PLACES: dict[str, Any] = {"participation": {"path"}}  # what lies there is in the run's own digest
@@ -39,24 +39,25 @@ class Selection:
 
     Args:
         scenarios: of each candidate: on the records put aside, at the noise that the silos found.
-        silos: what each silo agreed to, in canonical order.
+        parts: what the silos agreed to, and hand out.
         repetitions: runs of each candidate.
     """
 
     scenarios: tuple[Scenario, ...]
-    silos: tuple[AdmittedSelection, ...]
+    parts: Parts
     repetitions: int
 
     @property
-    def score_noise(self) -> tuple[float, ...]:
-        """z_i of every score."""
-        return tuple(silo.score_noise_multiplier for silo in self.silos)
+    def silos(self) -> Sequence[AdmittedSelection]:
+        """What each silo agreed to, in canonical order."""
+        return self.parts.silos
 
     @cached_property
     def digest(self) -> str:
         """Keys the noise of its runs and scores, beside each run itself: no other selection shares it."""
         trees = [s.model_dump(mode="json", include=_CANDIDATE, exclude=_PLACES) for s in self.scenarios]
-        return hashlib.sha256(json.dumps([trees, self.repetitions, self.score_noise]).encode()).hexdigest()
+        noise = [silo.score_noise_multiplier for silo in self.silos]
+        return hashlib.sha256(json.dumps([trees, self.repetitions, noise]).encode()).hexdigest()
 
 
 def trials_of(candidate: int, repetitions: int) -> range:
@@ -93,10 +94,10 @@ def prepare(
         for each in zip(budget.names, runs[0].sizes, budget.epsilons, budget.deltas, strict=True)
     ]
     answered = [_censuses(run, t) for c, run in enumerate(runs) for t in trials_of(c, repetitions)]
-    admitted = admit_selection(list(zip(*answered, strict=True)), silos, LIMITS)
-    noise = tuple(silo.noise_multiplier or _ANY for silo in admitted)  # 0 where it takes part in nothing
+    parts = Parts(list(zip(*answered, strict=True)), silos, LIMITS)
+    noise = tuple(silo.noise_multiplier or _ANY for silo in parts.silos)  # 0 where it takes part in nothing
     scenarios = tuple(on_reserve(candidate, budget.deltas, noise) for candidate in candidates)
-    return Selection(scenarios, tuple(admitted), repetitions)
+    return Selection(scenarios, parts, repetitions)
 
 
 def on_reserve(scenario: Scenario, deltas: Sequence[float], noise: Sequence[float]) -> Scenario:
@@ -139,21 +140,15 @@ def run_epsilons(scenario: Scenario, shape: Outline, trials: Sequence[int]) -> l
 
 
 def private_score(
-    resolved: Resolved,
-    trial: int,
-    noise: Sequence[float],
-    silos: Sequence[SiloSplit],
-    model: Tensor,
-    run: str,
+    resolved: Resolved, trial: int, granted: GrantedRun, silos: Sequence[SiloSplit], model: Tensor, run: str
 ) -> float:
     """sum_i p_i (silo i's noisy share of mistakes on the records that it scores with); `run` keys it."""
     reserve = resolved.scenario.data.reserve
     if reserve is None or reserve.use != "reserved":
         raise ValueError("scores are of records put aside")
-    scorer = Scorer(
+    scorer = granted.scorer(
         [(silo.test_features, silo.test_target) for silo in silos],
         resolved.problem,
-        noise,
         SeededEntropy(resolved.scenario.seed, trial, resolved.names, [run] * len(resolved.names)),
         LIMITS,
         resolved.dtype,

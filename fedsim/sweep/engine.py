@@ -7,13 +7,15 @@ from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import NamedTuple, Protocol
 
-from fedsim.runtime.cells import Cell, CellResult, Failure
+from fedsim.runtime.cells import Cell, CellResult, Failure, run_id
 from fedsim.runtime.selection import Selection, trials_of
+from fedsim.scenario.resolve import LIMITS
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweep.batches import batches
 from fedsim.sweep.cache import Cache
 from fedsim.sweep.combinations import Combination
 from fedsim.sweep.keys import cell_of, key_of
+from silos.parts import Parts
 
 Outcome = CellResult | Failure
 
@@ -87,6 +89,7 @@ class Engine:
         """`trials`: how many of each combination are reported; `selections`: how each is tuned privately."""
         self._combinations, self._tune, self._trials = combinations, tune, trials
         self._selections = selections or {}
+        self._untuned: dict[int, Parts] = {}  # with nothing to choose, there is a reported run all the same
         self._cache, self._runner, self._observe = cache, runner, observe
         self.results = SweepResults()
 
@@ -100,7 +103,7 @@ class Engine:
             if chosen is not None
             for trial in reported_trials(self._tune, self._trials)
         ]
-        for place, (key, outcome, cached) in self._outcomes(reported, self._reported_cell).items():
+        for place, (key, outcome, cached) in self._outcomes(reported, self._granted_cell).items():
             if isinstance(outcome, CellResult):
                 self.results.rows.append(Row(place, key, outcome, cached))
         self.results.rows.sort(key=lambda row: row.place)
@@ -146,12 +149,21 @@ class Engine:
         scenario = self._combinations[place.combination].candidates[place.candidate].scenario
         return cell_of(scenario, place.trial, train_loss)
 
+    def _granted_cell(self, place: Place) -> Cell:
+        """A reported cell, with leave to use the rest of the records where some were put aside."""
+        cell, selection = self._reported_cell(place), self._selections.get(place.combination)
+        if cell.scenario["data"].get("reserve") is None:
+            return cell
+        untuned = self._untuned.setdefault(place.combination, Parts((), (), LIMITS))
+        parts = selection.parts if selection else untuned
+        return cell._replace(grant=parts.reported(run_id(cell)))
+
     def _tuning_cell(self, place: Place) -> Cell:
         selection = self._selections.get(place.combination)
         if selection is None:
             return self._reported_cell(place, self._criterion == "final_train_loss")
         cell = cell_of(selection.scenarios[place.candidate], place.trial, False)
-        return cell._replace(score_noise=selection.score_noise, selection=selection.digest)
+        return cell._replace(grant=selection.parts.candidate(run_id(cell)), selection=selection.digest)
 
     def _done(
         self,

@@ -19,8 +19,9 @@ from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, ServerHalf
-from fedsim.protocol.dryrun import ask_of, dry_run, server_rng
+from fedsim.protocol.dryrun import dry_run, server_rng
 from fedsim.protocol.limits import Limits
+from fedsim.protocol.plain import plain_queries
 from fedsim.protocol.plan import Ask
 from server.aggregate import mean_by_share, shares
 from server.participation import Schedule, rounds_of_silos, schedule
@@ -238,7 +239,7 @@ class Watched:
         self.rounds.append([])
 
         def watched(*queries: Query) -> Any:
-            self.rounds[-1].append(ask_of(queries))
+            self.rounds[-1].append(plain_queries(queries)[0])
             return ask(*queries)
 
         return self.inner.silo(problem, broadcast, watched, memory)

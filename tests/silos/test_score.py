@@ -122,6 +122,8 @@ def test_one_score_and_no_more() -> None:
         desk.answer(torch.zeros(4, dtype=torch.float64))
     with pytest.raises(Refused, match="limit"):
         desk.answer(torch.full((3,), math.nan, dtype=torch.float64))
+    with pytest.raises(Refused, match="not a plain tensor"):
+        desk.answer(torch.nn.Parameter(W))
     desk.answer(W)
     with pytest.raises(Refused, match="released already"):
         desk.answer(W)

@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from fedsim.protocol.batch import FULL
+from fedsim.protocol.plan import Release
 from fedsim.runtime import installed
+from fedsim.runtime.cells import run_id
 from fedsim.scenario.load import parse, place
 from fedsim.sweep import keys
 from fedsim.sweep.keys import cell_of, key_of
 from fedsim.theory.resolve import resolve
+from silos.parts import Grant
 
 
 def key(tree: dict[str, Any], trial: int = 0, train_loss: bool = False) -> str:
@@ -63,8 +67,15 @@ def test_a_field_that_does_not_matter_leaves_the_key(field: str, value: object, 
 
 def test_trial_and_measurement_change_the_key(base: dict[str, Any]) -> None:
     cell = cell_of(parse(base), 0, False)
-    scored = {key_of(cell._replace(score_noise=(z, 1.0, 1.0))) for z in (1.0, 2.0)}
-    assert len({key(base), key(base, trial=1), key(base, train_loss=True)} | scored) == 5
+    run, census = run_id(cell), ((Release(FULL, 1.0), 3),)
+    grants = [
+        Grant("reported", run),
+        Grant("candidate", run, (census,), (1.0,), (1.0,)),
+        Grant("candidate", run, (census,), (1.0,), (2.0,)),
+        Grant("candidate", run, (census * 2,), (1.0,), (2.0,)),
+    ]
+    granted = {key_of(cell._replace(grant=grant)) for grant in grants}
+    assert len({key(base), key(base, trial=1), key(base, train_loss=True)} | granted) == 7
 
 
 def test_without_a_mechanism_the_budget_does_not_matter(base: dict[str, Any]) -> None:

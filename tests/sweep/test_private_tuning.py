@@ -6,6 +6,7 @@ import copy
 import json
 import math
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,19 @@ from sweep_helpers import BASE, FakeRunner, invoke, result
 
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.runs import compose_runs
+from fedsim.protocol.errors import Refused
 from fedsim.runtime import cells
-from fedsim.runtime.cells import Cell, CellResult, run_batch
+from fedsim.runtime.cells import Cell, CellResult, Failure, run_batch, run_id
 from fedsim.runtime.host import SiloHost
 from fedsim.runtime.trial import Evaluator
+from fedsim.scenario.load import place
 from fedsim.sweep.batches import batches
 from fedsim.sweep.cache import Cache
 from fedsim.sweep.combinations import base_and_section, combinations
 from fedsim.sweep.engine import Engine
 from fedsim.sweep.pool import Local
 from fedsim.sweep.private import selections
+from silos.gate import Gate
 
 STEPS = [0.05, 1.0]
 TUNE: dict[str, Any] = {
@@ -115,7 +119,8 @@ def test_the_shipped_scenario_keeps_its_budgets(tmp_path: Path) -> None:
 def test_the_least_noisy_score_wins_and_what_is_reported_is_the_rest(tmp_path: Path) -> None:
     def outcome(cell: Cell) -> CellResult:
         aside = cell.scenario["data"]["reserve"]["use"] == "reserved"
-        assert aside == (cell.score_noise is not None)
+        assert aside == cell.scored
+        assert cell.grant is not None
         return result(abs(cell.scenario["algorithm"]["step_size"] - 1.0) if aside else 0.3)
 
     runner = FakeRunner(outcome)
@@ -149,13 +154,13 @@ def test_candidates_draw_noise_of_their_own(
         return real(cell, *rest)
 
     monkeypatch.setattr(cells, "_result", kept)
-    tuning = [cell for cell in all_cells(tree, tmp_path) if cell.score_noise and any(cell.score_noise)]
+    tuning = [cell for cell in all_cells(tree, tmp_path) if cell.scored and any(cell.grant.noise)]  # type: ignore[union-attr]
     assert len(tuning) == RUNS
     scores = [found.test_error for found in run_batch(tuning) if isinstance(found, CellResult)]
     assert len(set(scores)) == len(models) == RUNS
     assert all((a - b).norm() > 0.01 for i, a in enumerate(models) for b in models[:i])
     models.clear()
-    run_batch([cell._replace(trial=0) for cell in tuning])
+    run_batch([_forged(cell._replace(trial=0)) for cell in tuning])
     half = RUNS // 2
     assert all(torch.equal(a, b) for own in (models[:half], models[half:]) for a in own for b in own)
     assert (models[0] - models[half]).norm() > 0.01
@@ -163,7 +168,7 @@ def test_candidates_draw_noise_of_their_own(
 
 def test_a_cell_of_private_tuning_folds_with_none(tmp_path: Path) -> None:
     every = all_cells(TREE, tmp_path)
-    tuning = [cell for cell in every if cell.score_noise is not None]
+    tuning = [cell for cell in every if cell.scored]
     assert len(tuning) == 3 * RUNS  # the twin's too: it has no noise, and a score without
     assert all(len(batch) == 1 for batch in batches(tuning))
     assert any(len(batch) > 1 for batch in batches(every))
@@ -179,11 +184,84 @@ def test_a_candidate_s_run_looks_at_the_records_that_score_it_by_the_noisy_count
         raise RuntimeError("a record made this fail")
 
     cell = all_cells(changed(), tmp_path)[0]
-    assert cell.score_noise
+    assert cell.scored
     for method in ("__init__", "__call__", "by_silo"):
         monkeypatch.setattr(Evaluator, method, look)
     (outcome,) = run_batch([cell])
     assert isinstance(outcome, CellResult), outcome
+
+
+def _forged(cell: Cell) -> Cell:
+    """With its grant filled in for what the cell has become, which no `Parts` would do."""
+    assert cell.grant is not None
+    return cell._replace(grant=cell.grant._replace(run=run_id(cell)))
+
+
+def _with(cell: Cell, field: str, value: Any) -> Cell:
+    tree = copy.deepcopy(dict(cell.scenario))
+    place(tree, field, value)
+    return cell._replace(scenario=tree)
+
+
+MORE: dict[str, Callable[[Cell], Cell]] = {
+    "one more run": lambda cell: cell._replace(trial=cell.trial + 100),
+    "another step size": lambda cell: _with(cell, "algorithm.step_size", 0.123),
+    "other noise": lambda cell: _with(cell, "seed", 77),
+    "another measurement": lambda cell: cell._replace(train_loss=True),
+    "the other part": lambda cell: _with(cell, "data.reserve.use", "rest" if cell.scored else "reserved"),
+    "no grant": lambda cell: cell._replace(grant=None),
+}
+
+
+@pytest.mark.parametrize("way", MORE)
+def test_a_worker_runs_what_was_granted_and_nothing_more(way: str, tmp_path: Path) -> None:
+    every = all_cells(TREE, tmp_path)
+    chosen = [next(cell for cell in every if cell.scored == scored) for scored in (True, False)]
+    for cell in chosen:
+        (refused,) = run_batch([MORE[way](cell)])
+        assert isinstance(refused, Failure), refused
+        assert refused.kind == "refused"
+        assert "grant" in refused.message
+    reported = [cell for cell in every if not cell.scored][:4]
+    refused, *others = run_batch([MORE[way](reported[0]), *reported[1:]])  # as a batch, too
+    assert isinstance(refused, Failure)
+    assert all(isinstance(other, CellResult) for other in others)
+
+
+def test_a_grant_of_other_terms_than_the_cell_s_is_refused_before_anything_is_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = next(cell for cell in all_cells(TREE, tmp_path) if cell.scored and any(cell.grant.noise))  # type: ignore[union-attr]
+    monkeypatch.setattr(Gate, "answer", lambda *_: pytest.fail("answered"))
+    for field, value in [
+        ("algorithm.num_rounds", ROUNDS + 1),
+        ("privacy.noise_multiplier", [15.0] * 3),
+        ("algorithm.batch", {"sampler": "poisson", "fraction": 0.5}),
+    ]:
+        (refused,) = run_batch([_forged(_with(cell, field, value))])
+        assert isinstance(refused, Failure)
+        assert "not the plan, at the noise, that was priced" in refused.message
+
+
+def test_a_selection_is_run_once(tmp_path: Path) -> None:
+    """By another engine with the same selection nothing is handed out again; a new one is priced anew."""
+    first = engine(TREE, tmp_path, FakeRunner(lambda _: result()))
+    first.run()
+    with pytest.raises(Refused, match="once is paid for"):
+        first.run()
+    for selection in first._selections.values():
+        trained = {selection.parts._candidates == set(range(RUNS)), len(selection.parts._reported) == 2}
+        assert trained == {True}
+
+
+def test_where_nothing_is_chosen_the_rest_is_reported_all_the_same(tmp_path: Path) -> None:
+    tree = changed(report={"nonprivate_twin": False})
+    tree["sweep"]["tune"]["grid"] = {"algorithm.step_size": [1.0]}
+    runner = FakeRunner(lambda _: result())
+    desk = engine(tree, tmp_path, runner)
+    desk.run()
+    assert [cell.grant.part for cell in runner.cells] == ["reported"] * 4  # type: ignore[union-attr]
+    assert all(isinstance(one, CellResult) for one in run_batch(runner.cells[:2]))
 
 
 def _value(one: object) -> float:

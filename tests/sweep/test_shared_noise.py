@@ -100,7 +100,7 @@ def of_selection(keys: list[int], folder: Path, **changes: Any) -> list[tuple[Ce
 
 def test_private_tuning_shares_noise_with_nothing(keys: list[int], tmp_path: Path) -> None:
     found = of_selection(keys, tmp_path)
-    tuning = [own for cell, own in found if cell.score_noise is not None]
+    tuning = [own for cell, own in found if cell.scored]
     assert len(tuning) == 4
     assert all(len(own) == 3 for own in tuning)  # one key a silo, and a purpose for each of noise and score
     assert all(a.isdisjoint(b) for a, b in pairs([own for _, own in found], 2))
@@ -119,6 +119,6 @@ def test_a_second_selection_on_the_same_records_draws_noise_of_its_own(
     """Also for a candidate that both have, at equal noise multipliers and in equal trials."""
     first = of_selection(keys, tmp_path / "first")
     second = of_selection(keys, tmp_path / "second", **changes)
-    candidates = [[own for cell, own in found if cell.score_noise] for found in (first, second)]
+    candidates = [[own for cell, own in found if cell.scored] for found in (first, second)]
     assert all(a.isdisjoint(b) for a in candidates[0] for b in candidates[1])
     assert of_selection(keys, tmp_path / "again") == first

@@ -1,0 +1,336 @@
+"""Whoever asks, and whatever is switched on: threads, torch's modes, hooks, transforms and settings."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Scripted, SiloHalf, Switch, asking, open_gate, scripted, silos_of
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+from fedsim.problems.glm import LogisticRegression
+from fedsim.problems.network import NeuralNetwork
+from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.errors import Refused
+from silos import gate as gate_module
+from silos.entropy import SeededEntropy
+
+D = 3
+PROBLEM = LogisticRegression(D)
+DATA = silos_of(PROBLEM, [10])
+ZERO = {"w": torch.zeros(D, dtype=torch.float64)}
+ONE = {"w": torch.ones(D, dtype=torch.float64)}
+HONEST = open_gate(DATA, PROBLEM, scripted(asking())).answer(0, ZERO)["g"]
+
+
+class Unrepeatable:
+    """Entropy as a deployed silo has it: no stream is ever seen twice."""
+
+    def __init__(self) -> None:
+        self._used = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self._used += 1
+        return getattr(SeededEntropy(self._used, 0, ["silo0"]), name)
+
+
+def _turned(sneaky: SiloHalf, honest: SiloHalf | None = None, **options: Any) -> gate_module.Gate:
+    switch = Switch(honest or asking())
+    found = open_gate(DATA, PROBLEM, Scripted(switch), **options)
+    switch.half = sneaky
+    return found
+
+
+def _started(work: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return thread
+
+
+# Threads.
+
+
+def test_two_requests_at_the_same_time_are_one_answer() -> None:
+    """Where the noise cannot be repeated, two answers for one debit would halve it."""
+    runs: list[int] = []
+    replies: list[Tensor] = []
+    others: list[threading.Thread] = []
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        runs.append(threading.get_ident())
+        if not others:  # the second request comes while the first is at work
+            others.append(_started(lambda: replies.append(gate.answer(0, ZERO)["g"])))
+            others[0].join(0.5)
+        return {"g": ask(Query("gradient", (w,), 1.0))}
+
+    gate = _turned(half, entropy=Unrepeatable())
+    replies.append(gate.answer(0, ZERO)["g"])
+    others[0].join(30)
+    assert len(runs) == 1
+    assert len(replies) == 2
+    assert torch.equal(*replies)
+    assert [said.rounds for said in gate.statements()] == [[0]]
+
+
+def test_two_broadcasts_at_the_same_time_are_one_answer() -> None:
+    refused: list[str] = []
+    others: list[threading.Thread] = []
+
+    def second() -> None:
+        try:
+            gate.answer(0, ONE)
+        except Refused as refusal:
+            refused.append(str(refusal))
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        if not others:
+            others.append(_started(second))
+            others[0].join(0.5)
+        return {"g": ask(Query("gradient", (w,), 1.0))}
+
+    gate = _turned(half)
+    assert torch.equal(gate.answer(0, ZERO)["g"], HONEST)
+    others[0].join(30)
+    assert len(refused) == 1
+    assert "another broadcast" in refused[0]
+
+
+def test_a_silo_half_that_asks_its_own_gate_is_refused_and_does_not_wait_for_itself() -> None:
+    said: list[str] = []
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        for r in (0, 1):
+            try:
+                gate.answer(r, ZERO)
+            except Refused as refusal:
+                said.append(str(refusal))
+        return {"g": ask(Query("gradient", (w,), 1.0))}
+
+    gate = _turned(half)
+    assert torch.equal(gate.answer(0, ZERO)["g"], HONEST)
+    assert len(said) == 2
+    assert all("its own gate" in text for text in said)
+    assert [statement.rounds for statement in gate.statements()] == [[0]]
+
+
+def test_an_ask_is_answered_to_the_round_s_own_thread_alone() -> None:
+    """Two asks at the same time could be given the same noise."""
+    said: list[str] = []
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        def elsewhere() -> None:
+            try:
+                ask(Query("gradient", (w,), 1.0))
+            except Refused as refusal:
+                said.append(str(refusal))
+
+        _started(elsewhere).join(30)
+        later.append(elsewhere)
+        return {"g": ask(Query("gradient", (w,), 1.0))}
+
+    later: list[Callable[[], None]] = []
+    gate = _turned(half)
+    assert torch.equal(gate.answer(0, ZERO)["g"], HONEST)
+    _started(later[0]).join(30)
+    later[0]()  # the round is over for its own thread too
+    assert len(said) == 3
+    assert "thread" in said[0]
+    assert "round is over" in said[2]
+
+
+def test_an_ask_within_an_ask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs meanwhile on the same thread, such as a finaliser or a signal's handler."""
+    real, said = gate_module.clipped_sum, list[str]()
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        def meanwhile(*arguments: Any) -> Tensor:
+            try:
+                ask(Query("gradient", (w,), 1.0))
+            except Refused as refusal:
+                said.append(str(refusal))
+            return real(*arguments)
+
+        monkeypatch.setattr(gate_module, "clipped_sum", meanwhile)
+        return {"g": ask(Query("gradient", (w,), 1.0))}
+
+    assert torch.equal(_turned(half).answer(0, ZERO)["g"], HONEST)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("failure", [MemoryError, KeyboardInterrupt])
+def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_half_makes_of_it(
+    failure: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = gate_module.clipped_sum, iter([failure])
+
+    def failing(*arguments: Any) -> Tensor:
+        for kind in failures:
+            raise kind
+        return real(*arguments)
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        with suppress(failure):
+            ask(Query("gradient", (w,), 1.0))
+        with suppress(Refused):
+            return {"g": ask(Query("gradient", (w,), 1.0))}
+        return {"g": w}
+
+    def twice(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        return {"g": ask(Query("gradient", (w,), 1.0)) + ask(Query("gradient", (w,), 1.0))}
+
+    gate = _turned(half, twice)
+    monkeypatch.setattr(gate_module, "clipped_sum", failing)
+    for _ in range(2):
+        with pytest.raises(Refused, match="broke down"):
+            gate.answer(0, ZERO)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy, copy.copy], ids=["pickle", "deep", "copy"])
+def test_a_gate_stays_where_it_is(copied: Callable[[object], object]) -> None:
+    with pytest.raises(TypeError, match="stays in its process"):
+        copied(open_gate(DATA, PROBLEM, NoisyMinibatchSGD(2, 0.1, 1.0)))
+
+
+# What torch has switched on.
+
+
+class _Watching(TorchFunctionMode):
+    """Is handed every tensor that is computed with."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class _Below(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+SWITCHED: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "a mode (": _Watching,
+    "Dispatch": _Below,
+    "default device": lambda: torch.device("cpu"),
+    "saved tensors": lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x),
+    "inference mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("kind", SWITCHED)
+def test_no_ask_is_answered_under_a_mode_or_hook(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are handed the records that the gate computes with, or change what it computes."""
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        with SWITCHED[kind]():
+            return {"g": ask(Query("gradient", (w,), 1.0))}
+
+    gate = _turned(half)
+    monkeypatch.setattr(gate_module, "clipped_sum", lambda *_: pytest.fail("records were read"))
+    with pytest.raises(Refused, match="switched on") as refusal:
+        gate.answer(0, ZERO)
+    assert kind.split()[0] in str(refusal.value)
+    with SWITCHED[kind](), pytest.raises(Refused, match="switched on"):
+        gate.answer(1, ZERO)
+    assert [said.rounds for said in gate.statements()] == [[0]]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own forward mode
+@pytest.mark.parametrize("transform", ["vmap", "jvp", "grad", "functionalize"])
+def test_no_ask_is_answered_under_a_transform(transform: str) -> None:
+    """One ask for many points, or its slope beside its value, without noise of their own."""
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        def inner(w: Tensor) -> Tensor:
+            return ask(Query("gradient", (w,), 1.0)).sum()
+
+        if transform == "vmap":
+            return {"g": torch.func.vmap(inner)(torch.stack([w, w + 1]))}
+        if transform == "jvp":
+            return {"g": torch.func.jvp(inner, (w,), (w + 1,))[1] + w}
+        return {"g": getattr(torch.func, transform)(inner)(w) + w}
+
+    with pytest.raises(Refused, match="transform"):
+        _turned(half).answer(0, ZERO)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_an_answer_has_no_slope() -> None:
+    """Neither forward nor backward: a graph would lead from it to the records."""
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(w.clone().requires_grad_(), torch.ones_like(w))
+            clip = forward_ad.make_dual(torch.ones(()).to(w), torch.ones(()).to(w))
+            answer = ask(Query("gradient", (dual,), clip))
+            assert forward_ad.unpack_dual(answer).tangent is None
+        assert answer.grad_fn is None
+        assert not answer.requires_grad
+        return {"g": answer}
+
+    assert torch.equal(_turned(half).answer(0, ZERO)["g"], HONEST)
+
+
+def test_float32_sums_are_of_float32_products() -> None:
+    """A product of 16-bit numbers is off by more than the clip holds back for rounding."""
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+        return {"g": ask(Query("gradient", (w,), 1.0))}
+
+    kept = torch.backends.mkldnn.matmul.fp32_precision
+    try:
+        gate = _turned(half, dtype=torch.float32)
+        with pytest.raises(Refused, match="precision"):
+            gate.answer(0, {"w": ZERO["w"].float()})
+        assert torch.equal(_turned(half).answer(0, ZERO)["g"], HONEST)  # no float32 there
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = kept
+
+
+SETTINGS: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+    "no gradients": (lambda: torch.set_grad_enabled(False), lambda: torch.set_grad_enabled(True)),
+    "default type": (
+        lambda: torch.set_default_dtype(torch.float16),
+        lambda: torch.set_default_dtype(torch.float32),
+    ),
+    "deterministic": (
+        lambda: torch.use_deterministic_algorithms(True),
+        lambda: torch.use_deterministic_algorithms(False),
+    ),
+    "threads": (lambda: torch.set_num_threads(2), lambda: torch.set_num_threads(1)),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("kind", ["linear", "network"])
+def test_a_setting_of_the_silo_half_s_changes_no_answer(setting: str, kind: str) -> None:
+    problem: Any = PROBLEM if kind == "linear" else NeuralNetwork(D, 2)
+    data = [(DATA[0][0], np.abs(DATA[0][1]))]
+    change, restore = SETTINGS[setting]
+    point = {"w": torch.full((problem.dimension,), 0.1, dtype=torch.float64)}
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        change()
+        return {"g": ask(Query("gradient", (w,), 1.0))}
+
+    expected = open_gate(data, problem, scripted(asking())).answer(0, point)["g"]
+    switch = Switch(asking())
+    gate = open_gate(data, problem, Scripted(switch))
+    switch.half = half
+    try:
+        found = gate.answer(0, point)["g"]
+    finally:
+        restore()
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+    assert found.dtype == torch.float64
