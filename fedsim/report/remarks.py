@@ -20,8 +20,12 @@ def _participation(found: Mapping[str, Any]) -> list[str]:
     observed = found["observed_mean_inverse_m"]
     seen = f", observed E[1/M_r] = {observed:.4g}" if observed is not None else ""
     lines = [f"{said} (1/M = E[1/M_r] = {found['expected_inverse_m']:.4g}{seen})"]
-    if not found.get("equal_availability", True):
-        lines.append("silos that are there more often weigh more in the model: silo_weights do not undo it")
+    low, high = found["pull"]
+    if high > low:
+        lines.append(
+            f"silos that are there more often weigh more in the model: {low:.3g} to {high:.3g} times their "
+            "silo_weights on average, where sets that are uniform given their size have 1"
+        )
     return lines
 
 

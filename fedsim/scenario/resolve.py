@@ -20,7 +20,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, mean_inverse
+from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, effective_m
 from fedsim.scenario.attendance import read_attendance
 from fedsim.scenario.calibration import Prescribed, check_calibration
 from fedsim.scenario.composite import composite
@@ -79,7 +79,7 @@ class Resolved:
     @property
     def effective_m(self) -> float:
         """M of the theorems, 1 / E[1 / M_r] (thesis Assumption 1.4)."""
-        return 1 / mean_inverse(self.active, len(self.names))
+        return effective_m(self.active, len(self.names))
 
     def public(self, noise_multipliers: Sequence[float] | None = None) -> Public:
         """The federation's public numbers; noise is unknown (zero) before admission."""

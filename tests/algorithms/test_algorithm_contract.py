@@ -22,7 +22,7 @@ from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, Se
 from fedsim.protocol.dryrun import ask_of, dry_run, server_rng
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask
-from server.aggregate import mean_by_share, shares
+from server.aggregate import coefficients, combine
 from server.participation import Schedule, rounds_of_silos, schedule
 from silos.gate import Gate
 
@@ -156,9 +156,10 @@ def test_without_noise_the_optimum_is_a_fixed_point(row: Row, case_name: str) ->
 def _played(coroutine: ServerHalf, gate: Gate, public: Public) -> Tensor:
     """What a server half returns, from wherever it was started."""
     step, r = next(coroutine), 0
+    everyone = coefficients(public.weights, range(len(public.names)), len(public.names))
     try:
         while True:
-            step = coroutine.send(mean_by_share(gate.answer(r, step.broadcast), shares(public.weights)))
+            step = coroutine.send(combine(gate.answer(r, step.broadcast), everyone))
             r += 1
     except StopIteration as stop:
         model: Tensor = stop.value
