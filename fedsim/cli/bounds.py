@@ -94,7 +94,7 @@ def _lines(bound: Bound, value: float, setting: Setting, proximal: bool) -> list
     beside = bound.side == "lower" and bound.risk == "population"
     if beside or bound.functions != (curved if setting.mu is not None else "convex"):
         return []
-    return [Line("excess_risk", f"{bound.source} ({bound.risk} risk)", bound.side, value)]
+    return [Line("excess_risk", f"{bound.source} ({bound.risk})", bound.side, value)]
 
 
 def _print_json(

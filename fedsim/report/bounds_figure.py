@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from fedsim.protocol.errors import InputError
 from fedsim.report.plots import OBJECTIVE, curves, draw_curve, logarithmic, variants_of
 from fedsim.report.rundir import Run
-from fedsim.report.style import legend_below, look, save, styled
+from fedsim.report.style import label, legend_below, look, save, styled
 
+_MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
 _FIRST = 2  # looks 0 and 1 are the run's and its twin's
 
 
@@ -52,8 +53,8 @@ def draw(run: Run, lines: Sequence[Line], folder: Path) -> list[Path]:
 def _draw(run: Run, column: str, lines: Sequence[Line], folder: Path) -> Path:
     stem, name = OBJECTIVE[column]
     with styled(3.4) as (figure, axes):
-        for variant, look_, label in variants_of(run):
-            draw_curve(axes, *curves(run.metrics, variant, column), look_, label, variant)
+        for variant, look_, title in variants_of(run):
+            draw_curve(axes, *curves(run.metrics, variant, column), look_, title, variant)
         _levels(axes, lines)
         axes.set(xlabel="rounds", ylabel=name)
         logarithmic(axes)
@@ -65,11 +66,11 @@ def _draw(run: Run, column: str, lines: Sequence[Line], folder: Path) -> Path:
 def _levels(axes: Axes, lines: Sequence[Line]) -> None:
     """A bound is about the model that is returned: a level. Upper ones are dashed, lower ones dotted."""
     for i, line in enumerate(lines):
-        style = (0, (7, 2)) if line.side == "upper" else (0, (1.2, 1.4))
+        upper = line.side == "upper"
         axes.axhline(
             line.value,
             color=look(_FIRST + i).colour,
-            linestyle=style,
+            linestyle=(0, (7, 2)) if upper else (0, (1.2, 1.4)),
             linewidth=1.4,
-            label=f"{line.side}: {line.name}: {line.value:.2g}",
+            label=label(f"{_MOST if upper else _LEAST} {line.value:.2g}: {line.name}", 54),
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatter
 
 from fedsim.report.rundir import Run
 from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, save, styled, thinned
@@ -56,8 +57,8 @@ def logarithmic(axes: Axes) -> None:
     """A logarithmic axis, down to what rounding leaves of a number: below that nothing is measured."""
     axes.set_yscale("log", nonpositive="mask")
     axes.set_ylim(bottom=max(axes.get_ylim()[0], _ROUNDING))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # the usual one writes mathematics
-    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.yaxis.set_major_formatter(LogFormatter())  # the usual one writes mathematics
+    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.2, 0.5)))
 
 
 _ROUNDING = 1e-14
