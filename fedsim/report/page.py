@@ -178,7 +178,7 @@ def _objective(run: Run, folder: Path, spread: str) -> dict[str, str | None]:
     captions = {
         "excess_risk": "Excess risk of the training objective, its public part included, against rounds",
         "gradient_mapping_sq": "Squared gradient mapping |G_eta(w)|^2 of the training objective against "
-        f"rounds, eta = {run.summary.objective.get('eta', 1):.4g}",
+        f"rounds{_eta(run.summary)}",
     }
     return {
         f"{caption}: mean{spread}. Simulation only, not private.": plots.objective_against_rounds(
@@ -186,6 +186,11 @@ def _objective(run: Run, folder: Path, spread: str) -> dict[str, str | None]:
         )
         for column, caption in captions.items()
     }
+
+
+def _eta(summary: Summary) -> str:
+    """Known once a trial is complete."""
+    return f", eta = {summary.objective['eta']:.4g}" if summary.objective else ""
 
 
 def named(svg: str, caption: str) -> str:

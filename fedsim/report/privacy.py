@@ -153,8 +153,8 @@ def not_private(scenario: Scenario) -> list[str]:
         "heterogeneity: it is computed from all silos' training records, which only a simulation can do": (
             scenario.report.heterogeneity
         ),
-        "excess risk and gradient mapping: they are computed from all silos' training records, which only a "
-        "simulation can do": measures_objective(scenario),
+        "excess risk and gradient mapping: they are computed from training records of all silos, which only "
+        "a simulation can do": measures_objective(scenario),
         "the noise against whoever knows the seed: it is reproducible, and drawn in floating point": private,
         "the non-private twin of the run, shown for comparison": private and scenario.report.nonprivate_twin,
         "trials together: they repeat the run to measure its spread; the guarantee is that of one trial": (

@@ -166,6 +166,31 @@ def _played(coroutine: ServerHalf, gate: Gate, public: Public) -> Tensor:
         return model
 
 
+@every_algorithm
+def test_no_message_holds_what_must_not_be_scaled(row: Row) -> None:
+    """Where no silo has anything to say (the optimum of each, no noise), no coefficient moves the model.
+
+    A message that held a model, or a public estimate, would move it: coefficients need not sum to 1.
+    """
+    problem = LinearRegression(3)
+    truth = np.array([0.5, -0.2, 0.1])
+    data = [(x, x @ truth) for x, _ in silos_of(problem, (20, 30, 40, 50), seed=1)]
+    algorithm = row.short(FULL)
+    trace = plan_of(algorithm, problem, (20, 30, 40, 50))
+    rounds = [[r % 4] for r in range(len(trace.rounds))]
+    gate = open_gate(data, problem, algorithm, epsilon=np.inf, mechanism="none")
+    public = public_of((20, 30, 40, 50), (1 / 6, 1 / 6, 1 / 6, 1 / 2))
+    coroutine = algorithm.server(torch.from_numpy(truth), problem, public, server_rng(0))
+    step = next(coroutine)
+    for r, members in enumerate(rounds):
+        np.testing.assert_allclose(step.answer, truth, atol=1e-12)
+        reply = gate.answer(r, step.broadcast, members)
+        try:
+            step = coroutine.send(combine(reply, coefficients(public.weights, members, 4)))
+        except StopIteration as stop:
+            np.testing.assert_allclose(stop.value, truth, atol=1e-12)
+
+
 def _statements_after(row: Row, batch: Batch, active: int | None, epsilon: float = 1.0) -> Any:
     problem = problems(4)["logistic"]
     sizes = (40, 40, 40)

@@ -7,8 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from algorithm_table import ROWS, Row
-from helpers import drive, open_gate, plan_of, public_of, silos_of
+from helpers import drive, open_gate, plan_of, public_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -17,9 +16,7 @@ from fedsim.algorithms.local_sgd import LocalSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.glm import LinearRegression
-from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.dryrun import server_rng
 from server.aggregate import coefficients, combine
 from server.participation import rounds_of_silos, schedule
 
@@ -117,28 +114,3 @@ def test_a_round_of_local_sgd_moves_by_the_coefficient_and_stays_in_the_set() ->
             ends = drive(gate, algorithm, problem, public_of((4,) * 4, WEIGHTS), rounds)
             seen.add(round(float(ends[-1].answer), 12))
         assert seen == expected
-
-
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_no_message_holds_what_must_not_be_scaled(row: Row) -> None:
-    """Where no silo has anything to say (the optimum of each, no noise), no coefficient moves the model.
-
-    A message that held a model, or a public estimate, would move it: coefficients need not sum to 1.
-    """
-    problem = LinearRegression(3)
-    truth = np.array([0.5, -0.2, 0.1])
-    data = [(x, x @ truth) for x, _ in silos_of(problem, (20, 30, 40, 50), seed=1)]
-    algorithm = row.short(FULL)
-    trace = plan_of(algorithm, problem, (20, 30, 40, 50))
-    rounds = [[r % 4] for r in range(len(trace.rounds))]
-    gate = open_gate(data, problem, algorithm, epsilon=np.inf, mechanism="none")
-    public = public_of((20, 30, 40, 50), WEIGHTS)
-    coroutine = algorithm.server(torch.from_numpy(truth), problem, public, server_rng(0))
-    step = next(coroutine)
-    for r, members in enumerate(rounds):
-        np.testing.assert_allclose(step.answer, truth, atol=1e-12)
-        reply = gate.answer(r, step.broadcast, members)
-        try:
-            step = coroutine.send(combine(reply, coefficients(public.weights, members, 4)))
-        except StopIteration as stop:
-            np.testing.assert_allclose(stop.value, truth, atol=1e-12)
