@@ -57,7 +57,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     ],
     "digest of the broadcast": [(gate, "digests")],
     "ledger, memory, copies": [(gate.Gate, "answer"), (gate.Gate, "_reply")],
-    "server's average": [(server.loop, "mean_by_share")],
+    "server's sum": [(server.loop, "combine")],
 }
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedsim.protocol.contract import Algorithm, Public, PublicProblem
 from fedsim.protocol.dryrun import server_rng
 from fedsim.protocol.errors import Refused
-from server.aggregate import mean_by_share, shares
+from server.aggregate import coefficients, combine
 from server.participation import Schedule
 
 
@@ -41,7 +41,7 @@ def run(
     """Yield the answer before every round, and the final model last.
 
     Args:
-        public: the federation's public numbers; p_i weight the average over whoever answers.
+        public: the federation's public numbers; p_i weight the messages of whoever answers.
         seed: public seed of the server half, the one that silos saw at admission.
         rounds: who takes part in each round.
 
@@ -51,7 +51,6 @@ def run(
     start = problem.project(problem.start(seed).to(public.weights.dtype))
     coroutine = algorithm.server(start, problem, public, server_rng(seed))
     aggregate: dict[str, Tensor] | None = None
-    all_shares = shares(public.weights)
     r = 0
     while True:
         try:
@@ -65,6 +64,5 @@ def run(
             messages = link.answer(r, step.broadcast, members)
         except Refused as refusal:
             raise Refused(f"round {r}: {refusal}") from None
-        everyone = len(members) == len(all_shares)
-        aggregate = mean_by_share(messages, all_shares if everyone else shares(public.weights[members]))
+        aggregate = combine(messages, coefficients(public.weights, members, len(public.names)))
         r += 1

@@ -94,7 +94,13 @@ ROWS = (
     Row(
         "multi_stage_accelerated_minibatch_sgd",
         short=lambda batch: MultiStageAcceleratedMinibatchSGD(
-            num_rounds=12, smoothness=1, strong_convexity=1, initial_excess=1, clip_norm=1.0, batch=batch
+            num_rounds=12,
+            smoothness=1,
+            strong_convexity=1,
+            initial_excess=1,
+            clip_norm=1.0,
+            noise=0,
+            batch=batch,
         ),
         convergent=lambda step: MultiStageAcceleratedMinibatchSGD(
             num_rounds=1_000,
@@ -102,9 +108,10 @@ ROWS = (
             strong_convexity=0.05 / step,
             initial_excess=1,
             clip_norm=1.0,
+            noise=0,
         ),
         settled=MultiStageAcceleratedMinibatchSGD(
-            num_rounds=40, smoothness=1, strong_convexity=1, initial_excess=1, clip_norm=6.0
+            num_rounds=40, smoothness=1, strong_convexity=1, initial_excess=1, clip_norm=6.0, noise=0
         ),
         estimate=final,
         tolerance=1e-6,
@@ -135,7 +142,7 @@ ROWS = (
         short=lambda batch: ProxPLSVRG(
             restarts=2,
             epochs=1,
-            inner_steps=1,
+            inner_steps=2,
             step_size=0.1,
             clip_norm=1.0,
             difference_clip=2.0,

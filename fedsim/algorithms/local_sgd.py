@@ -18,8 +18,9 @@ from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query
 class LocalSGD:
     """Every round, each silo takes K noisy steps of its own and the server averages where they end.
 
-    Silo i: w <- project(w - eta (g_i(w) + grad f1(w))), K times, each on its own draw of the batch;
-    server: w_{r+1} = sum_i p_i w_i. Returns the last average.
+    Silo i: w <- project(w - eta (g_i(w) + grad f1(w))), K times, each on its own draw of the batch, to w_i;
+    it sends the way it went. Server: w_{r+1} = project(w_r + sum_i p_i (w_i - w_r)), with all silos their
+    mean sum_i p_i w_i: coefficients of some silos need not sum to 1, so models are not sent. Returns w_R.
     """
 
     linear: ClassVar[bool] = False
@@ -32,17 +33,17 @@ class LocalSGD:
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
     ) -> ServerHalf:
-        """Average the silos' last iterates."""
+        """Go the silos' mean way, R times."""
         for _ in range(self.num_rounds):
-            w = (yield Round({"w": w}, answer=w))["w"]
+            w = problem.project(w + (yield Round({"w": w}, answer=w))["way"])
         return w
 
     def silo(
         self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
     ) -> Mapping[str, Tensor]:
-        """K projected noisy steps from the broadcast point."""
-        w = broadcast["w"]
+        """Where K projected noisy steps lead, from the broadcast point."""
+        start = w = broadcast["w"]
         for _ in range(self.local_steps):
             gradient = ask(Query("gradient", (w,), self.clip_norm, self.batch))
             w = problem.project(w - self.step_size * (gradient + problem.public_gradient(w)))
-        return {"w": w}
+        return {"way": w - start}

@@ -23,7 +23,8 @@ class MultiStageAcceleratedMinibatchSGD:
 
     Stage k = 1, 2, ..: R_k = ceil(max{4 sqrt(2 beta / mu), 128 V^2 / (3 mu Delta 2^-(k+1))}) rounds with
     v_k = max{2 beta, sqrt(mu V^2 / (3 Delta 2^-(k-1) R_k (R_k+1) (R_k+2)))}, the inverse step. Ends when
-    the next stage would exceed R, so a plan may have fewer rounds.
+    the next stage would exceed R, so a plan may have fewer rounds. V has no default: a plan is priced before
+    its noise is known, so the stages cannot take the V that is really there.
     """
 
     linear: ClassVar[bool] = True
@@ -32,7 +33,7 @@ class MultiStageAcceleratedMinibatchSGD:
     strong_convexity: Annotated[float, Field(ge=1e-9, le=1e9, description="mu: of the objective")]
     initial_excess: Annotated[float, Field(ge=1e-9, le=1e9, description="Delta: bound on F(w_0) - F*")]
     clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
-    noise: Annotated[float, Field(ge=0, le=1e9, description="V: rms error of the mean gradient")] = 0.0
+    noise: Annotated[float, Field(ge=0, le=1e9, description="V: rms error of the mean gradient; 0: none")]
     batch: Annotated[Batch, Field(description="K: which records a silo uses in a round")] = FULL
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
+from fedsim.protocol.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class ProxSVRG:
 
     Per epoch: g = sum_i p_i grad F0_i(anchor), then Q times w <- prox_{eta f1}(w - eta (g + d)), d the
     silos' mean of clipped differences of gradients at w and at the anchor. Every release has its own
-    clip, hence its own noise. Returns a uniformly random inner iterate.
+    clip, hence its own noise. Returns a uniform one of the points that the E Q steps were taken from (an
+    epoch's w_0 .. w_{Q-1}), as the theorem does: where the last step leads is paid for and not used.
     """
 
     linear: ClassVar[bool] = True
@@ -36,6 +38,11 @@ class ProxSVRG:
         float, Field(gt=0, description="noise multiplier of a difference relative to a gradient's")
     ] = 1.0
 
+    def __post_init__(self) -> None:
+        if self.epochs * self.inner_steps < 2:
+            expected = "at least 2 where epochs is 1: the only inner iterate is where the run begins"
+            raise InputError("inner_steps", self.inner_steps, expected)
+
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
     ) -> ServerHalf:
@@ -46,10 +53,9 @@ class ProxSVRG:
             anchor = w
             g = (yield Round({"anchor": anchor}, answer=w))["g"]
             for step in range(self.inner_steps):
+                returned = w if epoch * self.inner_steps + step == chosen else returned
                 d = (yield Round({"w": w, "anchor": anchor}, answer=w, participants="hold"))["d"]
                 w = problem.prox(w - self.step_size * (g + d), self.step_size)
-                if epoch * self.inner_steps + step == chosen:
-                    returned = w
         return returned
 
     def silo(

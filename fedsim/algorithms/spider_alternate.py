@@ -18,10 +18,12 @@ from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query
 class SPIDERAlternate:
     """Rounds alternate between a fresh gradient and the change of the gradient over the last step.
 
-    Even rounds: v = mean_i [gradient at w]; odd ones: v = mean_i [gradient difference between w and the
-    w before, plus the public v]; always w <- prox_{eta f1}(w - eta v). Differences have a clip, hence a
-    noise, of their own. A step follows the last gradient too, which the printed version pays for and
-    leaves unused. Returns w_R, or with `random_iterate` a uniform one of w_1 .. w_R.
+    Even rounds: v = sum_i p_i [gradient at w]; odd ones: v += sum_i p_i [gradient difference between w and
+    the w before]; always w <- prox_{eta f1}(w - eta v). The public v is added by the server and not, as
+    printed, by each silo, since coefficients of the silos of one round need not sum to 1. A difference and
+    the gradient after it are asked of the same silos. Differences have a clip, hence a noise, of their own.
+    A step follows the last gradient too, which the printed version pays for and leaves unused. Returns
+    w_R, or with `random_iterate` a uniform one of w_1 .. w_R.
     """
 
     linear: ClassVar[bool] = True
@@ -41,10 +43,12 @@ class SPIDERAlternate:
     ) -> ServerHalf:
         """R rounds; answers with the last iterate."""
         chosen = int(rng.integers(self.num_rounds)) if self.random_iterate else self.num_rounds - 1
-        previous = returned = v = w
+        previous = returned = w
         for r in range(self.num_rounds):
-            fresh = {"w": w}
-            v = (yield Round(fresh if r % 2 == 0 else {**fresh, "previous": previous, "v": v}, answer=w))["v"]
+            if r % 2 == 0:
+                v = (yield Round({"w": w}, answer=w, participants="hold" if r else "resample"))["v"]
+            else:
+                v = v + (yield Round({"w": w, "previous": previous}, answer=w))["v"]
             previous, w = w, problem.prox(w - self.step_size * v, self.step_size)
             returned = w if r == chosen else returned
         return returned
@@ -52,11 +56,10 @@ class SPIDERAlternate:
     def silo(
         self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
     ) -> Mapping[str, Tensor]:
-        """The noisy gradient, or its noisy change added to the public estimate of the round before."""
+        """The noisy gradient, or its noisy change since the round before."""
         w = broadcast["w"]
         if "previous" not in broadcast:
             return {"v": ask(Query("gradient", (w,), self.clip_norm, self.batch))}
         clip = self.difference_clip or 2 * self.clip_norm
         points, ratio = (w, broadcast["previous"]), self.difference_noise_ratio
-        change = ask(Query("gradient_difference", points, clip, self.difference_batch, ratio))
-        return {"v": broadcast["v"] + change}
+        return {"v": ask(Query("gradient_difference", points, clip, self.difference_batch, ratio))}

@@ -1,4 +1,4 @@
-"""`fedsim bounds`: the theory's upper and lower bounds for a scenario."""
+"""`fedsim bounds`: the theory's upper and lower bounds for a scenario, and over what a run of it measured."""
 
 from __future__ import annotations
 
@@ -12,40 +12,107 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.tables import print_notices
+from fedsim.cli.tables import print_notices, shown
+from fedsim.protocol.errors import InputError
+from fedsim.report.bounds_figure import Line, draw, measured
+from fedsim.report.page import FIGURES
 from fedsim.report.privacy import notices
+from fedsim.report.remarks import objective
+from fedsim.report.rundir import Run, read
 from fedsim.scenario.load import load
+from fedsim.scenario.resolve import Resolved
 from fedsim.theory.bounds import Bound, applying
 from fedsim.theory.resolve import resolve
 from fedsim.theory.setting import Setting, setting_of
 
 NOTE = "every constant and logarithmic factor in n, R and N is set to one: compare slopes, not heights"
+Found = Sequence[tuple[Bound, float | None, str]]
 
 
-def show(path: Path, overrides: Sequence[str], as_json: bool) -> None:
+def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path | None) -> None:
     """Print a table, or JSON, of the bounds that apply and of what the others need.
 
+    Args:
+        path: scenario file; of a run its own serves.
+        overrides: of its fields.
+        as_json: print JSON.
+        run: run directory, into whose `figures` the bounds are drawn over what it measured.
+
     Raises:
-        InputError: bad scenario or data, or no epsilon to bound by.
+        InputError: bad scenario or data, no epsilon to bound by, or a run that measured nothing bounded.
     """
-    resolved = resolve(load(path, overrides))
+    if (path is None) == (run is None):
+        raise InputError("bounds", "SCENARIO", "give a scenario file, or --run and a run directory")
+    content = None if run is None else read(run)
+    resolved = resolve(load(path or content.directory / "scenario.yaml", overrides))  # type: ignore[union-attr]
     setting = setting_of(resolved)
     setting.need("a bound")
     found = applying(setting)
+    drawn = [] if content is None else _drawn(content, resolved, setting, found)
     if as_json:
-        statement = {
-            "scenario": resolved.scenario.name,
-            "constants": NOTE,
-            "setting": asdict(setting),
-            "bounds": [_plain(*row) for row in found],
-        }
-        typer.echo(json.dumps(statement, indent=2, allow_nan=False))
+        _print_json(resolved, setting, found, content, drawn)
         return
     console = Console()
     print_notices(console, notices(resolved))
     console.print(f"{resolved.scenario.name}: {_numbers(setting)}", highlight=False, soft_wrap=True)
     _table(console, found)
+    for line in [] if content is None else objective(content.summary.model_dump()):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     console.print(f"Note: {NOTE}.", highlight=False, soft_wrap=True)
+    if drawn:
+        console.print(f"Wrote {', '.join(map(shown, drawn))}", soft_wrap=True, highlight=False)
+
+
+def _drawn(run: Run, resolved: Resolved, setting: Setting, found: Found) -> list[Path]:
+    """The figures; that a run has measured something is checked before its scenario's bounds are."""
+    columns = measured(run)
+    proximal = resolved.scenario.algorithm.name.startswith("prox_")
+    lines = [
+        line
+        for bound, value, _ in found
+        if value is not None
+        for line in _lines(bound, value, setting, proximal)
+    ]
+    if not any(line.column in columns for line in lines):
+        expected = (
+            "states no constants that a bound on what it measured needs: --set assumptions.L=1 and so on"
+        )
+        raise InputError("--run", str(run.directory), expected)
+    return draw(run, lines, run.directory / FIGURES)
+
+
+def _lines(bound: Bound, value: float, setting: Setting, proximal: bool) -> list[Line]:
+    """ISRL bounds on excess risk of the strongest class that is assumed, and on gradients.
+
+    What is measured is the training objective: a lower bound on the population's risk says nothing of it.
+    """
+    if bound.trust != "ISRL":
+        return []
+    if bound.risk == "squared gradient":
+        return [Line("gradient_mapping_sq", bound.source, bound.side, value)]
+    curved = "proximal-PL" if proximal and bound.side == "upper" else "strongly convex"
+    beside = bound.side == "lower" and bound.risk == "population"
+    if beside or bound.functions != (curved if setting.mu is not None else "convex"):
+        return []
+    return [Line("excess_risk", f"{bound.source} ({bound.risk})", bound.side, value)]
+
+
+def _print_json(
+    resolved: Resolved, setting: Setting, found: Found, run: Run | None, drawn: Sequence[Path]
+) -> None:
+    statement = {
+        "scenario": resolved.scenario.name,
+        "constants": NOTE,
+        "setting": asdict(setting),
+        "bounds": [_plain(*row) for row in found],
+    }
+    if run is not None:
+        statement |= {
+            "measured": {key: run.summary.metrics.get(key) for key in measured(run)},
+            "objective": run.summary.objective,
+            "figures": [str(path) for path in drawn],
+        }
+    typer.echo(json.dumps(statement, indent=2, allow_nan=False))
 
 
 def _numbers(setting: Setting) -> str:
@@ -64,7 +131,7 @@ def _plain(bound: Bound, value: float | None, reason: str) -> dict[str, object]:
     }
 
 
-def _table(console: Console, found: Sequence[tuple[Bound, float | None, str]]) -> None:
+def _table(console: Console, found: Found) -> None:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)  # fits into 80 characters
     for column in ("functions", "trust", "risk", "side", "theorem"):
         table.add_column(column)

@@ -148,15 +148,21 @@ def report(
 
 @app.command()
 def bounds(
-    scenario: ScenarioFile,
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help="Scenario file (YAML); or --run.")
+    ] = None,
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Run directory: draw the bounds over what it measured, as figures/bounds."),
+    ] = None,
 ) -> None:
     """Show the theory's upper and lower bounds on the run's excess risk, constants set to one."""
-    from fedsim.cli.bounds import show
-
     with plain_errors():
-        show(scenario, overrides or [], as_json)
+        from fedsim.cli.bounds import show
+
+        show(scenario, overrides or [], as_json, run)
 
 
 @app.command()

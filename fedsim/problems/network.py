@@ -107,9 +107,12 @@ class NeuralNetwork(HasComposite):
         if features.dim() == 3:
             points = w if w.dim() == 2 else w.expand(len(features), -1)
             return torch.stack([self.scores(x, point) for x, point in zip(features, points, strict=True)])
-        parameters, form = self.parameters(w), self.form(w.dtype)
         with torch.no_grad():
-            scores = torch.cat([form.scores(parameters, x) for x in torch.split(features, _ROWS)])
+            return torch.cat([self.slope_scores(x, w) for x in torch.split(features, _ROWS)])
+
+    def slope_scores(self, features: Tensor, w: Tensor) -> Tensor:
+        """As `scores`, of features (records, features) at w (d,), with a gradient in w."""
+        scores = self.form(w.dtype).scores(self.parameters(w), features)
         return scores.squeeze(1) if self.num_outputs == 1 else scores
 
     def accepts(self, target: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -54,20 +55,67 @@ def announced(participants: Participants) -> bool:
     return not isinstance(participants, Available)
 
 
-def mean_inverse(participants: Participants, num_silos: int) -> float:
-    """E[1 / M_r] of a round that somebody attends: exact, and for a recorded attendance its average."""
+def effective_m(participants: Participants, num_silos: int) -> float:
+    """M = 1 / E[1 / M_r] over rounds that somebody attends; of a recorded attendance its average.
+
+    Exactly M where M_r is always M, and never above the largest M_r: the inverses are averaged relative to
+    that one, since 1 / (1 / N) is below N for one N in fourteen. Exact up to rounding else.
+    """
+    sizes, law = _sizes(participants, num_silos)
+    largest = float(sizes.max())
+    return min(largest, largest / float(law @ (largest / sizes) / law.sum()))
+
+
+def _sizes(participants: Participants, num_silos: int) -> tuple[np.ndarray, np.ndarray]:
+    """Values of M_r, and how likely each is up to a common factor."""
     match participants:
         case None:
-            return 1 / num_silos
-        case RandomSize(low, high):
-            return float(np.mean(1 / np.arange(low, high + 1)))
-        case Available(probabilities):
-            law = attendance_law(probabilities)
-            return float(law[1:] @ (1 / np.arange(1, len(law))) / law[1:].sum())
-        case Recorded(attendance):
-            return float(np.mean([1 / len(members) for members in attendance]))
+            sizes = np.array([num_silos])
         case int():
-            return 1 / participants
+            sizes = np.array([participants])
+        case RandomSize(low, high):
+            sizes = np.arange(low, high + 1)
+        case Recorded(attendance):
+            sizes = np.array([len(members) for members in attendance])
+        case Available(probabilities):
+            return np.arange(1, num_silos + 1), attendance_law(probabilities)[1:]
+    return sizes, np.ones(len(sizes))
+
+
+def pull(participants: Participants, num_silos: int) -> np.ndarray:
+    """N E[1{i in S_r} / M_r] of each silo i: by how much its p_i counts in the mean aggregate, (num_silos,).
+
+    One where sets are uniformly random given their size, and then the aggregate is unbiased; larger for
+    those that come more often. Of a recorded attendance its average.
+    """
+    match participants:
+        case Available(probabilities) if len(set(probabilities)) > 1:
+            return _available_pull(np.array(probabilities))
+        case Recorded(attendance):
+            found = np.zeros(num_silos)
+            for members in attendance:
+                found[list(members)] += num_silos / len(members)
+            return found / len(attendance)
+    return np.ones(num_silos)
+
+
+def _available_pull(p: np.ndarray) -> np.ndarray:
+    """Of independent attendance given that somebody comes; M' is the number of the others:
+
+        E[1{i in S} / M] = p_i E[1 / (1 + M')] = p_i int_0^1 prod_{j != i} (1 - p_j + p_j t) dt.
+
+    The integrand falls as exp(-(1 - t) sum p) from t = 1, so quadrature is by octaves of 1 - t.
+    """
+    found = np.zeros(len(p))
+    nodes, weights = np.polynomial.legendre.leggauss(32)
+    edges = 1 - np.append(0.5 ** np.arange(len(p).bit_length() + 5), 0.0)
+    for low, high in pairwise(edges):
+        for node, weight in zip(nodes, weights, strict=True):
+            logs = np.log1p(p * ((low + high + (high - low) * node) / 2 - 1))
+            found += weight * (high - low) / 2 * np.exp(logs.sum() - logs)
+    with np.errstate(divide="ignore"):  # somebody who always comes
+        somebody = -np.expm1(np.log1p(-p).sum())
+    return np.asarray(len(p) * p * found / somebody)
 
 
 def attendance_law(probabilities: tuple[float, ...]) -> np.ndarray:

@@ -88,9 +88,14 @@ def model_file(variant: Variant, main: Variant) -> str:
 
 
 def metrics_table(outcome: Outcome) -> pa.Table:
-    """One row per evaluation: trial, variant, round, test_error, test_loss, participants, seconds."""
-    columns = zip(*outcome.results.measurements, strict=True) if outcome.results.measurements else [()] * 7
-    return pa.table(dict(zip(Measurement._fields, map(list, columns), strict=True)))
+    """One row per evaluation, `Measurement`'s fields; simulation only."""
+    numbers = [pa.float64()] * 2
+    types = [pa.int64(), pa.string(), pa.int64(), *numbers, pa.int64(), pa.float64(), *numbers]
+    marked = {
+        "simulation_only": "made of test records, and excess_risk and gradient_mapping_sq of training ones"
+    }
+    schema = pa.schema(list(zip(Measurement._fields, types, strict=True)), metadata=marked)
+    return pa.Table.from_pylist([row._asdict() for row in outcome.results.measurements], schema=schema)
 
 
 def silos_table(outcome: Outcome) -> pa.Table:

@@ -163,6 +163,7 @@ def _figures(run: Run, folder: Path) -> list[PageFigure]:
     drawn = {
         f"Test error against rounds: mean{spread}. Filled markers: the run; hollow: its twin without "
         "clipping and noise.": plots.error_against_rounds(run, folder),
+        **_objective(run, folder, spread),
         f"Final test error on each silo's own test records{spread}. Simulation only.": plots.silo_errors(
             run, folder
         ),
@@ -171,6 +172,25 @@ def _figures(run: Run, folder: Path) -> list[PageFigure]:
         + ".": plots.spend(run, folder),
     }
     return [PageFigure(named(svg, caption), caption) for caption, svg in drawn.items() if svg]
+
+
+def _objective(run: Run, folder: Path, spread: str) -> dict[str, str | None]:
+    captions = {
+        "excess_risk": "Excess risk of the training objective, its public part included, against rounds",
+        "gradient_mapping_sq": "Squared gradient mapping |G_eta(w)|^2 of the training objective against "
+        f"rounds{_eta(run.summary)}",
+    }
+    return {
+        f"{caption}: mean{spread}. Simulation only, not private.": plots.objective_against_rounds(
+            run, folder, column
+        )
+        for column, caption in captions.items()
+    }
+
+
+def _eta(summary: Summary) -> str:
+    """Known once a trial is complete."""
+    return f", eta = {summary.objective['eta']:.4g}" if summary.objective else ""
 
 
 def named(svg: str, caption: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.protocol.participants import Available, announced, attendance_law, mean_inverse
+from fedsim.protocol.participants import Available, announced, attendance_law, pull
 from fedsim.scenario.outcome import Outcome
 
 
@@ -15,24 +15,25 @@ def participation(outcome: Outcome) -> dict[str, Any]:
     """The `participation` part of the summary.
 
     `effective_m` is M with 1 / M = E[1 / M_r] (thesis Assumption 1.4): exact, or of a file its average over
-    all its rounds. What was observed comes from the ledgers of all finished trials.
+    all its rounds. What was observed comes from the ledgers of all finished trials. `pull` is the least and
+    the largest N E[1{i in S_r} / M_r] of a silo: 1 where the server's sum is unbiased.
     """
     resolved = outcome.resolved
-    inverse = mean_inverse(resolved.active, len(resolved.names))
+    counts = pull(resolved.active, len(resolved.names))
     sizes = _observed(outcome)
     found = {
         "name": resolved.scenario.participation.name,
         "num_silos": len(resolved.names),
-        "effective_m": 1 / inverse,
-        "expected_inverse_m": inverse,
+        "effective_m": resolved.effective_m,
+        "expected_inverse_m": 1 / resolved.effective_m,
         "observed_mean_m": float(sizes.mean()) if len(sizes) else None,
         "observed_mean_inverse_m": float((1 / sizes).mean()) if len(sizes) else None,
+        "pull": [float(counts.min()), float(counts.max())],
         "plan_covers": "own rounds" if announced(resolved.active) else "all rounds",
     }
     if isinstance(resolved.active, Available):
         # The server asks again after such a round; nobody has paid for it.
         found["empty_round_probability"] = float(attendance_law(resolved.active.probabilities)[0])
-        found["equal_availability"] = len(set(resolved.active.probabilities)) == 1
     return found
 
 

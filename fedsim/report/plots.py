@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatter
 
 from fedsim.report.rundir import Run
 from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, save, styled, thinned
@@ -23,47 +24,86 @@ Spread = tuple[float, float, float]
 def error_against_rounds(run: Run, folder: Path) -> str:
     """Mean test error over trials, with the range that 90 % of the trials fall in."""
     with styled() as (figure, axes):
-        for variant, look_, name in _variants(run):
-            rounds, errors = curves(run.metrics, variant)
-            if not len(rounds):
-                continue
-            kept = thinned(len(rounds))
-            rounds, errors = rounds[kept], errors[:, kept]
-            every = max(1, len(rounds) // 8)
-            axes.plot(
-                rounds,
-                errors.mean(0),
-                color=look_.colour,
-                linestyle=look_.dash,
-                marker=look_.marker,
-                markersize=4.5,
-                markevery=(int(every * _VARIANTS[variant][0] / 2), every),
-                markerfacecolor=look_.colour if variant == "private" else "white",
-                label=name,
-            )
-            if len(errors) > 1:
-                low, high = np.percentile(errors, [5, 95], axis=0)
-                axes.fill_between(rounds, low, high, color=look_.colour, alpha=0.15, linewidth=0)
-                for edge in (low, high):
-                    axes.plot(rounds, edge, color=look_.colour, linestyle=look_.dash, linewidth=0.6)
+        for variant, look_, name in variants_of(run):
+            draw_curve(axes, *curves(run.metrics, variant, "test_error"), look_, name, variant)
         axes.set(xlabel="rounds", ylabel="test error")
         from_zero(axes, "y")
         legend_below(figure, axes)
         return save(figure, folder, "error-against-rounds")
 
 
-def curves(metrics: dict[str, list[Any]], variant: str) -> tuple[np.ndarray, np.ndarray]:
-    """(rounds, test errors (trials, rounds)), as far as every trial that was begun has come."""
+OBJECTIVE = {
+    "excess_risk": ("excess-risk", "excess risk F(w) - F(w*)"),
+    "gradient_mapping_sq": ("gradient-mapping", "squared gradient mapping"),
+}
+"""Metrics of the training objective: a file's name, and an axis's."""
+
+
+def objective_against_rounds(run: Run, folder: Path, column: str) -> str | None:
+    """One of `OBJECTIVE` on a logarithmic axis, as the test error; None where it was not measured."""
+    stem, name = OBJECTIVE[column]
+    with styled() as (figure, axes):
+        for variant, look_, label_ in variants_of(run):
+            draw_curve(axes, *curves(run.metrics, variant, column), look_, label_, variant)
+        if not axes.lines:
+            return None
+        axes.set(xlabel="rounds", ylabel=name)
+        logarithmic(axes)
+        legend_below(figure, axes)
+        return save(figure, folder, f"{stem}-against-rounds")
+
+
+def logarithmic(axes: Axes) -> None:
+    """A logarithmic axis, down to what rounding leaves of a number: below that nothing is measured."""
+    axes.set_yscale("log", nonpositive="mask")
+    axes.set_ylim(bottom=max(axes.get_ylim()[0], _ROUNDING))
+    axes.yaxis.set_major_formatter(LogFormatter())  # the usual one writes mathematics
+    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.2, 0.5)))
+
+
+_ROUNDING = 1e-14
+
+
+def draw_curve(
+    axes: Axes, rounds: np.ndarray, values: np.ndarray, look_: Look, name: str, variant: str
+) -> None:
+    """The mean of values (trials, rounds), with the range that 90 % of the trials fall in."""
+    if not len(rounds):
+        return
+    kept = thinned(len(rounds))
+    rounds, values = rounds[kept], values[:, kept]
+    every = max(1, len(rounds) // 8)
+    axes.plot(
+        rounds,
+        values.mean(0),
+        color=look_.colour,
+        linestyle=look_.dash,
+        marker=look_.marker,
+        markersize=4.5,
+        markevery=(int(every * _VARIANTS[variant][0] / 2), every),
+        markerfacecolor=look_.colour if variant == "private" else "white",
+        label=name,
+    )
+    if len(values) > 1:
+        low, high = np.percentile(values, [5, 95], axis=0)
+        axes.fill_between(rounds, low, high, color=look_.colour, alpha=0.15, linewidth=0)
+        for edge in (low, high):
+            axes.plot(rounds, edge, color=look_.colour, linestyle=look_.dash, linewidth=0.6)
+
+
+def curves(metrics: dict[str, list[Any]], variant: str, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """(rounds, values (trials, rounds)), as far as every trial that was begun has come and has a value."""
     rows: dict[int, dict[int, float]] = {}
-    columns = (metrics[name] for name in ("trial", "variant", "round", "test_error"))
-    for trial, kind, index, error in zip(*columns, strict=True):
-        if kind == variant:
-            rows.setdefault(trial, {})[index] = error
+    columns = (metrics[name] for name in ("trial", "variant", "round", column))
+    for trial, kind, index, value in zip(*columns, strict=True):
+        if kind == variant and value is not None:
+            rows.setdefault(trial, {})[index] = value
     rounds = sorted(set.intersection(*map(set, rows.values()))) if rows else []
     return np.array(rounds), np.array([[row[r] for r in rounds] for row in rows.values()])
 
 
-def _variants(run: Run) -> Iterator[tuple[str, Look, str]]:
+def variants_of(run: Run) -> Iterator[tuple[str, Look, str]]:
+    """(variant, look, name) of the run and its twin."""
     alone = run.summary.privacy.mechanism == "none"
     for variant, (index, name) in _VARIANTS.items():
         yield variant, look(index), "no privacy" if alone else name
@@ -80,7 +120,7 @@ def silo_errors(run: Run, folder: Path) -> str | None:
         return None
     few = len(names) <= _MOST_NAMED
     with styled(1.0 + 0.28 * len(names) if few else 3.0) as (figure, axes):
-        for variant, look_, name in _variants(run):
+        for variant, look_, name in variants_of(run):
             spread = spreads[variant]
             if spread and few:
                 _rows(axes, names, spread, look_, name)

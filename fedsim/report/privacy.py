@@ -11,7 +11,7 @@ from fedsim.privacy.attainable import epsilon as attainable_epsilon
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.outcome import Outcome
+from fedsim.scenario.outcome import Outcome, measures_objective
 from fedsim.scenario.resolve import Resolved
 
 UNIT = "one record of one silo"
@@ -153,6 +153,8 @@ def not_private(scenario: Scenario) -> list[str]:
         "heterogeneity: it is computed from all silos' training records, which only a simulation can do": (
             scenario.report.heterogeneity
         ),
+        "excess risk and gradient mapping: they are computed from training records of all silos, which only "
+        "a simulation can do": measures_objective(scenario),
         "the noise against whoever knows the seed (scenario.yaml has it): it is reproducible, and drawn in "
         "floating point": private,
         "the non-private twin of the run, shown for comparison": private and scenario.report.nonprivate_twin,

@@ -17,6 +17,7 @@ from fedsim.protocol.errors import InputError
 from fedsim.report.summary import FORMAT
 
 Model = TypeVar("Model", bound=BaseModel)
+METRICS = ("trial", "variant", "round", "test_error", "test_loss", "excess_risk", "gradient_mapping_sq")
 AGAIN = "a run directory is what `fedsim simulate` writes; run the scenario again"
 
 
@@ -77,6 +78,7 @@ class Summary(_Part):
     metrics: dict[str, Any]
     participation: dict[str, Any] = {}
     heterogeneity: dict[str, Any] = {}
+    objective: dict[str, Any] = {}
     privacy: PrivacyPart
     versions: dict[str, str]
     environment: dict[str, Any]
@@ -110,7 +112,7 @@ def read(directory: Path) -> Run:
         summary,
         scenario,
         description,
-        _table(directory / "metrics.parquet", ("trial", "variant", "round", "test_error", "test_loss")),
+        _table(directory / "metrics.parquet", METRICS),
         _table(directory / "silos.parquet", ("trial", "variant", "silo", "test_error", "test_loss")),
         _table(directory / "spend.parquet", ("silo", "round", "epsilon_spent", "budget")),
     )

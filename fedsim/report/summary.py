@@ -17,6 +17,10 @@ from fedsim.scenario.outcome import Outcome
 FORMAT = 2
 """Of the run directory; a reader refuses any other."""
 
+OF_TRAINING = ("excess_risk", "gradient_mapping_sq")
+MEASURED = ("test_error", "test_loss", *OF_TRAINING)
+"""Metrics of an evaluation."""
+
 
 def summarise(outcome: Outcome) -> dict[str, Any]:
     """`summary.json` as plain values; numbers that do not exist (or are infinite) are None."""
@@ -35,6 +39,7 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
         "metrics": _metrics(outcome),
         "participation": participation(outcome),
         **({} if outcome.heterogeneity is None else {"heterogeneity": outcome.heterogeneity}),
+        **_objective(outcome),
         **parameters(outcome.resolved),
         "privacy": statement(outcome),
         "versions": _versions(),
@@ -45,20 +50,28 @@ def summarise(outcome: Outcome) -> dict[str, Any]:
 def _metrics(outcome: Outcome) -> dict[str, Any]:
     metrics: dict[str, Any] = {"error": outcome.resolved.problem.error_name}
     for variant, suffix in ((outcome.main, ""), ("nonprivate", "_nonprivate")):
-        for name in ("test_error", "test_loss"):
+        for name in MEASURED:
             values = final_values(outcome, variant, name)
+            if name in OF_TRAINING and not len(values):
+                continue
             metrics[name + suffix] = float(values.mean()) if len(values) else None
             metrics[f"{name}{suffix}_interval90"] = interval90(values)
     return metrics
 
 
+def _objective(outcome: Outcome) -> dict[str, Any]:
+    """How the excess risk was measured, of the first complete trial; nothing where it was not."""
+    first = next((trial for _, trial in sorted(outcome.results.trials.items())), None)
+    return {} if first is None or first.objective is None else {"objective": first.objective}
+
+
 def final_values(outcome: Outcome, variant: str, name: str) -> np.ndarray:
-    """The last value of a metric in each finished trial."""
-    last: dict[int, float] = {}
+    """The last value of a metric in each finished trial that has one."""
+    last: dict[int, float | None] = {}
     for measurement in outcome.results.measurements:
         if measurement.variant == variant and measurement.trial in outcome.results.trials:
             last[measurement.trial] = getattr(measurement, name)
-    return np.array([last[trial] for trial in sorted(last)])
+    return np.array([value for _, value in sorted(last.items()) if value is not None])
 
 
 def interval90(values: np.ndarray) -> list[float] | None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, cast
 from fedsim.data.names import suggest
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.plugins import entry_points
+from fedsim.report.summary import MEASURED
 from fedsim.scenario.outcome import Measurement, Outcome
 from fedsim.scenario.resolve import Resolved
 
@@ -58,7 +59,8 @@ class Trackers:
         """One evaluation of one trial."""
         values: dict[str, float] = {"participants": m.participants, "seconds": m.seconds}
         if self._simulation:
-            values |= {"test_error": m.test_error, "test_loss": m.test_loss}
+            measured = {name: getattr(m, name) for name in MEASURED}
+            values |= {name: value for name, value in measured.items() if value is not None}
         prefix = f"trial-{m.trial}/{m.variant}"
         named = {f"{prefix}/{name}": value for name, value in values.items()}
         self._each(lambda tracker: tracker.log(m.round, named))

@@ -22,7 +22,7 @@ from fedsim.protocol.errors import InputError
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.runtime.host import SiloHost
 from fedsim.runtime.lost import WorkerLost, death
-from fedsim.runtime.trial import Evaluator, Trial, in_one_process, read
+from fedsim.runtime.trial import Trial, evaluator, in_one_process, read
 from fedsim.scenario.load import parse
 from fedsim.scenario.outcome import Measurement, Observer, Results, TrialResult, Variant
 from fedsim.scenario.resolve import Resolved
@@ -157,8 +157,7 @@ class TrialWorker:
         hosts = self._resolved.scenario.runtime.silo_hosts
         if hosts == 0:
             return in_one_process(self._resolved, trial)
-        federation = read(self._resolved, trial)
-        evaluate = Evaluator(self._resolved.problem, federation.silos, self._resolved.dtype)
+        evaluate = evaluator(self._resolved, read(self._resolved, trial).silos)
         return Trial(self._resolved, trial, _RemoteHosts(self._resolved, self._tree, trial, hosts), evaluate)
 
 

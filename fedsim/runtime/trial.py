@@ -15,7 +15,15 @@ from fedsim.problems.kinds import Problem
 from fedsim.protocol.errors import InputError, Refused
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.runtime.host import SiloHost
-from fedsim.scenario.outcome import Measurement, SiloMeasurement, TrialResult, Variant, variants
+from fedsim.runtime.objective import Risk, TrainingObjective
+from fedsim.scenario.outcome import (
+    Measurement,
+    SiloMeasurement,
+    TrialResult,
+    Variant,
+    measures_objective,
+    variants,
+)
 from fedsim.scenario.resolve import Resolved
 from server.loop import run
 from server.participation import Schedule, admitted_rounds, schedule
@@ -52,9 +60,23 @@ class _Link:
 
 
 class Evaluator:
-    """Error and loss on the pooled test records; simulation only, since no silo releases them."""
+    """Error and loss on the pooled test records; simulation only, since no silo releases them.
 
-    def __init__(self, problem: Problem, silos: Sequence[SiloSplit], dtype: torch.dtype) -> None:
+    Args:
+        problem: what is minimised.
+        silos: all of them, in canonical order.
+        dtype: of features and parameters.
+        objective: the training objective, where it is to be measured too.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        silos: Sequence[SiloSplit],
+        dtype: torch.dtype,
+        objective: TrainingObjective | None = None,
+    ) -> None:
+        self.objective = objective
         self._problem = problem
         self._features = torch.cat([torch.as_tensor(silo.test_features) for silo in silos]).to(dtype)
         self._target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)
@@ -66,6 +88,10 @@ class Evaluator:
         scores = self._problem.scores(self._features, w)
         loss = self._problem.losses(scores, self._target).mean()
         return float(self._problem.error(scores, self._target)), float(loss)
+
+    def risk(self, w: Tensor) -> Risk:
+        """The training objective's, at w, (d,)."""
+        return Risk(None, None) if self.objective is None else self.objective(w)
 
     def by_silo(self, trial: int, variant: Variant, w: Tensor) -> list[SiloMeasurement]:
         """Each silo's own test records alone, in canonical order; an error relative to the mean of the
@@ -87,6 +113,7 @@ class Unseen(Evaluator):
 
     def __init__(self) -> None:
         """Takes no records."""
+        self.objective = None
 
     def __call__(self, w: Tensor) -> tuple[float, float]:
         """Nothing."""
@@ -131,7 +158,9 @@ class Trial:
         silos = [
             row for name, w in self._models.items() for row in self._evaluate.by_silo(self._trial, name, w)
         ]
-        return TrialResult(self._trial, self._models, self._hosts.statements(main), silos)
+        measured = self._evaluate.objective
+        objective = None if measured is None else measured.statement(self._trial)
+        return TrialResult(self._trial, self._models, self._hosts.statements(main), silos, objective)
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
@@ -161,7 +190,14 @@ class Trial:
                 error, loss = self._evaluate(progress.answer)
                 elapsed = time.perf_counter() - start
                 yield Measurement(
-                    self._trial, variant, progress.rounds, error, loss, progress.participants, elapsed
+                    self._trial,
+                    variant,
+                    progress.rounds,
+                    error,
+                    loss,
+                    progress.participants,
+                    elapsed,
+                    *self._evaluate.risk(progress.answer),
                 )
 
 
@@ -179,8 +215,14 @@ def read(resolved: Resolved, trial: int, only: Sequence[str] | None = None) -> F
     return federation
 
 
+def evaluator(resolved: Resolved, silos: Sequence[SiloSplit]) -> Evaluator:
+    """What a run measures, as its scenario asks."""
+    asked = measures_objective(resolved.scenario)
+    objective = TrainingObjective(resolved, silos) if asked else None
+    return Evaluator(resolved.problem, silos, resolved.dtype, objective)
+
+
 def in_one_process(resolved: Resolved, trial: int) -> Trial:
     """A trial whose silos all live in this process, as one cohort."""
-    federation = read(resolved, trial)
-    evaluate = Evaluator(resolved.problem, federation.silos, resolved.dtype)
-    return Trial(resolved, trial, SiloHost(resolved, trial, federation), evaluate)
+    data = read(resolved, trial)
+    return Trial(resolved, trial, SiloHost(resolved, trial, data), evaluator(resolved, data.silos))

@@ -172,6 +172,11 @@ class ReportSection(Section):
     heterogeneity: bool = Field(
         False, description="measure upsilon_*^2 and phi^2 at the optimum of the training records"
     )
+    excess_risk: bool | None = Field(
+        None,
+        description="measure F(w) - F(w*) and the squared gradient mapping on the training records; default: "
+        "where the data set's optimum is known (synthetic)",
+    )
     trackers: tuple[str, ...] = Field(
         (), description="installed trackers (entry points of fedsim.trackers) that follow the run"
     )

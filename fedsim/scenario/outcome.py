@@ -9,13 +9,18 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from fedsim.protocol.terms import Admitted, Statement
+from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
 Variant = Literal["private", "nonprivate"]
 
 
 class Measurement(NamedTuple):
-    """The model after `round` rounds, on the pooled test records of all silos."""
+    """The model after `round` rounds, on the pooled test records of all silos.
+
+    `excess_risk` is F(w) - F(w*), and `gradient_mapping_sq` |G_eta(w)|^2, of the training objective; None
+    where they are not measured or do not exist (`fedsim.runtime.objective`).
+    """
 
     trial: int
     variant: Variant
@@ -24,6 +29,8 @@ class Measurement(NamedTuple):
     test_loss: float
     participants: int
     seconds: float
+    excess_risk: float | None = None
+    gradient_mapping_sq: float | None = None
 
 
 class SiloMeasurement(NamedTuple):
@@ -41,13 +48,15 @@ class SiloMeasurement(NamedTuple):
 class TrialResult:
     """One finished trial: its final model per variant, and what each silo states about the run.
 
-    `silos` is measured on test records, so it exists in simulation only.
+    `silos` is measured on test records, so it exists in simulation only; `objective` says how the excess
+    risk was measured, on training records.
     """
 
     trial: int
     models: dict[Variant, Tensor]
     statements: list[Statement]
     silos: list[SiloMeasurement] = field(default_factory=list)
+    objective: dict[str, Any] | None = None
 
 
 @dataclass
@@ -85,3 +94,10 @@ def variants(resolved: Resolved) -> list[Variant]:
     if scenario.privacy.mechanism == "none":
         return ["nonprivate"]
     return ["private", "nonprivate"] if scenario.report.nonprivate_twin else ["private"]
+
+
+def measures_objective(scenario: Scenario) -> bool:
+    """Whether the excess risk is measured: as the scenario says, else where a data set knows its optimum."""
+    asked, data = scenario.report.excess_risk, scenario.data
+    known = data.name == "synthetic" and data.scaling != "training_statistics" and data.pca is None
+    return known if asked is None else asked

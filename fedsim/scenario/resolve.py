@@ -20,7 +20,7 @@ from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.errors import InputError
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, mean_inverse
+from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, effective_m
 from fedsim.scenario.attendance import read_attendance
 from fedsim.scenario.calibration import Prescribed, check_calibration
 from fedsim.scenario.composite import composite
@@ -79,7 +79,7 @@ class Resolved:
     @property
     def effective_m(self) -> float:
         """M of the theorems, 1 / E[1 / M_r] (thesis Assumption 1.4)."""
-        return 1 / mean_inverse(self.active, len(self.names))
+        return effective_m(self.active, len(self.names))
 
     def public(self, noise_multipliers: Sequence[float] | None = None) -> Public:
         """The federation's public numbers; noise is unknown (zero) before admission."""
@@ -104,6 +104,7 @@ def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
         InputError: names the field, the value and what would be right.
     """
     shape = shape or outline(scenario.data, scenario.partition, scenario.seed)
+    scenario = _with_smoothness(scenario)
     names = tuple(shape.sizes)
     sizes = tuple(shape.sizes.values())
     _check_runtime(scenario)
@@ -127,6 +128,18 @@ def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
         _weights(scenario.problem, names, sizes),
         _participants(scenario, names),
     )
+
+
+def _with_smoothness(scenario: Scenario) -> Scenario:
+    """A Moreau envelope's beta is the smoothness that theorems ask for: it is stated once."""
+    smoothing, stated = scenario.problem.smoothing, scenario.assumptions
+    if smoothing is None:
+        return scenario
+    if stated.beta is not None and stated.beta < smoothing.beta:
+        expected = f"at least problem.smoothing.beta = {smoothing.beta:g}, or left out to be that"
+        raise InputError("scenario.assumptions.beta", stated.beta, expected)
+    beta = smoothing.beta if stated.beta is None else stated.beta
+    return scenario.model_copy(update={"assumptions": stated.model_copy(update={"beta": beta})})
 
 
 def _participants(scenario: Scenario, names: Sequence[str]) -> Participants:

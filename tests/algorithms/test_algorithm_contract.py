@@ -23,7 +23,7 @@ from fedsim.protocol.dryrun import dry_run, server_rng
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import plain_queries
 from fedsim.protocol.plan import Ask
-from server.aggregate import mean_by_share, shares
+from server.aggregate import coefficients, combine
 from server.participation import Schedule, rounds_of_silos, schedule
 from silos.gate import Gate
 
@@ -157,13 +157,39 @@ def test_without_noise_the_optimum_is_a_fixed_point(row: Row, case_name: str) ->
 def _played(coroutine: ServerHalf, gate: Gate, public: Public) -> Tensor:
     """What a server half returns, from wherever it was started."""
     step, r = next(coroutine), 0
+    everyone = coefficients(public.weights, range(len(public.names)), len(public.names))
     try:
         while True:
-            step = coroutine.send(mean_by_share(gate.answer(r, step.broadcast), shares(public.weights)))
+            step = coroutine.send(combine(gate.answer(r, step.broadcast), everyone))
             r += 1
     except StopIteration as stop:
         model: Tensor = stop.value
         return model
+
+
+@every_algorithm
+def test_no_message_holds_what_must_not_be_scaled(row: Row) -> None:
+    """Where no silo has anything to say (the optimum of each, no noise), no coefficient moves the model.
+
+    A message that held a model, or a public estimate, would move it: coefficients need not sum to 1.
+    """
+    problem = LinearRegression(3)
+    truth = np.array([0.5, -0.2, 0.1])
+    data = [(x, x @ truth) for x, _ in silos_of(problem, (20, 30, 40, 50), seed=1)]
+    algorithm = row.short(FULL)
+    trace = plan_of(algorithm, problem, (20, 30, 40, 50))
+    rounds = [[r % 4] for r in range(len(trace.rounds))]
+    gate = open_gate(data, problem, algorithm, epsilon=np.inf, mechanism="none")
+    public = public_of((20, 30, 40, 50), (1 / 6, 1 / 6, 1 / 6, 1 / 2))
+    coroutine = algorithm.server(torch.from_numpy(truth), problem, public, server_rng(0))
+    step = next(coroutine)
+    for r, members in enumerate(rounds):
+        np.testing.assert_allclose(step.answer, truth, atol=1e-12)
+        reply = gate.answer(r, step.broadcast, members)
+        try:
+            step = coroutine.send(combine(reply, coefficients(public.weights, members, 4)))
+        except StopIteration as stop:
+            np.testing.assert_allclose(stop.value, truth, atol=1e-12)
 
 
 def _statements_after(row: Row, batch: Batch, active: int | None, epsilon: float = 1.0) -> Any:

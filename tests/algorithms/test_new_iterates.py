@@ -7,7 +7,7 @@ from math import ceil, sqrt
 import numpy as np
 import pytest
 import torch
-from helpers import drive, open_gate, plan_of, public_of, silos_of
+from helpers import LIMITS, drive, open_gate, plan_of, public_of, silos_of
 from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
@@ -18,6 +18,7 @@ from fedsim.algorithms.spider_alternate import SPIDERAlternate
 from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.dryrun import dry_run
 from server.participation import schedule
 
 SIZES = (20, 30)
@@ -94,7 +95,7 @@ def test_alternate_spider_without_noise_takes_exact_proximal_steps() -> None:
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
 
 
-def test_an_alternate_difference_has_a_clip_of_its_own_and_carries_the_public_estimate() -> None:
+def test_an_alternate_difference_has_a_clip_of_its_own() -> None:
     asked = []
 
     def ask(query: object) -> Tensor:
@@ -104,14 +105,24 @@ def test_an_alternate_difference_has_a_clip_of_its_own_and_carries_the_public_es
     algorithm = SPIDERAlternate(num_rounds=2, step_size=0.3, clip_norm=2.0, difference_clip=0.5)
     w = torch.zeros(3, dtype=torch.float64)
     first = algorithm.silo(PROBLEM, {"w": w}, ask, {})["v"]  # type: ignore[arg-type]
-    second = algorithm.silo(PROBLEM, {"w": w + 1, "previous": w, "v": w + 7}, ask, {})["v"]  # type: ignore[arg-type]
+    second = algorithm.silo(PROBLEM, {"w": w + 1, "previous": w}, ask, {})["v"]  # type: ignore[arg-type]
     assert [(query.statistic, query.clip) for query in asked] == [
         ("gradient", 2.0),
         ("gradient_difference", 0.5),
     ]
     assert torch.equal(asked[1].points[0] - asked[1].points[1], w + 1)
     assert (first == 0.25).all()
-    assert (second == 7.25).all()
+    assert (second == 0.25).all()
+
+
+def test_a_difference_and_the_gradient_after_it_are_asked_of_the_same_silos() -> None:
+    """Algorithm 25 draws one set an iteration of its loop, which has two messages."""
+    trace = dry_run(
+        SPIDERAlternate(num_rounds=6, step_size=0.3, clip_norm=1.0), PROBLEM, public_of(SIZES), 0, LIMITS
+    )
+    kinds = [asks[0].queries[0].statistic for asks in trace.plan.rounds]
+    assert kinds == ["gradient", "gradient_difference"] * 3
+    assert trace.holds == (False, False, True, False, True, False)
 
 
 @pytest.mark.parametrize("kind", [ProxSPIDER, SPIDERAlternate])

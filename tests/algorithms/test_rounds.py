@@ -121,7 +121,7 @@ def test_multi_stage_acceleration_needs_a_fraction_of_plain_rounds() -> None:
         return int(np.argmax(along <= 1e-4 * first))
 
     multi = MultiStageAcceleratedMinibatchSGD(
-        num_rounds=1_100, smoothness=1.0, strong_convexity=1e-3, initial_excess=first, clip_norm=1.0
+        num_rounds=1_100, smoothness=1.0, strong_convexity=1e-3, initial_excess=first, clip_norm=1.0, noise=0
     )
     rounds, plain = needed(multi), {}
     for step_size in (1.0, 1.9):

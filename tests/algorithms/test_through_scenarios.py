@@ -134,6 +134,7 @@ def test_a_mechanism_that_gives_only_sums_refuses_what_is_not_linear(
                 "smoothness": 1.0,
                 "strong_convexity": 0.5,
                 "initial_excess": 1.0,
+                "noise": 0.0,
             },
             "num_rounds: 5: at least 8, the rounds of the first stage",
         ),

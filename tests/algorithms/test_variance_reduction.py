@@ -7,7 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from helpers import drive, open_gate, plan_of, public_of, silos_of
+from helpers import FALSE_ALARM, drive, open_gate, plan_of, public_of, silos_of
+from scipy import stats
 from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
@@ -19,6 +20,8 @@ from fedsim.algorithms.prox_svrg import ProxSVRG
 from fedsim.problems.composite import Composite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.dryrun import server_rng
+from fedsim.protocol.errors import InputError
 from server.participation import schedule
 
 SIZES = (20, 30, 50)
@@ -58,18 +61,42 @@ def test_svrgs_corrected_anchor_gradient_is_the_gradient() -> None:
 def test_svrg_returns_an_inner_iterate_drawn_from_the_public_seed() -> None:
     svrg = ProxSVRG(epochs=2, inner_steps=3, step_size=0.3, clip_norm=1.0, difference_clip=2.0)
     returned = iterates(svrg)[-1]
-    assert any(torch.allclose(returned, w, rtol=1e-10) for w in REFERENCE[1:7])
+    assert any(torch.allclose(returned, w, rtol=1e-10) for w in REFERENCE[:6])
     assert torch.equal(iterates(svrg)[-1], returned)
+
+
+def test_svrg_returns_each_point_that_a_step_is_taken_from_alike_and_never_the_last_one() -> None:
+    """Steps of -1 from 0: the points of Algorithm 2 are w_0 .. w_{Q-1} of each epoch, here 0 .. 5."""
+    svrg = ProxSVRG(epochs=2, inner_steps=3, step_size=1.0, clip_norm=1.0, difference_clip=2.0)
+    problem, public = LinearRegression(1), public_of((5,))
+    one = torch.ones(1, dtype=torch.float64)
+    returned = []
+    for seed in range(600):
+        coroutine = svrg.server(0 * one, problem, public, server_rng(seed))
+        try:
+            step = next(coroutine)
+            while True:
+                step = coroutine.send({"d": 0 * one} if "w" in step.broadcast else {"g": one})
+        except StopIteration as stop:
+            returned.append(-round(float(stop.value)))
+    counts = np.bincount(returned)
+    assert len(counts) == 6
+    assert stats.chisquare(counts).pvalue > FALSE_ALARM
+
+
+def test_svrg_with_one_step_would_return_its_start_and_is_refused() -> None:
+    with pytest.raises(InputError, match=r"inner_steps.*at least 2 where epochs is 1"):
+        ProxPLSVRG(restarts=5, epochs=1, inner_steps=1, step_size=1.0, clip_norm=1.0, difference_clip=2.0)
 
 
 def test_pl_svrg_restarts_from_where_the_run_before_ended() -> None:
     inner = {"epochs": 1, "inner_steps": 4, "step_size": 0.3, "clip_norm": 1.0, "difference_clip": 2.0}
     answers = iterates(ProxPLSVRG(restarts=3, **inner))
-    ends = [answers[5], answers[10], answers[-1]]
-    assert torch.equal(answers[0], torch.zeros(4, dtype=torch.float64))
-    for before, after in pairwise(ends):
-        assert not torch.equal(before, after)
-    assert any(torch.allclose(ends[0], w, rtol=1e-10) for w in REFERENCE[1:5])
+    starts = [answers[0], answers[5], answers[10], answers[-1]]
+    at = [next(i for i, w in enumerate(REFERENCE) if torch.allclose(w, s, rtol=1e-10)) for s in starts]
+    assert at[0] == 0
+    assert at[-1] > 0
+    assert all(0 <= after - before < 4 for before, after in pairwise(at))
 
 
 @pytest.mark.parametrize(("step", "expected"), [(0.0, 1e-6), (0.1, 0.05), (100.0, 4.0)])

@@ -130,7 +130,7 @@ BAD = {
     "more convex than smooth": (
         [
             "algorithm={name: multi_stage_accelerated_minibatch_sgd, num_rounds: 20, smoothness: 0.1, "
-            "strong_convexity: 1, initial_excess: 1, clip_norm: 1}"
+            "strong_convexity: 1, initial_excess: 1, clip_norm: 1, noise: 0}"
         ],
         ["scenario.algorithm.strong_convexity: 1.0", "at most beta = 0.1"],
     ),

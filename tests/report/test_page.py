@@ -43,10 +43,11 @@ def parsed(directory: Path) -> Page:
 
 
 def test_simulate_writes_the_page_and_its_figures(small_run: Path) -> None:
-    stems = ("error-against-rounds", "error-by-silo", "spend-over-rounds")
+    objective = ("excess-risk-against-rounds", "gradient-mapping-against-rounds")
+    stems = ("error-against-rounds", "error-by-silo", "spend-over-rounds", *objective)
     found = sorted(file.name for file in (small_run / "figures").iterdir())
     assert found == sorted(f"{stem}.{kind}" for stem in stems for kind in ("png", "svg"))
-    assert parsed(small_run).tags.count("svg") == 3
+    assert parsed(small_run).tags.count("svg") == 5
 
 
 def test_privacy_comes_first_then_results_then_how_to_repeat_it(small_run: Path) -> None:
@@ -191,6 +192,6 @@ def test_an_interrupted_run_without_a_complete_trial_still_has_a_page(run_copy: 
     text = render(read(run_copy), tmp_path)
     assert "This run was interrupted" in text
     assert "not measured, no trial is complete" in text
-    assert text.count("<svg") == 1
+    assert text.count("<svg") == 3  # what is measured round by round
     assert "<table" not in text
     assert "None" not in text

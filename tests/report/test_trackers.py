@@ -82,7 +82,15 @@ def test_a_tracker_follows_the_run(lines: Path, tmp_path: Path) -> None:
     assert len(rounds) == 2 * 2 * 7
     assert rounds[0][1] == 0
     assert set(rounds[0][2]) == {
-        f"trial-0/private/{key}" for key in ("test_error", "test_loss", "participants", "seconds")
+        f"trial-0/private/{key}"
+        for key in (
+            "test_error",
+            "test_loss",
+            "excess_risk",
+            "gradient_mapping_sq",
+            "participants",
+            "seconds",
+        )
     }
     assert "trial-1/nonprivate/silo/silo-02/test_error" in silos[1][2]
 
@@ -96,7 +104,7 @@ def test_outside_simulation_nothing_made_of_records_is_passed_on(lines: Path) ->
     resolved, complaints = resolve(parse(SMALL)), []
     trackers = open_trackers(["lines"], False, complaints.append)
     trackers.start(resolved)
-    trackers.measured(Measurement(0, "private", 1, 0.25, 0.5, 3, 1.5))
+    trackers.measured(Measurement(0, "private", 1, 0.25, 0.5, 3, 1.5, 0.125, 0.0625))
     result = TrialResult(0, {}, [], [SiloMeasurement(0, "private", "silo-00", 0.25, 0.5, 8)])
     trackers.finish(Outcome(resolved, Results([], {0: result}), 1.0))
     assert complaints == []

@@ -18,6 +18,7 @@ from fedsim.runtime import inprocess, ray_runtime
 from fedsim.scenario.load import parse
 from fedsim.scenario.outcome import Results
 from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.theory.setting import setting_of
 
 ROUNDS = 12
 GOOD: dict[str, Any] = {
@@ -224,3 +225,13 @@ def test_bad_participation_names_field_value_and_remedy(case: str, tmp_path: Pat
     for part in expected:
         assert part in output
     assert not out.exists()
+
+
+@pytest.mark.parametrize("participation", ["all", {"name": "uniform", "num_silos": 99}])
+def test_a_full_run_is_one_to_the_theorems_too(participation: Any) -> None:
+    """1 / (1 / 99) is 98.99999999999999, and for M < N theorems have other bounds and more rounds."""
+    many = {"data": {"name": "synthetic", "rows": 990, "features": 3}, "assumptions": {"L": 1.0, "D": 1.0}}
+    tree = GOOD | many | {"participation": participation, "partition": {"name": "iid", "num_partitions": 99}}
+    setting = setting_of(resolve(parse(tree)))
+    assert setting.M == setting.N == 99
+    assert setting.between == 0

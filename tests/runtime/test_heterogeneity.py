@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxRegression
-from fedsim.runtime.heterogeneity import _moments, measure, minimiser
+from fedsim.runtime.heterogeneity import _moments, measure
+from fedsim.runtime.optimum import minimiser
 from fedsim.runtime.trial import read
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
@@ -44,9 +45,10 @@ def test_silos_with_known_optima_have_the_closed_form() -> None:
     problem = LinearRegression(1)
     optimum = minimiser(problem, pairs, weights)
     assert float(optimum) == pytest.approx(centres @ weights)
-    gradients, variances = _moments(problem, pairs, optimum)
-    np.testing.assert_allclose(gradients[:, 0], centres @ weights - centres)
-    np.testing.assert_allclose(variances, [0.5, 2.0, 4.5])  # the targets' variances
+    gradients, variances = _moments(problem, pairs, optimum, weights)
+    scale = 3 * np.array(weights)  # the thesis has weights as F_i times N p_i
+    np.testing.assert_allclose(gradients[:, 0], scale * (centres @ weights - centres))
+    np.testing.assert_allclose(variances, scale**2 * [0.5, 2.0, 4.5])  # the targets' variances
 
 
 @pytest.mark.parametrize("problem", [LogisticRegression(3), SoftmaxRegression(3, 3), LinearRegression(3)])
@@ -58,17 +60,16 @@ def test_moments_are_those_of_the_records_gradients(problem: Any) -> None:
         for n in (40, 60)
     ]
     optimum = minimiser(problem, pairs, [0.3, 0.7])
-    gradients, variances = _moments(problem, pairs, optimum)
-    for (x, y), mean, variance in zip(pairs, gradients, variances, strict=True):
+    gradients, variances = _moments(problem, pairs, optimum, [0.3, 0.7])
+    for (x, y), mean, variance, p in zip(pairs, gradients, variances, (0.3, 0.7), strict=True):
         slope = torch.func.grad(lambda w, a, b: problem.losses(problem.scores(a, w), b).sum())
         each = torch.stack([slope(optimum, x[i : i + 1], y[i : i + 1]) for i in range(len(y))])
+        each = 2 * p * each
         torch.testing.assert_close(each.mean(0) + 0.1 * optimum, mean)
         torch.testing.assert_close((each - each.mean(0)).square().sum(-1).mean(), variance)
     # Newton's point is stationary for these weights and for no others.
-    assert torch.tensor([0.3, 0.7], dtype=torch.float64) @ gradients == pytest.approx(
-        torch.zeros(problem.dimension), abs=1e-10
-    )
-    assert (gradients.mean(0)).norm() > 1e-3
+    assert gradients.mean(0) == pytest.approx(torch.zeros(problem.dimension), abs=1e-10)
+    assert (torch.tensor([0.7, 0.3], dtype=torch.float64) @ gradients).norm() > 1e-3
 
 
 def test_like_silos_differ_little_and_sorted_silos_much() -> None:

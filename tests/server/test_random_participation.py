@@ -8,6 +8,8 @@ from math import prod
 import numpy as np
 import pytest
 from helpers import FALSE_ALARM
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 
 from fedsim.protocol.errors import InputError
@@ -17,7 +19,8 @@ from fedsim.protocol.participants import (
     RandomSize,
     Recorded,
     attendance_law,
-    mean_inverse,
+    effective_m,
+    pull,
 )
 from server.participation import admitted_rounds, schedule
 
@@ -74,8 +77,8 @@ def test_a_silo_that_hardly_ever_comes_does_not_stall_the_draw() -> None:
         (Available(CHANCES), sum(p / len(members) for members, p in conditional_law(CHANCES).items())),
     ],
 )
-def test_the_mean_inverse_is_exact(participants: Participants, closed_form: float) -> None:
-    assert mean_inverse(participants, 3) == pytest.approx(closed_form, rel=1e-12)
+def test_the_effective_number_has_its_closed_form(participants: Participants, closed_form: float) -> None:
+    assert effective_m(participants, 3) == pytest.approx(1 / closed_form, rel=1e-12)
     seen = np.array([1 / len(members) for members in draw(participants, 3, seed=5)])
     error = seen.std() / np.sqrt(len(seen))
     assert abs(seen.mean() - closed_form) <= 5 * error + 1e-12
@@ -84,7 +87,70 @@ def test_the_mean_inverse_is_exact(participants: Participants, closed_form: floa
 
 def test_a_recorded_attendance_has_its_average() -> None:
     record = Recorded(((0,), (0, 1, 2)), False, False, "file")
-    assert mean_inverse(record, 3) == pytest.approx((1 + 1 / 3) / 2)
+    assert effective_m(record, 3) == pytest.approx(2 / (1 + 1 / 3))
+
+
+def test_a_full_round_counts_all_silos_exactly_however_it_comes_about() -> None:
+    """1 / (1 / N) is below N for 141 of these N, and then the theorems' terms for M < N come in."""
+    inexact = [n for n in range(1, 2001) if 1 / (1 / n) < n]
+    assert len(inexact) == 141
+    for n in range(1, 2001):
+        everyone = tuple(range(n))
+        ways: list[Participants] = [None, n, RandomSize(n, n), Recorded((everyone,) * 3, True, True, "file")]
+        ways += [Available((1.0,) * n)] if n in (1, 2, *inexact[:6], 103, 1000) else []
+        assert {effective_m(way, n) for way in ways} == {n}
+
+
+@given(st.integers(1, 3000), st.integers(1, 3000), st.integers(0, 3000))
+def test_the_effective_number_is_between_the_least_and_the_largest(low: int, width: int, more: int) -> None:
+    high = low + width
+    assert low < effective_m(RandomSize(low, high), high + more) < high
+    assert effective_m(high, high + more) == high
+
+
+PULLS: list[Participants] = [
+    None,
+    2,
+    RandomSize(1, 3),
+    Available(CHANCES),
+    Available((1.0, 0.3, 1e-6)),
+    Available((1e-9, 2e-9, 3e-9)),
+    Recorded(((0,), (0, 1, 2)), False, False, "file"),
+]
+
+
+@pytest.mark.parametrize("participants", PULLS, ids=str)
+def test_the_pull_of_a_silo_is_what_its_coefficient_is_on_average(participants: Participants) -> None:
+    """By adding up all sets: 1 for sets that are uniform given their size, and for no others."""
+    laws = {
+        0: {(0, 1, 2): 1.0},
+        1: dict.fromkeys(combinations(range(3), 2), 1 / 3),
+        2: {s: 1 / 3 / count for m, count in ((1, 3), (2, 3), (3, 1)) for s in combinations(range(3), m)},
+    }
+    if isinstance(participants, Available):
+        law = conditional_law(participants.probabilities)
+    elif isinstance(participants, Recorded):
+        law = dict.fromkeys(participants.attendance, 0.5)
+    else:
+        law = laws[PULLS.index(participants)]
+    expected = [sum(3 * p / len(members) for members, p in law.items() if i in members) for i in range(3)]
+    np.testing.assert_allclose(pull(participants, 3), expected, rtol=1e-7)  # 1 - prod (1 - p) above is short
+    if isinstance(participants, Available | Recorded):
+        assert max(expected) > 1.05
+    else:
+        np.testing.assert_allclose(expected, 1)
+
+
+def test_the_pull_is_exact_for_many_silos() -> None:
+    """Two kinds: with A and B others of each kind there, P(M' = m) is a convolution of binomial laws."""
+    often, seldom = 0.9, 0.05
+    found = pull(Available((often,) * 700 + (seldom,) * 300), 1000)
+    for p, counts in ((often, (699, 300)), (seldom, (700, 299))):
+        kinds = zip(counts, (often, seldom), strict=True)
+        others = np.convolve(*(stats.binom(n, q).pmf(range(n + 1)) for n, q in kinds))
+        expected = 1000 * p * others @ (1 / np.arange(1, 1001))
+        assert found[0 if p == often else 999] == pytest.approx(expected, rel=1e-10)
+    assert found.sum() == pytest.approx(1000, rel=1e-10)
 
 
 def test_the_attendance_law_of_equal_chances_is_binomial() -> None:

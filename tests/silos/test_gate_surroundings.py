@@ -42,7 +42,7 @@ class Unrepeatable:
 
     def __getattr__(self, name: str) -> Any:
         self._used += 1
-        return getattr(SeededEntropy(self._used, 0, ["silo0"]), name)
+        return getattr(SeededEntropy(self._used, 0, ["silo0"], ["run"]), name)
 
 
 def _turned(sneaky: SiloHalf, honest: SiloHalf | None = None, **options: Any) -> gate_module.Gate:

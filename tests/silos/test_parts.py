@@ -132,7 +132,7 @@ def test_a_second_score_is_refused_whatever_the_model() -> None:
     using = GrantedRun(grant, run(0))
 
     def scorer() -> object:
-        entropy = SeededEntropy(0, 0, NAMES)
+        entropy = SeededEntropy(0, 0, NAMES, ["run"] * len(NAMES))
         return using.scorer(records, LogisticRegression(3), entropy, Limits(), torch.float64)
 
     desk = scorer()
@@ -160,7 +160,7 @@ def test_a_reported_run_has_one_gate_and_no_score() -> None:
     with pytest.raises(Refused, match="one is paid for"):
         using.train(PLAN, [])
     with pytest.raises(Refused, match="only a candidate's run is scored"):
-        using.scorer([], LogisticRegression(3), SeededEntropy(0, 0, ()), Limits(), torch.float64)
+        using.scorer([], LogisticRegression(3), SeededEntropy(0, 0, (), ()), Limits(), torch.float64)
 
 
 def test_a_grant_is_given_to_one_of_many_who_ask_at_once() -> None:

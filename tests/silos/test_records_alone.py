@@ -130,7 +130,9 @@ def test_a_score_moves_by_one_record_at_most(attribute: str) -> None:
         (x, y), _ = silos(problem)
         if changed is not None:
             x[3] = changed
-        scorer = Scorer([(x, y)], problem, [0.0], SeededEntropy(0, 0, ["a"]), Limits(), torch.float64)
+        scorer = Scorer(
+            [(x, y)], problem, [0.0], SeededEntropy(0, 0, ["a"], ["run"]), Limits(), torch.float64
+        )
         return N * float(scorer.answer(point)[0])
 
     before = mistakes(None)

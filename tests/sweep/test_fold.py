@@ -27,6 +27,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "smoothness": 1.0,
         "strong_convexity": 1.0,
         "initial_excess": 1.0,
+        "noise": 0.0,
         "clip_norm": 0.5,
     },
     "prox_sgd": ROUNDS,

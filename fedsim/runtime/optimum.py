@@ -1,0 +1,175 @@
+"""w*, the minimiser of the training objective F = sum_i p_i F_i + f1 over the constraint set.
+
+Simulation only: it reads every silo's training records, past the gate, and nothing of it is private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedsim.data.federation import SiloSplit
+from fedsim.problems.composite import WholeSpace
+from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.kinds import Problem
+
+Objective = Callable[[Tensor], Tensor]
+Pairs = Sequence[tuple[Tensor, Tensor]]
+_SMOOTH = (LinearRegression, LogisticRegression, SoftmaxRegression)
+_NEWTON_STEPS, _PROXIMAL_STEPS = 100, 50_000
+_TOLERANCE = 1e-9
+_MOST_PARAMETERS = 2_000
+
+
+class NoOptimumError(Exception):
+    """Why there is no such point, or none that can be found."""
+
+
+def pair(silo: SiloSplit) -> tuple[Tensor, Tensor]:
+    """Training features (n, d) and target (n,) in float64."""
+    return torch.as_tensor(silo.train_features).double(), torch.as_tensor(silo.train_target).double()
+
+
+def smooth(problem: Problem) -> GeneralisedLinear:
+    """`problem`, if its records' losses are smooth and convex.
+
+    Raises:
+        NoOptimumError: they are not.
+    """
+    if not isinstance(problem, _SMOOTH):
+        raise NoOptimumError(f"{type(problem).__name__} is not one of the smooth generalised linear problems")
+    return problem
+
+
+def is_smooth(problem: GeneralisedLinear) -> bool:
+    """Whether the public part has a gradient everywhere, the constraint set aside."""
+    return problem.composite.l1 == 0 and problem.composite.group_lasso.weight == 0
+
+
+def pooled(pairs: Pairs, weights: Sequence[float]) -> tuple[Tensor, Tensor, Tensor]:
+    """All records: features, target and p_i / n_i."""
+    share = [torch.full_like(y, p / len(y)) for (_, y), p in zip(pairs, weights, strict=True)]
+    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), torch.cat(share)
+
+
+def constrained(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float]) -> Tensor:
+    """w* whatever the public part, (d,): by Newton's method where it applies, else by proximal gradients.
+
+    Raises:
+        NoOptimumError: see there.
+    """
+    if problem.dimension > _MOST_PARAMETERS:
+        most = f"at most {_MOST_PARAMETERS:,} parameters are solved for"
+        raise NoOptimumError(f"{most}, and there are {problem.dimension:,}")
+    if is_smooth(problem):
+        try:
+            return minimiser(problem, pairs, weights)
+        except NoOptimumError:
+            if isinstance(problem.composite.constraint, WholeSpace):
+                raise
+    return _proximal(problem, pairs, weights)
+
+
+def minimiser(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float]) -> Tensor:
+    """w* of sum_i p_i F_i by Newton's method with step halving, (d,), for a smooth public part.
+
+    A minimum-norm step serves where the Hessian is singular (softmax, repeated features).
+
+    Raises:
+        NoOptimumError: there is none, it is outside the constraint set, or it is out of reach.
+    """
+    features, target, share = pooled(pairs, weights)
+
+    def objective(w: Tensor) -> Tensor:
+        losses = problem.losses(problem.scores(features, w), target)
+        return share @ losses + problem.composite.value(w)
+
+    # Not all columns at once: a vectorised Hessian needs d times the memory of a gradient.
+    columns = max(1, min(32, 2**24 // len(target)))
+    w = _newton(objective, torch.zeros(problem.dimension, dtype=torch.float64), columns)
+    if problem.composite.l2 + problem.composite.ridge.weight == 0 and _separates(
+        problem, features, target, w
+    ):
+        raise NoOptimumError("the training records are separable: no minimiser exists; add an l2 term")
+    if not torch.allclose(problem.project(w), w, rtol=0, atol=0):
+        raise NoOptimumError("the constraint set leaves the unconstrained minimiser out")
+    return w
+
+
+def _newton(objective: Objective, w: Tensor, columns: int) -> Tensor:
+    """Minimise a smooth convex function."""
+    gradient: Objective = torch.func.grad(objective)
+    hessian: Objective = torch.func.jacrev(gradient, chunk_size=columns)
+    for _ in range(_NEWTON_STEPS):
+        slope = gradient(w)
+        step: Tensor = torch.linalg.lstsq(hessian(w), -slope, driver="gelsd").solution
+        if step.norm() <= _TOLERANCE * (1 + w.norm()):
+            return w + step
+        w = _descended(objective, w, step, float(slope @ step))
+    raise NoOptimumError(
+        f"Newton's method did not converge in {_NEWTON_STEPS} steps; the records may be separable"
+    )
+
+
+def _descended(objective: Objective, w: Tensor, step: Tensor, slope: float) -> Tensor:
+    """w + t step for the largest t = 1, 1/2, 1/4, ... that lowers the objective enough."""
+    start = objective(w)
+    for power in range(40):
+        point: Tensor = w + step / 2**power
+        if objective(point) <= start + 1e-4 * slope / 2**power + 1e-15 * abs(start):
+            return point
+    raise NoOptimumError("Newton's method stopped short of a minimiser; the records may be separable")
+
+
+def _separates(problem: GeneralisedLinear, features: Tensor, target: Tensor, w: Tensor) -> bool:
+    """Whether every record is on its own class's side, so that a longer w would lower the loss for ever."""
+    if isinstance(problem, LinearRegression):
+        return False
+    return bool(problem.error(problem.scores(features, w), target) == 0)
+
+
+def _proximal(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float]) -> Tensor:
+    """Accelerated proximal gradient steps 1 / L (Beck and Teboulle, 2009), with restarts where they turn back
+    (O'Donoghue and Candes, 2015), until the gradient mapping is as good as zero.
+
+    L is that of the smooth part: the largest eigenvalue of sum_x share x x' times the largest curvature of
+    the loss in the scores (1; two classes 1/4; softmax 1/2).
+    """
+    features, target, share = pooled(pairs, weights)
+    gram = features.T @ (share.unsqueeze(1) * features)
+    smoothness = float(torch.linalg.eigvalsh(gram)[-1]) * _curvature(problem)
+    if smoothness == 0:
+        return problem.prox(torch.zeros(problem.dimension, dtype=torch.float64), 1.0)
+    previous = point = problem.project(torch.zeros(problem.dimension, dtype=torch.float64))
+    momentum = 1.0
+    for _ in range(_PROXIMAL_STEPS):
+        w = problem.prox(
+            point - gradient(problem, features, target, share, point) / smoothness, 1 / smoothness
+        )
+        if (w - point).norm() <= _PROXIMAL_TOLERANCE * (1 + w.norm()):
+            return w
+        turned = (point - w) @ (w - previous) > 0
+        following = 1.0 if turned else (1 + (1 + 4 * momentum**2) ** 0.5) / 2
+        point = w if turned else w + (momentum - 1) / following * (w - previous)
+        previous, momentum = w, following
+    raise NoOptimumError(f"proximal gradients did not converge in {_PROXIMAL_STEPS:,} steps")
+
+
+_PROXIMAL_TOLERANCE = 1e-12
+
+
+def _curvature(problem: GeneralisedLinear) -> float:
+    if isinstance(problem, LogisticRegression):
+        return 0.25
+    return 0.5 if isinstance(problem, SoftmaxRegression) else 1.0
+
+
+def gradient(
+    problem: GeneralisedLinear, features: Tensor, target: Tensor, share: Tensor, w: Tensor
+) -> Tensor:
+    """sum_x share_x grad f(w, x), (d,)."""
+    inverse = torch.nan_to_num(1 / features.norm(dim=-1), posinf=0.0)
+    coefficient = problem.coefficient(problem.scores(features, w), target, inverse)
+    return (features.T @ (share.unsqueeze(1) * coefficient.reshape(len(target), -1))).flatten()
