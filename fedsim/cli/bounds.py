@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -21,11 +21,17 @@ from fedsim.report.remarks import objective
 from fedsim.report.rundir import Run, read
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import Resolved
-from fedsim.theory.bounds import Bound, applying
+from fedsim.theory.bounds import Bound, applying, conditions
 from fedsim.theory.resolve import resolve
 from fedsim.theory.setting import Setting, setting_of
+from fedsim.theory.statement import Check
 
 NOTE = "every constant and logarithmic factor in n, R and N is set to one: compare slopes, not heights"
+UNEQUAL = "n is the smallest, noise is xi = min(Xi / M', xi_max / M), constants are of N p_i f (Theorem 140)"
+CLASS = (
+    "lower ISRL bounds are for algorithms that compose as advanced composition does (C = 1) and spend at "
+    "most about 1/n a round; that is not checked"
+)
 Found = Sequence[tuple[Bound, float | None, str]]
 
 
@@ -55,10 +61,13 @@ def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path |
     console = Console()
     print_notices(console, notices(resolved))
     console.print(f"{resolved.scenario.name}: {_numbers(setting)}", highlight=False, soft_wrap=True)
-    _table(console, found)
+    if setting.differ:
+        console.print(f"{', '.join(setting.differ)} differ: {UNEQUAL}", highlight=False, soft_wrap=True)
+    _table(console, found, setting)
     for line in [] if content is None else objective(content.summary.model_dump()):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"Note: {NOTE}.", highlight=False, soft_wrap=True)
+    for note in (NOTE, CLASS):
+        console.print(f"Note: {note}.", highlight=False, soft_wrap=True)
     if drawn:
         console.print(f"Wrote {', '.join(map(shown, drawn))}", soft_wrap=True, highlight=False)
 
@@ -103,8 +112,9 @@ def _print_json(
     statement = {
         "scenario": resolved.scenario.name,
         "constants": NOTE,
-        "setting": asdict(setting),
-        "bounds": [_plain(*row) for row in found],
+        "lower_bounds": CLASS,
+        "setting": _symbols(setting) | {"differ": list(setting.differ)},
+        "bounds": [_plain(*row, conditions(row[0], setting)) for row in found],
     }
     if run is not None:
         statement |= {
@@ -115,11 +125,17 @@ def _print_json(
     typer.echo(json.dumps(statement, indent=2, allow_nan=False))
 
 
+def _symbols(setting: Setting) -> dict[str, float | None]:
+    """The theorems' numbers, without the lists that they are made of."""
+    numbers = {k: v for k, v in asdict(setting).items() if k not in ("claims", "law", "differ", "even")}
+    return numbers | {"xi": setting.xi}
+
+
 def _numbers(setting: Setting) -> str:
-    return ", ".join(f"{key} = {value:.6g}" for key, value in asdict(setting).items() if value is not None)
+    return ", ".join(f"{key} = {value:.6g}" for key, value in _symbols(setting).items() if value is not None)
 
 
-def _plain(bound: Bound, value: float | None, reason: str) -> dict[str, object]:
+def _plain(bound: Bound, value: float | None, reason: str, asked: Sequence[Check] = ()) -> dict[str, object]:
     return {
         "functions": bound.functions,
         "trust": bound.trust,
@@ -127,20 +143,46 @@ def _plain(bound: Bound, value: float | None, reason: str) -> dict[str, object]:
         "side": bound.side,
         "source": bound.source,
         "value": value,
-        **({"not_applicable": reason} if reason else {}),
+        **({"not_applicable": reason} if reason else {"conditions": [_condition(check) for check in asked]}),
     }
 
 
-def _table(console: Console, found: Found) -> None:
+def _condition(check: Check) -> dict[str, object]:
+    return {
+        "condition": check.condition,
+        "value": check.value,
+        "needs": check.bound,
+        "met": check.holds,
+    }
+
+
+def _table(console: Console, found: Found, setting: Setting) -> None:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)  # fits into 80 characters
     for column in ("functions", "trust", "risk", "side", "theorem"):
         table.add_column(column)
     table.add_column("bound", justify="right")
+    asked: dict[Check, list[str]] = {}
     for bound, value, _ in found:
-        if value is not None:
-            row = (bound.functions, bound.trust, bound.risk, bound.side, bound.source)
-            table.add_row(*row, f"{value:.3g}")
+        if value is None:
+            continue
+        checks = conditions(bound, setting)
+        mark = "" if all(check.holds for check in checks) else "*"
+        row = (bound.functions, bound.trust, bound.risk, bound.side, bound.source)
+        table.add_row(*row, f"{value:.3g}{mark}")
+        for check in checks:
+            asked.setdefault(check, []).append(bound.source)
     console.print(table)
+    _conditions(console, asked)
     for reason in dict.fromkeys(reason for _, _, reason in found if reason):
         names = [f"{bound.functions} ({bound.source})" for bound, _, why in found if why == reason]
         console.print(f"Not shown, {reason}: {'; '.join(names)}", highlight=False, soft_wrap=True)
+
+
+def _conditions(console: Console, asked: Mapping[Check, Sequence[str]]) -> None:
+    """Every condition once with what it meets, those that are not met last and marked as in the table."""
+    for check in sorted(asked, key=lambda check: not check.holds):
+        met = "  met" if check.holds else "* not met"
+        value = check.value if isinstance(check.value, str) else f"{check.value:.6g}"
+        theorems = "; ".join(dict.fromkeys(source.split(", ", 1)[-1] for source in asked[check]))
+        line = f"{met}: {check.condition}, here {value} and {check.bound} ({theorems})"
+        console.print(line, highlight=False, soft_wrap=True)

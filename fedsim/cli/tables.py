@@ -37,6 +37,11 @@ def print_parameters(console: Console, resolved: Resolved) -> None:
     if derived.notes:
         notes = ", ".join(f"{key} = {_short(value)}" for key, value in derived.notes.items())
         console.print(f"  set by the theorem, not applied here: {notes}", highlight=False, soft_wrap=True)
+    if derived.predicted:
+        expected = ", ".join(f"{key} = {_short(value)}" for key, value in derived.predicted.items())
+        console.print(
+            f"  with this plan's own noise, constants one: {expected}", highlight=False, soft_wrap=True
+        )
 
 
 def _short(value: Any) -> str:

@@ -81,6 +81,7 @@ def parameters(resolved: Resolved) -> dict[str, Any]:
     if derived is None:
         return {}
     chosen = {"theorem": derived.theorem, "values": derived.values, "not_applied": derived.notes}
+    chosen |= {"predicted": derived.predicted} if derived.predicted else {}
     return {"parameters": chosen}
 
 

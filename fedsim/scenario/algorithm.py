@@ -96,7 +96,7 @@ class AlgorithmSection(Section):
             if values[key] is None:
                 expected = "is required: the theorem does not set it"
                 raise InputError(f"scenario.algorithm.{key}", None, expected)
-        built = {k: _batch(value) if isinstance(value, _AnyBatch) else value for k, value in values.items()}
+        built = {k: as_batch(value) if isinstance(value, _AnyBatch) else value for k, value in values.items()}
         try:
             return algorithms()[self.name](**built)
         except InputError as error:
@@ -106,7 +106,8 @@ class AlgorithmSection(Section):
 _OWN = ("name", "parameters")
 
 
-def _batch(chosen: _AnyBatch) -> batch.Batch:
+def as_batch(chosen: _AnyBatch) -> batch.Batch:
+    """The batch that a section says."""
     return batch.FULL if isinstance(chosen, _Full) else _BATCHES[chosen.sampler](chosen.fraction)
 
 

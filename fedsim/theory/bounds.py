@@ -4,6 +4,11 @@ A. Lowy, thesis (USC 2023), chapter 3 and appendix B. They are orders of magnitu
 can be plotted beside them to compare slopes and gaps, never heights. ln(1/delta) is kept where the thesis
 prints it. ISRL: every silo protects its own transcript and trusts nobody. Central: a trusted server, or a
 shuffler. For the proximal-PL and the non-convex class see each function's measure.
+
+Silos that differ: upper bounds under ISRL-DP have what Theorem 140 puts in place of (n, eps, delta) and
+of weights (`fedsim.theory.setting`); lower and central bounds are proven for equal silos only. Lower
+ISRL bounds hold for algorithms that compose as advanced composition does (C = 1) and spend at most about
+1/n a round. What a setting can be checked for is in `conditions`.
 """
 
 from __future__ import annotations
@@ -12,31 +17,45 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fedsim.theory.conditions import (
+    Conditions,
+    advanced_composition,
+    central,
+    one_gaussian,
+    proximal_pl,
+    reduction,
+    restarts,
+    shuffled,
+    zcdp,
+)
 from fedsim.theory.setting import Setting
+from fedsim.theory.statement import Check
 
 
 def convex_isrl(s: Setting) -> float:
     """Theorem 34 (noisy MB-SGD): (L D / sqrt M)(1 / sqrt n + sqrt(d ln(1/delta)) / (eps n))."""
     L, D = s.need("Theorem 34", "L", "D")
-    return L * D / math.sqrt(s.M) * (1 / math.sqrt(s.n) + math.sqrt(s.d * s.log) / (s.epsilon * s.n))
+    return L * D * (1 / math.sqrt(s.n * s.M) + math.sqrt(s.d * s.xi))
 
 
 def strongly_convex_isrl(s: Setting) -> float:
     """Theorem 34 (noisy MB-SGD): (L^2 / (mu M))(1 / n + d ln(1/delta) / (eps n)^2)."""
     L, mu = s.need("Theorem 34", "L", "mu")
-    return L**2 / (mu * s.M) * (1 / s.n + s.d * s.log / (s.epsilon * s.n) ** 2)
+    return L**2 / mu * (1 / (s.n * s.M) + s.d * s.xi)
 
 
 def convex_one_pass(s: Setting) -> float:
     """Theorem 36 (accelerated, one pass), heterogeneous silos; with p = sqrt(d ln(1/delta)) / (eps n):
 
     phi D / sqrt(n M) + (beta^(1/4) L D^(3/2) p / sqrt M)^(4/5)
-    + sqrt((N - M)/(N - 1)) upsilon L^(1/5) D^(4/5) beta^(-1/5) (p / M^(3/2))^(1/5).
+    + sqrt((N - M)/(N - 1)) upsilon L^(1/5) D^(4/5) beta^(-1/5) (p / M^3)^(1/5).
+
+    The last term is (B.19): upsilon D / sqrt(M R) at R = n / K rounds of the theorem's K.
     """
     L, beta, D, phi, upsilon = s.need("Theorem 36", "L", "beta", "D", "phi", "upsilon")
-    p = math.sqrt(s.d * s.log) / (s.epsilon * s.n)
-    silos = upsilon * L**0.2 * D**0.8 * beta**-0.2 * (p / s.M**1.5) ** 0.2
-    private = (beta**0.25 * L * D**1.5 * p / math.sqrt(s.M)) ** 0.8
+    noise = math.sqrt(s.d * s.xi)  # p / sqrt M
+    silos = upsilon * L**0.2 * D**0.8 * beta**-0.2 * (noise / s.M**2.5) ** 0.2
+    private = (beta**0.25 * L * D**1.5 * noise) ** 0.8
     return float(phi * D / math.sqrt(s.n * s.M) + private + math.sqrt(s.between) * silos)
 
 
@@ -48,28 +67,27 @@ def strongly_convex_one_pass(s: Setting) -> float:
     """
     L, beta, mu, phi, upsilon = s.need("Theorem 36", "L", "beta", "mu", "phi", "upsilon")
     kappa = beta / mu
-    private = L**2 / mu * math.sqrt(kappa) * s.d * s.log / ((s.epsilon * s.n) ** 2 * s.M)
+    private = L**2 / mu * math.sqrt(kappa) * s.d * s.xi
     return phi**2 / (mu * s.n * s.M) + private + upsilon**2 * s.between / (mu * math.sqrt(kappa) * s.M)
 
 
 def convex_erm(s: Setting) -> float:
     """Theorem 37 (accelerated, empirical risk): L D sqrt(d ln(1/delta)) / (eps n sqrt M)."""
     L, D = s.need("Theorem 37", "L", "D")
-    return L * D * math.sqrt(s.d * s.log) / (s.epsilon * s.n * math.sqrt(s.M))
+    return L * D * math.sqrt(s.d * s.xi)
 
 
 def strongly_convex_erm(s: Setting) -> float:
     """Theorem 37 (accelerated, empirical risk): (L^2 / mu) d ln(1/delta) / ((eps n)^2 M)."""
     L, mu = s.need("Theorem 37", "L", "mu")
-    return L**2 / mu * s.d * s.log / ((s.epsilon * s.n) ** 2 * s.M)
+    return L**2 / mu * s.d * s.xi
 
 
 def pl_isrl(s: Setting) -> float:
     """Theorem 40 (prox-SGD): (L^2 / mu)(kappa^2 d ln(1/delta) / ((eps n)^2 M) + kappa / (M n))."""
     L, beta, mu = s.need("Theorem 40", "L", "beta", "mu")
     kappa = beta / mu
-    private = kappa**2 * s.d * s.log / ((s.epsilon * s.n) ** 2 * s.M)
-    return L**2 / mu * (private + kappa / (s.M * s.n))
+    return L**2 / mu * (kappa**2 * s.d * s.xi + kappa / (s.M * s.n))
 
 
 def pl_erm(s: Setting) -> float:
@@ -78,7 +96,7 @@ def pl_erm(s: Setting) -> float:
     The second term's mu is missing in the theorem's first part.
     """
     L, beta, mu, upsilon = s.need("Theorem 42", "L", "beta", "mu", "upsilon")
-    private = beta / mu * L**2 * s.d * s.log / (mu * (s.epsilon * s.n) ** 2 * s.M)
+    private = beta / mu * L**2 / mu * s.d * s.xi
     return private + s.between * upsilon**2 / (mu * s.M)
 
 
@@ -88,7 +106,7 @@ def nonconvex_isrl(s: Setting) -> float:
     (sqrt(L beta Delta) p)^(4/3) + L^2 p^2 + 1{M < N} (L sqrt(beta Delta) p / sqrt(n M) + L^2 / (M n)).
     """
     L, beta, Delta = s.need("Theorem 44", "L", "beta", "Delta")
-    p = math.sqrt(s.d * s.log) / (s.epsilon * s.n * math.sqrt(s.M))
+    p = math.sqrt(s.d * s.xi)
     drawn = L * math.sqrt(beta * Delta) * p / math.sqrt(s.n * s.M) + L**2 / (s.M * s.n)
     return math.pow(math.sqrt(L * beta * Delta) * p, 4 / 3) + (L * p) ** 2 + (drawn if s.M < s.N else 0.0)
 
@@ -113,12 +131,12 @@ def convex_isrl_lower(s: Setting) -> float:
 
 
 def strongly_convex_isrl_lower(s: Setting) -> float:
-    """Theorem 35: phi^2 / (mu n N) + L D min(1, d / ((eps n)^2 N)), for M = N, C = 1; hard at L = mu D.
+    """Theorem 35: phi^2 / (mu n N) + L D min(1, d / ((eps n)^2 N)), for M = N and C = 1.
 
-    Written as (L^2 / mu) min(...), which is L D at the hard instance.
+    L D is at most 2 L^2 / mu: gradients of such a function differ by mu D across the set.
     """
-    L, mu, phi = s.need("Theorem 35", "L", "mu", "phi")
-    return phi**2 / (mu * s.n * s.N) + L**2 / mu * min(1.0, s.d / ((s.epsilon * s.n) ** 2 * s.N))
+    L, D, mu, phi = s.need("Theorem 35", "L", "D", "mu", "phi")
+    return phi**2 / (mu * s.n * s.N) + L * D * min(1.0, s.d / ((s.epsilon * s.n) ** 2 * s.N))
 
 
 def convex_erm_lower(s: Setting) -> float:
@@ -128,9 +146,9 @@ def convex_erm_lower(s: Setting) -> float:
 
 
 def strongly_convex_erm_lower(s: Setting) -> float:
-    """Theorem 133: (L^2 / mu) min(1, d / ((eps n)^2 N)), for M = N; L D at the hard instance L = mu D."""
-    L, mu = s.need("Theorem 133", "L", "mu")
-    return L**2 / mu * min(1.0, s.d / ((s.epsilon * s.n) ** 2 * s.N))
+    """Theorem 133: L D min(1, d / ((eps n)^2 N)), for M = N."""
+    L, D = s.need("Theorem 133", "L", "D")
+    return L * D * min(1.0, s.d / ((s.epsilon * s.n) ** 2 * s.N))
 
 
 def convex_central_lower(s: Setting) -> float:
@@ -140,9 +158,9 @@ def convex_central_lower(s: Setting) -> float:
 
 
 def strongly_convex_central_lower(s: Setting) -> float:
-    """Theorems 123 and 134, empirical risk: (L^2 / mu) min(1, d / (eps n N)^2), L D at L = mu D."""
-    L, mu = s.need("Theorem 123", "L", "mu")
-    return L**2 / mu * min(1.0, s.d / (s.epsilon * s.n * s.N) ** 2)
+    """Theorems 123 and 134, empirical risk: L D min(1, d / (eps n N)^2)."""
+    L, D = s.need("Theorem 123", "L", "D")
+    return L * D * min(1.0, s.d / (s.epsilon * s.n * s.N) ** 2)
 
 
 def nonconvex_isrl_lower(s: Setting) -> float:
@@ -169,7 +187,9 @@ class Bound:
         source: algorithm and theorem.
         symbols: constants that it needs.
         value: the bound.
+        asks: what else its theorem asks of a setting.
         everyone: whether it is stated for M = N only.
+        alike: whether it is stated for silos of equal n, eps, delta and weight only.
     """
 
     functions: str
@@ -179,49 +199,69 @@ class Bound:
     source: str
     symbols: tuple[str, ...]
     value: Callable[[Setting], float]
+    asks: Conditions
     everyone: bool = False
+    alike: bool = False
+
+
+def _upper(
+    functions: str,
+    risk: str,
+    source: str,
+    symbols: tuple[str, ...],
+    value: Callable[[Setting], float],
+    asks: Conditions,
+) -> Bound:
+    return Bound(functions, "ISRL", risk, "upper", source, symbols, value, asks)
+
+
+def _lower(
+    functions: str, risk: str, source: str, symbols: tuple[str, ...], value: Callable[[Setting], float]
+) -> Bound:
+    return Bound(functions, "ISRL", risk, "lower", source, symbols, value, reduction, True, True)
+
+
+def _central(
+    functions: str,
+    risk: str,
+    side: str,
+    source: str,
+    symbols: tuple[str, ...],
+    value: Callable[[Setting], float],
+) -> Bound:
+    asks = shuffled if side == "upper" else central
+    return Bound(functions, "central", risk, side, source, symbols, value, asks, alike=True)
 
 
 _C, _S, _P, _N = "convex", "strongly convex", "proximal-PL", "non-convex"
-_LD, _LM = ("L", "D"), ("L", "mu")
+_POP, _ERM, _SQ = "population", "empirical", "squared gradient"
+_LD, _LM, _LDM = ("L", "D"), ("L", "mu"), ("L", "D", "mu")
+_SGD, _PASS, _FULL = (
+    "noisy MB-SGD, Theorem 34",
+    "accelerated one-pass, Theorem 36",
+    "accelerated ERM, Theorem 37",
+)
+_SHUFFLED = "shuffled MB-SGD, Theorem 38"
 BOUNDS = (
-    Bound(_C, "ISRL", "population", "upper", "noisy MB-SGD, Theorem 34", _LD, convex_isrl),
-    Bound(
-        _C, "ISRL", "population", "upper", "accelerated one-pass, Theorem 36", (*_LD, "beta"), convex_one_pass
-    ),
-    Bound(_C, "ISRL", "population", "lower", "Theorem 35", _LD, convex_isrl_lower, True),
-    Bound(_C, "ISRL", "empirical", "upper", "accelerated ERM, Theorem 37", _LD, convex_erm),
-    Bound(_C, "ISRL", "empirical", "lower", "Theorem 133", _LD, convex_erm_lower, True),
-    Bound(_C, "central", "population", "upper", "shuffled MB-SGD, Theorem 38", _LD, convex_central),
-    Bound(_C, "central", "empirical", "lower", "Theorems 123, 134", _LD, convex_central_lower),
-    Bound(_S, "ISRL", "population", "upper", "noisy MB-SGD, Theorem 34", _LM, strongly_convex_isrl),
-    Bound(
-        _S,
-        "ISRL",
-        "population",
-        "upper",
-        "accelerated one-pass, Theorem 36",
-        (*_LM, "beta"),
-        strongly_convex_one_pass,
-    ),
-    Bound(_S, "ISRL", "population", "lower", "Theorem 35", _LM, strongly_convex_isrl_lower, True),
-    Bound(_S, "ISRL", "empirical", "upper", "accelerated ERM, Theorem 37", _LM, strongly_convex_erm),
-    Bound(_S, "ISRL", "empirical", "lower", "Theorem 133", _LM, strongly_convex_erm_lower, True),
-    Bound(_S, "central", "population", "upper", "shuffled MB-SGD, Theorem 38", _LM, strongly_convex_central),
-    Bound(_S, "central", "empirical", "lower", "Theorems 123, 134", _LM, strongly_convex_central_lower),
-    Bound(_P, "ISRL", "population", "upper", "prox-SGD, Theorem 40", (*_LM, "beta"), pl_isrl),
-    Bound(_P, "ISRL", "empirical", "upper", "prox-PL-SVRG, Theorem 42", (*_LM, "beta"), pl_erm),
-    Bound(
-        _N,
-        "ISRL",
-        "squared gradient",
-        "upper",
-        "prox-SPIDER, Theorem 44",
-        ("L", "beta", "Delta"),
-        nonconvex_isrl,
-    ),
-    Bound(_N, "ISRL", "squared gradient", "lower", "Theorem 46", ("L",), nonconvex_isrl_lower, True),
-    Bound(_N, "central", "squared gradient", "lower", "Theorem 46", ("L",), nonconvex_central_lower),
+    _upper(_C, _POP, _SGD, _LD, convex_isrl, advanced_composition),
+    _upper(_C, _POP, _PASS, (*_LD, "beta"), convex_one_pass, one_gaussian),
+    _lower(_C, _POP, "Theorem 35", _LD, convex_isrl_lower),
+    _upper(_C, _ERM, _FULL, _LD, convex_erm, advanced_composition),
+    _lower(_C, _ERM, "Theorem 133", _LD, convex_erm_lower),
+    _central(_C, _POP, "upper", _SHUFFLED, _LD, convex_central),
+    _central(_C, _ERM, "lower", "Theorems 123, 134", _LD, convex_central_lower),
+    _upper(_S, _POP, _SGD, _LM, strongly_convex_isrl, advanced_composition),
+    _upper(_S, _POP, _PASS, (*_LM, "beta"), strongly_convex_one_pass, one_gaussian),
+    _lower(_S, _POP, "Theorem 35", _LDM, strongly_convex_isrl_lower),
+    _upper(_S, _ERM, _FULL, _LM, strongly_convex_erm, advanced_composition),
+    _lower(_S, _ERM, "Theorem 133", _LD, strongly_convex_erm_lower),
+    _central(_S, _POP, "upper", _SHUFFLED, _LM, strongly_convex_central),
+    _central(_S, _ERM, "lower", "Theorems 123, 134", _LD, strongly_convex_central_lower),
+    _upper(_P, _POP, "prox-SGD, Theorem 40", (*_LM, "beta"), pl_isrl, proximal_pl),
+    _upper(_P, _ERM, "prox-PL-SVRG, Theorem 42", (*_LM, "beta"), pl_erm, restarts),
+    _upper(_N, _SQ, "prox-SPIDER, Theorem 44", ("L", "beta", "Delta"), nonconvex_isrl, zcdp),
+    _lower(_N, _SQ, "Theorem 46", ("L",), nonconvex_isrl_lower),
+    _central(_N, _SQ, "lower", "Theorem 46", ("L",), nonconvex_central_lower),
 )
 
 
@@ -230,9 +270,19 @@ def applying(s: Setting) -> list[tuple[Bound, float | None, str]]:
     return [(bound, *_evaluated(bound, s)) for bound in BOUNDS]
 
 
+def conditions(bound: Bound, s: Setting) -> tuple[Check, ...]:
+    """What the bound's theorem asks of the setting, met or not; a bound is printed with them either way."""
+    drawn = Check(
+        "S_r uniformly random", "participation", "uneven", "even: every silo as likely as another", s.even
+    )
+    return (*bound.asks(s), *((drawn,) if s.M < s.N else ()))
+
+
 def _evaluated(bound: Bound, s: Setting) -> tuple[float | None, str]:
     if bound.everyone and s.M < s.N:
-        return None, f"stated for M = N, here {s.M} of {s.N}"
+        return None, f"stated for M = N, here {s.M:g} of {s.N}"
+    if bound.alike and s.differ:
+        return None, f"stated for silos alike, here {', '.join(s.differ)} differ"
     missing = s.missing(*bound.symbols)
     if missing:
         return None, f"needs assumptions.{', assumptions.'.join(missing)}"

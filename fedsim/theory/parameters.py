@@ -1,9 +1,11 @@
-"""The numbers that theorems choose for their algorithms: `algorithm.parameters: theorem`.
+"""The numbers that theorems choose for their own noise: `parameters: theorem` without the accountant.
 
-Each function takes a `Setting` and returns {field of the algorithm: value}, and beside it what the
-theorem also sets and the algorithm has no field for. Constants that the thesis leaves open are one.
-Where a theorem only asks for a least K, noisy MB-SGD takes that K (a record a step is enough for its R),
-the others the one that their R is stated for. A. Lowy, thesis (USC 2023); theorem numbers per function.
+With `calibration: accountant` the noise is another, and `fedsim.theory.joint` chooses. Each function takes a
+`Setting` and returns {field of the algorithm: value}, and beside it what the theorem also sets and the
+algorithm has no field for. Constants that the thesis leaves open are one. Where a theorem only asks for a
+least K, noisy MB-SGD takes that K (a record a step is enough for its R), the others the one that their R is
+stated for. Silos that differ: Theorem 140 (`fedsim.theory.setting`). A. Lowy, thesis (USC 2023); theorem
+numbers per function.
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ from fedsim.scenario.derived import Derived
 from fedsim.theory.minibatch import smallest_batch, variance
 from fedsim.theory.one_pass import AcceleratedOnePass
 from fedsim.theory.setting import Setting
-from fedsim.theory.statement import Claim
 
 
 def noisy_minibatch_sgd(s: Setting, one_pass: bool) -> Derived:
@@ -26,29 +27,28 @@ def noisy_minibatch_sgd(s: Setting, one_pass: bool) -> Derived:
     if s.mu is not None:
         return _strongly_convex(s)
     L, beta, D = s.need("noisy MB-SGD (Theorem 34)", "L", "beta", "D")
-    reach = min(math.sqrt(s.n), s.epsilon * s.n / math.sqrt(s.d))
-    floor = min(s.n * s.M, (s.epsilon * s.n) ** 2 * s.M / s.d)
+    reach = min(math.sqrt(s.n), s.reach / math.sqrt(s.d))
+    floor = min(s.n * s.M, s.signal / s.d)
     R = _rounds(beta * D * math.sqrt(s.M) / L * reach + floor)
-    private = s.epsilon * s.n * math.sqrt(s.M) / math.sqrt(s.d * R)
+    private = math.sqrt(s.signal / (s.d * R))
     step = min(1 / beta, D / (L * math.sqrt(R)) * min(1.0, private, math.sqrt(s.n * s.M / R)))
-    values = {"num_rounds": R, "step_size": step, "clip_norm": L, "batch": _drawn(s, _least(s, R))}
+    values = {"num_rounds": R, "step_size": step, "clip_norm": s.clip, "batch": _least(s, R)}
     return Derived("noisy MB-SGD, convex (Theorem 34)", values)
 
 
 def _strongly_convex(s: Setting) -> Derived:
     L, beta, mu, D = s.need("noisy MB-SGD (Theorem 34)", "L", "beta", "mu", "D")
-    signal = s.M * (s.epsilon * s.n) ** 2
-    contraction = 2 * beta / mu * _log(beta * D**2 * mu * signal / (s.d * L**2))
-    R = _rounds(max(contraction, min(s.M * s.n, signal / s.d)))
-    sigma = variance(L, R, R, _claim(s))
-    a, c, g = mu, s.d * sigma / s.M + L**2, 2 * beta
+    contraction = 2 * beta / mu * _log(beta * D**2 * mu * s.signal / (s.d * L**2))
+    R = _rounds(max(contraction, min(s.M * s.n, s.signal / s.d)))
+    noise = s.spread(lambda silo: variance(L, R, R, silo))
+    a, c, g = mu, s.d * noise + L**2, 2 * beta
     step = min(1 / g, math.log(max(2.0, (a * R * D) ** 2 / c)) / (a * R))
     values = {
         "num_rounds": R,
         "step_size": step,
-        "clip_norm": L,
+        "clip_norm": s.clip,
         "strong_convexity": mu,
-        "batch": _drawn(s, _least(s, R)),
+        "batch": _least(s, R),
     }
     return Derived(
         "noisy MB-SGD, strongly convex (Theorem 34)", values, {"gamma_r ratio": 1 / (1 - a * step)}
@@ -67,47 +67,45 @@ def accelerated_minibatch_sgd(s: Setting, one_pass: bool) -> Derived:
 def _one_pass(s: Setting) -> Derived:
     name = "accelerated MB-SGD, one pass (Theorem 36)"
     L, beta, D, *_ = s.need(name, "L", "beta", "D", "phi", "upsilon")
-    size = (L / (beta * D)) ** 0.4 * s.n**0.6 * (s.d * s.log) ** 0.2 / (s.epsilon**0.4 * s.M**0.2)
+    size = (L / (beta * D)) ** 0.4 * s.n**0.6 * (s.d * s.log) ** 0.2 / ((s.reach / s.n) ** 0.4 * s.M**0.2)
     R = s.n // min(s.n, max(1, math.ceil(size)))
     V = _fresh_noise(s, L, R)
     batch = {"sampler": "fresh", "fraction": 1 / R}
-    return Derived(
-        name, _accelerated(R, V, beta, D, L) | {"batch": batch}, {"lambda": V / (D * math.sqrt(R))}
-    )
+    return Derived(name, accelerated(s, R, V) | {"batch": batch}, {"lambda": V / (D * math.sqrt(R))})
 
 
 def _empirical(s: Setting) -> Derived:
     name = "accelerated MB-SGD, empirical risk (Theorem 37)"
     L, beta, D = s.need(name, "L", "beta", "D")
-    reach = beta * D / L * math.sqrt(s.M) * s.epsilon * s.n / math.sqrt(s.d * s.log)
+    reach = beta * D / L * math.sqrt(s.signal / (s.d * s.log))
     R = _rounds(max(math.sqrt(reach), _redrawn(s)))
     V = _full_noise(s, L, R)
-    return Derived(
-        name, _accelerated(R, V, beta, D, L) | {"batch": "full"}, {"lambda": V / (D * math.sqrt(R))}
-    )
+    return Derived(name, accelerated(s, R, V) | {"batch": "full"}, {"lambda": V / (D * math.sqrt(R))})
 
 
 def _fresh_noise(s: Setting, L: float, R: int) -> float:
     """V of Lemma 128: root mean squared error of a round's mean gradient, on n // R records of a silo."""
     phi, upsilon = s.need("one pass (Lemma 128)", "phi", "upsilon")
-    noise = AcceleratedOnePass(_claim(s), L, R, Fresh(1 / R)).variance()
-    return math.sqrt(phi**2 / (s.M * (s.n // R)) + s.between * upsilon**2 / s.M + s.d * noise / s.M)
+    noise = s.spread(lambda silo: AcceleratedOnePass(silo, L, R, Fresh(1 / R)).variance())
+    return math.sqrt(phi**2 / (s.M * (s.n // R)) + s.between * upsilon**2 / s.M + s.d * noise)
 
 
 def _full_noise(s: Setting, L: float, R: int) -> float:
     """V_X of Theorem 37 with K = n: only a draw of silos adds to the noise."""
     drawn = 4 * L**2 / (s.M * s.n) if s.M < s.N else 0.0
-    return math.sqrt(drawn + s.d * variance(L, R, R, _claim(s)) / s.M)
+    return math.sqrt(drawn + s.d * s.spread(lambda silo: variance(L, R, R, silo)))
 
 
 def _redrawn(s: Setting) -> float:
     """eps^2 n^2 / (K d ln(1/delta)) with K = n: rounds that a draw of silos needs; 0 if all take part."""
-    return s.epsilon**2 * s.n / (s.d * s.log) if s.M < s.N else 0.0
+    return s.reach**2 / (s.n * s.d * s.log) if s.M < s.N else 0.0
 
 
-def _accelerated(R: int, V: float, beta: float, D: float, L: float) -> dict[str, Any]:
+def accelerated(s: Setting, R: int, V: float) -> dict[str, Any]:
+    """Theorems 36 and 37 for a round's error V: the step without lambda, see `accelerated_minibatch_sgd`."""
+    beta, D = s.need("accelerated MB-SGD", "beta", "D")
     step = 1 / max(2 * beta, R**1.5 * V / D)
-    return {"num_rounds": R, "step_size": step, "clip_norm": L, "strong_convexity": 0.0}
+    return {"num_rounds": R, "step_size": step, "clip_norm": s.clip, "strong_convexity": 0.0}
 
 
 def multi_stage_accelerated_minibatch_sgd(s: Setting, one_pass: bool) -> Derived:
@@ -118,7 +116,7 @@ def multi_stage_accelerated_minibatch_sgd(s: Setting, one_pass: bool) -> Derived
     """
     name = f"multi-stage accelerated MB-SGD ({'one pass, Theorem 36' if one_pass else 'Theorem 37'})"
     L, beta, mu, Delta, phi = s.need(name, "L", "beta", "mu", "Delta", "phi")
-    signal = (s.epsilon * s.n) ** 2 * s.M / (L**2 * s.d * s.log)
+    signal = s.signal / (L**2 * s.d * s.log)
     signal = min(signal, s.n * s.M / phi**2) if one_pass else signal
     R = math.ceil(_log(mu * Delta * signal) / math.log(2)) * math.ceil(4 * math.sqrt(2 * beta / mu))
     if one_pass and s.n < R:
@@ -137,7 +135,7 @@ def multi_stage_accelerated_minibatch_sgd(s: Setting, one_pass: bool) -> Derived
         "smoothness": beta,
         "strong_convexity": mu,
         "initial_excess": Delta,
-        "clip_norm": L,
+        "clip_norm": s.clip,
         "noise": V,
         "batch": {"sampler": "fresh", "fraction": 1 / R} if one_pass else "full",
     }
@@ -148,58 +146,84 @@ def prox_sgd(s: Setting, one_pass: bool) -> Derived:
     """Theorem 40: R = ceil(2 kappa ln((mu Delta / L^2) min(M n, eps^2 n^2 M / (d ln(1/delta)))))."""
     name = "prox-SGD (Theorem 40)"
     L, beta, mu, Delta = s.need(name, "L", "beta", "mu", "Delta")
-    signal = min(s.M * s.n, (s.epsilon * s.n) ** 2 * s.M / (s.d * s.log))
+    signal = min(s.M * s.n, s.signal / (s.d * s.log))
     R = _rounds(2 * beta / mu * _log(mu * Delta / L**2 * signal))
     if s.n < R:
         expected = f"at most what leaves R <= n = {s.n}: {name} needs R = {R} disjoint batches (n >= kappa)"
         raise InputError("scenario.assumptions.beta", beta, expected)
     batch = {"sampler": "fresh", "fraction": 1 / R}
-    return Derived(name, {"num_rounds": R, "step_size": 1 / (2 * beta), "clip_norm": L, "batch": batch})
+    return Derived(name, {"num_rounds": R, "step_size": 1 / (2 * beta), "clip_norm": s.clip, "batch": batch})
 
 
 def prox_pl_svrg(s: Setting, one_pass: bool) -> Derived:
     """Theorem 42: R = E Q = 12 kappa, Q = floor(n/K), S = log2(Delta mu M eps^2 n^2 / (kappa d L^2))."""
     name = "prox-PL-SVRG (Theorem 42)"
     L, beta, mu, Delta = s.need(name, "L", "beta", "mu", "Delta")
-    kappa = beta / mu
-    signal = Delta * mu * s.M * (s.epsilon * s.n) ** 2 / (kappa * s.d * L**2)
-    S = max(1, math.ceil(_log(signal) / math.log(2)))
-    K = max((s.n**2 / s.M) ** (1 / 3), smallest_batch(_claim(s), S * 12 * kappa))
-    K = min(s.n, math.ceil(K))
+    S = max(1, math.ceil(_log(Delta * mu * s.signal / (beta / mu * s.d * L**2)) / math.log(2)))
+    needed = max(smallest_batch(silo, S * 12 * beta / mu) / silo.n for silo in s.silos) * s.n
+    return Derived(name, restarted(s, S, max((s.n**2 / s.M) ** (1 / 3), needed)))
+
+
+def restarted(s: Setting, S: int, least: float) -> dict[str, Any]:
+    """Theorem 42's numbers for S restarts and K >= least: Q = floor(n/K), E = 12 kappa / Q and the step."""
+    beta, mu = s.need("prox-PL-SVRG (Theorem 42)", "beta", "mu")
+    K = min(s.n, math.ceil(least))
     Q = max(1, s.n // K)
-    values = {
+    clip = s.clip or 0.0
+    return {
         "restarts": S,
-        "epochs": _rounds(12 * kappa / Q),
+        "epochs": _rounds(12 * beta / mu / Q),
         "inner_steps": Q,
         "step_size": min(1.0, K**1.5 * math.sqrt(s.M) / s.n) / (8 * beta),
-        "clip_norm": L,
-        "difference_clip": 2 * L,
-        "batch": _drawn(s, K),
+        "clip_norm": clip,
+        "difference_clip": 2 * clip,
+        "batch": _drawn(K / s.n),
     }
-    return Derived(name, values)
 
 
 def prox_spider(s: Setting, one_pass: bool) -> Derived:
-    """Theorem 44: q = floor(min((eps n L sqrt M / sqrt(d ln(1/delta) Delta beta))^(2/3), n M / 1{M < N}))."""
+    """Theorem 44 with the period that its descent needs, q <= 1 / (2 eta^2 tau_2^2), eta = 1 / (2 beta).
+
+    tau_2^2 = d sigma_2^2 / M per unit of |w_r - w_{r-1}|^2; with the theorem's sigma_2 and its
+    R = a sqrt(q Delta beta) / L, a = eps n sqrt M / sqrt(d ln(1/delta)), that is
+
+        q = floor(min((a L / (8 sqrt(Delta beta)))^(2/3), n M / 1{M < N})).
+
+    Erratum: the thesis prints it without the 8, at which q eta^2 tau_2^2 = 4 (see `fedsim.theory.slips`).
+    """
     name = "prox-SPIDER (Theorem 44)"
     L, beta, Delta = s.need(name, "L", "beta", "Delta")
-    noise = math.sqrt(s.d * s.log)
-    q = (s.epsilon * s.n * L * math.sqrt(s.M) / (noise * math.sqrt(Delta * beta))) ** (2 / 3)
-    q = math.floor(min(q, s.n * s.M) if s.M < s.N else q)
+    strength = math.sqrt(s.signal / (s.d * s.log))
+    longest = (strength * L / (8 * math.sqrt(Delta * beta))) ** (2 / 3)
+    q = math.floor(min(longest, s.n * s.M) if s.M < s.N else longest)
     if q < 1:
-        expected = f"larger: {name} finds q < 1 and returns w_0, since the noise would drown every step"
-        raise InputError("scenario.privacy.epsilon", s.epsilon, expected)
-    R = _rounds(s.epsilon * s.n * math.sqrt(s.M * q) / (L * noise) * math.sqrt(Delta * beta))
-    values = {
+        raise drowned(name, s)
+    return Derived(name, phases(s, q, _rounds(strength * math.sqrt(q * Delta * beta) / L)))
+
+
+def drowned(name: str, s: Setting) -> InputError:
+    """The refusal where the theorem returns w_0."""
+    expected = f"larger: {name} finds q < 1 and returns w_0, since the noise would drown every step"
+    return InputError("scenario.privacy.epsilon", s.epsilon, expected)
+
+
+def phases(s: Setting, q: int, R: int) -> dict[str, Any]:
+    """Theorem 44's numbers for q and R.
+
+    The noise multipliers of its sigma_1 and sigma_2 are as 1 to sqrt q (Theorem 149): a difference's is
+    larger, and gradients, which start every phase, are the more exact for it.
+    """
+    (beta,) = s.need("prox-SPIDER (Theorem 44)", "beta")
+    return {
         "num_rounds": R,
         "period": q,
         "step_size": 1 / (2 * beta),
-        "clip_norm": L,
-        "smoothness": beta,
+        "clip_norm": s.clip,
+        "smoothness": s.record_beta,
         "random_iterate": True,
         "batch": "full",
+        "difference_noise_ratio": math.sqrt(min(q, R)),
     }
-    return Derived(name, values)
 
 
 TABLE: dict[str, Callable[[Setting, bool], Derived]] = {
@@ -213,10 +237,6 @@ TABLE: dict[str, Callable[[Setting, bool], Derived]] = {
 """{algorithm: its theorem's choice}; the others have no utility theorem, or none that can be computed."""
 
 
-def _claim(s: Setting) -> Claim:
-    return Claim(s.n, s.epsilon, s.delta)
-
-
 def _rounds(value: float) -> int:
     return max(1, math.ceil(value))
 
@@ -226,9 +246,10 @@ def _log(value: float) -> float:
     return math.log(max(2.0, value))
 
 
-def _least(s: Setting, rounds: int) -> int:
-    return min(s.n, max(1, math.ceil(smallest_batch(_claim(s), rounds))))
+def _least(s: Setting, rounds: int) -> Any:
+    """The smallest batch of the theorem's proof, the same share of every silo's records (Theorem 140)."""
+    return _drawn(max(max(1, math.ceil(smallest_batch(silo, rounds))) / silo.n for silo in s.silos))
 
 
-def _drawn(s: Setting, size: int) -> Any:
-    return "full" if size >= s.n else {"sampler": "subsample", "fraction": size / s.n}
+def _drawn(fraction: float) -> Any:
+    return "full" if fraction >= 1 else {"sampler": "subsample", "fraction": fraction}

@@ -1,17 +1,28 @@
 """The numbers of a scenario in the theorems' symbols.
 
-Theorems speak of equal silos. Where silos differ, n is the smallest n_i, and epsilon and delta are the
-smallest of the silos' (with calibration `theorem`, of what they claim), which no bound is better for.
+Most theorems speak of equal silos. Where silos differ, Theorem 140 says what takes the place of their
+common numbers: with xi_i = ln(1/delta_i) / (n_i eps_i)^2 (its other logarithms are set to one where a bound's
+are, and kept where noise is computed),
+
+    Xi = sqrt(E[((1/M_1) sum of the M_1 largest xi_i)^2]),   1/M' = sqrt(E[1/M_r^2]),
+    ln(1/delta) / ((eps n)^2 M)  becomes  min(Xi / M', xi_max / M),   n  becomes  min n_i,
+
+and weights p_i replace f by N p_i f: L by max N p_i L, beta by max N p_i beta, mu by min N p_i mu. It is
+proven for noisy MB-SGD; in the other upper bounds noise enters as the same variance, and the argument is
+the same. For equal silos it is the balanced theorem, to the last bit.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedsim.protocol.errors import InputError
 from fedsim.scenario.model import BallConstraint
 from fedsim.scenario.resolve import Resolved, per_silo
+from fedsim.theory.presence import Law, drawn_evenly, law
+from fedsim.theory.statement import Claim
 
 
 @dataclass(frozen=True)
@@ -19,19 +30,24 @@ class Setting:
     """Symbols as in the thesis; None where the scenario does not state a constant.
 
     Args:
-        n: records per silo.
+        n: records per silo, the smallest n_i.
         N: silos.
-        M: silos in a round.
+        M: silos in a round, 1 / E[1 / M_r].
         d: parameters.
-        epsilon: privacy budget or claim; infinity if unlimited.
-        delta: its delta.
-        L: Lipschitz constant, or clip norm.
-        beta: smoothness.
-        mu: strong convexity, or the proximal-PL constant.
+        epsilon: privacy budget or claim, the smallest of the silos'; infinity if unlimited.
+        delta: its delta, the smallest.
+        L: Lipschitz constant, or clip norm, of N p_i f.
+        beta: smoothness of N p_i f.
+        mu: strong convexity, or the proximal-PL constant, of N p_i f.
         D: diameter.
         Delta: F(w_0) - F*.
-        phi: standard deviation of gradients within a silo, at most L.
-        upsilon: standard deviation of gradients between silos, at most L.
+        phi: standard deviation of gradients within a silo, at most L; of N p_i f.
+        upsilon: standard deviation of gradients between silos, at most L; of N p_i f.
+        heaviest: max N p_i, which L and beta hold as a factor; 1 for equal weights.
+        claims: (n_i, eps_i, delta_i) of every silo; empty where silos are alike.
+        law: the law of M_r; empty where silos are alike.
+        differ: what the silos differ in, of n_i, eps_i, delta_i and p_i.
+        even: whether S_r is uniformly random given its size.
     """
 
     n: int
@@ -47,6 +63,11 @@ class Setting:
     Delta: float | None = None
     phi: float | None = None
     upsilon: float | None = None
+    heaviest: float = 1.0
+    claims: tuple[Claim, ...] = ()
+    law: Law = ()
+    differ: tuple[str, ...] = ()
+    even: bool = True
 
     def missing(self, *symbols: str) -> list[str]:
         """Those of `symbols` that the scenario does not state."""
@@ -75,10 +96,70 @@ class Setting:
         """(N - M) / (N - 1): the share of the silos' variance that a round's draw leaves; 0 for M = N."""
         return (self.N - self.M) / (self.N - 1) if self.N > 1 else 0.0
 
+    @property
+    def silos(self) -> tuple[Claim, ...]:
+        """Every silo's (n_i, eps_i, delta_i), or the one that stands for all."""
+        return self.claims or (Claim(self.n, self.epsilon, self.delta),)
+
+    def spread(self, variance: Callable[[Claim], float]) -> float:
+        """min(Xi / M', xi_max / M) of a silo's variance xi_i (Theorem 140); xi / M where silos are alike."""
+        largest_first = sorted(map(variance, self.silos), reverse=True)
+        return min(self._averaged(largest_first), largest_first[0] / self.M)
+
+    def _averaged(self, largest_first: list[float]) -> float:
+        """Xi / M'."""
+        if largest_first[0] == largest_first[-1]:
+            return largest_first[0] / self.M  # 1 / M' is no smaller than 1 / M
+        Xi = math.sqrt(sum(p * (math.fsum(largest_first[:m]) / m) ** 2 for m, p in self.law))
+        return Xi * math.sqrt(sum(p / m**2 for m, p in self.law))
+
+    @property
+    def xi(self) -> float:
+        """ln(1/delta) / ((eps n)^2 M), or what Theorem 140 puts in its place."""
+        return self.spread(lambda silo: math.log(1 / silo.delta) / (silo.epsilon * silo.n) ** 2)
+
+    @property
+    def signal(self) -> float:
+        """(eps n)^2 M; with silos that differ, ln(1/delta) over what Theorem 140 has for its inverse."""
+        return self.log / self.xi if self.claims else (self.epsilon * self.n) ** 2 * self.M
+
+    @property
+    def reach(self) -> float:
+        """Eps n, alike: the root of `signal` / M."""
+        return math.sqrt(self.signal / self.M) if self.claims else self.epsilon * self.n
+
+    @property
+    def clip(self) -> float | None:
+        """L of f itself, which a silo clips a record's gradient to before the server weighs it."""
+        return None if self.L is None else self.L / self.heaviest
+
+    @property
+    def record_beta(self) -> float | None:
+        """Smoothness of f itself: that of a record's loss in its silo."""
+        return None if self.beta is None else self.beta / self.heaviest
+
 
 def active_silos(resolved: Resolved) -> float:
     """M of the theorems: how many silos a round has."""
     return resolved.effective_m
+
+
+def claims_of(resolved: Resolved) -> tuple[Claim, ...]:
+    """(n_i, eps_i, delta_i): budgets, or with calibration `theorem` what is claimed."""
+    privacy, names = resolved.scenario.privacy, resolved.names
+    epsilons, deltas = resolved.epsilons, resolved.deltas
+    if privacy.calibration == "theorem":
+        epsilons = per_silo("scenario.privacy.claimed_epsilon", privacy.claimed_epsilon, names)
+        if privacy.claimed_delta is not None:
+            deltas = per_silo("scenario.privacy.claimed_delta", privacy.claimed_delta, names)
+    return tuple(map(Claim, resolved.sizes, epsilons, deltas))
+
+
+def relative_weights(resolved: Resolved) -> tuple[float, ...]:
+    """N p_i; exactly 1 where they are equal but for rounding."""
+    scaled = [len(resolved.names) * p for p in resolved.weights]
+    equal = all(abs(each - 1) < 1e-9 for each in scaled)
+    return (1.0,) * len(scaled) if equal else tuple(scaled)
 
 
 def setting_of(resolved: Resolved) -> Setting:
@@ -90,27 +171,60 @@ def setting_of(resolved: Resolved) -> Setting:
     scenario = resolved.scenario
     if scenario.privacy.mechanism == "none":
         raise InputError("scenario.privacy.mechanism", "none", "theorems and bounds need gaussian")
-    stated, privacy = scenario.assumptions, scenario.privacy
-    constraint = scenario.problem.constraint
-    ball = 2 * constraint.radius if isinstance(constraint, BallConstraint) else None
-    L = stated.L if stated.L is not None else getattr(scenario.algorithm, "clip_norm", None)
-    epsilons, deltas = resolved.epsilons, resolved.deltas
-    if privacy.calibration == "theorem" and privacy.mechanism == "gaussian":
-        epsilons = per_silo("scenario.privacy.claimed_epsilon", privacy.claimed_epsilon, resolved.names)
-        if privacy.claimed_delta is not None:
-            deltas = per_silo("scenario.privacy.claimed_delta", privacy.claimed_delta, resolved.names)
+    claims, weights = claims_of(resolved), relative_weights(resolved)
+    differ = _differ(claims, weights)
+    alike = len(set(claims)) == 1
     return Setting(
-        n=min(resolved.sizes),
-        N=len(resolved.names),
+        n=min(claim.n for claim in claims),
+        N=len(claims),
         M=active_silos(resolved),
         d=resolved.problem.dimension,
-        epsilon=min(epsilons),
-        delta=min(deltas),
-        L=L,
-        beta=stated.beta,
-        mu=stated.mu,
-        D=stated.D if stated.D is not None else ball,
-        Delta=stated.Delta,
-        phi=stated.phi if stated.phi is not None else L,
-        upsilon=stated.upsilon if stated.upsilon is not None else L,
+        epsilon=min(claim.epsilon for claim in claims),
+        delta=min(claim.delta for claim in claims),
+        **_constants(resolved, weights),
+        heaviest=max(weights),
+        claims=() if alike else claims,
+        law=() if alike else law(resolved.active, len(claims)),
+        differ=differ,
+        even=drawn_evenly(resolved.active),
     )
+
+
+def _differ(claims: tuple[Claim, ...], weights: tuple[float, ...]) -> tuple[str, ...]:
+    values: dict[str, set[float]] = {
+        "n_i": {claim.n for claim in claims},
+        "eps_i": {claim.epsilon for claim in claims},
+        "delta_i": {claim.delta for claim in claims},
+        "p_i": set(weights),
+    }
+    return tuple(symbol for symbol, found in values.items() if len(found) > 1)
+
+
+def _constants(resolved: Resolved, weights: tuple[float, ...]) -> dict[str, float | None]:
+    """The constants of N p_i f from those of f.
+
+    upsilon: N p_i grad F_i - grad F = N p_i (grad F_i - grad F) + (N p_i - 1) grad F, and root mean squares
+    add at most.
+    """
+    stated, constraint = resolved.scenario.assumptions, resolved.scenario.problem.constraint
+    ball = 2 * constraint.radius if isinstance(constraint, BallConstraint) else None
+    clip = stated.L if stated.L is not None else getattr(resolved.scenario.algorithm, "clip_norm", None)
+    heaviest, lightest = max(weights), min(weights)
+    L = _times(clip, heaviest)
+    upsilon = _times(stated.upsilon, heaviest)
+    if upsilon is not None and L is not None and clip is not None:
+        uneven = math.sqrt(sum((each - 1) ** 2 for each in weights) / len(weights))
+        upsilon = min(L, upsilon + uneven * clip) if uneven else upsilon
+    return {
+        "L": L,
+        "beta": _times(stated.beta, heaviest),
+        "mu": _times(stated.mu, lightest),
+        "D": stated.D if stated.D is not None else ball,
+        "Delta": stated.Delta,
+        "phi": _times(stated.phi, heaviest) if stated.phi is not None else L,
+        "upsilon": upsilon if upsilon is not None else L,
+    }
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
