@@ -61,12 +61,12 @@ def effective_m(participants: Participants, num_silos: int) -> float:
     Exactly M where M_r is always M, and never above the largest M_r: the inverses are averaged relative to
     that one, since 1 / (1 / N) is below N for one N in fourteen. Exact up to rounding else.
     """
-    sizes, law = _sizes(participants, num_silos)
+    sizes, law = size_law(participants, num_silos)
     largest = float(sizes.max())
     return min(largest, largest / float(law @ (largest / sizes) / law.sum()))
 
 
-def _sizes(participants: Participants, num_silos: int) -> tuple[np.ndarray, np.ndarray]:
+def size_law(participants: Participants, num_silos: int) -> tuple[np.ndarray, np.ndarray]:
     """Values of M_r, and how likely each is up to a common factor."""
     match participants:
         case None:

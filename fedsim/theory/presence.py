@@ -9,11 +9,10 @@ import numpy as np
 from fedsim.protocol.participants import (
     Available,
     Participants,
-    RandomSize,
     Recorded,
     announced,
-    attendance_law,
-    mean_inverse,
+    effective_m,
+    size_law,
 )
 
 Law = tuple[tuple[int, float], ...]
@@ -22,23 +21,10 @@ Law = tuple[tuple[int, float], ...]
 
 def law(participants: Participants, num_silos: int) -> Law:
     """The law of M_r."""
-    match participants:
-        case None:
-            return ((num_silos, 1.0),)
-        case RandomSize(low, high):
-            return tuple((m, 1 / (high - low + 1)) for m in range(low, high + 1))
-        case Available(probabilities):
-            chances = attendance_law(probabilities)[1:]
-            return _law(np.arange(1, len(chances) + 1), chances / chances.sum())
-        case Recorded(attendance):
-            sizes, counts = np.unique([len(members) for members in attendance], return_counts=True)
-            return _law(sizes, counts / counts.sum())
-        case int():
-            return ((participants, 1.0),)
-
-
-def _law(sizes: np.ndarray, chances: np.ndarray) -> Law:
-    return tuple((m, p) for m, p in zip(sizes.tolist(), chances.tolist(), strict=True) if p > 0)
+    sizes, chances = size_law(participants, num_silos)
+    values, place = np.unique(sizes, return_inverse=True)
+    share = np.bincount(place, chances / chances.sum())
+    return tuple((m, p) for m, p in zip(values.tolist(), share.tolist(), strict=True) if p > 0)
 
 
 def drawn_evenly(participants: Participants) -> bool:
@@ -66,7 +52,7 @@ def mean_shares(participants: Participants, num_silos: int) -> list[float]:
     if isinstance(participants, Recorded):
         present = _incidence(participants, num_silos)
         return (present / present.sum(axis=1, keepdims=True) ** 2).mean(axis=0).tolist()  # type: ignore[no-any-return]
-    total = mean_inverse(participants, num_silos)
+    total = 1 / effective_m(participants, num_silos)
     often: Sequence[float] = [1.0] * num_silos
     if isinstance(participants, Available):
         often = participants.probabilities
