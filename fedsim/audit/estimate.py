@@ -153,16 +153,12 @@ def mean_difference(first: np.ndarray, second: np.ndarray, delta: float, confide
 def _noncentral(t: float, freedom: int, confidence: float) -> float:
     """The largest noncentrality at which T >= t has probability at most 1 - confidence; at least 0.
 
-    Beyond 200 degrees of freedom by the normal approximation T ~ N(c, 1 + c^2 / (2 freedom)), whose tail
-    differs from the exact one by less than the fourth digit there.
+    From 200 degrees of freedom on by the normal approximation of Abramowitz and Stegun, 26.7.10, which is
+    smaller than the exact number there, by less than 1e-3 of it.
     """
-    if freedom > 200:
+    if freedom >= 200:
         z = float(stats.norm.ppf(confidence))
-        low, high = 0.0, max(0.0, t)
-        for _ in range(60):
-            c = (low + high) / 2
-            low, high = (c, high) if t - c >= z * math.sqrt(1 + t * t / (2 * freedom)) else (low, c)
-        return low
+        return max(0.0, t * (1 - 1 / (4 * freedom)) - z * math.sqrt(1 + t * t / (2 * freedom)))
     if stats.t.sf(t, freedom) > 1 - confidence:
         return 0.0
     low, high = 0.0, t
