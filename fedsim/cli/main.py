@@ -136,6 +136,29 @@ def privacy(
 
 
 @app.command()
+def audit(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help="Scenario file (YAML); or --run.")
+    ] = None,
+    overrides: Overrides = None,
+    run: Annotated[
+        Path | None, typer.Option(help="A run directory: audit its scenario and put the result on its page.")
+    ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(min=25, help="Runs of the worst server in each world; by default enough, or what fits."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
+    claim is broken."""
+    with plain_errors():
+        from fedsim.cli.audit import show
+
+        raise typer.Exit(show(scenario, overrides or [], run, runs, as_json))
+
+
+@app.command()
 def report(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
 ) -> None:

@@ -15,9 +15,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from fedsim.protocol.errors import InputError
 from fedsim.report import plots
+from fedsim.report.audit import audit_figure, audit_table, verdict
 from fedsim.report.remarks import remarks
 from fedsim.report.rundir import Run, SiloRow, Summary, read
-from fedsim.report.silo_table import silo_table
+from fedsim.report.silo_table import PageTable, silo_table
 
 PAGE, FIGURES = "report.html", "figures"
 
@@ -28,6 +29,17 @@ class PageFigure:
 
     svg: str
     caption: str
+
+
+@dataclass(frozen=True)
+class PageAudit:
+    """The section of a run that was audited."""
+
+    verdict: list[str]
+    broken: bool
+    table: PageTable
+    figure: PageFigure
+    confidence: float
 
 
 def write_page(directory: Path) -> Path:
@@ -89,6 +101,7 @@ def render(run: Run, figures: Path) -> str:
         facts=_facts(run.summary),
         table=silo_table(run.summary.privacy.silos),
         error_name=str(metrics.get("error", "test error")),
+        audit=_audit(run, figures),
         results=_results(run.summary),
         remarks=remarks(run.summary.model_dump()),
         figures=_figures(run, figures),
@@ -196,6 +209,16 @@ def _eta(summary: Summary) -> str:
 def named(svg: str, caption: str) -> str:
     """An image to a screen reader, with the caption as its name."""
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption, quote=True)}" ', 1)
+
+
+def _audit(run: Run, folder: Path) -> PageAudit | None:
+    """What attacks attained, where somebody has tried."""
+    found = run.audit
+    if found is None:
+        return None
+    caption = "Epsilon claimed for each silo (dotted), and what attacks attained of it: lower bounds."
+    figure = PageFigure(named(audit_figure(found, folder), caption), caption)
+    return PageAudit(verdict(found), found.broken, audit_table(found), figure, found.confidence.bound)
 
 
 def _environment(summary: Summary) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedsim.protocol.errors import InputError
+from fedsim.report.audit_file import AuditPart, read_audit
 from fedsim.report.summary import FORMAT
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -95,6 +96,7 @@ class Run:
     metrics: dict[str, list[Any]]
     silos: dict[str, list[Any]]
     spend: dict[str, list[Any]]
+    audit: AuditPart | None = None
 
 
 def read(directory: Path) -> Run:
@@ -115,6 +117,7 @@ def read(directory: Path) -> Run:
         _table(directory / "metrics.parquet", METRICS),
         _table(directory / "silos.parquet", ("trial", "variant", "silo", "test_error", "test_loss")),
         _table(directory / "spend.parquet", ("silo", "round", "epsilon_spent", "budget")),
+        read_audit(directory),
     )
 
 

@@ -21,7 +21,7 @@ from fedsim.runtime.installed import packages
 from fedsim.scenario.load import FILES
 from fedsim.scenario.model import Scenario
 
-_ABOVE = ("fedsim/cli/", "fedsim/report/", "fedsim/sweep/")
+_ABOVE = ("fedsim/audit/", "fedsim/cli/", "fedsim/report/", "fedsim/sweep/")
 """Code that no cell runs: the import contracts keep it above the code that does."""
 
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pydantic")

@@ -1,0 +1,71 @@
+"""How much is tried: as much as fits, by what a gate's answer costs, so that equal commands do equal work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fedsim.audit.estimate import Claim, is_gaussian, runs_needed
+from fedsim.audit.setting import Setting
+from fedsim.problems.network import NeuralNetwork
+
+_OVERHEAD = 5e6  # of one answer of the gate, in multiplications
+_MEMBER = 2e4  # of one member's part in it
+_SEARCH, _WORST, _HONEST = 2e10, 8e10, 3e10
+"""Multiplications for the exact search, the worst server's runs and the honest one's, all silos together."""
+_LEAST_RUNS, _MOST_HONEST = 25, 2000
+
+
+class Search(NamedTuple):
+    """Broadcasts of each kind of round, and records."""
+
+    points: int
+    records: int
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What each part of an audit does.
+
+    Attributes:
+        search: of every silo.
+        worst: runs in each world, by silo.
+        honest: runs in each world.
+    """
+
+    search: Search
+    worst: dict[int, int]
+    honest: int
+
+
+def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], runs: int | None) -> Effort:
+    """Enough runs to bound 0.9 of every claim, or as many as fit; `runs` a world where they are given."""
+    asks = [sum(len(ask.queries) for ask in asks) for asks in setting.plan.rounds]
+    one_round = sum(asks) / max(1, len(asks)) * sum(_work(setting, i) for i in range(len(setting.data)))
+    answers = _SEARCH / (_OVERHEAD + one_round) / (len(silos) * len(setting.kinds))
+    points = round(min(10.0, max(3.0, math.sqrt(answers / 4))))
+    search = Search(points, round(min(120.0, max(12.0, answers / points))))
+    if runs is not None:
+        return Effort(search, dict.fromkeys(silos, runs), min(runs, _MOST_HONEST))
+    wanted = {i: runs_needed(claims[i], is_gaussian(claims[i].census)) for i in silos}
+    costs = {i: 2 * sum(asks[r] for r in setting.rounds(i)) * (_MEMBER + _work(setting, i)) for i in silos}
+    share = min(1.0, _WORST / sum(wanted[i] * costs[i] for i in silos))
+    everyone = sum(
+        sum(asks[r] for r in setting.rounds(i)) * (4 * _MEMBER + 3 * _work(setting, i, alone=True))
+        for i in range(len(setting.data))
+    )
+    return Effort(
+        search,
+        {i: max(_LEAST_RUNS, math.ceil(share * wanted[i])) for i in silos},
+        max(_LEAST_RUNS, min(_MOST_HONEST, int(_HONEST / (2 * everyone)))),
+    )
+
+
+def _work(setting: Setting, silo: int, alone: bool = False) -> float:
+    """Multiplications of one silo's clipped sum; a network's at points of its own takes a call of its own."""
+    n, d = len(setting.data[silo][1]), setting.problem.dimension
+    if isinstance(setting.problem, NeuralNetwork):
+        return 6.0 * n * d + (3e6 if alone else 0)
+    return 2.0 * n * d

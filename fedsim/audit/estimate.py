@@ -1,0 +1,222 @@
+"""Lower bounds on epsilon from the scores of runs in two worlds that differ in one record.
+
+Three of them, and what each takes for granted:
+
+* **No assumption.** At a threshold fixed in advance, false positives alpha and false negatives beta of any
+  (epsilon, delta)-DP mechanism obey 1 - beta <= e^epsilon alpha + delta, and the same with the worlds
+  exchanged. Both rates are bounded from above (Clopper and Pearson), together at the confidence stated.
+* **The plan's own curve.** As before, but the two rates are compared with the whole trade-off curve of the
+  plan, at the noise z that fits: the largest z at which some test of the plan's dominating pair is as good.
+  For full batches that is Gaussian differential privacy (Nasr et al., arXiv 2302.07956), for sampled ones
+  the curve that the accountant composed. A bound above the claim refutes the claimed curve, without
+  assumption.
+* **Mean difference.** Scores are taken to be normal, of equal variance in both worlds, which is estimated:
+  the largest mu with P(T >= t) <= 5 % for T noncentral t with 2 n - 2 degrees of freedom (in general n1 +
+  n2 - 2 and mu / sqrt(1/n1 + 1/n2)), and the exact Gaussian epsilon of mu. A test of normality goes with
+  it.
+
+Adding two upper bounds that exceed 1 proves nothing in reverse: then a bound is 0, never its absolute
+value.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from fedsim.privacy import attainable, cost, gaussian
+from fedsim.privacy.calibrate import Budget, noise_multipliers
+from fedsim.protocol.batch import WithReplacement
+from fedsim.protocol.errors import Refused
+from fedsim.protocol.plan import Census
+
+CONFIDENCE = 0.95
+_SLOPES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0)
+"""Epsilons at which the plan's curve is compared: the two rates are bounded once for all of them."""
+_MOST_NOISE = 1e9
+_NORMAL = 0.01
+"""Below this p-value scores do not count as normal."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a silo was promised: its plan's census at n records, (epsilon, delta)."""
+
+    census: Census
+    n: int
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Lower bounds on epsilon at the claim's delta.
+
+    Attributes:
+        runs: in each world.
+        mean_difference: if scores are normal.
+        curve: if trade-offs are the plan's, at some noise.
+        assumption_free: in any case.
+        normality: p-value of the test of normality, at most 0.1.
+    """
+
+    runs: tuple[int, int]
+    mean_difference: float
+    curve: float
+    assumption_free: float
+    normality: float
+
+    def attained(self, gaussian_plan: bool) -> tuple[float, str]:
+        """The bound to quote, by a rule that looks at the plan and at normality alone; and its name."""
+        if gaussian_plan and self.normality >= _NORMAL:
+            return self.mean_difference, "mean difference"
+        return self.curve, "plan's curve"
+
+
+def bounds(first: np.ndarray, second: np.ndarray, claim: Claim, confidence: float = CONFIDENCE) -> Bounds:
+    """Bounds from scores in the two worlds, larger in the second; the threshold is 0.
+
+    Each bound holds by itself at `confidence`.
+    """
+    alpha, beta = rates(first, second, confidence)
+    return Bounds(
+        (len(first), len(second)),
+        mean_difference(first, second, claim.delta, confidence),
+        curve(alpha, beta, claim),
+        assumption_free(alpha, beta, claim.delta),
+        normality(first, second),
+    )
+
+
+def rates(first: np.ndarray, second: np.ndarray, confidence: float) -> tuple[float, float]:
+    """Upper bounds on the rates of false positives and negatives at 0, that hold together (Bonferroni)."""
+    return (
+        _upper(int((first > 0).sum()), len(first), (1 + confidence) / 2),
+        _upper(int((second <= 0).sum()), len(second), (1 + confidence) / 2),
+    )
+
+
+def _upper(errors: int, runs: int, confidence: float) -> float:
+    """Clopper and Pearson's one-sided bound."""
+    return 1.0 if errors >= runs else float(stats.beta.ppf(confidence, errors + 1, runs - errors))
+
+
+def assumption_free(alpha: float, beta: float, delta: float) -> float:
+    """The largest epsilon that the rates rule out all below of, or 0."""
+    pairs = ((alpha, beta), (beta, alpha))
+    found = [math.log((1 - delta - miss) / alarm) for alarm, miss in pairs if 1 - delta - miss > alarm]
+    return max(found, default=0.0)
+
+
+def curve(alpha: float, beta: float, claim: Claim) -> float:
+    """The epsilon of the plan at the largest noise whose trade-off curve is consistent with the rates.
+
+    A pair of rates is consistent with noise z if 1 - e^s alpha - beta <= delta_z(s) for all s: if the plan
+    costs at least s at that delta. Cost falls with z, so the z with cost s is the largest.
+    """
+    largest = [_largest_noise(slope, 1 - math.exp(slope) * alpha - beta, claim) for slope in _SLOPES]
+    noise = min(largest)
+    if noise == math.inf:
+        return 0.0
+    gap = any(isinstance(release.batch, WithReplacement) for release, _ in claim.census)
+    price = attainable.epsilon if gap else cost.epsilon  # a price that is not attained bounds nothing below
+    return price(claim.census, claim.n, noise, claim.delta)
+
+
+def _largest_noise(slope: float, delta: float, claim: Claim) -> float:
+    if not 1e-9 < delta < 1:
+        return math.inf
+    try:
+        (noise,) = noise_multipliers(claim.census, [Budget(claim.n, slope, delta)], _MOST_NOISE)
+    except Refused:
+        return math.inf
+    return noise if noise > 0 else math.inf
+
+
+def mean_difference(first: np.ndarray, second: np.ndarray, delta: float, confidence: float) -> float:
+    """The Gaussian epsilon of the lower bound on mu."""
+    if min(len(first), len(second)) < 2:
+        return 0.0
+    freedom = len(first) + len(second) - 2
+    pooled = (len(first) * first.var() + len(second) * second.var()) / freedom
+    scale = math.sqrt(1 / len(first) + 1 / len(second))
+    if pooled <= 0:
+        return 0.0
+    t = float((second.mean() - first.mean()) / math.sqrt(pooled) / scale)
+    return float(gaussian.epsilon(_noncentral(t, freedom, confidence) * scale, delta))
+
+
+def _noncentral(t: float, freedom: int, confidence: float) -> float:
+    """The largest noncentrality at which T >= t has probability at most 1 - confidence; at least 0.
+
+    From 200 degrees of freedom on by the normal approximation of Abramowitz and Stegun, 26.7.10, which is
+    smaller than the exact number there, by less than 1e-3 of it.
+    """
+    if freedom >= 200:
+        z = float(stats.norm.ppf(confidence))
+        return max(0.0, t * (1 - 1 / (4 * freedom)) - z * math.sqrt(1 + t * t / (2 * freedom)))
+    if stats.t.sf(t, freedom) > 1 - confidence:
+        return 0.0
+    low, high = 0.0, t
+    for _ in range(60):
+        c = (low + high) / 2
+        low, high = (c, high) if stats.nct.sf(t, freedom, c) <= 1 - confidence else (low, c)
+    return low
+
+
+def normality(first: np.ndarray, second: np.ndarray) -> float:
+    """p-value of Kolmogorov and Smirnov's test of both worlds' standardised scores, at most 0.1.
+
+    Mean and variance are estimated, which Lilliefors's distribution takes into account; by the approximation
+    of Dallal and Wilkinson (The American Statistician 40, 1986), made for p-values up to 0.1.
+    """
+    scores = np.concatenate([first - first.mean(), second - second.mean()])
+    runs, spread = len(scores), scores.std()
+    if runs < 5 or spread == 0:
+        return 0.0
+    distance = float(stats.kstest(scores / spread, "norm").statistic)
+    if runs > 100:
+        distance, runs = distance * (runs / 100) ** 0.49, 100
+    exponent = (
+        -7.01256 * distance**2 * (runs + 2.78019)
+        + 2.99587 * distance * math.sqrt(runs + 2.78019)
+        - 0.122119
+        + 0.974598 / math.sqrt(runs)
+        + 1.67997 / runs
+    )
+    return min(0.1, math.exp(exponent))
+
+
+def runs_needed(claim: Claim, gaussian_plan: bool, share: float = 0.92) -> int:
+    """Runs a world at which an attack that attains the claim is bounded at `share` of it, nine times in ten.
+
+    By the mean difference, whose bound lies (1.64 + 1.28) sqrt(2 / n) below mu then; at a fixed threshold six
+    times as many give the same.
+    """
+    mu = float(gaussian.mu(claim.epsilon, claim.delta))
+    needed = 2 * (2.93 / ((1 - share) * mu)) ** 2
+    return math.ceil(needed if gaussian_plan else 6 * needed)
+
+
+def is_gaussian(census: Census) -> bool:
+    """Whether the plan is one Gaussian release: every batch full."""
+    return all(release.batch.sampler == "full" for release, _ in census)
+
+
+def violated(samples: Sequence[tuple[np.ndarray, np.ndarray]], claim: Claim, alarm: float) -> float | None:
+    """The largest bound without assumption, or by the plan's curve, that is above the claim; None if none is.
+
+    Args:
+        samples: scores in two worlds, of several adversaries.
+        alarm: probability of one that is true and counts as broken all the same, for all samples together.
+    """
+    found = []
+    for first, second in samples:
+        alpha, beta = rates(first, second, 1 - alarm / len(samples))
+        found += [curve(alpha, beta, claim), assumption_free(alpha, beta, claim.delta)]
+    worst = max(found, default=0.0)
+    return worst if worst > claim.epsilon * (1 + 1e-6) else None

@@ -1,0 +1,63 @@
+"""Cohorts that are attacked: always through the silo's own gate, as any server would have to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+import torch
+
+from fedsim.problems.kinds import Problem
+from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.plan import Plan
+from fedsim.protocol.terms import Terms
+from fedsim.scenario.resolve import LIMITS
+from silos.entropy import SeededEntropy
+from silos.gate import Gate, hold
+
+Floats = np.ndarray
+Data = tuple[Floats, Floats]
+"""A silo's records: features (n, f) and targets (n,), float64. Simulation only."""
+
+_DELTA = 1e-5  # of prices that nobody reads: what a plan costs is known before the audit
+
+
+def cohort(
+    problem: Problem,
+    dtype: torch.dtype,
+    algorithm: Algorithm,
+    plan: Plan,
+    data: Sequence[Data],
+    noise: Sequence[float],
+    streams: Sequence[str],
+    *,
+    seed: int = 0,
+    rounds: Sequence[Sequence[int]] | None = None,
+    copies: int | None = None,
+) -> Gate:
+    """A gate over silos at given noise multipliers and without a budget.
+
+    Args:
+        data: one silo's records each.
+        noise: z of each; 0 clips and adds nothing.
+        streams: whose batches and noise each draws: equal streams draw alike.
+        rounds: those in each silo's plan; all by default.
+        copies: runs side by side on the same records; then broadcasts may be (members, d), and member
+            c len(data) + s is silo s in copy c.
+    """
+    repeats = copies or 1
+    everything = [range(len(plan.rounds))] * len(data)
+    terms = [
+        Terms(f"{copy}/{place}", len(target), inf, _DELTA, own, z)
+        for copy in range(repeats)
+        for place, ((_, target), own, z) in enumerate(zip(data, rounds or everything, noise, strict=True))
+    ]
+    entropy = randomness(seed, list(streams) * repeats)
+    records = hold(data, problem, dtype, copies)
+    return Gate(records, problem, algorithm, plan, terms, "gaussian", entropy, LIMITS, dtype)
+
+
+def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:
+    """The audit's own random numbers, of streams that no run has."""
+    return SeededEntropy(seed, 0, [f"audit/{name}" for name in streams])
