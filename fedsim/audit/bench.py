@@ -122,6 +122,11 @@ def single(query: Query, row: int = 0) -> Query:
     return Query(query.statistic, points, clip, query.batch, query.noise_ratio)
 
 
+def shape_of(query: Query) -> QueryShape:
+    """The part of a query that sets its cost."""
+    return QueryShape(query.statistic, len(query.points), float(query.noise_ratio))
+
+
 def term(setting: Setting, record: Record, query: Query) -> Tensor:
     """A record's clipped term where all points are shared, (d,)."""
-    return Bench(setting, [alone(record)], 1, [query.shape]).means(query)[0, 0].to(torch.float64)
+    return Bench(setting, [alone(record)], 1, [shape_of(query)]).means(query)[0, 0].to(torch.float64)

@@ -142,7 +142,7 @@ def _balance(problem: NeuralNetwork, x: Tensor, start: Tensor) -> Tensor | None:
     w = start.clone().requires_grad_()
     optimiser = torch.optim.Adam([w], lr=0.05)
     for _ in range(_BALANCING_STEPS):
-        scores = problem.call(problem.parameters(w), x.double().unsqueeze(0))
+        scores = problem.slope_scores(x.double().unsqueeze(0), w)
         loss = torch.nn.functional.cross_entropy(scores, wanted)
         if not bool(loss.isfinite()):
             return None

@@ -59,5 +59,5 @@ def cohort(
 
 
 def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:
-    """The audit's own random numbers, of streams that no run has."""
-    return SeededEntropy(seed, 0, [f"audit/{name}" for name in streams])
+    """The audit's own random numbers, of a key that no run has."""
+    return SeededEntropy(seed, 0, streams, ["audit"] * len(streams))

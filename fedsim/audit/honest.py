@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.audit.bench import Bench, Record, alone, narrowed
+from fedsim.audit.bench import Bench, Record, alone, narrowed, shape_of
 from fedsim.audit.score import Scores
 from fedsim.audit.search import Attack
 from fedsim.audit.setting import Broadcast, Federated, Setting, drive
@@ -89,7 +89,7 @@ def choose(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, Pair]:
         if silo not in attacks or round_index not in chosen:
             return
         tried = attacks[silo].records[:_RECORDS]
-        shapes = [query.shape for each in heard[-2:] for query in each.queries]
+        shapes = [shape_of(query) for each in heard[-2:] for query in each.queries]
         bench = Bench(setting, [alone(record) for record in tried], runs, shapes)
         for place, query in enumerate(query for each in heard[-2:] for query in each.queries):
             terms = bench.means(narrowed(query), place).double()  # (runs, records, d)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.audit.bench import Bench, Record, alone, narrowed, shared
+from fedsim.audit.bench import Bench, Record, alone, narrowed, shape_of, shared
 from fedsim.audit.gates import Data
 from fedsim.audit.score import Places, Scores
 from fedsim.audit.search import Attack
@@ -137,7 +137,7 @@ class Knowledge:
     def alike(self, key: Key, heard: Heard) -> list[Places]:
         """Where answers lie whose points are the same in all runs; worked out once for equal keys."""
         if key not in self._known:
-            bench = self.bench(1, [query.shape for query in heard.queries])
+            bench = self.bench(1, [shape_of(query) for query in heard.queries])
             means = [bench.means(narrowed(query), at) for at, query in enumerate(heard.queries)]
             self._known[key] = self.places(means, heard.queries[0].batch)
         return self._known[key]
