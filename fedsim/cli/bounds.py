@@ -127,8 +127,8 @@ def _print_json(
 
 def _symbols(setting: Setting) -> dict[str, float | None]:
     """The theorems' numbers, without the lists that they are made of."""
-    numbers = {k: v for k, v in asdict(setting).items() if k not in ("claims", "law", "differ", "even")}
-    return numbers | {"xi": setting.xi}
+    lists = ("claims", "law", "differ", "even", *(["heaviest"] if setting.heaviest == 1 else []))
+    return {key: value for key, value in asdict(setting).items() if key not in lists} | {"xi": setting.xi}
 
 
 def _numbers(setting: Setting) -> str:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import typer
 
-from fedsim.theory.audit import Entry, Row, audit
+from fedsim.theory.audit import TARGETS, Condition, Entry, Row, audit
 
 _LARGEST = 1000  # beyond that a number says no more than the word
 _INTRODUCTION = """\
@@ -19,7 +19,8 @@ A. Lowy's thesis (USC 2023) states for a claimed epsilon and prices the plan tha
 replace-one adjacency, with fedsim's own accountant (`fedsim/privacy/cost.py`): exact for full and disjoint
 batches, an upper bound by about 1e-4 where batches are sampled. A claim fails where the true epsilon
 exceeds it for some way to draw the batch that the proof covers. The zCDP column is the thesis's own
-conversion, rho + 2 sqrt(rho ln(1/delta)), looser than the exact number and shown where it applies.
+conversion, rho + 2 sqrt(rho ln(1/delta)), looser than the exact number and shown where it applies. Conditions
+are those that a setting can be checked for, M being 25.
 """
 
 
@@ -45,7 +46,17 @@ def _section(entry: Entry) -> str:
     lines = [f"## {entry.title}", "", f"{entry.numbers}. {entry.verdict}", ""]
     lines += ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
     lines += ["| " + " | ".join(_cells(entry, row)) + " |" for row in entry.rows]
+    lines += ["", _conditions(entry), *(["", entry.slip] if entry.slip else [])]
     return "\n".join(lines) + "\n"
+
+
+def _conditions(entry: Entry) -> str:
+    return "Conditions: " + "; ".join(map(_condition, entry.conditions)) + "."
+
+
+def _condition(each: Condition) -> str:
+    where = "" if each.met or each.unmet[0] == TARGETS[0] else f" from {each.unmet[0]:g} on"
+    return f"{each.condition}: {'met' if each.met else 'not met'}{where}"
 
 
 def _columns(entry: Entry) -> list[str]:
@@ -76,7 +87,9 @@ def _number(value: float) -> str:
 
 def _plain(entry: Entry) -> dict[str, object]:
     rows = [asdict(row) | {"fails": row.fails} for row in entry.rows]
-    return {"theorem": entry.title, "setting": entry.numbers, "verdict": entry.verdict, "rows": rows}
+    conditions = [asdict(each) | {"met": each.met} for each in entry.conditions]
+    stated = {"theorem": entry.title, "setting": entry.numbers, "verdict": entry.verdict}
+    return stated | {"slip": entry.slip, "conditions": conditions, "rows": rows}
 
 
 def _tables(entries: Sequence[Entry]) -> None:
@@ -95,7 +108,8 @@ def _tables(entries: Sequence[Entry]) -> None:
             claim = _word(row) + (" *" if row.outside else "")
             table.add_row(*numbers, claim, style="bold" if row.fails else "")
         console.print(table)
-        for condition in dict.fromkeys(condition for row in entry.rows for condition in row.outside):
-            console.print(f"* outside: {condition}", highlight=False)
+        console.print(_conditions(entry), highlight=False)
         console.print(entry.verdict, highlight=False)
+        if entry.slip:
+            console.print(entry.slip, highlight=False)
         console.print()

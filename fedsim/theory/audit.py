@@ -17,6 +17,7 @@ from fedsim.theory.local_sgd import LocalSGDNoise
 from fedsim.theory.minibatch import AcceleratedERM, Experiments, NoisyMinibatch
 from fedsim.theory.one_pass import AcceleratedOnePass, ProxSGDNoise
 from fedsim.theory.prox_svrg import ProxSVRGNoise
+from fedsim.theory.slips import SPIDER_PERIOD
 from fedsim.theory.spider import AlternateSPIDERNoise, ProxSPIDERNoise
 from fedsim.theory.statement import Claim, Context, Theorem
 
@@ -30,6 +31,7 @@ SAMPLERS: Mapping[str, Callable[[float], Batch]] = {
 """{column: batch of a fraction}, for theorems that draw K records anew each time."""
 
 _AT_MOST = ", at most"
+_SILOS = Context(active=25)
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,14 @@ class Setting:
         stated: the theorem for a claimed epsilon, given how a batch is drawn.
         samplers: columns that apply, as {column: batch of a fraction}.
         verdict: why the claim fails or how loose it is, in a sentence.
+        slip: what else the theorem prints that cannot be meant, with the derivation.
     """
 
     numbers: str
     stated: Callable[[float, Callable[[float], Batch]], Theorem]
     samplers: Mapping[str, Callable[[float], Batch]]
     verdict: str
+    slip: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,13 +77,33 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Condition:
+    """A side condition of a theorem over the claimed epsilons.
+
+    Args:
+        condition: in the theorem's symbols.
+        unmet: the claimed epsilons at which it does not hold, ascending.
+    """
+
+    condition: str
+    unmet: tuple[float, ...]
+
+    @property
+    def met(self) -> bool:
+        """Whether it holds throughout."""
+        return not self.unmet
+
+
+@dataclass(frozen=True)
 class Entry:
-    """One theorem's claims."""
+    """One theorem's claims, with every condition that it makes."""
 
     title: str
     numbers: str
     verdict: str
     rows: tuple[Row, ...]
+    conditions: tuple[Condition, ...]
+    slip: str
 
 
 _ONCE: Mapping[str, Callable[[float], Batch]] = {"disjoint batches": Fresh}
@@ -130,6 +154,7 @@ SETTINGS = (
         "The claim fails above about 8, and by the thesis's own conversion everywhere: gradients and "
         "differences each spend the whole zCDP budget, so the run spends it twice; doubling every variance "
         "would keep it.",
+        SPIDER_PERIOD,
     ),
     Setting(
         "n = 1,238, K = 606, R = 25, delta = 1/n^2, C = L, differences clipped at 2 L",
@@ -168,13 +193,22 @@ def audit() -> tuple[Entry, ...]:
 def _entry(setting: Setting) -> Entry:
     rows = tuple(_row(setting, target) for target in TARGETS)
     first = next(iter(setting.samplers.values()))
-    return Entry(setting.stated(1.0, first).title, setting.numbers, setting.verdict, rows)
+    title = setting.stated(1.0, first).title
+    return Entry(title, setting.numbers, setting.verdict, rows, _conditions(setting), setting.slip)
+
+
+def _conditions(setting: Setting) -> tuple[Condition, ...]:
+    first, unmet = next(iter(setting.samplers.values())), dict[str, list[float]]()
+    for target in TARGETS:
+        for check in setting.stated(target, first).conditions(_SILOS):
+            unmet.setdefault(check.condition, []).extend([] if check.holds else [target])
+    return tuple(Condition(condition, tuple(targets)) for condition, targets in unmet.items())
 
 
 def _row(setting: Setting, target: float) -> Row:
     theorems = {name: setting.stated(target, draw) for name, draw in setting.samplers.items()}
     first = next(iter(theorems.values()))
-    outside = tuple(check.condition for check in first.conditions(Context(active=25)) if not check.holds)
+    outside = tuple(check.condition for check in first.conditions(_SILOS) if not check.holds)
     true: dict[str, float] = {}
     for name, theorem in theorems.items():
         if any(isinstance(kind.batch, WithReplacement) for kind in theorem.releases()):

@@ -271,7 +271,12 @@ def applying(s: Setting) -> list[tuple[Bound, float | None, str]]:
 
 
 def conditions(bound: Bound, s: Setting) -> tuple[Check, ...]:
-    """What the bound's theorem asks of the setting, met or not; a bound is printed with them either way."""
+    """What the bound's theorem asks of the setting, met or not; a bound is printed with them either way.
+
+    Empty where a constant of the bound is not stated.
+    """
+    if s.missing(*bound.symbols):
+        return ()
     drawn = Check(
         "S_r uniformly random", "participation", "uneven", "even: every silo as likely as another", s.even
     )

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
+from fedsim.scenario.load import load
 from fedsim.theory import bounds
+from fedsim.theory.resolve import resolve
 from fedsim.theory.setting import Setting
+from fedsim.theory.statement import Claim
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
 S = Setting(
@@ -36,11 +39,11 @@ VALUES: dict[Callable[[Setting], float], float] = {
     bounds.convex_central: 15 * (1 / 40 + 0.03 / 16),
     bounds.strongly_convex_central: 9 / 2 * (1 / 1600 + 0.0009 / 256),
     bounds.convex_isrl_lower: 1.5 * 5 / 40 + 15 * 3 / 800,
-    bounds.strongly_convex_isrl_lower: 2.25 / 3200 + 9 / 2 * 9 / (200**2 * 16),
+    bounds.strongly_convex_isrl_lower: 2.25 / 3200 + 15 * 9 / (200**2 * 16),
     bounds.convex_erm_lower: 15 * 3 / 800,
-    bounds.strongly_convex_erm_lower: 9 / 2 * 9 / (200**2 * 16),
+    bounds.strongly_convex_erm_lower: 15 * 9 / (200**2 * 16),
     bounds.convex_central_lower: 15 * 3 / 3200,
-    bounds.strongly_convex_central_lower: 9 / 2 * 9 / 3200**2,
+    bounds.strongly_convex_central_lower: 15 * 9 / 3200**2,
     bounds.nonconvex_isrl_lower: 9 * 36 / (200**2 * 16),
     bounds.nonconvex_central_lower: 9 * 36 / 3200**2,
 }
@@ -52,9 +55,19 @@ def test_every_bound_has_its_value_by_hand() -> None:
         assert value(S) == pytest.approx(expected, rel=1e-12), value.__name__
 
 
+def test_the_drawn_silos_term_of_theorem_36_is_their_error_at_the_theorems_own_rounds() -> None:
+    # upsilon D sqrt(between) / sqrt(M R), R = n / K, and the theorem's
+    # K = (L/(beta D))^(2/5) n^(3/5) (d ln(1/delta))^(1/5) / (eps^(2/5) M^(1/5)).
+    part = replace(S, M=4, phi=1e-9)
+    K = (3 / 40) ** 0.4 * 100**0.6 * 36**0.2 / (2**0.4 * 4**0.2)
+    drawn = 0.5 * 5 * math.sqrt(0.8) / math.sqrt(4 * 100 / K)
+    private = bounds.convex_one_pass(replace(part, upsilon=1e-12))
+    assert bounds.convex_one_pass(part) - private == pytest.approx(drawn, rel=1e-6)
+
+
 def test_partial_participation_adds_the_variance_of_drawn_silos() -> None:
     part = replace(S, M=4)  # (N - M) / (N - 1) = 0.8
-    silos = math.sqrt(0.8) * 0.5 * 3**0.2 * 5**0.8 * 8**-0.2 * (0.03 / 8) ** 0.2
+    silos = math.sqrt(0.8) * 0.5 * 3**0.2 * 5**0.8 * 8**-0.2 * (0.03 / 4**3) ** 0.2
     private = (8**0.25 * 3 * 5**1.5 * 0.03 / 2) ** 0.8
     assert bounds.convex_one_pass(part) == pytest.approx(1.5 * 5 / 20 + private + silos)
     expected = 2.25 / 800 + 9 * 0.0009 / 4 + 0.25 * 0.8 / (2 * 2 * 4)
@@ -121,6 +134,7 @@ def test_lower_bounds_are_below_upper_ones(
     n: int, N: int, d: int, epsilon: float, delta: float, L: float, mu: float, D: float, kappa: float,
     noise: float,
 ) -> None:  # fmt: skip
+    D = min(D, L / mu)  # up to a factor 2, gradients of a strongly convex function are no smaller than that
     s = Setting(n, N, N, d, epsilon, delta, L, kappa * mu, mu, D, L * D, noise * L, noise * L)
     found = bounds.applying(s)
     for lower, least, _ in found:
@@ -154,6 +168,68 @@ def test_what_does_not_apply_says_why() -> None:
     assert reason == "needs assumptions.beta"
 
 
+def named(s: Setting, source: str) -> list[tuple[bounds.Bound, float | None, str]]:
+    return [row for row in bounds.applying(s) if row[0].source == source]
+
+
+def asked(s: Setting, source: str) -> dict[str, bool]:
+    return {check.condition: check.holds for check in bounds.conditions(named(s, source)[0][0], s)}
+
+
+CONDITIONS: dict[str, dict[str, tuple[dict[str, float], dict[str, float]]]] = {
+    "noisy MB-SGD, Theorem 34": {"eps <= 2 ln(2/delta)": ({"epsilon": 9.38}, {"epsilon": 9.39})},
+    "accelerated one-pass, Theorem 36": {"eps <= 8 ln(1/delta)": ({"epsilon": 31.9}, {"epsilon": 32.1})},
+    "prox-SGD, Theorem 40": {
+        "eps <= min(8 ln(1/delta), 15)": ({"epsilon": 15}, {"epsilon": 15.1}),
+        "delta < 1/2": ({"delta": 0.49}, {"delta": 0.5}),
+        "n >= kappa": ({"n": 4}, {"n": 3}),
+    },
+    "prox-PL-SVRG, Theorem 42": {"eps <= min(2 ln(2/delta), 15)": ({"epsilon": 9.38}, {"epsilon": 9.39})},
+    "prox-SPIDER, Theorem 44": {
+        "eps <= 2 ln(1/delta)": ({"epsilon": 8}, {"epsilon": 8.01}),
+        # L / (8 sqrt(d xi Delta beta)) = 3 / (8 * 6 sqrt 48) * 4 * 100 eps = 3.608 eps
+        "q >= 1": ({"epsilon": 0.278}, {"epsilon": 0.277}),
+    },
+    "shuffled MB-SGD, Theorem 38": {
+        "eps <= ln(2/delta)": ({"epsilon": 4.69}, {"epsilon": 4.7}),
+        # 16 ln(18 R M / delta), R = (100 * 400 * 0.01)^2 / 400 = 400: 16 ln(18 * 400 * 400 * e^4) = 302.0
+        "M >= 16 ln(18 R M^2/(N delta))": (
+            {"epsilon": 0.01, "N": 400, "M": 400},
+            {"epsilon": 0.01, "N": 280, "M": 280},
+        ),
+    },
+    "Theorem 35": {
+        "eps <= sqrt N": ({"epsilon": 4}, {"epsilon": 4.01}),
+        "delta = o(1/(n N))": ({"delta": 0.000624}, {"delta": 0.000625}),
+        # 16 ln(2 / (100 * 1e-3)) = 47.9
+        "N >= 16 ln(2/(delta n))": ({"delta": 1e-3, "N": 48, "M": 48}, {"delta": 1e-3, "N": 47, "M": 47}),
+    },
+    "Theorems 123, 134": {"delta = o(1/(n N))": ({"delta": 0.000624}, {"delta": 0.000625})},
+}
+
+
+@pytest.mark.parametrize("source", CONDITIONS)
+def test_every_condition_is_met_up_to_its_bound_and_not_beyond(source: str) -> None:
+    assert set(asked(S, source)) == set(CONDITIONS[source])
+    for condition, (within, beyond) in CONDITIONS[source].items():
+        assert asked(replace(S, **within), source)[condition], condition  # type: ignore[arg-type]
+        assert not asked(replace(S, **beyond), source)[condition], condition  # type: ignore[arg-type]
+
+
+def test_a_condition_on_epsilon_is_asked_of_the_silo_that_is_nearest_to_it() -> None:
+    silos = (Claim(100, 2.0, math.exp(-4)), Claim(100, 9.0, math.exp(-3)))
+    unequal = replace(S, claims=silos, law=((16, 1.0),), differ=("eps_i", "delta_i"))
+    (check,) = bounds.conditions(named(unequal, "noisy MB-SGD, Theorem 34")[0][0], unequal)
+    assert (check.value, check.holds) == (9.0, False)  # 2 ln(2 e^3) = 7.4
+
+
+def test_a_draw_that_is_not_uniform_is_a_condition_that_is_not_met() -> None:
+    part = replace(S, M=4, even=False)
+    assert asked(part, "noisy MB-SGD, Theorem 34")["S_r uniformly random"] is False
+    assert asked(replace(part, even=True), "noisy MB-SGD, Theorem 34")["S_r uniformly random"]
+    assert "S_r uniformly random" not in asked(replace(S, even=False), "noisy MB-SGD, Theorem 34")
+
+
 def invoke(*arguments: str) -> tuple[int, str]:
     result = CliRunner().invoke(app, ["bounds", str(QUICKSTART), *arguments])
     return result.exit_code, result.output
@@ -167,10 +243,29 @@ def test_the_command_takes_its_numbers_from_the_scenario() -> None:
     setting = said["setting"]
     assert (setting["n"], setting["N"], setting["d"], setting["epsilon"], setting["L"]) == (50, 5, 31, 1, 1)
     first = said["bounds"][0]
-    expected = 4 / math.sqrt(5) * (1 / math.sqrt(50) + math.sqrt(31 * math.log(1 / setting["delta"])) / 50)
-    assert first["value"] == pytest.approx(expected)
-    without = [bound for bound in said["bounds"] if bound["value"] is None]
-    assert all("assumptions." in bound["not_applicable"] for bound in without)
+    # Theorem 140 where all take part: the mean of ln(1/delta_i) / (n_i eps_i)^2 over 5 silos, over M = 5.
+    resolved = resolve(load(QUICKSTART))
+    silos = zip(resolved.sizes, resolved.epsilons, resolved.deltas, strict=True)
+    xi = sum(math.log(1 / delta) / (n * epsilon) ** 2 for n, epsilon, delta in silos) / 25
+    assert len(set(resolved.epsilons)) > 1
+    assert first["value"] == pytest.approx(4 * (1 / math.sqrt(5 * 50) + math.sqrt(31 * xi)))
+    for bound in said["bounds"]:
+        if bound["value"] is None:
+            assert "conditions" not in bound
+            # Silos of 50 and 51 records are not alike, and lower bounds are proven for those that are.
+            assert "assumptions." in bound["not_applicable"] or "n_i" in bound["not_applicable"]
+        else:
+            assert all(set(each) == {"condition", "value", "needs", "met"} for each in bound["conditions"])
+    assert {bound["side"] for bound in said["bounds"] if bound["value"] is not None} == {"upper"}
+
+
+def test_a_condition_that_is_not_met_is_marked_and_named() -> None:
+    code, output = invoke(
+        "--set", "assumptions.D=4", "--set", "privacy.epsilon=30", "--set", "privacy.delta=1e-6"
+    )
+    assert code == 0, output
+    assert any(line.startswith("convex") and line.rstrip().endswith("*") for line in output.splitlines())
+    assert "* not met: eps <= 2 ln(2/delta), here 30 and at most 29.0173 (Theorem 34; Theorem 37)" in output
 
 
 def test_the_table_says_that_constants_are_one_and_what_is_missing() -> None:

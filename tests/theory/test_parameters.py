@@ -123,9 +123,15 @@ def test_prox_pl_svrg_is_theorem_42() -> None:
 def test_prox_spider_is_theorem_44() -> None:
     values = chosen("prox_spider", S)
     noise = math.sqrt(50 * LOG)
-    q = math.floor((2000 * 2 * 5 / (noise * math.sqrt(6))) ** (2 / 3))
+    q = math.floor((2000 * 2 * 5 / (8 * noise * math.sqrt(6))) ** (2 / 3))
     assert values["period"] == q
-    assert values["num_rounds"] == math.ceil(2000 * math.sqrt(25 * q) / (2 * noise) * math.sqrt(6))
+    R = math.ceil(2000 * math.sqrt(25 * q) / (2 * noise) * math.sqrt(6))
+    assert values["num_rounds"] == R
+    assert values["difference_noise_ratio"] == pytest.approx(math.sqrt(q))
+    # The noise of a difference per unit of the step, sigma_2^2 = 16 beta^2 R ln(1/delta) / (eps n)^2.
+    tau = 50 * 16 * 1.5**2 * R * LOG / 2000**2 / 25
+    eta = values["step_size"]
+    assert q <= 1 / (2 * eta**2 * tau) < (q + 1.1) * 1.05
     assert (values["step_size"], values["smoothness"]) == (1 / 3, 1.5)
     with pytest.raises(InputError, match=r"scenario\.privacy\.epsilon: 0\.001.*w_0"):
         chosen("prox_spider", replace(S, epsilon=0.001))
@@ -183,7 +189,11 @@ def test_a_theorem_for_claimed_epsilon_chooses_by_the_claim() -> None:
         "calibration": "theorem",
         "claimed_epsilon": 4,
     }
-    assert resolve(parse(tree)).algorithm == resolve(parse(scenario())).algorithm
+    resolved = resolve(parse(tree))
+    R = math.ceil(2 * 5 * math.log(0.1 * min(3 * 1000, 4**2 * 1000**2 * 3 / (6 * LOG))))
+    assert resolved.algorithm.num_rounds == R  # type: ignore[attr-defined]
+    assert resolved.derived is not None
+    assert resolved.derived.predicted == {}
 
 
 def test_the_numbers_are_printed(tmp_path: Path) -> None:
