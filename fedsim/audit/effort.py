@@ -40,26 +40,22 @@ class Effort:
     honest: int
 
 
-def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], runs: int | None) -> Effort:
-    """Enough runs to bound 0.9 of every claim, or as many as fit; `runs` a world where they are given."""
-    asks = [sum(len(ask.queries) for ask in asks) for asks in setting.plan.rounds]
-    one_round = sum(asks) / max(1, len(asks)) * sum(_work(setting, i) for i in range(len(setting.data)))
-    answers = _SEARCH / (_OVERHEAD + one_round) / (len(silos) * len(setting.kinds))
+def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], share: float = 1.0) -> Effort:
+    """Enough runs to bound 0.9 of every claim, or as many as fit; `share` of that, and of the search."""
+    every = range(len(setting.data))
+    queries = [sum(len(ask.queries) for ask in asks) for asks in setting.plan.rounds]
+    one_round = sum(queries) / max(1, len(queries)) * sum(_work(setting, i) for i in every)
+    answers = share * _SEARCH / (_OVERHEAD + one_round) / (len(silos) * len(setting.kinds))
     points = round(min(10.0, max(3.0, math.sqrt(answers / 4))))
-    search = Search(points, round(min(120.0, max(12.0, answers / points))))
-    if runs is not None:
-        return Effort(search, dict.fromkeys(silos, runs), min(runs, _MOST_HONEST))
     wanted = {i: runs_needed(claims[i], is_gaussian(claims[i].census)) for i in silos}
-    costs = {i: 2 * sum(asks[r] for r in setting.rounds(i)) * (_MEMBER + _work(setting, i)) for i in silos}
-    share = min(1.0, _WORST / sum(wanted[i] * costs[i] for i in silos))
-    everyone = sum(
-        sum(asks[r] for r in setting.rounds(i)) * (4 * _MEMBER + 3 * _work(setting, i, alone=True))
-        for i in range(len(setting.data))
-    )
+    asked = {i: sum(queries[r] for r in setting.rounds(i)) for i in every}
+    costs = {i: 2 * asked[i] * (_MEMBER + _work(setting, i)) for i in silos}
+    fits = share * min(1.0, _WORST / sum(wanted[i] * costs[i] for i in silos))
+    honest = 2 * sum(asked[i] * (4 * _MEMBER + 3 * _work(setting, i, alone=True)) for i in every)
     return Effort(
-        search,
-        {i: max(_LEAST_RUNS, math.ceil(share * wanted[i])) for i in silos},
-        max(_LEAST_RUNS, min(_MOST_HONEST, int(_HONEST / (2 * everyone)))),
+        Search(points, round(min(120.0, max(12.0, answers / points)))),
+        {i: max(_LEAST_RUNS, math.ceil(fits * wanted[i])) for i in silos},
+        max(_LEAST_RUNS, int(share * min(_MOST_HONEST, _HONEST / honest))),
     )
 
 

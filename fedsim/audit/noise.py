@@ -19,7 +19,9 @@ from fedsim.audit.setting import Setting
 from fedsim.audit.wiretap import Heard, Tap, Wiretap
 from fedsim.audit.worst import beside
 
-_CLONES, _COORDINATES, _ANSWERS = 128, 64, 300
+_COORDINATES, _ANSWERS = 64, 300
+_NUMBERS, _FEWEST, _MOST = 100_000, 128, 1024
+"""Numbers to measure the noise by, and how many clones say them."""
 
 
 @dataclass(frozen=True)
@@ -81,17 +83,25 @@ def _standardised(setting: Setting, silo: int, chosen: Attack) -> np.ndarray:
     """Noise over its stated standard deviation, (answers, clones, coordinates)."""
     tap, terms = Tap(), setting.admitted[silo].terms
     silent = beside(setting, silo, "silent", chosen.first)
-    streams = [f"noise/{silo}/{clone}" for clone in range(_CLONES)]
-    gate = setting.gate(Wiretap(setting.algorithm, tap), [silo] * _CLONES, [silent] * _CLONES, streams)
+    clones = clones_of(setting, silo)
+    streams = [f"noise/{silo}/{clone}" for clone in range(clones)]
+    gate = setting.gate(Wiretap(setting.algorithm, tap), [silo] * clones, [silent] * clones, streams)
     by_round = {r: k for k, kind in enumerate(setting.kinds) for r in kind.rounds}
     rounds = [r for r in terms.rounds if r in by_round]
     found: list[np.ndarray] = []
-    for r in rounds[: max(1, _ANSWERS)]:
+    for r in rounds:
         gate.answer(r, chosen.broadcasts[by_round[r]])
         found += [row for heard in tap.take() for row in _over_stated(setting, silo, heard)]
         if len(found) >= _ANSWERS:
             break
     return np.stack(found) if found else np.empty((0, 0, 0))
+
+
+def clones_of(setting: Setting, silo: int) -> int:
+    """How many clones are listened to: enough for a noise level that is right to half a per cent."""
+    answers = min(_ANSWERS, max(1, setting.admitted[silo].releases))
+    coordinates = min(_COORDINATES, setting.problem.dimension)
+    return min(_MOST, max(_FEWEST, _NUMBERS // (answers * coordinates)))
 
 
 def _over_stated(setting: Setting, silo: int, heard: Heard) -> list[np.ndarray]:

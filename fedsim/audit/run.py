@@ -56,6 +56,7 @@ class Audit:
     resolved: Resolved
     silos: tuple[SiloAudit, ...]
     total: int
+    share: float
     effort: Effort
 
     @property
@@ -64,12 +65,12 @@ class Audit:
         return any(silo.findings for silo in self.silos)
 
 
-def audit(resolved: Resolved, runs: int | None = None, observe: Observe = lambda what, share: None) -> Audit:
+def audit(resolved: Resolved, share: float = 1.0, observe: Observe = lambda what, share: None) -> Audit:
     """Audit every silo of a small federation, ten of a large one.
 
     Args:
         resolved: the scenario.
-        runs: of the worst server in each world; by default enough for a bound near the claim.
+        share: of the work that brings bounds near the claims, or that fits into about two minutes.
         observe: told of progress.
 
     Raises:
@@ -79,7 +80,7 @@ def audit(resolved: Resolved, runs: int | None = None, observe: Observe = lambda
     setting = prepare(resolved)
     silos = setting.audited()
     claims = {silo: _claim(setting, silo) for silo in silos}
-    planned = effort(setting, silos, claims, runs)
+    planned = effort(setting, silos, claims, share)
     attacks = {}
     for place, silo in enumerate(silos):
         observe("looking for the worst records and points", place / len(silos))
@@ -90,7 +91,7 @@ def audit(resolved: Resolved, runs: int | None = None, observe: Observe = lambda
         _silo(setting, silo, claims[silo], attacks[silo], searched[silo], samples[silo], len(silos))
         for silo in silos
     ]
-    return Audit(resolved, tuple(found), len(setting.data), planned)
+    return Audit(resolved, tuple(found), len(setting.data), share, planned)
 
 
 def _claim(setting: Setting, silo: int) -> Claim:
@@ -181,6 +182,7 @@ def as_json(found: Audit) -> dict[str, Any]:
             "note": "of each bound by itself, not of all silos together",
             "false_alarm": ALARM,
         },
+        "effort": found.share,
         "search": found.effort.search._asdict(),
         "audited": len(found.silos),
         "of_silos": found.total,

@@ -33,7 +33,7 @@ _EVERY = 10.0  # seconds between two plain lines
 
 
 def show(
-    path: Path | None, overrides: Sequence[str], run: Path | None, runs: int | None, json_wanted: bool
+    path: Path | None, overrides: Sequence[str], run: Path | None, effort: float, json_wanted: bool
 ) -> int:
     """Audit a scenario, or that of a run directory, and print a table or JSON; the exit code.
 
@@ -53,7 +53,7 @@ def show(
     resolved = resolve(load(path, overrides))
     start = time.perf_counter()
     with _progress() as observe:
-        found = as_json(audit(resolved, runs, observe))
+        found = as_json(audit(resolved, effort, observe))
     if run is not None:
         _write(found, run / FILE)
         write_page(run)

@@ -144,10 +144,12 @@ def audit(
     run: Annotated[
         Path | None, typer.Option(help="A run directory: audit its scenario and put the result on its page.")
     ] = None,
-    runs: Annotated[
-        int | None,
-        typer.Option(min=25, help="Runs of the worst server in each world; by default enough, or what fits."),
-    ] = None,
+    effort: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=1000, help="Share of the default work: 0.1 for a first look, 10 for more."
+        ),
+    ] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
@@ -155,7 +157,7 @@ def audit(
     with plain_errors():
         from fedsim.cli.audit import show
 
-        raise typer.Exit(show(scenario, overrides or [], run, runs, as_json))
+        raise typer.Exit(show(scenario, overrides or [], run, effort, as_json))
 
 
 @app.command()

@@ -17,7 +17,7 @@ from fedsim.protocol.batch import FULL, Poisson, Subsample
 from fedsim.protocol.plan import Release
 
 DELTA = 1e-5
-REPEATS = 400
+REPEATS = 300
 COVERED = int(stats.binom.isf(1e-6, REPEATS, 0.05))
 """More bounds above the truth than this are a fault: by chance at a rate of 1e-6."""
 
@@ -33,7 +33,7 @@ def _scores(rng: np.random.Generator, mu: float, runs: int) -> tuple[np.ndarray,
     return rng.normal(-mu / 2, 1, runs), rng.normal(mu / 2, 1, runs)
 
 
-@pytest.mark.parametrize(("epsilon", "runs"), [(1.0, 100), (1.0, 3000), (4.0, 100), (4.0, 1000)])
+@pytest.mark.parametrize(("epsilon", "runs"), [(1.0, 40), (1.0, 3000), (4.0, 120), (4.0, 1000)])
 def test_bounds_are_below_the_truth_at_their_confidence(epsilon: float, runs: int) -> None:
     rng, mu = np.random.default_rng(runs), float(gaussian.mu(epsilon, DELTA))
     above = np.zeros(2, dtype=int)
@@ -90,7 +90,7 @@ def test_the_assumption_free_bound_is_the_definition() -> None:
 def test_from_200_degrees_of_freedom_on_the_bound_is_just_below_the_exact_one(t: float) -> None:
     for freedom in (200, 20_000):
         bound = estimate._noncentral(t, freedom, 0.95)
-        assert stats.nct.sf(t, freedom, bound) <= 0.05 + 1e-9
+        assert bound == 0 or stats.nct.sf(t, freedom, bound) <= 0.05
         assert bound == 0 or stats.nct.sf(t, freedom, bound * 1.0015) >= 0.05
 
 

@@ -75,7 +75,7 @@ def _assert_sound(setting: Setting, chosen: Any) -> None:
     assert probes.probe(setting, SILO, chosen) == []
     measured = noise.measure(setting, SILO, chosen, ALARM)
     assert measured.faults == ()
-    assert measured.ratio == pytest.approx(1.0, abs=5 / math.sqrt(2 * 128 * 4 * 4))
+    assert measured.ratio == pytest.approx(1.0, abs=5 / math.sqrt(2 * 1024 * 3 * 4))
     samples = worst.attack(setting, SILO, chosen, 400)
     assert estimate.violated([samples], _claim(setting), ALARM) is None
 
@@ -157,9 +157,10 @@ def _break(monkeypatch: pytest.MonkeyPatch, kind: type[Gate]) -> None:
 
 
 def test_half_of_the_noise_is_seen_in_the_noise(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Power: N = 512 numbers an answer; half the noise exceeds the chi-square bound with P < 1e-30."""
+    """Power: N = 4,096 numbers an answer; half the noise exceeds the chi-square bound with P < 1e-30."""
     setting, chosen = attacked()
-    numbers, answers = 128 * 4, 4
+    numbers, answers = noise.clones_of(setting, SILO) * setting.problem.dimension, 4
+    assert numbers == 4096
     least = stats.chi2.ppf(ALARM / 3 / answers, numbers)
     assert stats.chi2.sf(least / 0.25, numbers) < 1e-30
     _break(monkeypatch, _Half)
@@ -266,9 +267,9 @@ class _Repeated(silos.noise.Noise):
 
 
 def test_noise_that_is_used_twice_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Power 1: the correlation is 1, and the bound that chance reaches at rate ALARM is below 0.4."""
+    """Power 1: the correlation is 1, and chance stays below 0.11 but at rate ALARM."""
     setting, chosen = attacked()
-    assert noise._threshold(ALARM / 3, 4**2 + 128**2) / math.sqrt(4 * 4) < 2
+    assert noise._threshold(ALARM / 3, 4**2 + 1024**2) / math.sqrt(4096) < 0.11
     monkeypatch.setattr(silos.gate, "Noise", _Repeated)
     measured = noise.measure(setting, SILO, chosen, ALARM)
     assert measured.repeated == pytest.approx(1.0)

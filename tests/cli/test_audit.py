@@ -1,0 +1,136 @@
+"""`fedsim audit`: what it prints, its JSON, its exit code, and the page of a run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from report_runs import SMALL, simulate
+from typer.testing import CliRunner
+
+from fedsim.audit import run as audit_run
+from fedsim.cli.main import app
+from fedsim.protocol.terms import Admitted
+from fedsim.report.audit_file import FILE
+
+LITTLE = ["--effort", "0.01"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return simulate(tmp_path_factory.mktemp("audited"), SMALL)
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("scenario") / "small.yaml"
+    path.write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    return path
+
+
+def _audit(*arguments: str) -> Any:
+    return CliRunner().invoke(app, ["audit", *arguments, *LITTLE])
+
+
+def test_json_has_for_each_silo_claim_attained_and_ratios(scenario: Path) -> None:
+    result = _audit(str(scenario), "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert not found["broken"]
+    assert [silo["name"] for silo in found["silos"]] == ["silo-00", "silo-01", "silo-02"]
+    for silo, epsilon in zip(found["silos"], [1.0, 2.0, 4.0], strict=True):
+        assert silo["claimed"] == pytest.approx(epsilon, rel=1e-6)
+        assert silo["claimed"] <= epsilon
+        assert 0 <= silo["attained"] < 2 * epsilon
+        assert 0.9 < silo["sensitivity_ratio"] <= 1 + 1e-6
+        assert silo["cross_silo_ratio"] <= 1e-6
+        assert silo["findings"] == []
+        for adversary in ("worst_server", "honest_server", "model"):
+            assert {"attained", "assumption_free", "plan_curve", "mean_difference", "runs"} <= set(
+                silo[adversary]
+            )
+    assert found["confidence"]["bound"] == 0.95
+
+
+def test_the_same_command_finds_the_same(scenario: Path) -> None:
+    first, second = (_audit(str(scenario), "--json") for _ in range(2))
+    assert first.stdout == second.stdout
+
+
+def test_the_table_says_what_was_tried(scenario: Path) -> None:
+    result = _audit(str(scenario))
+    assert result.exit_code == 0, result.output
+    said = (
+        "silo-02",
+        "95% confidence",
+        "without any assumption",
+        "over its sensitivity",
+        "No claim is broken",
+    )
+    for words in said:
+        assert words in result.output
+
+
+def test_a_broken_claim_is_exit_code_1_and_says_why(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise is for epsilon 60 and said to cost 0.5: 25 runs a world show it, with power 1 - 1e-6."""
+    real = audit_run.prepare
+
+    def lying(resolved: Any) -> Any:
+        setting = real(resolved)
+        said = tuple(Admitted(a.terms, a.noise_multiplier, 0.5, a.releases) for a in setting.admitted)
+        return replace(setting, admitted=said)
+
+    monkeypatch.setattr(audit_run, "prepare", lying)
+    result = _audit(str(scenario), "--set", "privacy.epsilon=60")
+    assert result.exit_code == 1
+    assert "BROKEN" in result.output
+    assert "runs prove an epsilon of at least" in result.output
+
+
+def test_the_page_of_a_run_takes_the_audit(run: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+    assert "What attacks attained" not in (copy / "report.html").read_text(encoding="utf-8")
+    result = _audit("--run", str(copy))
+    assert result.exit_code == 0, result.output
+    found = json.loads((copy / FILE).read_text(encoding="utf-8"))
+    page = (copy / "report.html").read_text(encoding="utf-8")
+    assert "What attacks attained" in page
+    assert page.index('id="privacy"') < page.index('id="audit"') < page.index('id="results"')
+    for silo in found["silos"]:
+        assert silo["name"] in page[page.index('id="audit"') : page.index('id="results"')]
+    assert (copy / "figures" / "audit.png").exists()
+    assert CliRunner().invoke(app, ["report", str(copy)]).exit_code == 0
+    assert (copy / "report.html").read_text(encoding="utf-8") == page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "name a scenario, or --run DIR"),
+        (["SCENARIO", "--run", "nowhere"], "name a scenario, or --run DIR"),
+        (["--run", "nowhere"], "no such directory"),
+        (["--run", "RUN", "--set", "seed=1"], "a run has its scenario"),
+        (["SCENARIO", "--set", "privacy.mechanism=none"], "claims nothing, so there is nothing to audit"),
+        (
+            [
+                "SCENARIO",
+                "--set",
+                "privacy={epsilon: unlimited, calibration: sigma, noise_multiplier: 1e-120}",
+            ],
+            "no finite epsilon",
+        ),
+    ],
+)
+def test_what_cannot_be_audited_is_one_line(
+    scenario: Path, run: Path, arguments: list[str], words: str
+) -> None:
+    places = {"SCENARIO": str(scenario), "RUN": str(run)}
+    result = _audit(*[places.get(argument, argument) for argument in arguments])
+    assert result.exit_code == 2
+    assert words in result.output
+    assert len(result.output.strip().splitlines()) == 1
