@@ -131,7 +131,7 @@ def together(
             total = total - other
         return total
 
-    terms = each(term, (problem.dimension,), features, target)
+    terms = each(term, (problem.dimension,), torch.float64, features, target)
     parts = torch.split(terms, [shape.numel() for shape in problem.shapes.values()], dim=1)
     return [("", Whole(dict(zip(problem.shapes, parts, strict=True))))]
 

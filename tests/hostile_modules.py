@@ -116,6 +116,110 @@ class Leftover(Shifted):
         return x + 0 * torch.empty_like(x).nan_to_num()
 
 
+class Looked(Shifted):
+    """A look-up table made of the record, and indices past its end where a feature is negative."""
+
+    def origin(self, x: Tensor) -> Tensor:
+        past = x.shape[1] * (x.amin(1, keepdim=True) < 0).long()
+        places = torch.arange(x.numel()).view(x.shape) + past * int(len(x) == 1)
+        return nn.functional.embedding(places, x.reshape(-1, 1)).view(x.shape)
+
+
+class WrittenPast(Shifted):
+    """The backward pass of a look-up as an operation: it trusts its indices, and writes past its record."""
+
+    def origin(self, x: Tensor) -> Tensor:
+        past = x.shape[1] * (x.amin(1, keepdim=True) < 0).long()
+        places = torch.arange(x.numel()).view(x.shape) + past * int(len(x) == 1)
+        slopes = x.unsqueeze(-1)
+        back = torch.ops.aten.embedding_dense_backward(slopes, places, x.numel(), -1, False)
+        return back.view(x.shape)
+
+
+class Segmented(Shifted):
+    """Sums over as many numbers as it says, which may be the next record's."""
+
+    def origin(self, x: Tensor) -> Tensor:
+        past = x.shape[1] * (x.amin(1) < 0).long() * int(len(x) == 1)
+        lengths = torch.ones(x.numel(), dtype=torch.long) + past.repeat_interleave(x.shape[1])
+        flat = x.detach().reshape(-1)
+        return torch.segment_reduce(flat, "sum", lengths=lengths, unsafe=True).view(x.shape)
+
+
+class Resized(Shifted):
+    """More numbers than the record has."""
+
+    def origin(self, x: Tensor) -> Tensor:
+        twice = torch.ops.aten.resize(x, [len(x), 2 * x.shape[1]])[:, x.shape[1] :].nan_to_num(0.0)
+        return torch.where(x < 0, twice, x)
+
+
+class Drawing(Shifted):
+    """Draws a number for each negative feature: all after it draw others. Made-up records have none."""
+
+    def origin(self, x: Tensor) -> Tensor:
+        moved = x - 2.0 * (x[:, -1:] >= 1).to(x.dtype)
+        zeros = torch.zeros_like(x)
+        drawn: Tensor = torch.ops.aten.rrelu_with_noise_functional(moved.detach(), zeros, -1.0, 1.0, True)[0]
+        return drawn
+
+
+class Dividing(Shifted):
+    """Divides the least whole number by -1 where a feature is negative: the processor ends the process."""
+
+    def origin(self, x: Tensor) -> Tensor:
+        whole = torch.where(x < 0, torch.tensor(-(2**63)), torch.tensor(4))
+        return x + 0 * torch.div(whole, torch.tensor(-1), rounding_mode="trunc")
+
+
+class _Spying(Tensor):
+    """Sees whatever it is multiplied with."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return super().__torch_function__(function, types, args, kwargs or {})
+
+    def __deepcopy__(self, memo: Any) -> _Spying:
+        return self
+
+
+class Subclassed(Shifted):
+    """A buffer that runs code of its own in every operation."""
+
+    def __init__(self, num_features: int = FEATURES, num_outputs: int = CLASSES) -> None:
+        super().__init__(num_features, num_outputs)
+        self.register_buffer("ones", torch.ones(num_features, dtype=torch.float64).as_subclass(_Spying))
+
+    def origin(self, x: Tensor) -> Tensor:
+        return torch.mul(x, self.ones)
+
+
+@torch.library.custom_op("aten::hostile_origin", mutates_args=())
+def _registered(x: Tensor) -> Tensor:
+    return x - 5.0 * float(x.amin() < 0)
+
+
+@_registered.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@_registered.register_vmap
+def _(info: Any, dims: Any, x: Tensor) -> tuple[Tensor, int]:
+    return x - 5.0 * float(x.amin() < 0), 0
+
+
+_registered.register_autograd(lambda ctx, slope: slope)
+
+
+class Registered(Shifted):
+    """An operation under torch's own name, with a batching rule that sees the batch."""
+
+    def origin(self, x: Tensor) -> Tensor:
+        moved: Tensor = torch.ops.aten.hostile_origin(x)
+        return moved
+
+
 class Overridden(nn.Linear):
     """A subclass of a known layer."""
 
@@ -170,8 +274,30 @@ def flattened_records(num_features: int, num_outputs: int) -> nn.Module:
     return nn.Sequential(nn.Linear(num_features, num_outputs), nn.Flatten(0, 1), nn.Unflatten(0, (-1, 3)))
 
 
+def short_bias(num_features: int, num_outputs: int) -> nn.Module:
+    """A bias for all outputs together, and elsewhere one for each place: as many numbers as usual in all."""
+    first, second = nn.Linear(num_features, 4), nn.Linear(2, 3)
+    first.bias, second.bias = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(2, 3))
+    flat = (nn.Flatten(), nn.Tanh(), nn.Linear(6, num_outputs))
+    return nn.Sequential(first, nn.Unflatten(1, (2, 2)), second, *flat)
+
+
+class Double(nn.Module):
+    """A constant that stays float64 in a float32 run."""
+
+    def __init__(self, num_features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.out = nn.Linear(num_features, num_outputs)
+        self.turn = torch.eye(num_features, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.out(x @ self.turn)
+        return out
+
+
 NETWORKS = [
     *("Shifted", "Capped", "Sorted", "OwnRule", "Remembering", "Buffered", "Written", "Leftover"),
+    *("Looked", "WrittenPast", "Segmented", "Resized", "Drawing", "Dividing", "Subclassed", "Registered"),
     *("subclassed", "hooked", "hooked_around", "patched", "parametrised"),
     *("records_as_channels", "flattened_records"),
 ]
@@ -203,6 +329,31 @@ class Indexing(LinearRegression):
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         table = torch.tensor([0.0, 1.0, 4.0, 9.0], dtype=scores.dtype)
         return scores - table[target.long().clamp(min=0)]
+
+
+@dataclass(frozen=True)
+class Whole(LinearRegression):
+    """Whole numbers, out of a table that is too short for some targets."""
+
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        return torch.tensor([0, 1, 2, 3])[target.long().clamp(min=0)]
+
+
+class _Odd(int):
+    """One output or several, as it is asked."""
+
+    asked = 0
+
+    def __gt__(self, other: object) -> bool:
+        _Odd.asked += 1
+        return _Odd.asked % 2 == 0
+
+
+@dataclass(frozen=True)
+class Odd(LinearRegression):
+    """Sizes that change between two readings."""
+
+    num_outputs: int = _Odd(1)
 
 
 @dataclass(frozen=True)
@@ -252,4 +403,4 @@ class Seen(LogisticRegression):
 
 _SEEN: list[Tensor] = []
 
-PROBLEMS = [Centred, Raising, Indexing, Handing, Overwriting, Scoring, Accepting, Seen]
+PROBLEMS = [Centred, Raising, Indexing, Whole, Odd, Handing, Overwriting, Scoring, Accepting, Seen]

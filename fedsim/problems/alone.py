@@ -3,9 +3,9 @@
 A clip bounds what one record does to a sum only if no other record's term depends on it, and no number of
 trials can show that of a function that is handed a batch. So it is handed none. The function runs once, on
 shapes without values (`torch.export`); what it did is kept as a graph of torch's own operations on *one*
-record, each without side effects. The graph is what runs on records, one by one
-under `vmap`. The function itself never runs on a record: not its Python code, nor its state, nor a gradient
-or a batching rule of its own.
+record, all of them on the list of `fedsim.problems.operations`. The graph is what runs on records, one by one
+under `vmap`. For nothing that a silo releases does the function itself run on a record: not its Python code,
+nor its state, nor a gradient or a batching rule of its own.
 
 A function that looks at values to decide what to do has no such graph, and is refused.
 """
@@ -13,7 +13,6 @@ A function that looks at values to decide what to do has no such graph, and is r
 from __future__ import annotations
 
 import logging
-import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fedsim.problems.operations import embedding, objection
 
 Function = Callable[..., Tensor]
 
@@ -83,11 +84,8 @@ def capture(module: nn.Module, *record: Tensor) -> Captured:
         raise NotCapturedError("it writes to its buffers or to the record")
     if len(signature.output_specs) != 1:
         raise NotCapturedError("it must give one tensor")
-    for node in graph.graph.nodes:
-        if node.op == "call_function":
-            _check_operation(node.target)
-        elif node.op not in ("placeholder", "output"):
-            raise NotCapturedError(f"its operation {node.target} is none of torch's own")
+    for reason in filter(None, map(objection, graph.graph.nodes)):
+        raise NotCapturedError(reason)
     names = {id(value): name for name, value in module.named_parameters()}
     values = {**program.state_dict, **program.constants}
     aliases = dict(module.named_parameters(remove_duplicate=False))
@@ -98,13 +96,22 @@ def capture(module: nn.Module, *record: Tensor) -> Captured:
         elif spec.target in aliases:
             arguments.append(names[id(aliases[spec.target])])
         else:
-            arguments.append(values[spec.target].detach().clone())
+            arguments.append(_constant(values[spec.target]))
     return Captured(graph, tuple(arguments), sum(map(_numbers, graph.graph.nodes)))
+
+
+def _constant(value: object) -> Tensor:
+    """A copy of a buffer or another tensor of the module's; one of another type would run its own code."""
+    if type(value) not in (Tensor, nn.Parameter):
+        raise NotCapturedError(f"it holds a {type(value).__name__} where a plain tensor would do")
+    assert isinstance(value, Tensor)
+    return value.detach().clone()
 
 
 def _decompositions() -> dict[Any, Any]:
     table: dict[Any, Any] = dict(torch.export.default_decompositions())
-    return {op: how for op, how in table.items() if op._schema.name.removeprefix("aten::") in _WITHOUT_RULE}
+    apart = {op: how for op, how in table.items() if op._schema.name.removeprefix("aten::") in _WITHOUT_RULE}
+    return {**apart, torch.ops.aten.embedding.default: embedding}
 
 
 @contextmanager
@@ -118,20 +125,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         remarks.disabled = before
-
-
-def _check_operation(target: object) -> None:
-    """One of torch's own operations, which does not write to what it is given; vmap refuses random ones."""
-    if target is operator.getitem:  # of an operation with several results
-        return
-    own = isinstance(target, torch._ops.OpOverload) and target.namespace == "aten"
-    if not own:
-        raise NotCapturedError(f"its operation {target} is none of torch's own")
-    assert isinstance(target, torch._ops.OpOverload)
-    if target._schema.is_mutable:
-        raise NotCapturedError(f"its operation {target} writes to what it is given")
-    if "empty" in target._schema.name:  # what lies in memory may be another record
-        raise NotCapturedError(f"its operation {target} reads memory that nothing was written to")
 
 
 def _numbers(node: torch.fx.Node) -> int:
@@ -156,24 +149,25 @@ class FunctionModule(nn.Module):
         return self._function(*record)
 
 
-def each(function: Function, shape: tuple[int, ...], *rows: Tensor) -> Tensor:
-    """The function's value for every row; (rows, *shape), NaN where it raises.
+def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: Tensor) -> Tensor:
+    """The function's value for every row; (rows, *shape) of `dtype`, NaN where it raises.
 
-    A row that makes it raise (an index out of range is the one way that a graph has) must not decide whether
+    A row that makes it raise (an index out of range, a matrix that is singular) must not decide whether
     there is an answer. Another row stands in its place meanwhile: a batch of another size could round every
     other row's value differently.
 
     Args:
-        function: of one row's tensors, a floating-point tensor of the given shape.
+        function: of one row's tensors, a tensor of the given shape.
+        dtype: a floating-point type.
         rows: tensors with rows first, at least one row.
     """
-    mapped = vmap(function)
+    mapped = vmap(lambda *row: function(*row).to(dtype))
     try:
         return mapped(*rows).clone()  # never the caller's own tensor
     except Exception:
         good = _usable(mapped, rows)
         if not bool(good.any()):
-            return rows[0].new_full((len(good), *shape), torch.nan, dtype=torch.float64)
+            return torch.full((len(good), *shape), torch.nan, dtype=dtype)
         stand_in = torch.where(good, torch.arange(len(good)), good.long().argmax())
         result: Tensor = mapped(*(row[stand_in] for row in rows)).clone()
         result[~good] = torch.nan

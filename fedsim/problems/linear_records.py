@@ -9,6 +9,7 @@ Scores are always x W, whatever a problem makes of `scores`. A subclass of a bui
 from __future__ import annotations
 
 from functools import lru_cache
+from inspect import getattr_static
 
 import torch
 from torch import Tensor
@@ -32,7 +33,7 @@ def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inve
 
     Args:
         scores: (..., records) for one output, (..., records, outputs) else.
-        target: of the same records, or of a shape that broadcasts to theirs.
+        target: of the same records, or of a shape that broadcasts to theirs; without the axis of outputs.
         inverse_norm: 1 / |x|, like `target`.
 
     Returns:
@@ -40,12 +41,12 @@ def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inve
     """
     if is_built_in(problem):
         return problem.coefficient(scores, target, inverse_norm)
-    shape = scores.shape if problem.num_outputs == 1 else scores.shape[:-1]
+    shape, own = scores.shape[: target.dim()], scores.shape[target.dim() :]
     one = _one_record(problem, scores.dtype)[0]
-    own = (problem.num_outputs,) if problem.num_outputs > 1 else ()
-    rows = [value.expand(shape).reshape(-1, 1) for value in (target, inverse_norm)]
-    result = each(lambda *record: one({}, *record).reshape(own), own, scores.reshape(-1, 1, *own), *rows)
-    return result.to(scores.dtype).view(scores.shape)
+    rows = [scores.reshape(-1, 1, *own)]
+    rows += [value.expand(shape).reshape(-1, 1) for value in (target, inverse_norm)]
+    result = each(lambda *record: one({}, *record).reshape(own), tuple(own), scores.dtype, *rows)
+    return result.view(scores.shape)
 
 
 def accepts(problem: GeneralisedLinear, target: Tensor) -> Tensor:
@@ -53,7 +54,7 @@ def accepts(problem: GeneralisedLinear, target: Tensor) -> Tensor:
     if is_built_in(problem):
         return problem.accepts(target)
     one = _one_record(problem, target.dtype)[1]
-    values = each(lambda y: one({}, y).reshape(()).to(target.dtype), (), target.reshape(-1, 1))
+    values = each(lambda y: one({}, y).reshape(()), (), target.dtype, target.reshape(-1, 1))
     return values.view(target.shape) == 1  # NaN is not
 
 
@@ -80,6 +81,7 @@ def check(problem: GeneralisedLinear, dtype: torch.dtype) -> None:
 @lru_cache(maxsize=16)
 def _one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> tuple[Captured, Captured]:
     """`coefficient` and `accepts` of one record."""
+    _check_numbers(problem)
     scores = torch.zeros((1, problem.num_outputs) if problem.num_outputs > 1 else (1,), dtype=dtype)
     target, inverse_norm = torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype)
     found = []
@@ -96,6 +98,16 @@ def _one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> tuple[Capture
             )
         found.append(captured)
     return found[0], found[1]
+
+
+def _check_numbers(problem: GeneralisedLinear) -> None:
+    """Sizes are whole numbers in fields, the same whenever they are read."""
+    for name in ("num_features", "num_outputs"):
+        if type(getattr_static(problem, name)) is not int:
+            raise _wrong(problem, name, "must be an int in a field of the dataclass")
+    for name in ("dimension", "__getattribute__"):
+        if getattr_static(type(problem), name) is not getattr_static(GeneralisedLinear, name):
+            raise _wrong(problem, name, "must be that of GeneralisedLinear")
 
 
 def _wrong(problem: GeneralisedLinear, method: str, expected: str) -> InputError:

@@ -8,9 +8,10 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor, nn
 
+from fedsim.problems.alone import NotCapturedError
 from fedsim.problems.composite import Composite, HasComposite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, SoftmaxRegression
-from fedsim.problems.network_checks import check
+from fedsim.problems.network_checks import check, no_graph
 from fedsim.problems.network_form import Form, form_of
 from fedsim.problems.network_models import Mlp, Model
 from fedsim.protocol.seeds import digest128
@@ -55,7 +56,8 @@ class NeuralNetwork(HasComposite):
         Raises:
             InputError: it cannot be built, or it does not suit.
         """
-        return check(self._built(0), self.num_features, self.num_outputs)
+        with torch.enable_grad():  # whoever asks first
+            return check(self._built(0), self.num_features, self.num_outputs)
 
     @cached_property
     def shapes(self) -> dict[str, torch.Size]:
@@ -135,4 +137,7 @@ class NeuralNetwork(HasComposite):
 
 @lru_cache(maxsize=32)
 def _form(problem: NeuralNetwork, dtype: torch.dtype) -> Form:
-    return form_of(problem.module, problem.num_features, problem.num_outputs, dtype)
+    try:
+        return form_of(problem.module, problem.num_features, problem.num_outputs, dtype)
+    except NotCapturedError as error:
+        raise no_graph(problem.module, error) from None

@@ -20,7 +20,6 @@ from fedsim.problems.network_models import FIELD
 from fedsim.protocol.errors import InputError
 
 _RECORDS = 3
-_NO_GRAPH = "must be operations of torch on tensors, the same whatever a record's values are"
 
 
 def check(module: nn.Module, num_features: int, num_outputs: int) -> nn.Module:
@@ -60,7 +59,7 @@ def _try(module: nn.Module, num_features: int, num_outputs: int) -> None:
     try:
         form = form_of(module, num_features, num_outputs, torch.float64)
     except NotCapturedError as error:
-        raise _wrong(module, f"{_NO_GRAPH} ({error})") from None
+        raise no_graph(module, error) from None
     _check_form(module, form, features, outputs.reshape(_RECORDS, num_outputs))
 
 
@@ -94,7 +93,10 @@ def _check_form(module: nn.Module, form: Form, features: Tensor, scores: Tensor)
         if not torch.allclose(
             _gradient(form.scores(parameters, row.unsqueeze(0)), parameters), own, atol=1e-9
         ):
-            raise _wrong(module, "has a gradient of its own, which is not that of its operations")
+            raise _wrong(
+                module,
+                "has a gradient that is not its operations' own (for torch.no_grad use detach)",
+            )
 
 
 def _gradient(scores: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
@@ -103,6 +105,13 @@ def _gradient(scores: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
     inputs = list(parameters.values())
     slopes = torch.autograd.grad((weights * scores).sum(), inputs, materialize_grads=True, allow_unused=True)
     return torch.cat([slope.flatten() for slope in slopes])
+
+
+def no_graph(module: nn.Module, reason: NotCapturedError) -> InputError:
+    """Why the module cannot be applied to records one by one."""
+    return _wrong(
+        module, f"must be operations of torch on tensors, whatever a record's values are ({reason})"
+    )
 
 
 def _wrong(module: nn.Module, expected: str) -> InputError:

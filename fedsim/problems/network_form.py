@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedsim.problems.alone import Captured, capture, each
+from fedsim.problems.alone import Captured, NotCapturedError, capture, each
 from fedsim.problems.network_layers import Layers, plain_layers
 
 Parameters = Mapping[str, Tensor]
@@ -31,7 +31,7 @@ class Graph:
         """(records, features) to (records, outputs); NaN for a record that it cannot be applied to."""
         rows = max(1, _NUMBERS // self.record.numbers)
         parts = [
-            each(lambda x: self.one(parameters, x), (self.num_outputs,), part)
+            each(lambda x: self.one(parameters, x), (self.num_outputs,), part.dtype, part)
             for part in torch.split(features, rows)
         ]
         return torch.cat(parts)
@@ -44,10 +44,19 @@ def form_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torch
     """The module, in evaluation mode and float64, as a form that computes in `dtype`.
 
     Raises:
-        NotCapturedError: it is no chain of known layers, and has no graph.
+        NotCapturedError: it is no chain of known layers, and has no graph that can be applied to a record.
     """
     layers = plain_layers(module, num_features)
     if layers is not None:
         return layers
     made = torch.zeros(1, num_features, dtype=dtype)
-    return Graph(capture(copy.deepcopy(module).to(dtype), made), num_outputs)
+    try:
+        own = copy.deepcopy(module).to(dtype)
+    except Exception as error:  # a part of it has a way of its own to be copied
+        raise NotCapturedError(f"it cannot be copied: {error}") from None
+    form = Graph(capture(own, made), num_outputs)
+    if bool(
+        form.scores({name: value.detach() for name, value in own.named_parameters()}, made).isnan().any()
+    ):
+        raise NotCapturedError(f"it gives no number for a record of zeros in {dtype}")
+    return form

@@ -112,12 +112,21 @@ def _layer(prefix: str, layer: nn.Module) -> Layer:
     if kind not in _APPLY or any(getattr(layer, name) != value for name, value in usual.items()):
         raise _NotPlainError
     numbers = {name: _whole(getattr(layer, name)) for name in _NUMBERS.get(kind, ())}
-    if kind is nn.Conv2d and not all(isinstance(value, tuple) for value in numbers.values()):
-        raise _NotPlainError
+    _check_parameters(layer)
     names = tuple(name for name, value in layer._parameters.items() if value is not None)
-    if names not in ((), ("weight",), ("weight", "bias")):
+    if kind is nn.Conv2d and not all(isinstance(pair, tuple) and len(pair) == 2 for pair in numbers.values()):
         raise _NotPlainError
     return Layer(kind, prefix, names, numbers)
+
+
+def _check_parameters(layer: nn.Module) -> None:
+    """A matrix, or kernels, with a bias for every output or none; nothing else has parameters."""
+    axes = {nn.Linear: 2, nn.Conv2d: 4}.get(type(layer), 0)
+    own = {name: value for name, value in layer._parameters.items() if value is not None}
+    weight, bias = own.pop("weight", None), own.pop("bias", None)
+    fits = weight is None if axes == 0 else weight is not None and weight.dim() == axes
+    if own or not fits or (bias is not None and (weight is None or bias.shape != weight.shape[:1])):
+        raise _NotPlainError
 
 
 def _whole(value: object) -> object:

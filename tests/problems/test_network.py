@@ -98,7 +98,7 @@ def test_dropout_is_off(name: str) -> None:
         ("Rounded", "mixes the records"),
         ("Random", "must not be random"),
         ("Counting", "changes its buffers"),
-        ("Strict", "the same whatever a record's values are"),
+        ("Strict", "whatever a record's values are"),
         ("frozen", "frozen parameters"),
         ("lazy", "lazy parameters"),
         ("no_parameters", "no parameters"),

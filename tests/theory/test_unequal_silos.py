@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, mean_inverse
+from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, effective_m
 from fedsim.scenario.load import parse
 from fedsim.theory import bounds
 from fedsim.theory.parameters import TABLE
@@ -198,7 +198,7 @@ def test_presence_is_what_enumeration_says(name: str) -> None:
     assert dict(law(way, 5)) == pytest.approx(sizes)
     shares = [sum(c / len(members) ** 2 for c, members in sets if i in members) for i in range(5)]
     assert mean_shares(way, 5) == pytest.approx(shares)
-    assert sum(mean_shares(way, 5)) == pytest.approx(mean_inverse(way, 5))
+    assert sum(mean_shares(way, 5)) == pytest.approx(1 / effective_m(way, 5))
     often = [sum(c for c, members in sets if i in members) for i in range(5)]
     known = name not in ("available",)  # else every round is planned for
     assert planned_share(way, 5) == pytest.approx(often if known else [1.0] * 5)
