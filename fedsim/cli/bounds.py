@@ -183,6 +183,6 @@ def _conditions(console: Console, asked: Mapping[Check, Sequence[str]]) -> None:
     for check in sorted(asked, key=lambda check: not check.holds):
         met = "  met" if check.holds else "* not met"
         value = check.value if isinstance(check.value, str) else f"{check.value:.6g}"
-        theorems = "; ".join(dict.fromkeys(source.split(", ", 1)[-1] for source in asked[check]))
+        theorems = "; ".join(dict.fromkeys(source[source.index("Theorem") :] for source in asked[check]))
         line = f"{met}: {check.condition}, here {value} and {check.bound} ({theorems})"
         console.print(line, highlight=False, soft_wrap=True)

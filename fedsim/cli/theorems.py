@@ -108,6 +108,8 @@ def _tables(entries: Sequence[Entry]) -> None:
             claim = _word(row) + (" *" if row.outside else "")
             table.add_row(*numbers, claim, style="bold" if row.fails else "")
         console.print(table)
+        if any(row.outside for row in entry.rows):
+            console.print("* outside a condition", highlight=False)
         console.print(_conditions(entry), highlight=False)
         console.print(entry.verdict, highlight=False)
         if entry.slip:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -50,4 +52,35 @@ def test_the_table_on_a_screen_names_every_theorem_and_what_fails() -> None:
     for name in FIRST_FAILURE:
         assert name in output
     assert "fails" in output
-    assert "outside" in output
+    assert "* outside a condition" in output
+    assert "eps <= 2 ln(2/delta): met" in output
+    assert "not met from 12 on" in output
+
+
+def entry(name: str) -> dict[str, Any]:
+    (found,) = [entry for entry in json.loads(invoke("--json")) if entry["theorem"].startswith(name)]
+    return found  # type: ignore[no-any-return]
+
+
+def test_every_condition_is_shown_with_where_it_is_not_met() -> None:
+    # prox-SGD is stated up to 15; K = 50 of 1,000 is no longer enough from eps of 10.8 on.
+    shown = {each["condition"]: (each["met"], each["unmet"]) for each in entry("prox-SGD")["conditions"]}
+    assert shown["eps <= min(8 ln(1/delta), 15)"] == (False, [18.0])
+    assert shown["delta < 1/2"] == (True, [])
+    (batch,) = [each for each in entry("noisy MB-SGD")["conditions"] if each["condition"].startswith("K >=")]
+    assert (
+        1000 * 10 / (4 * math.sqrt(200 * math.log(2e6)))
+        < 50
+        < 1000 * 12 / (4 * math.sqrt(200 * math.log(2e6)))
+    )
+    assert batch["unmet"] == [12.0, 15.0, 18.0]
+
+
+def test_the_audit_names_the_slip_in_spiders_period() -> None:
+    slip = entry("prox-SPIDER")["slip"]
+    assert slip in DOCUMENT.read_text(encoding="utf-8")
+    for text in ("q <= 1/(eta^2 tau_2^2)", "(a L/sqrt(Delta beta))^(2/3)", "q eta^2 tau_2^2 = 4"):
+        assert text in slip
+    assert [each["theorem"] for each in json.loads(invoke("--json")) if each["slip"]] == [
+        "prox-SPIDER (Theorems 44, 149)"
+    ]

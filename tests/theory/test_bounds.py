@@ -265,6 +265,7 @@ def test_a_condition_that_is_not_met_is_marked_and_named() -> None:
     )
     assert code == 0, output
     assert any(line.startswith("convex") and line.rstrip().endswith("*") for line in output.splitlines())
+    assert "  met: eps <= 8 ln(1/delta), here 30 and at most 110.524 (Theorem 36)" not in output  # no beta
     assert "* not met: eps <= 2 ln(2/delta), here 30 and at most 29.0173 (Theorem 34; Theorem 37)" in output
 
 
