@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pytest
 import torch
-from conftest import Attacked
+from audit_settings import Attacked
 from scipy import stats
 from torch import Tensor
 

@@ -1,0 +1,32 @@
+"""Small scenarios to attack."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from fedsim.audit.search import Attack
+from fedsim.audit.setting import Setting, prepare
+from fedsim.scenario.load import parse
+from fedsim.theory.resolve import resolve
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "data": {"name": "synthetic", "rows": 60, "features": 3},
+    "partition": {"name": "iid", "num_partitions": 3},
+    "problem": "logistic_regression",
+    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 4, "step_size": 1.0, "clip_norm": 1.0},
+    "privacy": {"epsilon": [1.0, 2.0, 4.0], "delta": 1e-3},
+    "runtime": "inprocess",
+}
+
+Attacked = Callable[..., tuple[Setting, Attack]]
+
+
+def setting_of(**changes: Any) -> Setting:
+    """SMALL with whole sections replaced, and numbers of the algorithm changed by `algorithm`."""
+    tree = copy.deepcopy(SMALL)
+    for key, value in changes.items():
+        tree[key] = tree[key] | value if isinstance(value, dict) and "name" not in value else value
+    return prepare(resolve(parse(tree)))
