@@ -10,6 +10,7 @@ from typing import Any
 from fedsim.privacy.attainable import epsilon as attainable_epsilon
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.terms import Admitted, Statement
+from fedsim.report.trusted import trusted
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.outcome import Outcome, measures_objective
 from fedsim.scenario.resolve import Resolved
@@ -45,6 +46,7 @@ def statement(outcome: Outcome) -> dict[str, Any]:
         "accountant": accountant(outcome.resolved),
         "epsilon_spent_note": SPENT if outcome.results.trials else SPENT_IN_FULL,
         **({"epsilon_attainable_note": ATTAINABLE} if private and has_gap(outcome.resolved) else {}),
+        "trusted": trusted(outcome.resolved),
         "not_private": not_private(scenario),
         **claim(outcome.resolved),
         "silos": _silos(outcome),

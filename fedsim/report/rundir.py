@@ -51,6 +51,7 @@ class PrivacyPart(_Part):
     sampler: list[str]
     accountant: str
     epsilon_spent_note: str
+    trusted: list[str]
     not_private: list[str]
     notices: list[str] = []
     silos: list[SiloRow]

@@ -1,5 +1,4 @@
-"""Modules and problems of somebody else's that let records reach each other: refused, or harmless by the exact
-search of a scenario that names them."""
+"""Modules and problems of others that let records reach each other: refused, or harmless by the search."""
 
 from __future__ import annotations
 
