@@ -126,6 +126,11 @@ def _said(found: dict[str, Any], part: AuditPart, seconds: float) -> Iterator[st
         f"Attained: lower bounds, {part.confidence.bound:.0%} confidence each; {span} runs a silo by the "
         f"worst server, {honest:,} by the honest one."
     )
+    if not part.broken and any(silo.attained > silo.claimed for silo in part.silos):
+        yield (
+            "A bound above its claim is chance here, one in twenty lies above the truth; a claim counts as "
+            f"broken at {part.confidence.false_alarm:g}."
+        )
     worst = [silo["worst_server"] for silo in silos]
     free = max(
         (row["assumption_free"] / silo["claimed"] for row, silo in zip(worst, silos, strict=True)), default=0
