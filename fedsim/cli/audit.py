@@ -128,8 +128,8 @@ def _said(found: dict[str, Any], part: AuditPart, seconds: float) -> Iterator[st
     )
     if not part.broken and any(silo.attained > silo.claimed for silo in part.silos):
         yield (
-            "A bound above its claim is chance here, one in twenty lies above the truth; a claim counts as "
-            f"broken at {part.confidence.false_alarm:g}."
+            "A bound above its claim is chance here: one in twenty lies above the truth. A claim counts as "
+            f"broken where chance would do so in a share of {part.confidence.false_alarm:g} of audits."
         )
     worst = [silo["worst_server"] for silo in silos]
     free = max(
