@@ -13,9 +13,9 @@ from fedsim.problems.network import NeuralNetwork
 
 _OVERHEAD = 5e6  # of one answer of the gate, in multiplications
 _MEMBER = 2e4  # of one member's part in it
-_SEARCH, _WORST, _HONEST = 2e10, 8e10, 3e10
+_SEARCH, _WORST, _HONEST = 1.5e10, 1e11, 3e10
 """Multiplications for the exact search, the worst server's runs and the honest one's, all silos together."""
-_LEAST_RUNS, _MOST_HONEST = 25, 2000
+_LEAST_RUNS, _WORTH_IT, _MOST_HONEST = 25, 3000, 2000
 
 
 class Search(NamedTuple):
@@ -47,7 +47,7 @@ def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], sha
     one_round = sum(queries) / max(1, len(queries)) * sum(_work(setting, i) for i in every)
     answers = share * _SEARCH / (_OVERHEAD + one_round) / (len(silos) * len(setting.kinds))
     points = round(min(10.0, max(3.0, math.sqrt(answers / 4))))
-    wanted = {i: runs_needed(claims[i], is_gaussian(claims[i].census)) for i in silos}
+    wanted = {i: max(_WORTH_IT, runs_needed(claims[i], is_gaussian(claims[i].census))) for i in silos}
     asked = {i: sum(queries[r] for r in setting.rounds(i)) for i in every}
     costs = {i: 2 * asked[i] * (_MEMBER + _work(setting, i)) for i in silos}
     fits = share * min(1.0, _WORST / sum(wanted[i] * costs[i] for i in silos))

@@ -126,6 +126,11 @@ def _said(found: dict[str, Any], part: AuditPart, seconds: float) -> Iterator[st
         f"Attained: lower bounds, {part.confidence.bound:.0%} confidence each; {span} runs a silo by the "
         f"worst server, {honest:,} by the honest one."
     )
+    if not part.broken and any(silo.attained > silo.claimed for silo in part.silos):
+        yield (
+            "A bound above its claim is chance here: one in twenty lies above the truth. A claim counts as "
+            f"broken where chance would do so in a share of {part.confidence.false_alarm:g} of audits."
+        )
     worst = [silo["worst_server"] for silo in silos]
     free = max(
         (row["assumption_free"] / silo["claimed"] for row, silo in zip(worst, silos, strict=True)), default=0

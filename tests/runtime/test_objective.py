@@ -243,9 +243,7 @@ def test_the_slope_of_a_network_is_that_of_all_its_records_at_once() -> None:
     found = _objective(problem=model)
     problem, w = found._problem, found._problem.start(1).double()
     inner = torch.func.grad(
-        lambda v: (
-            found._share @ problem.losses(problem.call(problem.parameters(v), found._features), found._target)
-        )
+        lambda v: found._share @ problem.losses(problem.slope_scores(found._features, v), found._target)
     )(w)
     assert found(w).gradient_mapping_sq == pytest.approx(float(inner.square().sum()))
     assert found(w).excess is None
