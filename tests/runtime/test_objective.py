@@ -268,8 +268,10 @@ def _bounds(*arguments: str) -> tuple[int, str]:
 
 
 def test_bounds_are_drawn_over_a_run_and_printed(tmp_path: Path) -> None:
+    """Lower bounds are for silos alike: of equal size and weight."""
+    alike = {"data": GOOD["data"] | {"rows": 390}, "problem": GOOD["problem"] | {"silo_weights": "equal"}}
     few = {"algorithm": GOOD["algorithm"] | {"num_rounds": 5}, "assumptions": STATED}
-    run, _ = _simulate(tmp_path, **few)
+    run, _ = _simulate(tmp_path, **few, **alike)
     code, said = _bounds("--run", str(run))
     assert code == 0, said
     assert "Theorem 40" in said
