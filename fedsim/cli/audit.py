@@ -50,7 +50,11 @@ def show(
         path = run / "scenario.yaml"
     assert path is not None
     torch.set_num_threads(1)  # sums depend on the number of threads
-    resolved = resolve(load(path, overrides))
+    scenario = load(path, overrides)
+    if scenario.sweep is not None:
+        expected = "is many runs; audit one of them, and leave the section out by --set sweep=null"
+        raise InputError("scenario.sweep", sorted(scenario.sweep.model_fields_set), expected)
+    resolved = resolve(scenario)
     start = time.perf_counter()
     with _progress() as observe:
         found = as_json(audit(resolved, effort, observe))
