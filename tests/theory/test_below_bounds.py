@@ -66,7 +66,7 @@ class Quadratic:
         data = [(self.x, self.x @ self.optimum)] * self.silos
         gate = Gate(
             hold(data, problem, torch.float64), problem, algorithm, plan, terms, "gaussian",
-            SeededEntropy(seed, 0, names), LIMITS, torch.float64,
+            SeededEntropy(seed, 0, names, ["spider"] * self.silos), LIMITS, torch.float64,
         )  # fmt: skip
         rounds = [list(range(self.silos))] * R
         iterates = [
