@@ -75,6 +75,7 @@ SCENARIO = {
 }
 
 
+@pytest.mark.slow
 def test_a_distribution_adds_a_data_set(tmp_path: Path) -> None:
     site = tmp_path / "site"
     install(site, "tiny-data", {"tiny_coins": COINS}, {GROUP: {"coins": "tiny_coins:Coins"}})

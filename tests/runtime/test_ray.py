@@ -50,6 +50,7 @@ def test_one_ray_host_is_bit_equal_to_in_process(hosts: int, reference: Results)
         assert on_ray.trials[number].statements == trial.statements
 
 
+@pytest.mark.slow
 def test_two_ray_hosts_agree_to_rounding_and_keep_the_same_ledgers(reference: Results) -> None:
     on_ray = collect("ray", "participation={name: uniform, num_silos: 4}", "runtime.silo_hosts=2")
     for number, trial in reference.trials.items():
@@ -143,6 +144,7 @@ def listening_addresses(root: int) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_a_run_before_its_trials_do_saves_what_there_is_and_leaves_no_process(
     tmp_path: Path,
 ) -> None:
@@ -169,6 +171,7 @@ def test_ctrl_c_ends_a_run_before_its_trials_do_saves_what_there_is_and_leaves_n
     assert not ray_processes()
 
 
+@pytest.mark.slow
 def test_a_killed_worker_ends_the_run_in_one_line_and_what_was_measured_is_saved(tmp_path: Path) -> None:
     with long_run(tmp_path / "run") as process:
         assert process.stdout is not None
@@ -184,6 +187,7 @@ def test_a_killed_worker_ends_the_run_in_one_line_and_what_was_measured_is_saved
     assert not ray_processes()
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_ray_starts_saves_nothing_and_leaves_no_process(tmp_path: Path) -> None:
     with long_run(tmp_path / "run") as process:
         while not any("gcs_server" in " ".join(p.cmdline()) for p in _children(process.pid)):

@@ -54,6 +54,7 @@ def kill_twice() -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_costs_its_cell_alone_and_the_rest_is_as_in_one_process() -> None:
     endless, quick = cell(1_000_000, 1.0), [cell(4, epsilon) for epsilon in (1.0, 2.0, 4.0)]
     killer = threading.Thread(target=kill_twice)
