@@ -106,6 +106,17 @@ def open_gate(
     )
 
 
+class Unrepeatable:
+    """Entropy as a deployed silo has it: no stream is ever seen twice."""
+
+    def __init__(self) -> None:
+        self._used = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self._used += 1
+        return getattr(SeededEntropy(self._used, 0, ["silo0"], ["run"]), name)
+
+
 @dataclass(frozen=True)
 class GateLink:
     """The server loop's way to one gate."""

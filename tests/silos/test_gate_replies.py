@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from helpers import (
     Silo,
     SiloHalf,
     Switch,
+    Unrepeatable,
     asking,
     open_gate,
     problems,
@@ -28,7 +28,6 @@ from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.protocol.errors import Refused
-from silos.entropy import SeededEntropy
 from silos.ledger import MemoryLedger
 
 D = 4
@@ -154,17 +153,6 @@ def test_an_interrupt_before_the_reply_is_stored_ends_the_round_too(monkeypatch:
         with pytest.raises(Refused, match="came to no reply"):
             gate.answer(0, ZERO)
         assert _spent(gate) == [[0], [0]]
-
-
-class Unrepeatable:
-    """Entropy as a deployed silo has it: no stream is ever seen twice."""
-
-    def __init__(self) -> None:
-        self._used = 0
-
-    def __getattr__(self, name: str) -> Any:
-        self._used += 1
-        return getattr(SeededEntropy(self._used, 0, ["silo0"], ["run"]), name)
 
 
 def test_a_refusal_after_the_debit_is_final() -> None:

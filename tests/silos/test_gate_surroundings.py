@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Scripted, SiloHalf, Switch, asking, open_gate, scripted, silos_of
+from helpers import Scripted, SiloHalf, Switch, Unrepeatable, asking, open_gate, scripted, silos_of
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
@@ -24,7 +24,6 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.protocol.errors import Refused
 from silos import gate as gate_module
-from silos.entropy import SeededEntropy
 
 D = 3
 PROBLEM = LogisticRegression(D)
@@ -32,17 +31,6 @@ DATA = silos_of(PROBLEM, [10])
 ZERO = {"w": torch.zeros(D, dtype=torch.float64)}
 ONE = {"w": torch.ones(D, dtype=torch.float64)}
 HONEST = open_gate(DATA, PROBLEM, scripted(asking())).answer(0, ZERO)["g"]
-
-
-class Unrepeatable:
-    """Entropy as a deployed silo has it: no stream is ever seen twice."""
-
-    def __init__(self) -> None:
-        self._used = 0
-
-    def __getattr__(self, name: str) -> Any:
-        self._used += 1
-        return getattr(SeededEntropy(self._used, 0, ["silo0"], ["run"]), name)
 
 
 def _turned(sneaky: SiloHalf, honest: SiloHalf | None = None, **options: Any) -> gate_module.Gate:
