@@ -19,8 +19,8 @@ from scaling_point import Link, scenario
 
 import server.loop
 from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRegression
-from fedsim.runtime.host import SiloHost
-from fedsim.runtime.trial import read
+from fedsim.simulation.host import SiloHost
+from fedsim.simulation.trial import read
 from server.participation import admitted_rounds, schedule
 from silos import batches, gate, noise, records, statistics
 

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsim.runtime.host import SiloHost, terms
-from fedsim.runtime.trial import read
+from fedsim.results.outcome import Measurement, Results
 from fedsim.scenario.load import parse
-from fedsim.scenario.outcome import Measurement, Results
 from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.simulation.host import SiloHost, terms
+from fedsim.simulation.trial import read
 from fedsim.theory.resolve import resolve
 from server.loop import run
 from server.participation import admitted_rounds, schedule
@@ -96,7 +96,7 @@ def in_process(point: Mapping[str, Any]) -> dict[str, float]:
 
 def on_ray(point: Mapping[str, Any]) -> dict[str, float]:
     """Rounds a second through Ray's silo hosts."""
-    from fedsim.runtime.ray_runtime import execute
+    from fedsim.simulation.on_ray import execute
 
     seen: list[Measurement] = []
     execute(scenario(point), Results(), seen.append)

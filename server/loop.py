@@ -10,9 +10,9 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.protocol.contract import Algorithm, Public, PublicProblem
 from fedsim.protocol.dryrun import server_rng
-from fedsim.protocol.errors import Refused
 from server.aggregate import coefficients, combine
 from server.participation import Schedule
 

@@ -10,7 +10,7 @@ from itertools import cycle
 
 import numpy as np
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, announced
 from fedsim.protocol.seeds import generator
 

@@ -8,9 +8,9 @@ from functools import lru_cache
 from itertools import pairwise
 from math import inf
 
+from fedsim.common.errors import Refused
 from fedsim.privacy import cost
 from fedsim.privacy.calibrate import Budget, noise_multipliers, over_budget
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Census, Plan
 from fedsim.protocol.terms import Admitted, Terms

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample, WithReplacement
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Plan
 from silos.entropy import Purpose, SeededEntropy
 from silos.records import Block, Records

@@ -42,15 +42,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.contract import Algorithm, Asker, Query
-from fedsim.protocol.errors import Refused
+from fedsim.protocol.digests import digests
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.memory import CohortMemory
 from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_positions, plain_queries
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.terms import Admitted, Statement, Terms
-from fedsim.wire import digests
 from silos.admission import admit, spent
 from silos.batches import Batches, RoundBatches
 from silos.entropy import SeededEntropy

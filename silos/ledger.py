@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from fedsim.protocol.errors import Refused
+from fedsim.common.errors import Refused
 
 Reply = tuple[Mapping[str, Tensor], int]
 """A cohort's answer {name: (silos, d)}, and the silo's row in it."""

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.problems.kinds import Problem, scores_of_records
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import plain_tensor
 from silos.entropy import Purpose, SeededEntropy

@@ -45,10 +45,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 
+from fedsim.common.errors import Refused
 from fedsim.privacy.calibrate import Budget, smallest_multipliers
 from fedsim.privacy.runs import compose_runs
 from fedsim.protocol.batch import FULL
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Census, Release
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from fedsim.protocol.errors import Refused
+from fedsim.common.errors import Refused
 
 _FULL_PRECISION = ("none", "ieee")
 

@@ -14,8 +14,8 @@ STARTED = time.perf_counter()
 
 from workload import CLIP, RECORDS, SILOS, STEP
 
+from fedsim.results.outcome import Measurement, Results
 from fedsim.scenario.load import parse
-from fedsim.scenario.outcome import Measurement, Results
 from fedsim.theory.resolve import resolve
 
 ROUNDS = 400
@@ -54,9 +54,9 @@ def main() -> None:
     results = Results()
     resolved = resolve(parse(scenario(kind, runtime)))
     if runtime == "ray":
-        from fedsim.runtime.ray_runtime import execute
+        from fedsim.simulation.on_ray import execute
     else:
-        from fedsim.runtime.inprocess import execute
+        from fedsim.simulation.in_process import execute
     execute(resolved, results, lambda measured: seen.append((measured, time.perf_counter())))
     last, ended = seen[-1]
     result = {

@@ -12,9 +12,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
+from fedsim.common.errors import InputError
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, ServerHalf
-from fedsim.protocol.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from fedsim.common.errors import InputError
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
-from fedsim.protocol.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from types import ModuleType
 from typing import cast
 
 import fedsim.algorithms
+from fedsim.common.errors import InputError
+from fedsim.common.plugins import entry_points
 from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.errors import InputError
-from fedsim.protocol.plugins import entry_points
 
 GROUP = "fedsim.algorithms"
 

@@ -28,10 +28,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from fedsim.common.errors import Refused
 from fedsim.privacy import attainable, cost, gaussian
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.protocol.batch import WithReplacement
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Census
 
 CONFIDENCE = 0.95

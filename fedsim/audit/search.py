@@ -18,8 +18,8 @@ from fedsim.audit.candidates import balanced, broadcasts, records, vectors
 from fedsim.audit.gates import cohort
 from fedsim.audit.setting import Broadcast, Kind, Setting
 from fedsim.audit.wiretap import Heard, Tap, Wiretap
+from fedsim.common.errors import Refused
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.seeds import generator
 

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from fedsim.audit.gates import Data, cohort
 from fedsim.audit.wiretap import Tap, Wiretap
+from fedsim.common.errors import InputError
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.errors import InputError
 from fedsim.protocol.plan import Ask, Census, Plan
 from fedsim.protocol.terms import Admitted
-from fedsim.runtime.preview import preview
-from fedsim.runtime.trial import read
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.price import preview
+from fedsim.simulation.trial import read
 from server.loop import run
 from server.participation import Schedule, schedule
 from silos.gate import Gate

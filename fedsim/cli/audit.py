@@ -20,11 +20,11 @@ from rich.table import Table
 
 from fedsim.audit.run import Observe, as_json, audit
 from fedsim.cli.tables import shown
-from fedsim.protocol.errors import InputError
-from fedsim.report.audit import audit_rows, verdict
-from fedsim.report.audit_file import FILE, AuditPart
+from fedsim.common.errors import InputError
+from fedsim.report.audit_section import audit_rows, verdict
 from fedsim.report.page import write_page
-from fedsim.report.rundir import read
+from fedsim.results.audit_file import FILE, AuditPart
+from fedsim.results.read import read
 from fedsim.scenario.load import load
 from fedsim.theory.resolve import resolve
 

@@ -13,18 +13,18 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.cli.tables import print_notices, shown
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.report.bounds_figure import Line, draw, measured
 from fedsim.report.page import FIGURES
-from fedsim.report.privacy import notices
 from fedsim.report.remarks import objective
-from fedsim.report.rundir import Run, read
+from fedsim.results.privacy_statement import notices
+from fedsim.results.read import Run, read
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.bounds import Bound, applying, conditions
 from fedsim.theory.resolve import resolve
 from fedsim.theory.setting import Setting, setting_of
-from fedsim.theory.statement import Check
+from fedsim.theory.theorem import Check
 
 NOTE = "every constant and logarithmic factor in n, R and N is set to one: compare slopes, not heights"
 UNEQUAL = "n is the smallest, noise is xi = min(Xi / M', xi_max / M), constants are of N p_i f (Theorem 140)"

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.cli.tables import shown
-from fedsim.protocol.errors import InputError
-from fedsim.report.directory import check_free
+from fedsim.common.errors import InputError
 from fedsim.report.sweep_figure import draw
+from fedsim.results.write import check_free
 from fedsim.sweep.compare import Compared, lines, read
 from fedsim.sweep.points import read_points
 from fedsim.sweep.series import EPSILON, interval_note, x_label

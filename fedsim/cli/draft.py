@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
+from fedsim.common.errors import InputError
 from fedsim.data.draft import draft_schema
-from fedsim.protocol.errors import InputError
 
 _HERE = {"scenario.data.path": "TABLE", "scenario.data.target": "--target"}
 

@@ -48,7 +48,7 @@ def options(
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Bad input and refusals are one line on stderr and exit code 2; so are plug-ins that fail at import."""
-    from fedsim.protocol.errors import InputError, Refused
+    from fedsim.common.errors import InputError, Refused
 
     try:
         yield

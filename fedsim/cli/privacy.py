@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from fedsim.report.conversions import conversions
-from fedsim.report.privacy import (
+from fedsim.results.conversions import conversions
+from fedsim.results.privacy_statement import (
     ADJACENCY,
     UNIT,
     accountant,
@@ -22,8 +22,8 @@ from fedsim.report.privacy import (
     parameters,
     samplers,
 )
-from fedsim.runtime.preview import preview, second_opinions
 from fedsim.scenario.load import load
+from fedsim.simulation.price import preview, second_opinions
 from fedsim.theory.resolve import resolve
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedsim.scenario.outcome import Measurement, Observer, variants
+from fedsim.results.outcome import Measurement, Observer, variants
 from fedsim.scenario.resolve import Resolved
 
 _EVERY = 2.0  # seconds between two plain lines

@@ -14,20 +14,20 @@ from rich.console import Console
 
 from fedsim.cli.progress import progress
 from fedsim.cli.tables import metrics_line, print_notices, print_parameters, shown, silo_table
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
+from fedsim.measure.heterogeneity import measure
 from fedsim.protocol.terms import Admitted
-from fedsim.report.directory import check_free, write
 from fedsim.report.page import FIGURES, write_page
 from fedsim.report.remarks import remarks
-from fedsim.report.summary import summarise
 from fedsim.report.trackers import open_trackers
-from fedsim.runtime.heterogeneity import measure
-from fedsim.runtime.lost import WorkerLost
-from fedsim.runtime.preview import preview
+from fedsim.results.outcome import Measurement, Observer, Outcome, Results
+from fedsim.results.summary import summarise
+from fedsim.results.write import check_free, write
 from fedsim.scenario.load import load
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.outcome import Measurement, Observer, Outcome, Results
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.lost import WorkerLost
+from fedsim.simulation.price import preview
 from fedsim.theory.resolve import resolve
 
 INTERRUPTED, LOST = 130, 1
@@ -85,9 +85,9 @@ def _price(resolved: Resolved) -> list[Admitted]:
 
 def _execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     if resolved.scenario.runtime.name == "ray":
-        from fedsim.runtime.ray_runtime import execute
+        from fedsim.simulation.on_ray import execute
     else:
-        from fedsim.runtime.inprocess import execute
+        from fedsim.simulation.in_process import execute
     execute(resolved, results, observe)
 
 

@@ -13,12 +13,12 @@ from rich.console import Console
 from fedsim.cli.simulate import INTERRUPTED, LOST, slug
 from fedsim.cli.sweep_progress import progress
 from fedsim.cli.tables import shown, sweep_table
-from fedsim.protocol.errors import InputError
-from fedsim.runtime.cells import outline_of
-from fedsim.runtime.lost import WorkerLost
-from fedsim.runtime.selection import Selection
+from fedsim.common.errors import InputError
 from fedsim.scenario.load import load_tree
+from fedsim.simulation.lost import WorkerLost
 from fedsim.sweep.cache import Cache
+from fedsim.sweep.candidates import Selection
+from fedsim.sweep.cells import outline_of
 from fedsim.sweep.combinations import Combination, base_and_section, combinations
 from fedsim.sweep.directory import CELLS, FAILED, claimed, write, write_failure
 from fedsim.sweep.engine import Engine, tuning_places

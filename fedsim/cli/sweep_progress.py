@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedsim.runtime.cells import CellResult
+from fedsim.sweep.cells import CellResult
 from fedsim.sweep.combinations import Combination
 from fedsim.sweep.engine import Event
 from fedsim.sweep.naming import title

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import typer
 
-from fedsim.theory.audit import TARGETS, Condition, Entry, Row, audit
+from fedsim.theory.claims import TARGETS, Condition, Entry, Row, audit
 
 _LARGEST = 1000  # beyond that a number says no more than the word
 _INTRODUCTION = """\

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedsim.common.errors import InputError
 from fedsim.data.assignment import PARTITION, UNUSED, Assignment, require_enough, silo_names
 from fedsim.data.by_label import BY, dirichlet, label_pairs, pathological, present_labels
 from fedsim.data.config import (
@@ -21,7 +22,6 @@ from fedsim.data.config import (
     SortedPartition,
 )
 from fedsim.data.source import Ints, Source, resolve
-from fedsim.protocol.errors import InputError
 from fedsim.protocol.seeds import generator
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsim.common.errors import InputError
 from fedsim.data.source import Ints
-from fedsim.protocol.errors import InputError
 
 PARTITION = "scenario.partition"
 UNUSED = -1

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedsim.common.errors import InputError
+from fedsim.common.suggest import suggest
 from fedsim.data.assignment import PARTITION, UNUSED, Assignment, require_enough, silo_names
 from fedsim.data.config import Dataset
 from fedsim.data.datasets import Digits
-from fedsim.data.names import suggest
 from fedsim.data.partitions import DirichletPartition, LabelPairsPartition, PathologicalPartition
 from fedsim.data.source import Floats, Ints, Labels, Source, resolve
-from fedsim.protocol.errors import InputError
 
 BY = f"{PARTITION}.partition_by"
 ATTEMPTS = 200

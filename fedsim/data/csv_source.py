@@ -11,13 +11,13 @@ import numpy as np
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from fedsim.data import cells
+from fedsim.common.errors import InputError
+from fedsim.common.suggest import suggest
+from fedsim.data import column_values as cells
 from fedsim.data.datasets import Csv
-from fedsim.data.names import suggest
 from fedsim.data.schema import CategoryColumn, ColumnConfig, NumberColumn, Schema
 from fedsim.data.source import Design, Floats, Labels, Ranges, Target, whole_numbers
 from fedsim.data.table import open_table
-from fedsim.protocol.errors import InputError
 
 SCHEMA = "scenario.data.schema"
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag
 
+from fedsim.common.errors import InputError
+from fedsim.common.plugins import extended
 from fedsim.data.model import Config
 from fedsim.data.reserve import Reserve
 from fedsim.data.schema import ColumnConfig
-from fedsim.protocol.errors import InputError
-from fedsim.protocol.plugins import extended
 
 if TYPE_CHECKING:
     from fedsim.data.source import Source

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fedsim.data.cells import as_numbers, as_texts, is_missing
+from fedsim.common.errors import InputError
+from fedsim.data.column_values import as_numbers, as_texts, is_missing
 from fedsim.data.source import Floats
 from fedsim.data.table import open_table
-from fedsim.protocol.errors import InputError
 
 WARNING = """\
 # Ranges, categories and fill values below were DERIVED FROM THE DATA: using them as they are is NOT PRIVATE.

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsim.common.errors import InputError
+from fedsim.common.suggest import suggest
 from fedsim.data.assign import assign
 from fedsim.data.config import AnyPartition, Dataset
-from fedsim.data.names import suggest
 from fedsim.data.pca import check_components, principal_components
 from fedsim.data.reserve import divide
 from fedsim.data.scaling import declared, scaled_target, standardised
 from fedsim.data.source import Design, Floats, Ints, Target
-from fedsim.protocol.errors import InputError
 
 Splits = dict[str, tuple[Ints, Ints]]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedsim.common.errors import InputError
 from fedsim.data.source import Floats, Ints
-from fedsim.protocol.errors import InputError
 
 
 def principal_components(values: Floats, training_rows: Ints, count: int) -> Floats:

@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from fedsim.common.errors import InputError
 from fedsim.data.model import Config
 from fedsim.data.source import Ints
 from fedsim.data.split import split, training_size
-from fedsim.protocol.errors import InputError
 from fedsim.protocol.seeds import generator
 
 

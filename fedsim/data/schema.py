@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, model_validator
 
+from fedsim.common.suggest import suggest
 from fedsim.data.model import Config
-from fedsim.data.names import suggest
 
 
 def _as_text(value: Any) -> Any:

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.data.names import suggest
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
+from fedsim.common.suggest import suggest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

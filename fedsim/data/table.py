@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedsim.data.names import suggest
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
+from fedsim.common.suggest import suggest
 
 PATH = "scenario.data.path"
 Columns = dict[str, Any]  # name to pyarrow.ChunkedArray

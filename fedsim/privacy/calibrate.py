@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import cost, gaussian
-from fedsim.protocol.errors import InputError, Refused
 from fedsim.protocol.plan import Census
 
 _TOLERANCE = 1e-3  # of epsilon, relative below 1

@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fedsim.common.errors import InputError
 from fedsim.privacy import gaussian
-from fedsim.protocol.errors import InputError
 
 
 class Guarantee(NamedTuple):

@@ -46,11 +46,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedsim.common.errors import Refused
 from fedsim.privacy import gaussian, loss
 from fedsim.privacy.pairs import GaussianPair, Pair, PoissonPair, SampledPair, SubsampledPair
 from fedsim.privacy.with_replacement import WithReplacementPair
 from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Census, Release
 
 _LARGEST_SAMPLED_MU = 200.0  # a Gaussian of this mu costs epsilon 20,000

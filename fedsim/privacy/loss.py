@@ -28,8 +28,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
+from fedsim.common.errors import InputError
 from fedsim.privacy.pairs import Pair
-from fedsim.protocol.errors import InputError
 
 Array = npt.NDArray[np.float64]
 

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from fedsim.common.errors import InputError
 from fedsim.problems.regularisers import GroupLasso, Ridge
-from fedsim.protocol.errors import InputError
 
 
 @dataclass(frozen=True)

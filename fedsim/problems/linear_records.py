@@ -14,10 +14,10 @@ from inspect import getattr_static
 import torch
 from torch import Tensor
 
+from fedsim.common.errors import InputError
 from fedsim.problems.alone import Captured, FunctionModule, NotCapturedError, capture, each
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
-from fedsim.protocol.errors import InputError
 
 BUILT_IN: dict[str, type[GeneralisedLinear]] = {
     "logistic_regression": LogisticRegression,

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from fedsim.common.errors import InputError
 from fedsim.problems.alone import NotCapturedError
 from fedsim.problems.network_form import Form, form_of
 from fedsim.problems.network_models import FIELD
-from fedsim.protocol.errors import InputError
 
 _RECORDS = 3
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 
 FIELD = "scenario.problem.model"
 

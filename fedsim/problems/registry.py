@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from functools import cache
 
+from fedsim.common.plugins import extended
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.problems.linear_records import BUILT_IN
 from fedsim.problems.network import NeuralNetwork
-from fedsim.protocol.plugins import extended
 
 
 @cache

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.protocol.contract import Algorithm, Public, PublicProblem, Query, Round
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.memory import CohortMemory
 from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_queries

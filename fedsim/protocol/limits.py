@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsim.protocol.errors import Refused
+from fedsim.common.errors import Refused
 from fedsim.protocol.plain import plain_plan
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Query
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 
 _FRACTIONS: tuple[type[Subsample | WithReplacement | Poisson | Fresh], ...] = (

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.report.plots import OBJECTIVE, curves, draw_curve, logarithmic, variants_of
-from fedsim.report.rundir import Run
 from fedsim.report.style import label, legend_below, look, save, styled
+from fedsim.results.read import Run
 
 _MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
 _FIRST = 2  # looks 0 and 1 are the run's and its twin's

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from fedsim.protocol.terms import Statement
 from fedsim.report.style import any_text, label
-from fedsim.scenario.outcome import Outcome, variants
+from fedsim.results.outcome import Outcome, variants
 
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#999999"
 _STYLE = {"private": (BLUE, "-", "private"), "nonprivate": (VERMILION, "--", "non-private twin")}

@@ -13,12 +13,12 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.report import plots
-from fedsim.report.audit import audit_figure, audit_table, verdict
+from fedsim.report.audit_section import audit_figure, audit_table, verdict
 from fedsim.report.remarks import remarks
-from fedsim.report.rundir import Run, SiloRow, Summary, read
 from fedsim.report.silo_table import PageTable, silo_table
+from fedsim.results.read import Run, SiloRow, Summary, read
 
 PAGE, FIGURES = "report.html", "figures"
 

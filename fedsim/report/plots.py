@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter
 
-from fedsim.report.rundir import Run
 from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, save, styled, thinned
+from fedsim.results.read import Run
 
 _VARIANTS = {"private": (0, "private"), "nonprivate": (1, "non-private twin")}
 _MOST_NAMED = 30

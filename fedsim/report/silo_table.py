@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fedsim.report.rundir import SiloRow
+from fedsim.results.read import SiloRow
 
 _ALL, _TIGHTEST = 60, 20
 _TITLES = {

@@ -11,11 +11,11 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from fedsim.data.names import suggest
-from fedsim.protocol.errors import InputError
-from fedsim.protocol.plugins import entry_points
-from fedsim.report.summary import MEASURED
-from fedsim.scenario.outcome import Measurement, Outcome
+from fedsim.common.errors import InputError
+from fedsim.common.plugins import entry_points
+from fedsim.common.suggest import suggest
+from fedsim.results.outcome import Measurement, Outcome
+from fedsim.results.summary import MEASURED
 from fedsim.scenario.resolve import Resolved
 
 GROUP = "fedsim.trackers"

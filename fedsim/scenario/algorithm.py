@@ -10,9 +10,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
 
 from fedsim.algorithms.registry import algorithms
+from fedsim.common.errors import InputError
 from fedsim.protocol import batch
 from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.errors import InputError
 from fedsim.scenario.section import Section
 from fedsim.scenario.shorthand import Shorthand
 

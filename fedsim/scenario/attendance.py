@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedsim.data.names import suggest
+from fedsim.common.errors import InputError
+from fedsim.common.suggest import suggest
 from fedsim.data.table import Table, open_table
-from fedsim.protocol.errors import InputError
 
 FIELD = "scenario.participation.path"
 Attendance = tuple[tuple[int, ...], ...]

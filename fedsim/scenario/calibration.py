@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
     from fedsim.scenario.model import PrivacySection

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedsim.common.errors import InputError
 from fedsim.problems.composite import Box, Composite, Constraint, L2Ball, WholeSpace
 from fedsim.problems.regularisers import GroupLasso, Ridge
-from fedsim.protocol.errors import InputError
 from fedsim.scenario.model import (
     BallConstraint,
     BoxConstraint,

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.sweep import SweepSection
 

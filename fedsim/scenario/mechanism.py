@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from fedsim.common.errors import InputError
 from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.errors import InputError
 
 
 class Mechanism(NamedTuple):

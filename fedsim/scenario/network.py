@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from fedsim.common.errors import InputError
 from fedsim.problems.composite import Composite
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp, Model
-from fedsim.protocol.errors import InputError
 from fedsim.scenario.section import Section
 
 Width = Annotated[int, Field(ge=1, le=1_000_000)]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from fedsim.algorithms.registry import algorithms
+from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
 from fedsim.problems.kinds import Problem, check
 from fedsim.problems.network import NeuralNetwork
@@ -18,7 +19,6 @@ from fedsim.problems.nonsmooth import KinkedLoss
 from fedsim.problems.registry import problems
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
-from fedsim.protocol.errors import InputError
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, effective_m
 from fedsim.scenario.attendance import read_attendance

@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from fedsim.runtime.cells import Cell, CellResult
+from fedsim.sweep.cells import Cell, CellResult
 from fedsim.sweep.keys import canonical
 
 FORMAT = "fedsim cell 1"

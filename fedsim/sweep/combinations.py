@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.scenario.load import parse, parse_sweep, place
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.sweep import Grid, SweepSection

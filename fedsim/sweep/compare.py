@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from fedsim.protocol.errors import InputError
-from fedsim.report.summary import FORMAT as RUN_FORMAT
+from fedsim.common.errors import InputError
 from fedsim.report.sweep_figure import Point, Series
+from fedsim.results.summary import FORMAT as RUN_FORMAT
 from fedsim.sweep.naming import title
 from fedsim.sweep.series import EPSILON
 from fedsim.sweep.summary import FORMAT, SHARED

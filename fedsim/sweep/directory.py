@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import yaml
 
-from fedsim.protocol.errors import InputError
-from fedsim.report.directory import SECRET
-from fedsim.runtime.cells import Cell, Failure, repeated_by_simulate
+from fedsim.common.errors import InputError
+from fedsim.results.write import SECRET
+from fedsim.sweep.cells import Cell, Failure, repeated_by_simulate
 from fedsim.sweep.page import figure_name, write_page
 from fedsim.sweep.summary import Sweep, cells_table, summarise
 

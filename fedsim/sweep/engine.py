@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from math import isfinite, prod
 from typing import NamedTuple, Protocol
 
-from fedsim.runtime.cells import Cell, CellResult, Failure, run_id
-from fedsim.runtime.selection import Selection, trials_of
 from fedsim.scenario.resolve import LIMITS
 from fedsim.scenario.sweep import TuneSection
-from fedsim.sweep.batches import batches
 from fedsim.sweep.cache import Cache
+from fedsim.sweep.candidates import Selection, trials_of
+from fedsim.sweep.cells import Cell, CellResult, Failure, run_id
 from fedsim.sweep.combinations import Combination
+from fedsim.sweep.groups import batches
 from fedsim.sweep.keys import cell_of, key_of
 from silos.parts import Parts
 

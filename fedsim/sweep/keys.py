@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.algorithms.registry import algorithms
+from fedsim.common.errors import InputError
 from fedsim.data.datasets import data_sets
 from fedsim.problems.registry import problems
-from fedsim.protocol.errors import InputError
-from fedsim.runtime.cells import Cell
-from fedsim.runtime.installed import packages
 from fedsim.scenario.load import FILES
 from fedsim.scenario.model import Scenario
+from fedsim.simulation.installed import packages
+from fedsim.sweep.cells import Cell
 
 _ABOVE = ("fedsim/audit/", "fedsim/cli/", "fedsim/report/", "fedsim/sweep/")
 """Code that no cell runs: the import contracts keep it above the code that does."""

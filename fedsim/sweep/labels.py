@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.scenario.sweep import SweepSection
 from fedsim.sweep.keys import canonical
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.report.page import named, publish, template
-from fedsim.report.rundir import scenario_of, text_of, validated
 from fedsim.report.silo_table import PageTable, shown_value
 from fedsim.report.sweep_figure import draw
+from fedsim.results.read import scenario_of, text_of, validated
 from fedsim.sweep.naming import title
 from fedsim.sweep.series import abscissa, interval_note, series, x_label
 from fedsim.sweep.summary import FORMAT, SHARED

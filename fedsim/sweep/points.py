@@ -6,7 +6,7 @@ import csv
 from math import isfinite
 from pathlib import Path
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.sweep.compare import Compared
 
 REQUIRED, OPTIONAL = ("series", "epsilon", "error"), ("low", "high")

@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 import torch
 
-from fedsim.runtime.cells import Cell, CellResult, Failure, run_batch
-from fedsim.runtime.lost import WorkerLost, death
+from fedsim.simulation.lost import WorkerLost, death
+from fedsim.sweep.cells import Cell, CellResult, Failure, run_batch
 
 Batch = Sequence[Cell]
 Finished = tuple[Cell, CellResult | Failure]
@@ -45,7 +45,7 @@ class Workers(AbstractContextManager["Workers"]):
     ) -> None:
         """Shut Ray down, also in the middle of its start-up."""
         if self._started:
-            from fedsim.runtime import ray_runtime
+            from fedsim.simulation import on_ray as ray_runtime
 
             ray_runtime.stop(self._actors, self._others)
 
@@ -56,7 +56,7 @@ class Workers(AbstractContextManager["Workers"]):
         return _Dispatch(self._actors, batches).run()
 
     def _start(self) -> None:
-        from fedsim.runtime import ray_runtime
+        from fedsim.simulation import on_ray as ray_runtime
 
         self._started = True
         ray_runtime.start(self._address)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fedsim.protocol.errors import InputError, Refused
-from fedsim.report.privacy import finite
-from fedsim.runtime.cells import outline_of
-from fedsim.runtime.selection import Selection, prepare, run_epsilons
+from fedsim.common.errors import InputError, Refused
+from fedsim.results.privacy_statement import finite
 from fedsim.scenario.sweep import SweepSection, TuneSection
+from fedsim.sweep.candidates import Selection, prepare, run_epsilons
+from fedsim.sweep.cells import outline_of
 from fedsim.sweep.naming import title
 from silos.selection import AdmittedSelection
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedsim.report.privacy import ADJACENCY, CHOICE, GUARANTEE, UNIT, finite, not_private
-from fedsim.report.summary import interval90
-from fedsim.runtime.cells import CellResult, outline_of
-from fedsim.runtime.fold import fold_key
-from fedsim.runtime.selection import Selection
+from fedsim.results.privacy_statement import ADJACENCY, CHOICE, GUARANTEE, UNIT, finite, not_private
+from fedsim.results.summary import interval90
 from fedsim.scenario.sweep import TuneSection
+from fedsim.simulation.fold import fold_key
+from fedsim.sweep.candidates import Selection
+from fedsim.sweep.cells import CellResult, outline_of
 from fedsim.sweep.combinations import Combination
 from fedsim.sweep.engine import Row, SweepResults, mean, reported_trials
 from fedsim.sweep.keys import canonical, cell_of, code_version

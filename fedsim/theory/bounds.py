@@ -29,7 +29,7 @@ from fedsim.theory.conditions import (
     zcdp,
 )
 from fedsim.theory.setting import Setting
-from fedsim.theory.statement import Check
+from fedsim.theory.theorem import Check
 
 
 def convex_isrl(s: Setting) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.scenario.calibration import Prescribed
 from fedsim.scenario.resolve import Resolved, per_silo
 from fedsim.theory.cost import base_multiplier, difference_ratio
 from fedsim.theory.setting import active_silos
 from fedsim.theory.stated import stated
-from fedsim.theory.statement import Check, Claim, Context, Theorem
+from fedsim.theory.theorem import Check, Claim, Context, Theorem
 
 _RATIO = "difference_noise_ratio"
 

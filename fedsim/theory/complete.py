@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Fresh
-from fedsim.protocol.errors import InputError
 from fedsim.scenario.algorithm import AlgorithmSection, as_batch
 from fedsim.scenario.derived import Derived
 from fedsim.scenario.resolve import Resolved

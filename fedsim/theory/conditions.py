@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from fedsim.theory.setting import Setting
-from fedsim.theory.statement import Check, Claim, at_least, at_most
+from fedsim.theory.theorem import Check, Claim, at_least, at_most
 
 Conditions = Callable[[Setting], tuple[Check, ...]]
 

@@ -7,7 +7,7 @@ import math
 from fedsim.privacy import attainable, cost
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.plan import Census, Release
-from fedsim.theory.statement import Theorem
+from fedsim.theory.theorem import Theorem
 
 
 def base_multiplier(theorem: Theorem) -> float:

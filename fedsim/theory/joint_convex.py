@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.scenario.derived import Derived
 from fedsim.scenario.resolve import LIMITS
 from fedsim.theory.case import Case, larger

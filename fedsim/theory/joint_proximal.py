@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fedsim.common.errors import InputError
 from fedsim.protocol.batch import FULL, Batch, Fresh, Subsample
-from fedsim.protocol.errors import InputError
 from fedsim.scenario.derived import Derived
 from fedsim.theory.calibrated import Kind
 from fedsim.theory.case import Case, fresh, larger

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from fedsim.protocol.batch import Batch
 from fedsim.theory.minibatch import REDRAWN
-from fedsim.theory.statement import Check, Claim, Context, NoisyMean, at_most, sampled_by
+from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_most, sampled_by
 
 
 @dataclass(frozen=True)

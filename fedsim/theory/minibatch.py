@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsim.protocol.batch import Batch
-from fedsim.theory.statement import Check, Claim, Context, NoisyMean, at_least, at_most, sampled_by
+from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, sampled_by
 
 REDRAWN = ("with_replacement", "subsample", "full")
 """Samplers under which the amplification lemma holds; a full batch (K = n) is its trivial case."""

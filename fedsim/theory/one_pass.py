@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsim.protocol.batch import Batch
-from fedsim.theory.statement import Check, Claim, Context, NoisyMean, at_least, at_most, sampled_by
+from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, sampled_by
 
 
 @dataclass(frozen=True)

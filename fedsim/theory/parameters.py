@@ -14,8 +14,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Fresh
-from fedsim.protocol.errors import InputError
 from fedsim.scenario.derived import Derived
 from fedsim.theory.minibatch import smallest_batch, variance
 from fedsim.theory.one_pass import AcceleratedOnePass

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.theory.minibatch import REDRAWN, smallest_batch, variance
-from fedsim.theory.statement import Check, Claim, Context, NoisyMean, at_least, at_most, sampled_by
+from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, sampled_by
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.scenario.model import BallConstraint
 from fedsim.scenario.resolve import Resolved, per_silo
 from fedsim.theory.presence import Law, drawn_evenly, law
-from fedsim.theory.statement import Claim
+from fedsim.theory.theorem import Claim
 
 
 @dataclass(frozen=True)

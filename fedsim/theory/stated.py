@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Fresh
-from fedsim.protocol.errors import InputError
 from fedsim.theory.local_sgd import LocalSGDNoise
 from fedsim.theory.minibatch import AcceleratedERM, Experiments, NoisyMinibatch
 from fedsim.theory.one_pass import AcceleratedOnePass, ProxSGDNoise
 from fedsim.theory.prox_svrg import ProxSVRGNoise
 from fedsim.theory.spider import AlternateSPIDERNoise, ProxSPIDERNoise
-from fedsim.theory.statement import Claim, Theorem
+from fedsim.theory.theorem import Claim, Theorem
 
 Choice = Literal["thesis", "experiments"]
 

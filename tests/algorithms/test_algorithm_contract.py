@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from algorithm_table import ROWS, Row
-from helpers import drive, open_gate, plan_of, problems, public_of, silos_of
 from scipy import optimize
+from support.algorithm_table import ROWS, Row
+from support.helpers import drive, open_gate, plan_of, problems, public_of, silos_of
 from torch import Tensor
 
 from fedsim.algorithms.registry import algorithms

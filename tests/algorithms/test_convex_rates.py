@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from helpers import DELTA, drive, open_gate, plan_of, public_of
 from scipy.linalg import hadamard
+from support.helpers import DELTA, drive, open_gate, plan_of, public_of
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.privacy import gaussian

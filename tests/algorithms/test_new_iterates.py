@@ -7,7 +7,7 @@ from math import ceil, sqrt
 import numpy as np
 import pytest
 import torch
-from helpers import LIMITS, drive, open_gate, plan_of, public_of, silos_of
+from support.helpers import LIMITS, drive, open_gate, plan_of, public_of, silos_of
 from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD

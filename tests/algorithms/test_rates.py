@@ -19,9 +19,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from algorithm_table import ROWS, Row, final
-from helpers import drive, open_gate, plan_of, public_of
 from scipy.linalg import hadamard
+from support.algorithm_table import ROWS, Row, final
+from support.helpers import drive, open_gate, plan_of, public_of
 
 from fedsim.problems.glm import LinearRegression
 from server.participation import schedule

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from helpers import drive, open_gate, plan_of, public_of, silos_of
 from scipy import optimize
+from support.helpers import drive, open_gate, plan_of, public_of, silos_of
 
 from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD

@@ -8,21 +8,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from algorithm_table import ROWS, Row
-from helpers import FALSE_ALARM
 from scipy import stats
 from scipy.special import ndtr
+from support.algorithm_table import ROWS, Row
+from support.helpers import FALSE_ALARM
 from torch import Tensor
 
+from fedsim.common.errors import InputError
 from fedsim.protocol.batch import FULL, Full
 from fedsim.protocol.contract import Asker
 from fedsim.protocol.dryrun import server_rng
-from fedsim.protocol.errors import InputError
-from fedsim.runtime.trial import in_one_process
+from fedsim.results.outcome import TrialResult
 from fedsim.scenario import mechanism
 from fedsim.scenario.load import parse
-from fedsim.scenario.outcome import TrialResult
 from fedsim.scenario.resolve import resolve
+from fedsim.simulation.trial import in_one_process
 
 every_algorithm = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from helpers import FALSE_ALARM, drive, open_gate, plan_of, public_of, silos_of
 from scipy import stats
+from support.helpers import FALSE_ALARM, drive, open_gate, plan_of, public_of, silos_of
 from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
@@ -17,11 +17,11 @@ from fedsim.algorithms.prox_pl_svrg import ProxPLSVRG
 from fedsim.algorithms.prox_sgd import ProxSGD
 from fedsim.algorithms.prox_spider import ProxSPIDER
 from fedsim.algorithms.prox_svrg import ProxSVRG
+from fedsim.common.errors import InputError
 from fedsim.problems.composite import Composite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.dryrun import server_rng
-from fedsim.protocol.errors import InputError
 from server.participation import schedule
 
 SIZES = (20, 30, 50)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from audit_settings import Attacked, setting_of
+from support.audit_settings import Attacked, setting_of
 
 from fedsim.audit.search import Attack, search
 from fedsim.audit.setting import Setting

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pytest
 import torch
-from audit_settings import Attacked
 from scipy import stats
+from support.audit_settings import Attacked
 from torch import Tensor
 
 import silos.gate

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import hostile_modules
 import pytest
-from audit_settings import SMALL
+from support import hostile_modules
+from support.audit_settings import SMALL
 
 from fedsim.audit import exact
 from fedsim.audit.search import search
 from fedsim.audit.setting import Setting, prepare
-from fedsim.protocol.errors import InputError, Refused
+from fedsim.common.errors import InputError, Refused
 from fedsim.scenario.load import parse
 from fedsim.theory.resolve import resolve
 
@@ -31,7 +31,7 @@ def _assert_harmless(setting: Setting) -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module(name: str) -> None:
     data = {"name": "synthetic", "rows": 90, "features": 5}
-    model = {"name": "module", "path": f"hostile_modules:{name}"}
+    model = {"name": "module", "path": f"support.hostile_modules:{name}"}
     problem = {"name": "neural_network", "model": model}
     algorithm: dict[str, Any] = {"name": "prox_sgd", "num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0}
     tree = SMALL | {"data": data, "problem": problem, "algorithm": algorithm}

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
-from report_runs import SMALL, simulate
+from support.report_runs import SMALL, simulate
 from typer.testing import CliRunner
 
 from fedsim.audit import run as audit_run
 from fedsim.cli.main import app
 from fedsim.protocol.terms import Admitted
-from fedsim.report.audit_file import FILE
+from fedsim.results.audit_file import FILE
 
 LITTLE = ["--effort", "0.01"]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from distribution import install
 from jsonschema import Draft202012Validator
 from safetensors.torch import load_file
+from support.distribution import install
 from typer.testing import CliRunner
 
 from fedsim.algorithms.registry import algorithms

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from fedsim.protocol.errors import InputError
-from fedsim.runtime.trial import in_one_process
+from fedsim.common.errors import InputError
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve
+from fedsim.simulation.trial import in_one_process
 
 SHIPPED = Path(__file__).parents[2] / "scenarios" / "mlp_digits.yaml"
 
@@ -47,7 +47,10 @@ def scenario(problem: dict[str, Any], data: dict[str, Any] | None = None) -> Any
             "64",
         ),
         (
-            {"name": "neural_network", "model": {"name": "module", "path": "network_modules:batch_norm"}},
+            {
+                "name": "neural_network",
+                "model": {"name": "module", "path": "support.network_modules:batch_norm"},
+            },
             "problem.model",
             "BatchNorm1d",
         ),

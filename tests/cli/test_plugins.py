@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from distribution import fedsim, install
+from support.distribution import fedsim, install
 
 from fedsim.algorithms.registry import GROUP, algorithms
-from fedsim.protocol.errors import InputError
-from fedsim.protocol.plugins import entry_points
+from fedsim.common.errors import InputError
+from fedsim.common.plugins import entry_points
 
 SIGN = '''
 from dataclasses import dataclass

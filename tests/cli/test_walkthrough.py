@@ -7,7 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from distribution import ROOT, fedsim, install, python
+from support.distribution import ROOT, fedsim, install, python
 
 PAGE = (ROOT / "docs" / "adding-an-algorithm.md").read_text(encoding="utf-8")
 BLOCKS = dict(re.findall(r"<!-- (?:file: )?(\S+) -->\n```\w+\n(.*?)```", PAGE, re.S))
@@ -17,7 +17,7 @@ SOURCE = BLOCKS["fedsim/algorithms/momentum_minibatch_sgd.py"]
 PLUGIN = """
 import fedsim.algorithms
 fedsim.algorithms.__path__.append({folder!r})
-import algorithm_table
+from support import algorithm_table
 imports, row = {row!r}.split("\\nRow(", 1)
 exec(imports, vars(algorithm_table))
 algorithm_table.ROWS += (eval("Row(" + row, vars(algorithm_table)),)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from fedsim.common.errors import InputError
 from fedsim.data.config import (
     BreastCancer,
     DataConfig,
@@ -24,7 +25,6 @@ from fedsim.data.config import (
 )
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
-from fedsim.protocol.errors import InputError
 
 ONE = IidPartition(num_partitions=1)
 SMALL = Synthetic(rows=20)

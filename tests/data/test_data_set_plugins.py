@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from distribution import fedsim, install
+from support.distribution import fedsim, install
 
+from fedsim.common.errors import InputError
 from fedsim.data.datasets import GROUP, data_sets
-from fedsim.protocol.errors import InputError
 
 COINS = '''
 from typing import Literal

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
+from fedsim.common.errors import InputError
 from fedsim.data.config import Digits, LabelPairsPartition, Synthetic
 from fedsim.data.config import IidPartition as Iid
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
 from fedsim.data.pca import principal_components
-from fedsim.protocol.errors import InputError
-from fedsim.report.privacy import not_private
+from fedsim.results.privacy_statement import not_private
 from fedsim.scenario.load import parse
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedsim.common.errors import InputError
 from fedsim.data.config import (
     AnyPartition,
     Digits,
@@ -18,7 +19,6 @@ from fedsim.data.config import (
 from fedsim.data.federation import Federation, load
 from fedsim.data.outline import outline
 from fedsim.data.reserve import Reserve
-from fedsim.protocol.errors import InputError
 
 PARTITIONS: list[AnyPartition] = [
     SizePartition(partition_sizes=(7, 20, 33)),

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from fedsim.common.errors import InputError
 from fedsim.data.config import Csv, IidPartition
 from fedsim.data.draft import draft_schema
 from fedsim.data.federation import load
-from fedsim.protocol.errors import InputError
 
 ROWS = 90
 RNG = np.random.default_rng(0)

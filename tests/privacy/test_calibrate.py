@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import calibrate, cost, gaussian
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
-from fedsim.protocol.errors import InputError, Refused
 from fedsim.protocol.plan import Release
 
 SAMPLERS = [FULL, Fresh(0.02), Subsample(0.1), Subsample(0.36), Poisson(0.1), Poisson(0.36)]

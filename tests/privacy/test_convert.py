@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from fedsim.common.errors import InputError
 from fedsim.privacy import convert, gaussian
-from fedsim.protocol.errors import InputError
 
 
 def test_group_privacy_by_hand():

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian, loss, verify
 from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, profile
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Release
 
 N, K, ROUNDS = 1238, 443, 35

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from dp_events import GaussianRelease, Relation, UnsupportedSamplerError
+from support.dp_events import GaussianRelease, Relation, UnsupportedSamplerError
 
 from fedsim.privacy import cost, gaussian
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement

@@ -7,12 +7,12 @@ import math
 import pytest
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import PLDAccountant
-from dp_events import GaussianRelease
+from support.dp_events import GaussianRelease
 
+from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.runs import compose_runs
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Census, Release
 
 DELTA = 1e-5

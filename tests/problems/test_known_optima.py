@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import GateLink, Silo, open_gate, plan_of, public_of, silos_of
 from scipy import optimize
 from sklearn.linear_model import ElasticNet, QuantileRegressor
+from support.helpers import GateLink, Silo, open_gate, plan_of, public_of, silos_of
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD

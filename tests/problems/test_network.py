@@ -9,14 +9,14 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from fedsim.common.errors import InputError
 from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp
-from fedsim.protocol.errors import InputError
 
 
 def imported(attribute: str, num_features: int = 6, num_outputs: int = 3) -> NeuralNetwork:
-    return NeuralNetwork(num_features, num_outputs, model=Imported(f"network_modules:{attribute}"))
+    return NeuralNetwork(num_features, num_outputs, model=Imported(f"support.network_modules:{attribute}"))
 
 
 def test_the_flat_vector_is_the_modules_parameters() -> None:
@@ -115,10 +115,10 @@ def test_a_module_that_is_no_function_of_each_record_is_refused(attribute: str, 
     [
         ("network_modules", "package.module:attribute"),
         ("no_such_package:thing", "cannot be imported"),
-        ("network_modules:nothing", "has no attribute 'nothing'"),
-        ("network_modules:not_a_module", "class or function"),
-        ("network_modules:a_number", "must return a torch.nn.Module, not float"),
-        ("network_modules:failing", "no disk"),
+        ("support.network_modules:nothing", "has no attribute 'nothing'"),
+        ("support.network_modules:not_a_module", "class or function"),
+        ("support.network_modules:a_number", "must return a torch.nn.Module, not float"),
+        ("support.network_modules:failing", "no disk"),
     ],
 )
 def test_a_wrong_path_is_named(path: str, reason: str) -> None:

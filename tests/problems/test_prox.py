@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedsim.common.errors import InputError
 from fedsim.problems.composite import Box, Composite, Constraint, L2Ball, WholeSpace
 from fedsim.problems.regularisers import GroupLasso, Ridge
-from fedsim.protocol.errors import InputError
 
 STEP = 0.7
 GROUPS = ((0, 3, 4), (1,), (5, 2))

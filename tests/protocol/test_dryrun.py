@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import LIMITS, asking, public_of, scripted
+from support.helpers import LIMITS, asking, public_of, scripted
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.contract import Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import Trace, dry_run
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedsim.protocol.errors import InputError
-from fedsim.protocol.plugins import entry_points, extended
+from fedsim.common.errors import InputError
+from fedsim.common.plugins import entry_points, extended
 
 GROUP = "fedsim.test_parts"
 

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from report_runs import HOSTILE, SMALL, simulate
+from support.report_runs import HOSTILE, SMALL, simulate
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import BINARY, assert_fits, chromium
-from report_runs import HOSTILE
+from support.browser import BINARY, assert_fits, chromium
+from support.report_runs import HOSTILE
 
-from fedsim.protocol.errors import InputError
-from fedsim.report.audit import rounded_down
-from fedsim.report.audit_file import FILE
+from fedsim.common.errors import InputError
+from fedsim.report.audit_section import rounded_down
 from fedsim.report.page import write_page
+from fedsim.results.audit_file import FILE
 
 
 def _attained(value: float) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import BINARY, Browser, assert_fits, chromium
+from support.browser import BINARY, Browser, assert_fits, chromium
 
 pytestmark = pytest.mark.skipif(BINARY is None, reason="chromium is not installed (apt-get install chromium)")
 WIDTHS = {"desktop": 1280, "phone": 390}

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from report_runs import SMALL, simulate
+from support.report_runs import SMALL, simulate
 
 from fedsim.data.federation import SiloSplit
 from fedsim.privacy import gaussian
@@ -19,8 +19,8 @@ from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticReg
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.terms import Admitted, Statement, Terms
-from fedsim.report.spend import chosen, prefixes
-from fedsim.runtime.trial import Evaluator
+from fedsim.results.spend import chosen, prefixes
+from fedsim.simulation.trial import Evaluator
 
 
 def evaluator(problem: GeneralisedLinear, targets: list[list[float]]) -> Evaluator:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from report_runs import HOSTILE
+from support.report_runs import HOSTILE
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.report.page import render, write_page
-from fedsim.report.rundir import read
+from fedsim.results.read import read
 
 
 class Page(HTMLParser):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from report_runs import SMALL, simulate
 from safetensors.torch import load_file
+from support.report_runs import SMALL, simulate
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from fedsim.report.rundir import SiloRow
 from fedsim.report.silo_table import rounded_up, shown_value, silo_table, slack
+from fedsim.results.read import SiloRow
 
 
 def row(name: str, budget: float | None, guaranteed: float | None, claimed: float | None = None) -> SiloRow:

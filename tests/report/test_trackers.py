@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from report_runs import SMALL, simulate
+from support.report_runs import SMALL, simulate
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.report.trackers import open_trackers
+from fedsim.results.outcome import Measurement, Outcome, Results, SiloMeasurement, TrialResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.outcome import Measurement, Outcome, Results, SiloMeasurement, TrialResult
 from fedsim.scenario.resolve import resolve
 
 MODULE = """

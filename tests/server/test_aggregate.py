@@ -7,9 +7,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from helpers import drive, open_gate, plan_of, public_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.helpers import drive, open_gate, plan_of, public_of
 from torch import Tensor
 
 from fedsim.algorithms.local_sgd import LocalSGD

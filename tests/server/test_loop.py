@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import asking, drive, open_gate, public_of, scripted, silos_of
+from support.helpers import asking, drive, open_gate, public_of, scripted, silos_of
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.problems.composite import Box, Composite
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.contract import Asker, Memory, Public, Round, ServerHalf
-from fedsim.protocol.errors import Refused
 from server.loop import run
 
 WEIGHTS = (0.5, 0.2, 0.3)

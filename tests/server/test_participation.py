@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import combinations, pairwise
 
 import numpy as np
-from helpers import FALSE_ALARM
 from scipy import stats
+from support.helpers import FALSE_ALARM
 
 from server.participation import rounds_of_silos, schedule
 

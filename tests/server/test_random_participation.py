@@ -7,12 +7,12 @@ from math import prod
 
 import numpy as np
 import pytest
-from helpers import FALSE_ALARM
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from support.helpers import FALSE_ALARM
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.protocol.participants import (
     Available,
     Participants,

@@ -12,14 +12,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
-from helpers import FALSE_ALARM, asking, divisor, open_gate, scripted
 from scipy import stats
+from support.helpers import FALSE_ALARM, asking, divisor, open_gate, scripted
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Query
-from fedsim.protocol.errors import Refused
 from silos.gate import Gate
 
 N = 10

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Silo, asking, divisor, open_gate, problems, scripted, silos_of
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from support.helpers import Silo, asking, divisor, open_gate, problems, scripted, silos_of
 from torch import Tensor
 
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import (
+from support.helpers import (
     DELTA,
     LIMITS,
     Scripted,
@@ -30,11 +30,11 @@ from helpers import (
 )
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.protocol.dryrun import dry_run
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.terms import Terms
 from silos.entropy import SeededEntropy

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
-from algorithm_table import ROWS, Row
-from helpers import (
+from support.algorithm_table import ROWS, Row
+from support.helpers import (
     Scripted,
     Silo,
     SiloHalf,
@@ -24,10 +24,10 @@ from helpers import (
 )
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Query
-from fedsim.protocol.errors import Refused
 from silos.ledger import MemoryLedger
 
 D = 4

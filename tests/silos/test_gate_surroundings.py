@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Scripted, SiloHalf, Switch, Unrepeatable, asking, open_gate, scripted, silos_of
+from support.helpers import Scripted, SiloHalf, Switch, Unrepeatable, asking, open_gate, scripted, silos_of
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.contract import Asker, Memory, Query
-from fedsim.protocol.errors import Refused
 from silos import gate as gate_module
 
 D = 3

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import LIMITS, Scripted, SiloHalf, Switch, asking, open_gate, plan_of, scripted, silos_of
+from support.helpers import LIMITS, Scripted, SiloHalf, Switch, asking, open_gate, plan_of, scripted, silos_of
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from silos.batches import RoundBatches
 from silos.gate import Gate

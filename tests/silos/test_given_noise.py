@@ -6,9 +6,9 @@ from math import inf
 
 import pytest
 
+from fedsim.common.errors import Refused
 from fedsim.privacy import cost
 from fedsim.protocol.batch import FULL, Batch, Fresh, Subsample
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.terms import Terms

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from helpers import Silo, asking, divisor, drive, open_gate, public_of, scripted
+from support.helpers import Silo, asking, divisor, drive, open_gate, public_of, scripted
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.profiler import ProfilerActivity, profile
@@ -29,7 +29,7 @@ SIZES = [2, 7, 6]
 
 
 def imported(attribute: str) -> NeuralNetwork:
-    return NeuralNetwork(6, 3, model=Imported(f"network_modules:{attribute}"))
+    return NeuralNetwork(6, 3, model=Imported(f"support.network_modules:{attribute}"))
 
 
 NETWORKS = {
@@ -371,7 +371,7 @@ def test_chunks_change_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_training_without_noise_reaches_a_stationary_point() -> None:
-    problem = NeuralNetwork(4, 3, Composite(l2=0.03), model=Imported("network_modules:smooth"))
+    problem = NeuralNetwork(4, 3, Composite(l2=0.03), model=Imported("support.network_modules:smooth"))
     data = [(x / 4 - 1, np.floor(3 * x[:, 0] / 8)) for x, _ in silos_for(problem, [20, 30], seed=1)]
     algorithm = ProxSGD(ROUNDS, 1.5, 1e3)
     gate = open_gate(data, problem, algorithm, epsilon=np.inf, mechanism="none")

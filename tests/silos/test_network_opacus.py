@@ -24,9 +24,9 @@ NETWORKS = {
     "mlp": NeuralNetwork(5, 3, model=Mlp((8, 4))),
     "cnn": NeuralNetwork(784, 10, model=Lenet((1, 28, 28))),
     "small cnn": NeuralNetwork(256, 10, model=Lenet((1, 16, 16))),
-    "embedding and layer norm": NeuralNetwork(6, 3, model=Imported("network_modules:Tokens")),
-    "sum over places": NeuralNetwork(6, 3, model=Imported("network_modules:Wide")),
-    "places": NeuralNetwork(6, 3, model=Imported("network_modules:places")),
+    "embedding and layer norm": NeuralNetwork(6, 3, model=Imported("support.network_modules:Tokens")),
+    "sum over places": NeuralNetwork(6, 3, model=Imported("support.network_modules:Wide")),
+    "places": NeuralNetwork(6, 3, model=Imported("support.network_modules:places")),
 }
 
 

@@ -10,8 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import DELTA, FALSE_ALARM, Silo, divisor, open_gate, problems, public_of, scripted, silos_of
 from scipy import optimize, stats
+from support.helpers import (
+    DELTA,
+    FALSE_ALARM,
+    Silo,
+    divisor,
+    open_gate,
+    problems,
+    public_of,
+    scripted,
+    silos_of,
+)
 from torch import Tensor
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD

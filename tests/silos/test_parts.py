@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Poisson
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
 from fedsim.protocol.terms import Admitted, Terms

@@ -5,13 +5,14 @@ Every hostile part is refused before records are read, or stays within the sensi
 
 from __future__ import annotations
 
-import hostile_modules
 import numpy as np
 import pytest
 import torch
-from helpers import Silo, asking, open_gate, scripted
+from support import hostile_modules
+from support.helpers import Silo, asking, open_gate, scripted
 from torch import nn
 
+from fedsim.common.errors import InputError
 from fedsim.problems.alone import each
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, check
@@ -19,7 +20,6 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_layers import Layers
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.batch import FULL
-from fedsim.protocol.errors import InputError
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from silos.entropy import SeededEntropy
@@ -32,7 +32,7 @@ REFUSED |= {"WrittenPast", "Segmented", "Resized", "Drawing", "Dividing", "Subcl
 
 
 def network(attribute: str) -> NeuralNetwork:
-    return NeuralNetwork(6, 3, model=Imported(f"hostile_modules:{attribute}"))
+    return NeuralNetwork(6, 3, model=Imported(f"support.hostile_modules:{attribute}"))
 
 
 def silos(problem: Problem) -> list[Silo]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers import FALSE_ALARM, Silo, asking, open_gate, scripted
 from scipy import stats
+from support.helpers import FALSE_ALARM, Silo, asking, open_gate, scripted
 
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import Batch, Subsample, WithReplacement

@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy import stats
 
+from fedsim.common.errors import Refused
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.problems.registry import problems
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from silos.entropy import Purpose, SeededEntropy
 from silos.score import Scorer, mistakes
@@ -131,7 +131,7 @@ def test_one_score_and_no_more() -> None:
 
 def test_a_record_that_the_model_cannot_be_applied_to_is_a_mistake_and_decides_nothing_else() -> None:
     """An embedding has no row for it: an error instead of a score would say so of a record."""
-    problem = NeuralNetwork(4, 3, model=Imported("network_modules:Tokens"))
+    problem = NeuralNetwork(4, 3, model=Imported("support.network_modules:Tokens"))
     rng = np.random.default_rng(0)
     x, w = rng.integers(0, 8, (40, 4)).astype(float), problem.start(0).double()
 

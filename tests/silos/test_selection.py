@@ -6,9 +6,9 @@ import math
 
 import pytest
 
+from fedsim.common.errors import Refused
 from fedsim.privacy import gaussian
 from fedsim.protocol.batch import FULL, Subsample
-from fedsim.protocol.errors import Refused
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Release
 from silos.selection import SelectionTerms, admit_selection

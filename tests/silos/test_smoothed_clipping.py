@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from helpers import Silo, asking, open_gate, scripted, silos_of
+from support.helpers import Silo, asking, open_gate, scripted, silos_of
 
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from sweep_helpers import BASE
+from support.sweep_helpers import BASE
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_helpers import result
+from support.sweep_helpers import result
 
-from fedsim.runtime.cells import Cell
 from fedsim.sweep.cache import Cache
+from fedsim.sweep.cells import Cell
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 CELL = Cell({"name": "cell"}, 0, False)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from fedsim.protocol.errors import InputError, Refused
-from fedsim.runtime import cells
-from fedsim.runtime.cells import CellResult, Failure, run_batch, train_loss
-from fedsim.runtime.fold import shared_key
-from fedsim.runtime.host import SiloHost
-from fedsim.runtime.trial import Evaluator, Trial, read
+from fedsim.common.errors import InputError, Refused
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
+from fedsim.simulation.fold import shared_key
+from fedsim.simulation.host import SiloHost
+from fedsim.simulation.trial import Evaluator, Trial, read
+from fedsim.sweep import cells
+from fedsim.sweep.cells import CellResult, Failure, run_batch, train_loss
 from fedsim.sweep.keys import cell_of
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedsim.protocol.errors import InputError
+from fedsim.common.errors import InputError
 from fedsim.scenario.load import load_tree
 from fedsim.sweep.combinations import combinations
 

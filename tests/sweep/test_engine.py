@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_helpers import FakeRunner, result
+from support.sweep_helpers import FakeRunner, result
 
-from fedsim.runtime.cells import Cell, CellResult, Failure
-from fedsim.sweep.batches import batches
 from fedsim.sweep.cache import Cache
+from fedsim.sweep.cells import Cell, CellResult, Failure
 from fedsim.sweep.combinations import base_and_section, combinations
 from fedsim.sweep.engine import Engine, SweepResults
+from fedsim.sweep.groups import batches
 
 STEPS = [0.1, 0.2, 0.4]
 

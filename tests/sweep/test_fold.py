@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from sweep_helpers import BASE
+from support.sweep_helpers import BASE
 
 from fedsim.algorithms.registry import algorithms
-from fedsim.runtime.fold import FIELDS, fold_key, run_fold, shared_key
-from fedsim.runtime.host import SiloHost
-from fedsim.runtime.trial import Evaluator, Trial, read
 from fedsim.scenario.load import parse
-from fedsim.sweep.batches import batches
+from fedsim.simulation.fold import FIELDS, fold_key, run_fold, shared_key
+from fedsim.simulation.host import SiloHost
+from fedsim.simulation.trial import Evaluator, Trial, read
+from fedsim.sweep.groups import batches
 from fedsim.sweep.keys import cell_of
 from fedsim.theory.resolve import resolve
 

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from sweep_helpers import BASE, FakeRunner, invoke, result
+from support.sweep_helpers import BASE, FakeRunner, invoke, result
 
+from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.runs import compose_runs
-from fedsim.protocol.errors import Refused
-from fedsim.runtime import cells
-from fedsim.runtime.cells import Cell, CellResult, Failure, run_batch, run_id
-from fedsim.runtime.host import SiloHost
-from fedsim.runtime.trial import Evaluator
 from fedsim.scenario.load import place
-from fedsim.sweep.batches import batches
+from fedsim.simulation.host import SiloHost
+from fedsim.simulation.trial import Evaluator
+from fedsim.sweep import cells
 from fedsim.sweep.cache import Cache
+from fedsim.sweep.cells import Cell, CellResult, Failure, run_batch, run_id
 from fedsim.sweep.combinations import base_and_section, combinations
 from fedsim.sweep.engine import Engine
+from fedsim.sweep.groups import batches
 from fedsim.sweep.pool import Local
 from fedsim.sweep.private import selections
 from silos.gate import Gate

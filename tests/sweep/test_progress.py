@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from sweep_helpers import result
+from support.sweep_helpers import result
 
 from fedsim.cli import sweep_progress
 from fedsim.cli.sweep_progress import Board
-from fedsim.runtime.cells import Cell, Failure
+from fedsim.sweep.cells import Cell, Failure
 from fedsim.sweep.combinations import combinations
 from fedsim.sweep.engine import Event, Place
 

@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from sweep_helpers import BASE
+from support.sweep_helpers import BASE
 
-from fedsim.runtime.cells import Cell, CellResult, Failure, run_batch
-from fedsim.runtime.lost import WorkerLost
 from fedsim.scenario.load import parse
+from fedsim.simulation.lost import WorkerLost
+from fedsim.sweep.cells import Cell, CellResult, Failure, run_batch
 from fedsim.sweep.keys import cell_of
 from fedsim.sweep.pool import Workers
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_keys import OTHER, TREE, changed, of_batch, of_run, recorded, twins
+from support.run_keys import OTHER, TREE, changed, of_batch, of_run, recorded, twins
 
-from fedsim.runtime.cells import Cell, CellResult, Failure, repeated_by_simulate, run_batch
 from fedsim.scenario.load import parse
 from fedsim.sweep.cache import Cache
+from fedsim.sweep.cells import Cell, CellResult, Failure, repeated_by_simulate, run_batch
 from fedsim.sweep.combinations import base_and_section, combinations
 from fedsim.sweep.directory import write_failure
 from fedsim.sweep.engine import Engine

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from sweep_helpers import BASE, invoke
+from support.sweep_helpers import BASE, invoke
 
 TUNE = {"grid": {"algorithm.step_size": [0.01, 1.0]}, "repetitions": 2}
 SWEEP = {"grid": {"privacy.epsilon": [0.5, 8]}, "tune": TUNE}

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from browser import BINARY, assert_fits, chromium
-from sweep_helpers import BASE, invoke
+from support.browser import BINARY, assert_fits, chromium
+from support.sweep_helpers import BASE, invoke
 
 from fedsim.sweep.summary import SHARED
 

@@ -8,22 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import LIMITS, GateLink, public_of
 from scipy.linalg import hadamard
+from support.helpers import LIMITS, GateLink, public_of
 
 from fedsim.algorithms.prox_spider import ProxSPIDER
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.terms import Terms
-from fedsim.runtime.trial import in_one_process, read
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.trial import in_one_process, read
 from fedsim.theory.cost import base_multiplier, difference_ratio
 from fedsim.theory.parameters import TABLE
 from fedsim.theory.resolve import resolve
 from fedsim.theory.setting import Setting
 from fedsim.theory.spider import ProxSPIDERNoise
-from fedsim.theory.statement import Claim
+from fedsim.theory.theorem import Claim
 from server.loop import run
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold

@@ -18,7 +18,7 @@ from fedsim.scenario.load import load
 from fedsim.theory import bounds
 from fedsim.theory.resolve import resolve
 from fedsim.theory.setting import Setting
-from fedsim.theory.statement import Claim
+from fedsim.theory.theorem import Claim
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
 S = Setting(

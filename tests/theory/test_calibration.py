@@ -13,13 +13,13 @@ import yaml
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
+from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import cost
-from fedsim.protocol.errors import InputError, Refused
-from fedsim.runtime.host import SiloHost
-from fedsim.runtime.preview import preview
-from fedsim.runtime.trial import read
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.host import SiloHost
+from fedsim.simulation.price import preview
+from fedsim.simulation.trial import read
 from fedsim.theory.resolve import resolve
 
 DIMENSION = 3000

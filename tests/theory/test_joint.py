@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedsim.common.errors import InputError
 from fedsim.privacy import gaussian
-from fedsim.protocol.errors import InputError
-from fedsim.runtime.preview import preview
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.price import preview
 from fedsim.theory.parameters import TABLE
 from fedsim.theory.resolve import resolve
 

@@ -13,9 +13,9 @@ import yaml
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.protocol.errors import InputError
-from fedsim.runtime.preview import preview
+from fedsim.common.errors import InputError
 from fedsim.scenario.load import parse
+from fedsim.simulation.price import preview
 from fedsim.theory.parameters import TABLE
 from fedsim.theory.resolve import resolve
 from fedsim.theory.setting import Setting

@@ -17,7 +17,7 @@ from fedsim.theory.minibatch import AcceleratedERM, Experiments, NoisyMinibatch
 from fedsim.theory.one_pass import AcceleratedOnePass, ProxSGDNoise
 from fedsim.theory.prox_svrg import ProxSVRGNoise
 from fedsim.theory.spider import AlternateSPIDERNoise, ProxSPIDERNoise
-from fedsim.theory.statement import Claim, Context, Theorem
+from fedsim.theory.theorem import Claim, Context, Theorem
 
 CLAIM = Claim(1000, 0.5, 1e-5)
 LOG = math.log(1e5)  # ln(1/delta)

@@ -23,7 +23,7 @@ from fedsim.theory.parameters import TABLE
 from fedsim.theory.presence import drawn_evenly, law, mean_shares, planned_share
 from fedsim.theory.resolve import resolve
 from fedsim.theory.setting import Setting, setting_of
-from fedsim.theory.statement import Claim
+from fedsim.theory.theorem import Claim
 
 CONSTANTS: dict[str, Any] = {
     "L": 2.0,

@@ -1,0 +1,62 @@
+"""Parts that other distributions bring, found through their entry points.
+
+An entry point runs code of this installation, as any import does; nothing is ever fetched, and no other
+party can name one. Every process of the same environment finds the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import metadata
+from typing import TypeVar
+
+from fedsim.common.errors import InputError
+
+T = TypeVar("T")
+
+
+def entry_points(group: str) -> dict[str, object]:
+    """{name: object} of every entry point of the group, sorted by name.
+
+    Raises:
+        InputError: names group, entry point and distribution where one does not load or two share a name.
+    """
+    found: dict[str, object] = {}
+    for point in _points(group):
+        if point.name in found:
+            raise InputError(
+                f"entry point {group}:{point.name}", point.value, f"{_origin(point)}: name taken twice"
+            )
+        try:
+            found[point.name] = point.load()
+        except Exception as error:
+            expected = f"{_origin(point)}: cannot be loaded ({type(error).__name__}: {error})"
+            raise InputError(f"entry point {group}:{point.name}", point.value, expected) from error
+    return found
+
+
+def extended(group: str, own: Mapping[str, type[T]], base: type[T]) -> dict[str, type[T]]:
+    """`own` parts and those of the group's entry points.
+
+    Raises:
+        InputError: as `entry_points`, and where a name is one of ours or an object no class below `base`.
+    """
+    parts, found = dict(own), entry_points(group)
+    for point in _points(group):
+        field, kind = f"entry point {group}:{point.name}", found[point.name]
+        if point.name in own:
+            raise InputError(field, point.value, f"{_origin(point)}: the name is built in; choose another")
+        if not (isinstance(kind, type) and issubclass(kind, base)):
+            raise InputError(
+                field, point.value, f"{_origin(point)}: must be a class derived from {base.__name__}"
+            )
+        parts[point.name] = kind
+    return parts
+
+
+def _points(group: str) -> list[metadata.EntryPoint]:
+    return sorted(metadata.entry_points(group=group), key=lambda point: (point.name, _origin(point)))
+
+
+def _origin(point: metadata.EntryPoint) -> str:
+    return f"distribution {point.dist.name}" if point.dist else "an unnamed distribution"

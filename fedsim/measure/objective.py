@@ -1,0 +1,99 @@
+"""How far a model is from minimising the training objective: what the theorems bound.
+
+    F(w) = sum_i p_i (1 / n_i) sum_x f(w, x) + f1(w),
+    G_eta(w) = (w - prox_{eta f1}(w - eta grad F0(w))) / eta,    F0 = F - f1 (thesis, chapter 3),
+
+over the silos' training records. Simulation only: it reads them past the gate, and nothing of it is private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedsim.data.federation import SiloSplit
+from fedsim.measure.optimum import NoOptimumError, constrained, gradient, pair, pooled, smooth
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.nonsmooth import KinkedLoss
+from fedsim.protocol.contract import Algorithm
+from fedsim.scenario.resolve import Resolved
+
+_ROWS = 4096  # a network's records that are differentiated at once
+
+
+class Risk(NamedTuple):
+    """F(w) - F(w*) and |G_eta(w)|^2; None where there is no w*, or no gradient."""
+
+    excess: float | None
+    gradient_mapping_sq: float | None
+
+
+class TrainingObjective:
+    """Measures models of one trial, in float64."""
+
+    def __init__(self, resolved: Resolved, silos: Sequence[SiloSplit]) -> None:
+        self._problem = resolved.problem
+        self.eta = eta_of(resolved.algorithm)
+        pairs = [pair(silo) for silo in silos]
+        self._features, self._target, self._share = pooled(pairs, resolved.weights)
+        self._least: float | None = None
+        self._reason = ""
+        try:
+            linear = smooth(resolved.problem)
+            self._least = self._value(linear, constrained(linear, pairs, resolved.weights))
+        except NoOptimumError as reason:
+            self._reason = str(reason)
+
+    def __call__(self, w: Tensor) -> Risk:
+        """Of the parameters w, (d,); values that are not finite count as not measured."""
+        w = w.double()
+        excess = None
+        if self._least is not None:
+            excess = _finite(self._value(smooth(self._problem), w) - self._least)
+        return Risk(excess, _finite(self._mapping_sq(w)))
+
+    def statement(self, trial: int) -> dict[str, Any]:
+        """The `objective` part of the summary."""
+        said = {"least": self._least, "eta": self.eta, "trial": trial, "note": "simulation only, not private"}
+        return said | ({"reason": self._reason} if self._reason else {})
+
+    def _value(self, problem: GeneralisedLinear, w: Tensor) -> float:
+        losses = problem.losses(problem.scores(self._features, w), self._target)
+        return float(self._share @ losses + problem.composite.value(w))
+
+    def _mapping_sq(self, w: Tensor) -> float | None:
+        problem = self._problem
+        if isinstance(problem, KinkedLoss) and problem.smoothing is None:
+            return None
+        slope = self._slope(w)
+        return float(((w - problem.prox(w - self.eta * slope, self.eta)) / self.eta).square().sum())
+
+    def _slope(self, w: Tensor) -> Tensor:
+        """grad F0(w), (d,)."""
+        if isinstance(self._problem, NeuralNetwork):
+            return self._network_slope(self._problem, w)
+        return gradient(self._problem, self._features, self._target, self._share, w)
+
+    def _network_slope(self, problem: NeuralNetwork, w: Tensor) -> Tensor:
+        total, point = torch.zeros_like(w), w.detach().requires_grad_()
+        parts = (torch.split(tensor, _ROWS) for tensor in (self._features, self._target, self._share))
+        for x, y, share in zip(*parts, strict=True):
+            loss = share @ problem.losses(problem.slope_scores(x, point), y)
+            total += torch.autograd.grad(loss, point)[0]
+        return total
+
+
+def eta_of(algorithm: Algorithm) -> float:
+    """The algorithm's own step size; 1 / (2 beta) where it states a smoothness instead; else 1."""
+    step, smoothness = (getattr(algorithm, name, None) for name in ("step_size", "smoothness"))
+    if isinstance(step, int | float):
+        return float(step)
+    return 1 / (2 * float(smoothness)) if isinstance(smoothness, int | float) else 1.0
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and abs(value) < float("inf") else None

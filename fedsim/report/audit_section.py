@@ -1,0 +1,102 @@
+"""What an audit found, beside what is claimed: a table and a picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedsim.report.silo_table import PageTable, rounded_up
+from fedsim.report.style import GREY, from_zero, label, legend_below, look, save, styled
+from fedsim.results.audit_file import AuditedSilo, AuditPart
+
+ADVERSARIES = {
+    "worst_server": "worst server",
+    "honest_server": "honest server",
+    "model": "model alone",
+}
+
+
+def audit_rows(silos: Sequence[AuditedSilo]) -> list[list[str]]:
+    """Silo, claim (rounded up), what each adversary attained (rounded down), and the exact ratios."""
+    return [
+        [
+            silo.name,
+            f"{rounded_up(silo.claimed, 3):.3g}",
+            *(_attained(silo, adversary) for adversary in ADVERSARIES),
+            _ratio(silo.sensitivity_ratio, 4),
+            _ratio(silo.cross_silo_ratio, 2),
+        ]
+        for silo in silos
+    ]
+
+
+def audit_table(found: AuditPart) -> PageTable:
+    """`audit_rows` with its titles."""
+    titles = [f"attained by {name}" for name in ADVERSARIES.values()]
+    columns = [
+        "silo",
+        "claimed epsilon",
+        *titles,
+        "answer moved, of sensitivity",
+        "other silos' answers moved",
+    ]
+    some = (
+        f"{len(found.silos):,} of {found.of_silos:,} silos"
+        if found.of_silos > len(found.silos)
+        else "All silos"
+    )
+    return PageTable(f"{some}; lower bounds on epsilon.", columns, audit_rows(found.silos))
+
+
+def _attained(silo: AuditedSilo, adversary: str) -> str:
+    found = silo.by(adversary)
+    if found is None:
+        return "none"
+    share = f" ({math.floor(100 * found.attained / silo.claimed)} %)" if silo.claimed else ""
+    return f"{rounded_down(found.attained):.3g}{share}"
+
+
+def rounded_down(value: float, digits: int = 3) -> float:
+    """The largest number of so many significant digits that is not above `value`; 0 for 0."""
+    if value <= 0:
+        return 0.0
+    nearest = float(f"{value:.{digits}g}")
+    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return nearest if nearest <= value else float(f"{nearest - step:.{digits}g}")
+
+
+def _ratio(value: float | None, digits: int) -> str:
+    return "infinite" if value is None else f"{rounded_up(value, digits):.{digits}g}"
+
+
+def verdict(found: AuditPart) -> list[str]:
+    """In a word, and for each silo whose promise is broken why."""
+    if not found.broken:
+        return ["no claim is broken by what was tried"]
+    lines = [f"{silo.name}: {finding}" for silo in found.silos for finding in silo.findings]
+    return ["BROKEN: at least one silo's claim does not hold", *lines]
+
+
+def audit_figure(found: AuditPart, folder: Path) -> str:
+    """For each silo a bar for the claim, and one for each adversary within it."""
+    silos = found.silos[:30]
+    with styled(1.0 + 0.55 * len(silos)) as (figure, axes):
+        rows = np.arange(len(silos), dtype=float)
+        claimed = [silo.claimed for silo in silos]
+        axes.barh(rows, claimed, height=0.86, color="white", edgecolor=GREY, hatch="....", label="claimed")
+        for index, (adversary, name) in enumerate(ADVERSARIES.items()):
+            parts = [silo.by(adversary) for silo in silos]
+            values = [0.0 if part is None else part.attained for part in parts]
+            settings: dict[str, Any] = {"color": look(index).colour, "hatch": ("", "//", "xx")[index]}
+            at = rows + 0.26 * (index - 1)
+            axes.barh(at, values, height=0.22, edgecolor="white", linewidth=0.4, label=name, **settings)
+        axes.set_yticks(rows, [label(silo.name) for silo in silos])
+        axes.set(xlabel="epsilon", ylim=(len(silos) - 0.45, -0.55))
+        axes.grid(visible=False, axis="y")
+        from_zero(axes, "x")
+        legend_below(figure, axes)
+        return save(figure, folder, "audit")

@@ -1,0 +1,103 @@
+"""What a run produces, on every runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from fedsim.protocol.terms import Admitted, Statement
+from fedsim.scenario.model import Scenario
+from fedsim.scenario.resolve import Resolved
+
+Variant = Literal["private", "nonprivate"]
+
+
+class Measurement(NamedTuple):
+    """The model after `round` rounds, on the pooled test records of all silos.
+
+    `excess_risk` is F(w) - F(w*), and `gradient_mapping_sq` |G_eta(w)|^2, of the training objective; None
+    where they are not measured or do not exist (`fedsim.measure.objective`).
+    """
+
+    trial: int
+    variant: Variant
+    round: int
+    test_error: float
+    test_loss: float
+    participants: int
+    seconds: float
+    excess_risk: float | None = None
+    gradient_mapping_sq: float | None = None
+
+
+class SiloMeasurement(NamedTuple):
+    """A trial's final model on one silo's own test records; None where they do not define the number."""
+
+    trial: int
+    variant: Variant
+    silo: str
+    test_error: float | None
+    test_loss: float | None
+    test_records: int
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """One finished trial: its final model per variant, and what each silo states about the run.
+
+    `silos` is measured on test records, so it exists in simulation only; `objective` says how the excess
+    risk was measured, on training records.
+    """
+
+    trial: int
+    models: dict[Variant, Tensor]
+    statements: list[Statement]
+    silos: list[SiloMeasurement] = field(default_factory=list)
+    objective: dict[str, Any] | None = None
+
+
+@dataclass
+class Results:
+    """Filled as a run goes on, so that an interrupted run loses nothing that was measured."""
+
+    measurements: list[Measurement] = field(default_factory=list)
+    trials: dict[int, TrialResult] = field(default_factory=dict)
+
+
+Observer = Callable[[Measurement], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run and how it ended."""
+
+    resolved: Resolved
+    results: Results
+    wall_seconds: float
+    interrupted: bool = False
+    heterogeneity: dict[str, Any] | None = None
+    admitted: Sequence[Admitted] = ()
+    """What silos accepted before round 0, of all trials whose participation differs."""
+
+    @property
+    def main(self) -> Variant:
+        """The variant that the scenario asked for."""
+        return variants(self.resolved)[0]
+
+
+def variants(resolved: Resolved) -> list[Variant]:
+    """The run itself, and its non-private twin where asked for."""
+    scenario = resolved.scenario
+    if scenario.privacy.mechanism == "none":
+        return ["nonprivate"]
+    return ["private", "nonprivate"] if scenario.report.nonprivate_twin else ["private"]
+
+
+def measures_objective(scenario: Scenario) -> bool:
+    """Whether the excess risk is measured: as the scenario says, else where a data set knows its optimum."""
+    asked, data = scenario.report.excess_risk, scenario.data
+    known = data.name == "synthetic" and data.scaling != "training_statistics" and data.pca is None
+    return known if asked is None else asked

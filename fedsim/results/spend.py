@@ -1,0 +1,70 @@
+"""What the rounds paid for had cost a silo by then: the ledger, priced on its prefixes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+
+from fedsim.privacy import cost
+from fedsim.protocol.plan import Census, Plan, Release
+from fedsim.protocol.terms import Statement
+from fedsim.results.outcome import Outcome
+from fedsim.results.privacy_statement import finite
+
+MOST_SILOS = 10
+_POINTS = {
+    True: 12,
+    False: 40,
+}  # by whether the plan samples: such a price takes milliseconds, not microseconds
+
+SCHEMA = pa.schema(
+    [("silo", pa.string()), ("round", pa.int64()), ("epsilon_spent", pa.float64()), ("budget", pa.float64())]
+)
+
+
+def spend_table(outcome: Outcome) -> pa.Table:
+    """One row per silo and point: epsilon of all answers up to and including `round` (counted from 1).
+
+    Of the first finished trial; of many silos, some spread evenly in order of their budgets. A value that
+    is infinite is null. Empty where nothing is guaranteed or no trial is complete.
+    """
+    first = min(outcome.results.trials.values(), key=lambda trial: trial.trial, default=None)
+    if first is None or outcome.main == "nonprivate":
+        return SCHEMA.empty_table()
+    plan, price = outcome.resolved.trace.plan, cache(cost.epsilon)
+    sampled = any(release.batch.sampler not in ("full", "fresh") for release, _ in plan.census())
+    rows = []
+    for said in chosen(first.statements):
+        terms = said.admitted.terms
+        spent = [(0, 0.0)] + [
+            (upto, price(census, terms.n, said.admitted.noise_multiplier, terms.delta))
+            for upto, census in prefixes(plan, said.rounds, _POINTS[sampled])
+        ]
+        rows += [(terms.name, upto, finite(value), finite(terms.epsilon)) for upto, value in spent]
+    return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
+
+
+def chosen(statements: Sequence[Statement]) -> list[Statement]:
+    """At most `MOST_SILOS`, the least and the greatest budget among them, in canonical order."""
+    order = sorted(range(len(statements)), key=lambda i: statements[i].admitted.terms.epsilon)
+    places = np.linspace(0, len(order) - 1, min(MOST_SILOS, len(order))).round().astype(int)
+    return [statements[i] for i in sorted(order[place] for place in places)]
+
+
+def prefixes(plan: Plan, rounds: Sequence[int], points: int) -> list[tuple[int, Census]]:
+    """(rounds of the run gone by, census of the answers until then) at about `points` of `rounds`."""
+    if not rounds:
+        return []
+    ordered = sorted(rounds)
+    places = set(np.linspace(0, len(ordered) - 1, min(points, len(ordered))).round().astype(int).tolist())
+    total: Counter[Release] = Counter()
+    found = []
+    for place, index in enumerate(ordered):
+        total.update(dict(plan.census([index])))
+        if place in places:
+            found.append((index + 1, tuple(sorted(total.items(), key=repr))))
+    return found

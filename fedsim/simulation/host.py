@@ -1,0 +1,98 @@
+"""A process's silos: their records, and a gate for each variant of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from fedsim.data.federation import Federation
+from fedsim.protocol.terms import Admitted, Statement, Terms
+from fedsim.results.outcome import Variant
+from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.simulation.run_digest import run_digest
+from silos.entropy import SeededEntropy
+from silos.gate import Gate, hold
+from silos.parts import GrantedRun
+
+
+class SiloHost:
+    """Co-hosted silos of one trial; `members` are positions among them."""
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        trial: int,
+        data: Federation,
+        run: str | None = None,
+        granted: GrantedRun | None = None,
+    ) -> None:
+        """One trial's silos.
+
+        Args:
+            run: keys the silos' noise, if the whole run is not to (`fedsim.simulation.run_digest`).
+            granted: needed where private tuning counts who uses the records (`silos.parts`).
+        """
+        self._granted, self._resolved, self._trial = granted, resolved, trial
+        self._data, self._run = data.digest, run
+        self._names = [silo.name for silo in data.silos]
+        pairs = [(silo.train_features, silo.train_target) for silo in data.silos]
+        self._records = hold(pairs, resolved.problem, resolved.dtype)
+        self._gates: dict[Variant, Gate] = {}
+
+    def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
+        """Admission: every silo prices the plan for its own rounds.
+
+        Raises:
+            Refused: a silo does not accept the plan.
+        """
+        private = variant == "private"
+        run = self._run or run_digest(self._resolved, self._data, variant)
+        gate = Gate(
+            self._records,
+            self._resolved.problem,
+            self._resolved.algorithm,
+            self._resolved.trace.plan,
+            terms(self._resolved, self._names, rounds, private),
+            "gaussian" if private else "none",
+            SeededEntropy(self._resolved.scenario.seed, self._trial, self._names, [run] * len(self._names)),
+            LIMITS,
+            self._resolved.dtype,
+        )
+        if self._granted is not None:
+            self._granted.train(self._resolved.trace.plan, gate.admitted)
+        self._gates[variant] = gate
+        return gate.admitted
+
+    def answer(
+        self,
+        variant: Variant,
+        round_index: int,
+        broadcast: Mapping[str, Tensor],
+        members: Sequence[int] | None,
+    ) -> dict[str, Tensor]:
+        """The members' messages, {name: (members, d)}."""
+        return self._gates[variant].answer(round_index, broadcast, members)
+
+    def statements(self, variant: Variant) -> list[Statement]:
+        """Each silo's account of the run."""
+        return self._gates[variant].statements()
+
+
+def terms(
+    resolved: Resolved, names: Sequence[str], rounds: Sequence[Sequence[int]], private: bool
+) -> list[Terms]:
+    """What the named silos bring to an admission; `rounds` are theirs, in the same order."""
+    position = {name: i for i, name in enumerate(resolved.names)}
+    noise = resolved.noise_multipliers if private else None
+    return [
+        Terms(
+            name,
+            resolved.sizes[position[name]],
+            resolved.epsilons[position[name]] if private else float("inf"),
+            resolved.deltas[position[name]],
+            own,
+            None if noise is None else noise[position[name]],
+        )
+        for name, own in zip(names, rounds, strict=True)
+    ]

@@ -1,0 +1,226 @@
+"""Ray: a trial runs in an actor, and its silos in the same one or on silo-host actors.
+
+Actors are reused by later trials, since starting one costs seconds. Nothing is ever retried by Ray:
+a private step that ran twice would have to be paid for twice. Records are read where their silos
+live; they do not travel.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from fedsim.common.errors import InputError
+from fedsim.protocol.terms import Admitted, Statement
+from fedsim.results.outcome import Measurement, Observer, Results, TrialResult, Variant
+from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.host import SiloHost
+from fedsim.simulation.lost import WorkerLost, death
+from fedsim.simulation.trial import Trial, evaluator, in_one_process, read
+from fedsim.theory.resolve import resolve
+
+# Before Ray is imported: otherwise it listens on every interface and reports usage.
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise it warns at every start
+import ray
+
+_SLICE = 0.25  # seconds of work between two reports to the driver
+_LOST = (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.OutOfMemoryError)
+_REACH = 5.0  # seconds to reach a cluster's address
+_OBJECT_STORE = 100 * 2**20  # messages are small and passed inline
+
+
+def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
+    """Run every trial on Ray, adding to `results` as it goes; leaves no process of ours behind.
+
+    Raises:
+        Refused: a silo does not accept the plan, or a request within it.
+        InputError: the data cannot be read or divided as asked.
+        WorkerLost: the process of a trial or of its silos was ended from outside; `results` keeps the rest.
+    """
+    scenario = resolved.scenario
+    actors: list[Any] = []
+    others = set(psutil.Process().children(recursive=True))
+    try:
+        start(scenario.runtime.address)
+        workers = min(scenario.trials, cpus())
+        tree = scenario.model_dump(mode="json")
+        actors += [_TrialActor.remote(tree) for _ in range(workers)]
+        _drive(actors, scenario.trials, results, observe)
+    except ray.exceptions.RayError as error:
+        cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
+        if isinstance(cause, _LOST):
+            kind, why = death(cause)
+            raise WorkerLost(f"a trial's worker is lost ({kind}): {why}") from None
+        raise cause from None
+    finally:
+        stop(actors, others)
+
+
+def stop(actors: Sequence[Any], others: set[psutil.Process]) -> None:
+    """Shut down, and end what an interrupt in the middle of Ray's start-up would leave behind."""
+    for actor in actors:  # on a cluster that stays, their processes must not
+        ray.kill(actor)
+    ours = set(psutil.Process().children(recursive=True)) - others
+    ray.shutdown()
+    _, alive = psutil.wait_procs(ours, timeout=0.5)
+    for process in alive:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def cpus() -> int:
+    """CPUs of the Ray that runs."""
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    return max(1, int(resources.get("CPU", 1)))
+
+
+def start(address: str | None) -> None:
+    """Start a Ray that nobody outside this machine reaches, or join the one at `address`."""
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is not None:
+        _check_reachable(address)
+        ray.init(address=address, **quiet)
+        return
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        object_store_memory=_OBJECT_STORE,
+        **quiet,
+    )
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself tries for minutes, and then says little.
+
+    Raises:
+        InputError: nobody listens at host:port.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return  # a word of Ray's own, such as auto
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH).close()
+    except (OSError, ValueError, OverflowError) as error:
+        expected = f"no Ray cluster answers there ({error}); must be host:port of a running one"
+        raise InputError("scenario.runtime.address", address, expected) from None
+
+
+def _drive(actors: list[Any], trials: int, results: Results, observe: Observer) -> None:
+    """Give each actor a trial, then slices of work, until no trial is left."""
+    waiting = iter(range(trials))
+    pending = {actor.advance.remote(next(waiting), _SLICE): actor for actor in actors}
+    while pending:
+        ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
+        for future in ready:
+            actor = pending.pop(future)
+            measured, result = ray.get(future)
+            for measurement in measured:
+                results.measurements.append(measurement)
+                observe(measurement)
+            if result is not None:
+                results.trials[result.trial] = result
+            following = next(waiting, None) if result is not None else None
+            if result is None or following is not None:
+                pending[actor.advance.remote(following, _SLICE)] = actor
+
+
+class TrialWorker:
+    """Runs trials one after another in a process of its own."""
+
+    def __init__(self, tree: dict[str, Any]) -> None:
+        torch.set_num_threads(1)
+        self._resolved = resolve(parse(tree))
+        self._tree = tree
+        self._trial: Trial | None = None
+
+    def advance(self, start: int | None, seconds: float) -> tuple[list[Measurement], TrialResult | None]:
+        """Begin trial `start` if given; work; return what was measured, and the result once finished."""
+        if start is not None:
+            self._trial = self._begin(start)
+        assert self._trial is not None
+        measured = self._trial.advance(seconds)
+        return measured, self._trial.result() if self._trial.finished else None
+
+    def _begin(self, trial: int) -> Trial:
+        hosts = self._resolved.scenario.runtime.silo_hosts
+        if hosts == 0:
+            return in_one_process(self._resolved, trial)
+        evaluate = evaluator(self._resolved, read(self._resolved, trial).silos)
+        return Trial(self._resolved, trial, _RemoteHosts(self._resolved, self._tree, trial, hosts), evaluate)
+
+
+class HostWorker:
+    """A silo host in a process of its own; only public tensors and noisy messages pass, as arrays."""
+
+    def __init__(self, tree: dict[str, Any], trial: int, names: list[str]) -> None:
+        torch.set_num_threads(1)
+        resolved = resolve(parse(tree))
+        self._host = SiloHost(resolved, trial, read(resolved, trial, only=names))
+
+    def open(self, variant: Variant, rounds: list[Sequence[int]]) -> list[Admitted]:
+        """See `SiloHost.open`."""
+        return self._host.open(variant, rounds)
+
+    def answer(
+        self, variant: Variant, round_index: int, broadcast: dict[str, Any], members: list[int]
+    ) -> dict[str, Any]:
+        """See `SiloHost.answer`; arrays arrive read-only, so they are copied before torch sees them."""
+        tensors = {name: torch.from_numpy(value.copy()) for name, value in broadcast.items()}
+        reply = self._host.answer(variant, round_index, tensors, members)
+        return {name: value.numpy() for name, value in reply.items()}
+
+    def statements(self, variant: Variant) -> list[Statement]:
+        """See `SiloHost.statements`."""
+        return self._host.statements(variant)
+
+
+_TrialActor: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(TrialWorker)
+_HostActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(HostWorker)
+
+
+class _RemoteHosts:
+    """A trial's silos on k silo-host actors, in consecutive runs of the canonical order."""
+
+    def __init__(self, resolved: Resolved, tree: dict[str, Any], trial: int, hosts: int) -> None:
+        total = len(resolved.names)
+        count = min(hosts, total)
+        bounds = [total * k // count for k in range(count + 1)]
+        self._ranges = [range(a, b) for a, b in pairwise(bounds)]
+        self._actors = [
+            _HostActor.remote(tree, trial, list(resolved.names[own.start : own.stop])) for own in self._ranges
+        ]
+
+    def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
+        futures = [
+            actor.open.remote(variant, list(rounds[own.start : own.stop]))
+            for actor, own in zip(self._actors, self._ranges, strict=True)
+        ]
+        return [admitted for part in ray.get(futures) for admitted in part]
+
+    def answer(
+        self, variant: Variant, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
+    ) -> dict[str, Tensor]:
+        arrays = {name: value.numpy() for name, value in broadcast.items()}
+        futures = []
+        for actor, own in zip(self._actors, self._ranges, strict=True):
+            local = [member - own.start for member in members if member in own]
+            if local:
+                futures.append(actor.answer.remote(variant, round_index, arrays, local))
+        parts = ray.get(futures)
+        return {name: torch.cat([torch.from_numpy(part[name].copy()) for part in parts]) for name in parts[0]}
+
+    def statements(self, variant: Variant) -> list[Statement]:
+        parts = ray.get([actor.statements.remote(variant) for actor in self._actors])
+        return [statement for part in parts for statement in part]

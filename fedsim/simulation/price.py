@@ -1,0 +1,35 @@
+"""What a run would cost each silo, without records and without Ray."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from fedsim.privacy import verify
+from fedsim.protocol.terms import Admitted
+from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.simulation.host import terms
+from server.participation import admitted_rounds, schedule
+from silos.admission import admit
+
+
+def preview(resolved: Resolved, trial: int = 0) -> list[Admitted]:
+    """Admission of every silo, in canonical order, for one trial's participation.
+
+    Raises:
+        Refused: a silo cannot afford the plan.
+    """
+    trace, scenario = resolved.trace, resolved.scenario
+    rounds = schedule(len(resolved.names), resolved.active, trace.holds, scenario.seed, trial)
+    own = admitted_rounds(resolved.active, rounds, len(resolved.names))
+    private = scenario.privacy.mechanism == "gaussian"
+    return admit(trace.plan, terms(resolved, resolved.names, own, private), LIMITS)
+
+
+def second_opinions(resolved: Resolved, admitted: list[Admitted]) -> list[float]:
+    """The silos' epsilons as dp-accounting composes them; equal cases are priced once."""
+    price = cache(verify.epsilon)
+    plan = resolved.trace.plan
+    return [
+        price(plan.census(silo.terms.rounds), silo.terms.n, silo.noise_multiplier, silo.terms.delta)
+        for silo in admitted
+    ]
