@@ -25,6 +25,7 @@ from fedsim.scenario.resolve import LIMITS, Resolved
 from fedsim.simulation.host import SiloHost, terms
 from fedsim.simulation.trial import read
 from fedsim.theory.resolve import resolve
+from server.aggregate import weighted
 from server.loop import run
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit
@@ -88,7 +89,7 @@ def in_process(point: Mapping[str, Any]) -> dict[str, float]:
     admitted = host.open("private", admitted_rounds(resolved.active, rounds, len(resolved.names)))
     public = resolved.public([silo.noise_multiplier for silo in admitted])
     setup = time.perf_counter() - start
-    rounds_run = run(resolved.algorithm, resolved.problem, public, 0, Link(host), rounds)
+    rounds_run = run(resolved.algorithm, resolved.problem, public, 0, Link(host), rounds, weighted)
     ends = [time.perf_counter() for _ in rounds_run]  # before each round, and after the last
     each = [after - before for before, after in pairwise(ends[1:])]
     return {"setup": setup, "rounds_per_second": 1 / median(each), "memory_mib": held() - imports}

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.data.registry import datasets, partitions
+from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.registry import problems
 from fedsim.report.trackers import GROUP
 from fedsim.scenario.algorithm import samplers
-from fedsim.scenario.mechanism import MECHANISMS
 from fedsim.scenario.model import BallConstraint, BoxConstraint, NoConstraint, PrivacySection
 from fedsim.scenario.network import ModelSection
 from fedsim.scenario.participation import ParticipationConfig
@@ -33,7 +33,7 @@ def show() -> None:
         "data sets": datasets(),
         "partitions": partitions(),
         "samplers": samplers(),
-        "mechanisms": {name: mechanism.line for name, mechanism in MECHANISMS.items()},
+        "mechanisms": {name: first_line(mechanism) for name, mechanism in MECHANISMS.items()},
         "participation": _sections(ParticipationConfig),
         "trackers": _trackers(),
     }

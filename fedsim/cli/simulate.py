@@ -28,6 +28,7 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.lost import WorkerLost
 from fedsim.simulation.price import preview
+from fedsim.simulation.trial import read
 from fedsim.theory.resolve import resolve
 
 INTERRUPTED, LOST = 130, 1
@@ -52,7 +53,9 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
         trackers.start(resolved)
         with progress(console, resolved) as show:
             _execute(resolved, results, _both(show, trackers.measured))
-        heterogeneity = measure(resolved) if resolved.scenario.report.heterogeneity else None
+        heterogeneity = (
+            measure(resolved, read(resolved, 0).silos) if resolved.scenario.report.heterogeneity else None
+        )
     except KeyboardInterrupt:
         ended = INTERRUPTED
     except WorkerLost as error:

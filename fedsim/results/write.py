@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.report.figure import draw
-from fedsim.results.outcome import Measurement, Outcome, SiloMeasurement, Variant, variants
+from fedsim.results.outcome import Measurement, Outcome, SiloMeasurement, variants
 from fedsim.results.spend import spend_table
 from fedsim.results.summary import summarise
 

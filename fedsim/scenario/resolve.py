@@ -13,6 +13,8 @@ import torch
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.registry import MECHANISMS, check_serves
 from fedsim.problems.kinds import Problem, check
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.nonsmooth import KinkedLoss
@@ -25,7 +27,6 @@ from fedsim.scenario.attendance import read_attendance
 from fedsim.scenario.calibration import Prescribed, check_calibration
 from fedsim.scenario.composite import composite
 from fedsim.scenario.derived import Derived
-from fedsim.scenario.mechanism import check_mechanism
 from fedsim.scenario.model import ProblemSection, Scenario
 from fedsim.scenario.network import network
 from fedsim.scenario.participation import AvailableSilos, RandomSizeSilos, TracedSilos, UniformSilos
@@ -63,6 +64,11 @@ class Resolved:
     def algorithm(self) -> Algorithm:
         """The scenario's algorithm with its numbers."""
         return self.scenario.algorithm.build()
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What protects the run."""
+        return MECHANISMS[self.scenario.privacy.mechanism]
 
     @property
     def noise_multipliers(self) -> tuple[float, ...] | None:
@@ -108,14 +114,13 @@ def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
     names = tuple(shape.sizes)
     sizes = tuple(shape.sizes.values())
     _check_runtime(scenario)
-    private = scenario.privacy.mechanism == "gaussian"
-    if private and scenario.privacy.epsilon is None:
-        raise InputError("scenario.privacy.epsilon", None, "is required with mechanism gaussian")
-    check_mechanism(
-        scenario.privacy.mechanism, scenario.algorithm.name, algorithms()[scenario.algorithm.name]
-    )
+    mechanism = MECHANISMS[scenario.privacy.mechanism]
+    if mechanism.private and scenario.privacy.epsilon is None:
+        expected = f"is required with mechanism {mechanism.name}"
+        raise InputError("scenario.privacy.epsilon", None, expected)
+    check_serves(mechanism, scenario.algorithm.name, algorithms()[scenario.algorithm.name])
     check_calibration(scenario.privacy)
-    unlimited = not private or scenario.privacy.epsilon == "unlimited"
+    unlimited = not mechanism.private or scenario.privacy.epsilon == "unlimited"
     epsilon = inf if unlimited else scenario.privacy.epsilon
     return Resolved(
         scenario,
@@ -241,7 +246,7 @@ def _deltas(scenario: Scenario, names: Sequence[str], sizes: Sequence[int]) -> t
     if rule != "1/n^2":
         return per_silo("scenario.privacy.delta", rule, names)
     for name, n in zip(names, sizes, strict=True):
-        if n < 2 and scenario.privacy.mechanism != "none":
+        if n < 2 and MECHANISMS[scenario.privacy.mechanism].private:
             expected = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
             raise InputError("scenario.privacy.delta", rule, expected)
     return tuple(1 / n**2 for n in sizes)

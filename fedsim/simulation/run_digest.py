@@ -28,9 +28,9 @@ from pydantic import BaseModel
 from fedsim.common.errors import InputError
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
+from fedsim.protocol.links import Variant
 from fedsim.protocol.participants import Recorded
 from fedsim.protocol.plan import Plan
-from fedsim.results.outcome import Variant
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.installed import packages
 
@@ -56,9 +56,8 @@ def shared_digest(resolved: Resolved, data: str, varied: Collection[str]) -> str
 
     They share noise, as common random numbers, and so carry no guarantee together.
     """
-    private = resolved.scenario.privacy.mechanism == "gaussian"
     algorithm = _described(resolved.algorithm, varied)
-    return _sha256("cells that fold", _common(resolved, data, private), algorithm)
+    return _sha256("cells that fold", _common(resolved, data, resolved.mechanism.private), algorithm)
 
 
 def _common(resolved: Resolved, data: str, private: bool) -> list[object]:

@@ -20,10 +20,10 @@ from fedsim.protocol.plan import Census
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import LIMITS, Resolved
 from fedsim.simulation.host import terms
+from fedsim.simulation.seeded_entropy import SeededEntropy
 from fedsim.theory.resolve import resolve
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit
-from silos.entropy import SeededEntropy
 from silos.parts import GrantedRun, Parts
 from silos.selection import AdmittedSelection, SelectionTerms
 
@@ -134,7 +134,12 @@ def run_epsilons(scenario: Scenario, shape: Outline, trials: Sequence[int]) -> l
     largest = [0.0] * len(run.names)
     for trial in trials:
         with suppress(Refused):
-            priced = admit(run.trace.plan, terms(run, run.names, _rounds(run, trial), True), LIMITS)
+            priced = admit(
+                run.trace.plan,
+                terms(run, run.names, _rounds(run, trial), run.mechanism),
+                run.mechanism,
+                LIMITS,
+            )
             largest = [max(old, new.epsilon_guaranteed) for old, new in zip(largest, priced, strict=True)]
     return largest
 

@@ -15,6 +15,7 @@ import torch
 from fedsim.common.errors import InputError, Refused
 from fedsim.data.federation import Federation, SiloSplit
 from fedsim.data.outline import Outline, outline
+from fedsim.measure.evaluator import Evaluator, Unseen
 from fedsim.results.outcome import variants
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
@@ -22,7 +23,7 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.fold import Folded, fold_key, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
-from fedsim.simulation.trial import Evaluator, Trial, Unseen, read
+from fedsim.simulation.trial import Trial, read
 from fedsim.sweep.candidates import private_score
 from fedsim.theory.resolve import resolve
 from silos.parts import Grant, GrantedRun, RunId

@@ -14,7 +14,7 @@ from fedsim.scenario.load import parse
 from fedsim.simulation import fold, host, in_process
 from fedsim.sweep.cells import Cell, CellResult, run_batch
 from fedsim.theory.resolve import resolve
-from silos.entropy import SeededEntropy
+from fedsim.simulation.seeded_entropy import SeededEntropy
 
 SGD = BASE["algorithm"]
 TREE: dict[str, Any] = BASE | {"trials": 1, "privacy": {"epsilon": 1.0, "delta": 1e-4}}

@@ -13,7 +13,8 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.fold import shared_key
 from fedsim.simulation.host import SiloHost
-from fedsim.simulation.trial import Evaluator, Trial, read
+from fedsim.measure.evaluator import Evaluator
+from fedsim.simulation.trial import Trial, read
 from fedsim.sweep import cells
 from fedsim.sweep.cells import CellResult, Failure, run_batch, train_loss
 from fedsim.sweep.keys import cell_of

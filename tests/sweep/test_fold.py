@@ -13,7 +13,8 @@ from fedsim.algorithms.registry import algorithms
 from fedsim.scenario.load import parse
 from fedsim.simulation.fold import FIELDS, fold_key, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
-from fedsim.simulation.trial import Evaluator, Trial, read
+from fedsim.measure.evaluator import Evaluator
+from fedsim.simulation.trial import Trial, read
 from fedsim.sweep.groups import batches
 from fedsim.sweep.keys import cell_of
 from fedsim.theory.resolve import resolve

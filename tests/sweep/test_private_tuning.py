@@ -20,7 +20,7 @@ from fedsim.privacy import cost, gaussian
 from fedsim.privacy.runs import compose_runs
 from fedsim.scenario.load import place
 from fedsim.simulation.host import SiloHost
-from fedsim.simulation.trial import Evaluator
+from fedsim.measure.evaluator import Evaluator
 from fedsim.sweep import cells
 from fedsim.sweep.cache import Cache
 from fedsim.sweep.cells import Cell, CellResult, Failure, run_batch, run_id
