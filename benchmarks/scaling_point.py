@@ -108,9 +108,9 @@ def admission(point: Mapping[str, Any]) -> dict[str, float]:
     """Seconds to price a plan and calibrate the noise of silos whose budgets all differ."""
     silos = point["silos"]
     resolved = scenario({**point, "epsilon": [0.5 + 7.5 * i / silos for i in range(silos)]})
-    own = terms(resolved, resolved.names, [range(point["rounds"])] * silos, private=True)
+    own = terms(resolved, resolved.names, [range(point["rounds"])] * silos, resolved.mechanism)
     plan, start = resolved.trace.plan, time.perf_counter()
-    admit(plan, own, LIMITS)
+    admit(plan, own, resolved.mechanism, LIMITS)
     return {"seconds": time.perf_counter() - start}
 
 

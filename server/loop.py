@@ -16,7 +16,6 @@ from fedsim.protocol.dryrun import server_rng
 from fedsim.protocol.links import Link
 from server.participation import Schedule
 
-
 Aggregate = Callable[[Mapping[str, Tensor], Public, Sequence[int]], Mapping[str, Tensor]]
 """(messages {name: (members, d)}, public numbers, members) to what the algorithm is sent, {name: (d,)}."""
 

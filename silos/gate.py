@@ -62,9 +62,7 @@ from silos.records import Records
 from silos.surroundings import check_surroundings
 
 
-def hold(
-    silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype
-) -> Records:
+def hold(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:
     """Take charge of silos' records, (features (n, d), target (n,)) each; the caller keeps none.
 
     Raises:

@@ -14,7 +14,7 @@ Reply = Mapping[str, Tensor]
 class Ledger(Protocol):
     """One silo's run: which rounds are paid for, by which broadcast, and the last reply.
 
-    What `debit`, `store` and `refuse` were told is kept when they return. The gate calls `find`, `debit`, then
+    What `debit`, `store` and `refuse` were told is kept once they return. The gate calls `find`, `debit`, and
     `store` or `refuse`, one round at a time.
     """
 

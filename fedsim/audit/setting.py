@@ -16,12 +16,12 @@ from torch import Tensor
 from fedsim.audit.gates import Data, cohort
 from fedsim.audit.wiretap import Tap, Wiretap
 from fedsim.common.errors import InputError
+from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Ask, Census, Plan
 from fedsim.protocol.terms import Admitted
 from fedsim.scenario.resolve import Resolved
-from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.simulation.price import preview
 from fedsim.simulation.trial import read
 from server.aggregate import weighted
@@ -162,9 +162,7 @@ def drive(setting: Setting, link: Federated) -> Tensor:
     """An honest server's runs, side by side; the final models, (runs, d)."""
     resolved = setting.resolved
     public = resolved.public([silo.noise_multiplier for silo in setting.admitted])
-    *_, last = run(
-        setting.algorithm, setting.problem, public, setting.seed, link, setting.schedule, weighted
-    )
+    *_, last = run(setting.algorithm, setting.problem, public, setting.seed, link, setting.schedule, weighted)
     return last.answer.reshape(-1, setting.problem.dimension)
 
 

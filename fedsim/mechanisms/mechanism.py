@@ -36,6 +36,8 @@ class Mechanism(Protocol):
     guarantee: ClassVar[str]
     notices: ClassVar[tuple[str, ...]]
 
+    def __hash__(self) -> int: ...
+
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Draw noise of scale 1 into each row, float64, from the stream of the silo that it is for."""
         ...

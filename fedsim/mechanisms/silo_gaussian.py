@@ -36,8 +36,8 @@ class SiloGaussian:
     sums_only: ClassVar[bool] = False
     unit: ClassVar[str] = "one record of one silo"
     guarantee: ClassVar[str] = (
-        "for each silo, the transcript of all messages it sends is (epsilon_guaranteed, delta)-DP with respect "
-        "to replacing one of its records, whatever the server and the other silos do"
+        "for each silo, the transcript of all messages it sends is (epsilon_guaranteed, delta)-DP with "
+        "respect to replacing one of its records, whatever the server and the other silos do"
     )
     notices: ClassVar[tuple[str, ...]] = ()
 

@@ -13,6 +13,7 @@ from fedsim.protocol.terms import Admitted, Statement
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
+
 class Measurement(NamedTuple):
     """The model after `round` rounds, on the pooled test records of all silos.
 

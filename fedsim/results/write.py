@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fedsim.common.errors import InputError
+from fedsim.protocol.links import Variant
 from fedsim.report.figure import draw
 from fedsim.results.outcome import Measurement, Outcome, SiloMeasurement, variants
 from fedsim.results.spend import spend_table

@@ -121,4 +121,3 @@ class SideBySide(Records):
 
     def _everywhere(self, members: Sequence[int]) -> list[int]:
         return [copy * self._silos + member for copy in range(self._copies) for member in members]
-

@@ -86,9 +86,7 @@ class Trial:
         start = time.perf_counter()
         every, last = resolved.scenario.report.evaluate_every, len(rounds)
         seed = resolved.scenario.seed
-        for progress in run(
-            resolved.algorithm, resolved.problem, public, seed, link, rounds, weighted
-        ):
+        for progress in run(resolved.algorithm, resolved.problem, public, seed, link, rounds, weighted):
             self._models[variant] = progress.answer
             if progress.rounds % every == 0 or progress.rounds == last:
                 error, loss = self._evaluate(progress.answer)

@@ -14,13 +14,13 @@ import torch
 from support.report_runs import SMALL, simulate
 
 from fedsim.data.federation import SiloSplit
+from fedsim.measure.evaluator import Evaluator
 from fedsim.privacy import gaussian
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.results.spend import chosen, prefixes
-from fedsim.measure.evaluator import Evaluator
 
 
 def evaluator(problem: GeneralisedLinear, targets: list[list[float]]) -> Evaluator:

@@ -31,14 +31,14 @@ from support.helpers import (
 from torch import Tensor
 
 from fedsim.common.errors import Refused
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.registry import GAUSSIAN, NONE
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.terms import Terms
-from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.registry import GAUSSIAN, NONE
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.gate import Gate, hold
@@ -230,7 +230,8 @@ def _gate_with(terms: Terms, mechanism: Mechanism = GAUSSIAN, names: list[str] |
     records = hold([_telling()], PROBLEM, torch.float64)
     names = names or names_of(1)
     entropy = SeededEntropy(0, 0, names, ["run"] * len(names))
-    return Gate(records, PROBLEM, algorithm, plan, [terms], mechanism, entropy, [MemoryLedger()], LIMITS, torch.float64)
+    ledgers, dtype = [MemoryLedger()], torch.float64
+    return Gate(records, PROBLEM, algorithm, plan, [terms], mechanism, entropy, ledgers, LIMITS, dtype)
 
 
 @pytest.mark.parametrize("n", [1000, N - 1])

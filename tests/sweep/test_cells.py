@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.measure.evaluator import Evaluator
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.fold import shared_key
 from fedsim.simulation.host import SiloHost
-from fedsim.measure.evaluator import Evaluator
 from fedsim.simulation.trial import Trial, read
 from fedsim.sweep import cells
 from fedsim.sweep.cells import CellResult, Failure, run_batch, train_loss

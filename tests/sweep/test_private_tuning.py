@@ -16,11 +16,11 @@ import yaml
 from support.sweep_helpers import BASE, FakeRunner, invoke, result
 
 from fedsim.common.errors import Refused
+from fedsim.measure.evaluator import Evaluator
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.runs import compose_runs
 from fedsim.scenario.load import place
 from fedsim.simulation.host import SiloHost
-from fedsim.measure.evaluator import Evaluator
 from fedsim.sweep import cells
 from fedsim.sweep.cache import Cache
 from fedsim.sweep.cells import Cell, CellResult, Failure, run_batch, run_id
