@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedsim.audit.run import Observe, as_json, audit
+from fedsim.attacks.run import Observe, as_json, audit
 from fedsim.cli.tables import shown
 from fedsim.common.errors import InputError
 from fedsim.report.audit_section import audit_rows, verdict

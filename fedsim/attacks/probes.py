@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from fedsim.audit.search import Attack
-from fedsim.audit.setting import Broadcast, Setting
-from fedsim.audit.wiretap import Tap, Wiretap
+from fedsim.attacks.search import Attack
+from fedsim.attacks.setting import Broadcast, Setting
+from fedsim.attacks.wiretap import Tap, Wiretap
 from silos.gate import Gate
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from fedsim.audit import exact, honest, noise, probes, worst
-from fedsim.audit.effort import Effort, effort
-from fedsim.audit.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussian, violated
-from fedsim.audit.search import Attack, search
-from fedsim.audit.setting import Setting, prepare
-from fedsim.audit.worst import Samples
+from fedsim.attacks import exact, honest, noise, probes, worst
+from fedsim.attacks.effort import Effort, effort
+from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussian, violated
+from fedsim.attacks.search import Attack, search
+from fedsim.attacks.setting import Setting, prepare
+from fedsim.attacks.worst import Samples
 from fedsim.scenario.resolve import Resolved
 
 ALARM = 1e-4

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.audit.gates import Data, cohort
-from fedsim.audit.setting import Setting
+from fedsim.attacks.gates import Data, cohort
+from fedsim.attacks.setting import Setting
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, ServerHalf

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from fedsim.audit.estimate import Claim, is_gaussian, runs_needed
-from fedsim.audit.setting import Setting
+from fedsim.attacks.estimate import Claim, is_gaussian, runs_needed
+from fedsim.attacks.setting import Setting
 from fedsim.problems.network import NeuralNetwork
 
 _OVERHEAD = 5e6  # of one answer of the gate, in multiplications

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.audit.bench import Record, alone
-from fedsim.audit.candidates import balanced, broadcasts, records, vectors
-from fedsim.audit.gates import cohort
-from fedsim.audit.setting import Broadcast, Kind, Setting
-from fedsim.audit.wiretap import Heard, Tap, Wiretap
+from fedsim.attacks.bench import Record, alone
+from fedsim.attacks.candidates import balanced, broadcasts, records, vectors
+from fedsim.attacks.gates import cohort
+from fedsim.attacks.setting import Broadcast, Kind, Setting
+from fedsim.attacks.wiretap import Heard, Tap, Wiretap
 from fedsim.common.errors import Refused
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.plan import Plan

@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from scipy import stats
 
-from fedsim.audit.search import Attack
-from fedsim.audit.setting import Setting
-from fedsim.audit.wiretap import Heard, Tap, Wiretap
-from fedsim.audit.worst import beside
+from fedsim.attacks.search import Attack
+from fedsim.attacks.setting import Setting
+from fedsim.attacks.wiretap import Heard, Tap, Wiretap
+from fedsim.attacks.worst import beside
 
 _COORDINATES, _ANSWERS = 64, 300
 _NUMBERS, _FEWEST, _MOST = 100_000, 128, 1024

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.audit import presence
-from fedsim.audit.bench import Record, single
-from fedsim.audit.gates import Data
-from fedsim.audit.search import Attack
-from fedsim.audit.setting import Broadcast, Setting
-from fedsim.audit.wiretap import Heard, Tap, Tell, Wiretap
-from fedsim.audit.worst import Done, replaced
+from fedsim.attacks import presence
+from fedsim.attacks.bench import Record, single
+from fedsim.attacks.gates import Data
+from fedsim.attacks.search import Attack
+from fedsim.attacks.setting import Broadcast, Setting
+from fedsim.attacks.wiretap import Heard, Tap, Tell, Wiretap
+from fedsim.attacks.worst import Done, replaced
 from fedsim.protocol.batch import WithReplacement
 from silos.gate import Gate
 

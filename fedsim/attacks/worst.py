@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.audit.bench import Bench, Record, alone, narrowed, shape_of, shared
-from fedsim.audit.gates import Data
-from fedsim.audit.score import Places, Scores
-from fedsim.audit.search import Attack
-from fedsim.audit.setting import Setting
-from fedsim.audit.wiretap import Heard, Tap, Wiretap
+from fedsim.attacks.bench import Bench, Record, alone, narrowed, shape_of, shared
+from fedsim.attacks.gates import Data
+from fedsim.attacks.score import Places, Scores
+from fedsim.attacks.search import Attack
+from fedsim.attacks.setting import Setting
+from fedsim.attacks.wiretap import Heard, Tap, Wiretap
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.plan import QueryShape
 

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.audit.bench import Record
-from fedsim.audit.setting import Broadcast, Kind, Setting
+from fedsim.attacks.bench import Record
+from fedsim.attacks.setting import Broadcast, Kind, Setting
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.seeds import generator

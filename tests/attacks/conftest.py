@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.audit_settings import Attacked, setting_of
 
-from fedsim.audit.search import Attack, search
-from fedsim.audit.setting import Setting
+from fedsim.attacks.search import Attack, search
+from fedsim.attacks.setting import Setting
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedsim.audit.bench import Record, single, term
-from fedsim.audit.search import Attack
-from fedsim.audit.setting import Broadcast, Setting
-from fedsim.audit.wiretap import Heard, Tap, Wiretap
-from fedsim.audit.worst import beside, replaced
+from fedsim.attacks.bench import Record, single, term
+from fedsim.attacks.search import Attack
+from fedsim.attacks.setting import Broadcast, Setting
+from fedsim.attacks.wiretap import Heard, Tap, Wiretap
+from fedsim.attacks.worst import beside, replaced
 
 _TOGETHER, _ROUNDS, _ENOUGH = 64, 64, 12
 

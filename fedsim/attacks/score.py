@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.audit.wiretap import Heard
+from fedsim.attacks.wiretap import Heard
 from fedsim.privacy.with_replacement import multiplicities
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 

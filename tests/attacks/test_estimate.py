@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 from scipy.optimize import brentq
 
-from fedsim.audit import estimate
-from fedsim.audit.estimate import Claim, assumption_free, curve, mean_difference, normality, rates
+from fedsim.attacks import estimate
+from fedsim.attacks.estimate import Claim, assumption_free, curve, mean_difference, normality, rates
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.protocol.batch import FULL, Poisson, Subsample

@@ -9,9 +9,9 @@ import pytest
 from support import hostile_modules
 from support.audit_settings import SMALL
 
-from fedsim.audit import exact
-from fedsim.audit.search import search
-from fedsim.audit.setting import Setting, prepare
+from fedsim.attacks import exact
+from fedsim.attacks.search import search
+from fedsim.attacks.setting import Setting, prepare
 from fedsim.common.errors import InputError, Refused
 from fedsim.scenario.load import parse
 from fedsim.theory.resolve import resolve

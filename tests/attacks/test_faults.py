@@ -20,9 +20,9 @@ from torch import Tensor
 
 import silos.gate
 import silos.noise
-from fedsim.audit import estimate, exact, gates, noise, probes, worst
-from fedsim.audit.run import ALARM
-from fedsim.audit.setting import Setting
+from fedsim.attacks import estimate, exact, gates, noise, probes, worst
+from fedsim.attacks.run import ALARM
+from fedsim.attacks.setting import Setting
 from fedsim.privacy import gaussian
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.plan import Plan

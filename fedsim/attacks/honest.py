@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.audit.bench import Bench, Record, alone, narrowed, shape_of
-from fedsim.audit.score import Scores
-from fedsim.audit.search import Attack
-from fedsim.audit.setting import Broadcast, Federated, Setting, drive
-from fedsim.audit.wiretap import Heard, Tap, Wiretap
-from fedsim.audit.worst import Knowledge, Samples, replaced
+from fedsim.attacks.bench import Bench, Record, alone, narrowed, shape_of
+from fedsim.attacks.score import Scores
+from fedsim.attacks.search import Attack
+from fedsim.attacks.setting import Broadcast, Federated, Setting, drive
+from fedsim.attacks.wiretap import Heard, Tap, Wiretap
+from fedsim.attacks.worst import Knowledge, Samples, replaced
 from silos.gate import Gate
 
 _WIDTH = 2_000_000

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.audit.gates import Data, cohort
-from fedsim.audit.wiretap import Tap, Wiretap
+from fedsim.attacks.gates import Data, cohort
+from fedsim.attacks.wiretap import Tap, Wiretap
 from fedsim.common.errors import InputError
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
