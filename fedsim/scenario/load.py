@@ -46,7 +46,7 @@ def load_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     tree = _read(path)
     for override in overrides:
         _set(tree, override)
-    _anchor(tree, path.resolve().parent)
+    anchor(tree, path.resolve().parent)
     return tree
 
 
@@ -131,7 +131,8 @@ FILES = {"data": ("path", "schema"), "participation": ("path",)}
 """Fields that name files, by section."""
 
 
-def _anchor(tree: dict[str, Any], folder: Path) -> None:
+def anchor(tree: dict[str, Any], folder: Path) -> None:
+    """Make the file names of a scenario absolute; relative ones are relative to `folder`."""
     for section in FILES:
         _anchor_section(section, tree.get(section), folder)
     sweep = tree.get("sweep")

@@ -1,0 +1,66 @@
+"""What a caller may name a scenario by, and what stands beside it: overrides and objects."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedsim.common.errors import InputError
+from fedsim.scenario.catalogue import find
+from fedsim.scenario.load import anchor, load_tree, parse
+from fedsim.scenario.model import Scenario
+from fedsim.scenario.overrides import apply
+
+ScenarioLike = str | os.PathLike[str] | Mapping[str, Any] | Scenario
+"""A shipped scenario's name, a YAML file, nested mappings as such a file holds them, or a `Scenario`."""
+
+
+def one_run(given: ScenarioLike, overrides: Mapping[str, Any] | None, short: Mapping[str, Any]) -> Scenario:
+    """The scenario of a single run; as `scenario_of`.
+
+    Raises:
+        InputError: it has a `sweep` section.
+    """
+    scenario = scenario_of(given, overrides, short)
+    if scenario.sweep is not None:
+        expected = "is many runs: use fedsim.sweep, or leave the section out by sweep=None"
+        raise InputError("scenario.sweep", sorted(scenario.sweep.model_fields_set), expected)
+    return scenario
+
+
+def scenario_of(
+    given: ScenarioLike, overrides: Mapping[str, Any] | None, short: Mapping[str, Any]
+) -> Scenario:
+    """A scenario with overrides applied.
+
+    Args:
+        given: see `ScenarioLike`.
+        overrides: {dotted field: value}, such as {"algorithm.step_size": 0.5}.
+        short: {last part of a field: value}, where it is the last part of one field only.
+
+    Raises:
+        InputError: it is no scenario, a field is wrong, or an override names no field.
+    """
+    changes = {**(overrides or {}), **short}
+    if isinstance(given, Scenario) and not changes:
+        return given
+    tree, folder = _tree(given)
+    apply(tree, changes)
+    anchor(tree, folder)
+    return parse(tree)
+
+
+def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
+    """Nested mappings of our own, and the folder that file names in them are relative to."""
+    if isinstance(given, Scenario):
+        return given.model_dump(mode="json", by_alias=True, exclude_none=True), Path.cwd()
+    if isinstance(given, str | os.PathLike):
+        path = find(given)
+        return load_tree(path), path.resolve().parent
+    if isinstance(given, Mapping):
+        return copy.deepcopy(dict(given)), Path.cwd()
+    expected = "must be the name of a shipped scenario, a path, a mapping or a fedsim.Scenario"
+    raise InputError("scenario", given, expected)
