@@ -14,10 +14,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fedsim.api.audit import Audit as Audit
-    from fedsim.api.audit import audit as audit
-    from fedsim.api.price import Price as Price
-    from fedsim.api.price import price as price
     from fedsim.api.run import Run as Run
     from fedsim.api.run import load_run as load_run
     from fedsim.api.simulate import simulate as simulate
@@ -44,8 +40,6 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "fedsim.api.audit": ("Audit", "audit"),
-    "fedsim.api.price": ("Price", "price"),
     "fedsim.api.run": ("Run", "load_run"),
     "fedsim.api.simulate": ("simulate",),
     "fedsim.api.table": ("Table",),

@@ -6,19 +6,27 @@ import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedsim.common.errors import InputError
+from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.catalogue import find
 from fedsim.scenario.load import anchor, load_tree, parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import apply
+from fedsim.scenario.resolve import Resolved
+from fedsim.theory.resolve import resolve
 
 ScenarioLike = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 """A shipped scenario's name, a YAML file, nested mappings as such a file holds them, or a `Scenario`."""
 
 
-def one_run(given: ScenarioLike, overrides: Mapping[str, Any] | None, short: Mapping[str, Any]) -> Scenario:
+def one_run(
+    given: ScenarioLike,
+    overrides: Mapping[str, Any] | None = None,
+    short: Mapping[str, Any] = MappingProxyType({}),
+) -> Scenario:
     """The scenario of a single run; as `scenario_of`.
 
     Raises:
@@ -44,11 +52,10 @@ def scenario_of(
     Raises:
         InputError: it is no scenario, a field is wrong, or an override names no field.
     """
-    changes = {**(overrides or {}), **short}
-    if isinstance(given, Scenario) and not changes:
+    if isinstance(given, Scenario) and not overrides and not short:
         return given
     tree, folder = _tree(given)
-    apply(tree, changes)
+    apply(tree, {**(overrides or {}), **short})
     anchor(tree, folder)
     return parse(tree)
 
@@ -64,3 +71,11 @@ def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
         return copy.deepcopy(dict(given)), Path.cwd()
     expected = "must be the name of a shipped scenario, a path, a mapping or a fedsim.Scenario"
     raise InputError("scenario", given, expected)
+
+
+def resolved_of(scenario: Scenario, algorithm: Algorithm | None = None) -> Resolved:
+    """The objects of a run."""
+    resolved = resolve(scenario)
+    if algorithm is not None:
+        resolved.__dict__["algorithm"] = algorithm
+    return resolved

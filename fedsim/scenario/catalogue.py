@@ -1,4 +1,4 @@
-"""The scenarios that come with fedsim, found by name; the folder `shipped` is `scenarios/` of the repository."""
+"""The scenarios that come with fedsim, by name; the folder `shipped` is the repository's `scenarios/`."""
 
 from __future__ import annotations
 
@@ -31,4 +31,6 @@ def find(given: str | os.PathLike[str]) -> Path:
         return path  # a path that is wrong is reported when it is read
     if path.name in known:
         return known[path.name]
-    raise InputError("scenario", str(given), f"is neither a file nor a shipped scenario; {suggest(given, known)}")
+    raise InputError(
+        "scenario", str(given), f"is neither a file nor a shipped scenario; {suggest(given, known)}"
+    )

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from fedsim.common.errors import InputError
+from fedsim.scenario.catalogue import find
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.sweep import SweepSection
 
@@ -43,6 +44,7 @@ def load_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     Raises:
         InputError: the file cannot be read, or an override is none.
     """
+    path = find(path)
     tree = _read(path)
     for override in overrides:
         _set(tree, override)

@@ -21,7 +21,8 @@ from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Poisson
 from fedsim.scenario.load import parse
 from fedsim.simulation import installed
-from fedsim.simulation.run_digest import run_digest, text_of
+from fedsim.simulation.run_digest import run_digest
+from fedsim.simulation.text import text_of
 from fedsim.simulation.trial import read
 from fedsim.theory.resolve import resolve
 
