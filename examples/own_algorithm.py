@@ -70,9 +70,17 @@ run.plot("error")
 
 # %%
 beside = {
-    "minibatch": {"algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 20, "step_size": 1.0, "clip_norm": 1.0}},
+    "minibatch": {
+        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 20, "step_size": 1.0, "clip_norm": 1.0}
+    },
     "local SGD": {
-        "algorithm": {"name": "local_sgd", "num_rounds": 10, "local_steps": 2, "step_size": 0.5, "clip_norm": 1.0}
+        "algorithm": {
+            "name": "local_sgd",
+            "num_rounds": 10,
+            "local_steps": 2,
+            "step_size": 0.5,
+            "clip_norm": 1.0,
+        }
     },
 }
 common = {"trials": 3, "runtime": "inprocess", "report.nonprivate_twin": False}
@@ -80,7 +88,10 @@ errors = {}
 for epsilon in (0.5, 1.0, 4.0):
     runs = {
         "momentum": fedsim.simulate("quickstart", common, algorithm=mine, epsilon=epsilon),
-        **{name: fedsim.simulate("quickstart", common | changes, epsilon=epsilon) for name, changes in beside.items()},
+        **{
+            name: fedsim.simulate("quickstart", common | changes, epsilon=epsilon)
+            for name, changes in beside.items()
+        },
     }
     errors[epsilon] = {name: run.summary.metrics.test_error for name, run in runs.items()}
     print(epsilon, {name: round(error, 3) for name, error in errors[epsilon].items()})

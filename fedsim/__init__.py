@@ -2,8 +2,8 @@
 
 >>> import fedsim
 >>> cost = fedsim.price("quickstart", epsilon=2.0)
->>> [round(silo.epsilon_guaranteed, 2) for silo in cost.silos]
-[2.0, 2.0, 2.0, 2.0, 2.0]
+>>> [round(z, 1) for z in cost.silos["noise_multiplier"]]
+[8.6, 9.5, 10.0, 9.5, 8.6]
 
 A name is imported when it is first used, so that `import fedsim` takes no time.
 """
@@ -14,6 +14,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedsim.api.audit import Audit as Audit
+    from fedsim.api.audit import audit as audit
+    from fedsim.api.price import Price as Price
+    from fedsim.api.price import price as price
     from fedsim.api.run import Run as Run
     from fedsim.api.run import load_run as load_run
     from fedsim.api.simulate import simulate as simulate
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
+    "fedsim.api.audit": ("Audit", "audit"),
+    "fedsim.api.price": ("Price", "price"),
     "fedsim.api.run": ("Run", "load_run"),
     "fedsim.api.simulate": ("simulate",),
     "fedsim.api.table": ("Table",),

@@ -5,19 +5,31 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from html import escape
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from fedsim.results.outcome import Measurement, Observer, variants
 from fedsim.scenario.resolve import Resolved
+
+if TYPE_CHECKING:
+    from fedsim.attacks.run import Observe
 
 Watch = Callable[[Resolved], AbstractContextManager[Observer]]
 """Opened when a run begins; told every measurement until it ends."""
 
 _EVERY = 2.0  # seconds between two plain lines
+_EVERY_AUDIT = 10.0
 _BLINK = 0.2  # seconds between two states of a notebook's bar
 
 
@@ -29,15 +41,28 @@ def watcher(progress: bool | Observer | None) -> Watch:
             there; False shows nothing; a function is told every measurement.
     """
     if callable(progress):
-        return lambda resolved: _told(progress)
-    if progress is False:
-        return lambda resolved: _told(lambda measurement: None)
-    if in_notebook():
-        return _notebook
+        return lambda resolved: nullcontext(progress)
+    if progress is not False and in_notebook():
+        return _in_cell
+    console = _console(progress)
+    return lambda resolved: (
+        on_console(console, resolved) if console else nullcontext(lambda measurement: None)
+    )
+
+
+def watch_audit(progress: bool | Observe | None) -> AbstractContextManager[Observe]:
+    """As `watcher`, for an audit."""
+    if callable(progress):
+        return nullcontext(progress)
+    if progress is not False and in_notebook():
+        return _cell_bar()
+    console = _console(progress)
+    return audit_on_console(console) if console else nullcontext(lambda what, share: None)
+
+
+def _console(progress: bool | None) -> Console | None:
     console = Console(stderr=True)
-    if console.is_terminal or progress:
-        return lambda resolved: on_console(console, resolved)
-    return lambda resolved: _told(lambda measurement: None)
+    return console if progress or (progress is None and console.is_terminal) else None
 
 
 def in_notebook() -> bool:
@@ -66,30 +91,55 @@ def on_console(console: Console, resolved: Resolved) -> Iterator[Observer]:
 
 
 @contextmanager
-def _told(observer: Observer) -> Iterator[Observer]:
-    yield observer
+def audit_on_console(console: Console) -> Iterator[Observe]:
+    """A live bar on a screen, plain lines elsewhere."""
+    if not console.is_terminal:
+        last = time.monotonic()
+
+        def line(what: str, share: float) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _EVERY_AUDIT:
+                last = time.monotonic()
+                console.print(f"{what}: {share:.0%}", highlight=False)
+
+        yield line
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=1.0)
+        yield lambda what, share: bar.update(task, description=what, completed=share)
 
 
 @contextmanager
-def _notebook(resolved: Resolved) -> Iterator[Observer]:
-    """A bar of HTML in the cell's output, gone when the run ends; rich's own needs ipywidgets."""
-    from IPython.display import HTML, display
-
-    done, total, last = 0, _evaluations(resolved), 0.0
-    shown: Any = display(HTML("starting"), display_id=True)
+def _in_cell(resolved: Resolved) -> Iterator[Observer]:
+    done, total = 0, _evaluations(resolved)
 
     def observe(measurement: Measurement) -> None:
-        nonlocal done, last
+        nonlocal done
         done += 1
+        show(f"{done}/{total} {_text(measurement)}", done / total)
+
+    with _cell_bar() as show:
+        yield observe
+
+
+@contextmanager
+def _cell_bar() -> Iterator[Observe]:
+    """A bar of HTML in a notebook's cell, gone at the end; rich's own needs ipywidgets."""
+    from IPython.display import HTML, display
+
+    last, handle = 0.0, display(HTML("starting"), display_id=True)
+
+    def show(what: str, share: float) -> None:
+        nonlocal last
         if time.monotonic() - last >= _BLINK:
             last = time.monotonic()
-            bar = f'<progress max="{total}" value="{done}"></progress>'
-            shown.update(HTML(f"{bar} {done}/{total} {_text(measurement)}"))
+            handle.update(HTML(f'<progress value="{share:.3f}"></progress> {escape(what)}'))
 
     try:
-        yield observe
+        yield show
     finally:
-        shown.update(HTML(""))
+        handle.update(HTML(""))
 
 
 def _evaluations(resolved: Resolved) -> int:

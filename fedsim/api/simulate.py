@@ -16,11 +16,12 @@ import torch
 
 from fedsim.api.given import ScenarioLike, one_run, resolved_of
 from fedsim.api.progress import Watch, watcher
-from fedsim.api.run import Run, of_outcome
+from fedsim.api.run import Run
 from fedsim.measure.heterogeneity import measure
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.terms import Admitted
 from fedsim.report.trackers import open_trackers
+from fedsim.results.collected import run_of
 from fedsim.results.outcome import Measurement, Observer, Outcome, Results
 from fedsim.results.write import check_free
 from fedsim.scenario.resolve import Resolved
@@ -97,7 +98,7 @@ def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callabl
     with _uninterrupted():
         seconds, failure = time.perf_counter() - start, str(end) if isinstance(end, WorkerLost) else None
         outcome = Outcome(resolved, results, seconds, end is not None, heterogeneity, admitted)
-        run = of_outcome(outcome, failure)
+        run = Run(run_of(outcome), outcome, failure)
         if out is not None:
             run.save(out)
         trackers.finish(outcome)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from html import escape
 from typing import TYPE_CHECKING, Any
 
+from fedsim.api.html import table_html
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 
@@ -74,21 +74,10 @@ class Table:
     def _repr_html_(self) -> str:
         rows = self.arrow.slice(0, SHOWN).to_pylist()
         more = f"<p>{len(self):,} rows</p>" if len(self) > SHOWN else ""
-        return html_table(self.columns, [[_cell(value) for value in row.values()] for row in rows]) + more
+        return table_html(self.columns, [[_cell(value) for value in row.values()] for row in rows]) + more
 
 
 def _cell(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def html_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of text as HTML.
-
-    >>> html_table(["silo"], [["a < b"]])
-    '<table><thead><tr><th>silo</th></tr></thead><tbody><tr><td>a &lt; b</td></tr></tbody></table>'
-    """
-    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

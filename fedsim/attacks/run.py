@@ -65,7 +65,7 @@ class Audit:
         return any(silo.findings for silo in self.silos)
 
 
-def audit(resolved: Resolved, share: float = 1.0, observe: Observe = lambda what, share: None) -> Audit:
+def attack(resolved: Resolved, share: float = 1.0, observe: Observe = lambda what, share: None) -> Audit:
     """Audit every silo of a small federation, ten of a large one.
 
     Args:

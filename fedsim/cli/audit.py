@@ -5,29 +5,24 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from math import floor
 from pathlib import Path
 from typing import Any
 
-import torch
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from fedsim.attacks.run import Observe, as_json, audit
+from fedsim.api.audit import Audit, audit_of
+from fedsim.api.given import one_run, resolved_of
+from fedsim.api.progress import audit_on_console
 from fedsim.cli.tables import rendered, shown
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_file
-from fedsim.report.audit_section import audit_table, verdict
-from fedsim.report.page import write_page
+from fedsim.report.audit_section import audit_table
 from fedsim.results.audit_file import FILE, AuditPart
 from fedsim.results.read import read
 from fedsim.scenario.load import load
-from fedsim.theory.resolve import resolve
 
 BROKEN = 1
-_EVERY = 10.0  # seconds between two plain lines
 
 
 def show(
@@ -47,61 +42,25 @@ def show(
         read(run)  # what is wrong with a directory should be said before the work
         path = run / "scenario.yaml"
     assert path is not None
-    torch.set_num_threads(1)  # sums depend on the number of threads
-    scenario = load(path, overrides)
-    if scenario.sweep is not None:
-        expected = "is many runs; audit one of them, and leave the section out by --set sweep=null"
-        raise InputError("scenario.sweep", sorted(scenario.sweep.model_fields_set), expected)
-    resolved = resolve(scenario)
+    resolved = resolved_of(one_run(load(path, overrides)))
     start = time.perf_counter()
-    with _progress() as observe:
-        found = as_json(audit(resolved, effort, observe))
+    found = audit_of(resolved, effort, audit_on_console(Console(stderr=True)))
     if run is not None:
-        _write(found, run / FILE)
-        write_page(run)
+        found.save(run)
     if json_wanted:
-        typer.echo(json.dumps(found, indent=2, allow_nan=False))
+        typer.echo(json.dumps(found.tree, indent=2, allow_nan=False))
     else:
         _print(found, time.perf_counter() - start, run)
-    return BROKEN if found["broken"] else 0
+    return BROKEN if found.broken else 0
 
 
-@contextmanager
-def _progress() -> Iterator[Observe]:
-    """On stderr: a bar on a screen, plain lines elsewhere."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        last = time.monotonic()
-
-        def line(what: str, share: float) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _EVERY:
-                last = time.monotonic()
-                console.print(f"{what}: {share:.0%}", highlight=False)
-
-        yield line
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)
-
-
-def _write(found: dict[str, Any], path: Path) -> None:
-    try:
-        with whole_file(path) as draft:
-            draft.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise InputError("RUN", str(path), f"cannot be written ({error.strerror})") from None
-
-
-def _print(found: dict[str, Any], seconds: float, run: Path | None) -> None:
-    console, part = Console(), AuditPart.model_validate(found)
-    title = f"{found['scenario']}: epsilon that attacks attained of each claim"
+def _print(found: Audit, seconds: float, run: Path | None) -> None:
+    console, part = Console(), found.part
+    title = f"{found.tree['scenario']}: epsilon that attacks attained of each claim"
     console.print(rendered(audit_table(part), title), "", sep="\n")
-    for line in _said(found, part, seconds):
+    for line in _said(found.tree, part, seconds):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-    for line in verdict(part):
+    for line in found.verdict:
         style = "bold red" if part.broken else "bold"
         console.print(line[0].upper() + line[1:], style=style, markup=False, highlight=False, soft_wrap=True)
     if run is not None:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import typer
 
-from fedsim.results.price_statement import price
+from fedsim.api.given import resolved_of
+from fedsim.api.price import price_of
 from fedsim.scenario.load import load
-from fedsim.simulation.price import preview, second_opinions
-from fedsim.theory.resolve import resolve
 
 
 def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool, convert: bool) -> None:
@@ -20,10 +19,8 @@ def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool, conv
         InputError: bad scenario or data.
         Refused: a silo cannot afford the plan.
     """
-    resolved = resolve(load(path, overrides))
-    admitted = preview(resolved)
-    verify = verify and resolved.scenario.privacy.mechanism != "none"
-    found = price(resolved, admitted, second_opinions(resolved, admitted) if verify else (), convert)
+    resolved = resolved_of(load(path, overrides))
+    found = price_of(resolved, verify, convert).statement
     if as_json:
         typer.echo(found.json_text())
         return

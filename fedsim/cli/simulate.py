@@ -15,8 +15,9 @@ from fedsim.api.given import one_run, resolved_of
 from fedsim.api.progress import on_console
 from fedsim.api.run import Run
 from fedsim.api.simulate import follow
-from fedsim.cli.tables import metrics_line, print_notices, print_parameters, shown, silo_table
-from fedsim.report.remarks import remarks
+from fedsim.cli.tables import print_notices, print_parameters, print_silos, shown
+from fedsim.report.page import listing
+from fedsim.report.remarks import remarks, result_line
 from fedsim.results.write import check_free
 from fedsim.scenario.load import load
 from fedsim.simulation.lost import WorkerLost
@@ -66,20 +67,19 @@ def slug(name: str) -> str:
 
 
 def _print(console: Console, done: Run, directory: Path) -> None:
-    summary = done.summary.model_dump()
+    summary = done.summary
     if done.failure:
         _print_failure(console, done.failure)
     if done.interrupted:
-        trials = summary["trials"]
-        console.print(
-            f"Interrupted: {trials['finished']} of {trials['asked']} trials are complete and saved."
-        )
-    print_notices(console, summary["privacy"]["notices"])
-    console.print(metrics_line(summary))
+        trials = summary.trials
+        console.print(f"Interrupted: {trials.finished} of {trials.asked} trials are complete and saved.")
+    print_notices(console, summary.privacy.notices)
+    console.print(result_line(summary))
     for line in remarks(summary):
         console.print(line, markup=False, highlight=False)
-    if summary["privacy"]["silos"]:
-        console.print("", silo_table(summary["privacy"]["silos"]), "", sep="\n")
-    files = sorted((entry.is_dir(), entry.name) for entry in directory.iterdir())
-    names = [f"{name}/" if folder else name for folder, name in files]
-    console.print(f"Wrote {shown(directory)}/ ({', '.join(names)})", soft_wrap=True, highlight=False)
+    if summary.privacy.silos:
+        console.print()
+        print_silos(console, summary.privacy.silos)
+        console.print()
+    files = ", ".join(listing(directory))
+    console.print(f"Wrote {shown(directory)}/ ({files})", soft_wrap=True, highlight=False)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.report.style import GREY, from_zero, label, legend_below, look, save, styled
+from fedsim.report.style import GREY, from_zero, label, legend_below, look, styled
 from fedsim.results.audit_file import AuditedSilo, AuditPart
 from fedsim.results.silo_table import Table
 
@@ -79,7 +79,7 @@ def verdict(found: AuditPart) -> list[str]:
     return ["BROKEN: at least one silo's claim does not hold", *lines]
 
 
-def audit_figure(found: AuditPart, folder: Path) -> str:
+def audit_figure(found: AuditPart) -> Figure:
     """For each silo a bar for the claim, and one for each adversary within it."""
     silos = found.silos[:30]
     with styled(1.0 + 0.55 * len(silos)) as (figure, axes):
@@ -97,4 +97,4 @@ def audit_figure(found: AuditPart, folder: Path) -> str:
         axes.grid(visible=False, axis="y")
         from_zero(axes, "x")
         legend_below(figure, axes)
-        return save(figure, folder, "audit")
+        return figure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsim.report.curves import draw_runs
-from fedsim.report.style import GREY, any_text, from_zero, label, look
+from fedsim.report.style import GREY, any_text, from_zero, label, look, styled
 from fedsim.results.collected import Run
+from fedsim.results.summary import SiloRow
 
 _MOST_BARS = 30
 
@@ -39,6 +41,14 @@ def _draw_errors(axes: Axes, run: Run) -> None:
         axes.legend(frameon=False)
 
 
+def budgets(silos: Sequence[SiloRow]) -> Figure:
+    """Of each silo its budget, and what a plan costs of it."""
+    with styled(0.8 + 0.28 * min(len(silos), _MOST_BARS)) as (figure, axes):
+        _bars(axes, silos, [silo.epsilon_guaranteed or 0 for silo in silos])
+        axes.set_xlabel(axes.get_xlabel() + "guaranteed solid")
+        return figure
+
+
 def _draw_budgets(axes: Axes, run: Run) -> None:
     privacy = run.summary.privacy
     if not privacy.private or not run.summary.trials.finished:
@@ -46,13 +56,19 @@ def _draw_budgets(axes: Axes, run: Run) -> None:
         axes.text(0.5, 0.5, said, ha="center", va="center", transform=axes.transAxes)
         axes.set_axis_off()
         return
-    shown = privacy.silos[:_MOST_BARS]
+    _bars(axes, privacy.silos, [silo.epsilon_spent or 0 for silo in privacy.silos])
+    more = len(privacy.silos) - _MOST_BARS
+    counted = f" (first {_MOST_BARS}, {more} more)" if more > 0 else ""
+    axes.set_title(f"Privacy per silo{counted}", fontsize="medium")
+    axes.set_xlabel(axes.get_xlabel() + "spent solid")
+
+
+def _bars(axes: Axes, silos: Sequence[SiloRow], values: Sequence[float]) -> None:
+    """Budgets hatched, values solid, of the first silos."""
+    shown = silos[:_MOST_BARS]
     rows, budgets = np.arange(len(shown)), [silo.epsilon_budget or 0 for silo in shown]
     axes.barh(rows, budgets, color="white", edgecolor=GREY, hatch="///")
-    axes.barh(rows, [silo.epsilon_spent or 0 for silo in shown], height=0.45, color=look(0).colour)
+    axes.barh(rows, values[:_MOST_BARS], height=0.45, color=look(0).colour)
     axes.set_yticks(rows, [f"{label(silo.name)} (n={silo.n})" for silo in shown], fontsize="small")
     axes.invert_yaxis()
-    more = len(privacy.silos) - len(shown)
-    counted = f" (first {_MOST_BARS}, {more} more)" if more else ""
-    axes.set_title(f"Privacy per silo{counted}", fontsize="medium")
-    axes.set_xlabel(f"epsilon: {'budget hatched' if any(budgets) else 'no budget'}, spent solid")
+    axes.set_xlabel(f"epsilon: {'budget hatched' if any(budgets) else 'no budget'}, ")

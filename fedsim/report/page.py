@@ -8,10 +8,11 @@ from html import escape
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_directory, whole_files
-from fedsim.report import plots
+from fedsim.report import plots, style
 from fedsim.report.audit_section import audit_figure, audit_table, verdict
 from fedsim.report.figure import draw
 from fedsim.report.remarks import measured, remarks
@@ -56,6 +57,11 @@ def save(outcome: Outcome, directory: Path) -> list[str]:
         write(outcome, run, draft)
         draw(run, draft / "metrics.png")
         _fill(run, draft)
+    return listing(directory)
+
+
+def listing(directory: Path) -> list[str]:
+    """The names of what is in a directory, folders last."""
     found = sorted(directory.iterdir(), key=lambda file: (file.is_dir(), file.name))
     return [f"{file.name}/" if file.is_dir() else file.name for file in found]
 
@@ -168,21 +174,35 @@ def _results(summary: Summary) -> tuple[str, str]:
 
 
 def _figures(run: Run, folder: Path) -> list[PageFigure]:
+    """Those that have something to show; their files' names, and captions."""
+    spread = _spread(run)
     drawn = {
-        f"Test error against rounds: mean{_spread(run)}. Filled markers: the run; hollow: its twin without "
-        "clipping and noise.": plots.against_rounds(run, folder, "test_error"),
+        "error-against-rounds": (
+            plots.against_rounds(run, "test_error"),
+            f"Test error against rounds: mean{spread}. Filled markers: the run; hollow: its twin without "
+            "clipping and noise.",
+        ),
         **{
-            f"{caption}: mean{_spread(run)}. Simulation only, not private.": plots.against_rounds(
-                run, folder, column
+            f"{plots.METRICS[column][0]}-against-rounds": (
+                plots.against_rounds(run, column),
+                f"{caption}: mean{spread}. Simulation only, not private.",
             )
             for column, caption in _objective(run.summary).items()
         },
-        f"Final test error on each silo's own test records{_spread(run)}. Simulation only.": (
-            plots.silo_errors(run, folder)
+        "error-by-silo": (
+            plots.silo_errors(run),
+            f"Final test error on each silo's own test records{spread}. Simulation only.",
         ),
-        f"Epsilon spent by the rounds gone by, dotted: budgets{_priced(run)}.": plots.spend(run, folder),
+        "spend-over-rounds": (
+            plots.spend(run),
+            f"Epsilon spent by the rounds gone by, dotted: budgets{_priced(run)}.",
+        ),
     }
-    return [PageFigure(named(svg, caption), caption) for caption, svg in drawn.items() if svg]
+    return [_saved(figure, folder, stem, said) for stem, (figure, said) in drawn.items() if figure]
+
+
+def _saved(figure: Figure, folder: Path, stem: str, caption: str) -> PageFigure:
+    return PageFigure(named(style.save(figure, folder, stem), caption), caption)
 
 
 def _spread(run: Run) -> str:
@@ -216,7 +236,7 @@ def _audit(run: Run, folder: Path) -> PageAudit | None:
     if found is None:
         return None
     caption = "Epsilon claimed for each silo (dotted), and what attacks attained of it: lower bounds."
-    figure = PageFigure(named(audit_figure(found, folder), caption), caption)
+    figure = _saved(audit_figure(found), folder, "audit", caption)
     return PageAudit(verdict(found), found.broken, audit_table(found), figure, found.confidence.bound)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from matplotlib.figure import Figure
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 from fedsim.report.curves import VARIANTS, curve, draw_runs, logarithmic, variants_of
-from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, save, styled, thinned
+from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, styled, thinned
 from fedsim.results.collected import Run
 
 _MOST_NAMED = 30
@@ -32,34 +33,38 @@ OBJECTIVE = ("excess_risk", "gradient_mapping_sq")
 """Of the training objective; on a logarithmic axis."""
 
 
-def against_rounds(run: Run, folder: Path, column: str) -> str | None:
-    """Write the figure of one of `METRICS`; None where it was not measured, but for the test error."""
+def against_rounds(run: Run, column: str) -> Figure | None:
+    """One of `METRICS`; None where it was not measured, but for the test error."""
     with styled() as (figure, axes):
         draw_metric(figure, axes, run, column)
-        if column != "test_error" and not axes.lines:
-            return None
-        return save(figure, folder, f"{METRICS[column][0]}-against-rounds")
+        return figure if column == "test_error" or axes.lines else None
 
 
-def figure_of(run: Run, metric: str) -> Figure:
-    """A metric against rounds, for a notebook.
+def figure_of(run: Run, what: str) -> Figure:
+    """A figure by its name.
 
     Args:
         run: a run.
-        metric: one of `METRICS`, or "error", "loss".
+        what: one of `METRICS` (or "error", "loss") against rounds, "silos" or "spend".
 
     Raises:
-        InputError: there is no such metric, or it was not measured.
+        InputError: there is no such figure, or nothing to show in it.
     """
-    column = {short: name for name, (short, _) in METRICS.items()}.get(metric, metric)
-    if column not in METRICS:
-        raise InputError("metric", metric, suggest(metric, METRICS))
-    with styled() as (figure, axes):
-        draw_metric(figure, axes, run, column)
-        if not axes.lines:
-            measured = ", ".join(name for name in METRICS if run.metrics[name].null_count < len(run.metrics))
-            raise InputError("metric", metric, f"not measured; there are {measured or 'none yet'}")
-        return figure
+    column = {short: name for name, (short, _) in METRICS.items()}.get(what, what)
+    known: dict[str, Callable[[Run], Figure | None]] = {
+        **{name: partial(against_rounds, column=name) for name in METRICS},
+        "silos": silo_errors,
+        "spend": spend,
+    }
+    if column not in known:
+        raise InputError("plot", what, suggest(what, known))
+    figure = known[column](run)
+    if figure is None:
+        measured = ", ".join(name for name in METRICS if run.metrics[name].null_count < len(run.metrics))
+        raise InputError(
+            "plot", what, f"has nothing to show; measured against rounds: {measured or 'nothing yet'}"
+        )
+    return figure
 
 
 def draw_metric(figure: Figure, axes: Axes, run: Run, column: str) -> None:
@@ -73,7 +78,7 @@ def draw_metric(figure: Figure, axes: Axes, run: Run, column: str) -> None:
     legend_below(figure, axes)
 
 
-def silo_errors(run: Run, folder: Path) -> str | None:
+def silo_errors(run: Run) -> Figure | None:
     """Each silo's own test error, mean and 90 % of the trials; of many silos the sorted curve.
 
     None where no trial is complete, or no silo has an error of its own.
@@ -99,7 +104,7 @@ def silo_errors(run: Run, folder: Path) -> str | None:
             axes.set(xlabel="silos, in order of error", ylabel="test error on its own records")
             from_zero(axes, "y")
         legend_below(figure, axes)
-        return save(figure, folder, "error-by-silo")
+        return figure
 
 
 def by_silo(silos: pa.Table, variant: str) -> dict[str, Spread]:
@@ -143,7 +148,7 @@ def _sorted(axes: Axes, spread: dict[str, Spread], look_: Look, name: str) -> No
     curve(axes, kept + 1, mean, look_, name, (low, high))
 
 
-def spend(run: Run, folder: Path) -> str | None:
+def spend(run: Run) -> Figure | None:
     """Epsilon spent over rounds per silo, and its budget as a level; None where nothing is guaranteed."""
     lines: dict[str, list[tuple[int, float | None, float | None]]] = {}
     for silo, *point in zip(*(column.to_pylist() for column in run.spend.columns), strict=True):
@@ -157,7 +162,7 @@ def spend(run: Run, folder: Path) -> str | None:
         axes.set(xlabel="rounds", ylabel="epsilon spent")
         from_zero(axes, "x", "y")
         legend_below(figure, axes)
-        return save(figure, folder, "spend-over-rounds")
+        return figure
 
 
 def _spend_line(
