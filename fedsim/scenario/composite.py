@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedsim.common.errors import InputError
-from fedsim.problems.composite import Box, Composite, Constraint, L2Ball, WholeSpace
+from fedsim.problems.composite import Composite
 from fedsim.problems.regularisers import GroupLasso, Ridge
-from fedsim.scenario.model import (
-    BallConstraint,
-    BoxConstraint,
-    ContiguousGroups,
-    GroupLassoSection,
-    ProblemSection,
-    RidgeSection,
-)
+from fedsim.scenario.model import ContiguousGroups, GroupLassoSection, ProblemSection
 
 
 def composite(section: ProblemSection, features: int, outputs: int) -> Composite:
@@ -27,21 +20,10 @@ def composite(section: ProblemSection, features: int, outputs: int) -> Composite
     return Composite(
         chosen.l1,
         chosen.l2,
-        _constraint(section),
+        section.constraint,
         _group_lasso(chosen.group_lasso, features, outputs),
         _ridge(section.ridge, features * outputs),
     )
-
-
-def _constraint(section: ProblemSection) -> Constraint:
-    chosen = section.constraint
-    if isinstance(chosen, BallConstraint):
-        return L2Ball(chosen.radius)
-    if not isinstance(chosen, BoxConstraint):
-        return WholeSpace()
-    if chosen.lower > chosen.upper:
-        raise InputError("scenario.problem.constraint.lower", chosen.lower, f"at most upper, {chosen.upper}")
-    return Box(chosen.lower, chosen.upper)
 
 
 def _group_lasso(section: GroupLassoSection | None, features: int, outputs: int) -> GroupLasso:
@@ -73,11 +55,10 @@ def _check_groups(groups: Sequence[Sequence[int]], features: int) -> None:
             home[j] = i
 
 
-def _ridge(section: RidgeSection | None, dimension: int) -> Ridge:
-    if section is None:
-        return Ridge()
-    centre = section.centre
-    if isinstance(centre, tuple) and len(centre) != dimension:
-        expected = f"one number, or one for each of the {dimension} parameters, not {len(centre)}"
-        raise InputError("scenario.problem.ridge.centre", list(centre), expected)
-    return Ridge(section.weight, centre)
+def _ridge(chosen: Ridge | None, dimension: int) -> Ridge:
+    if chosen is None:
+        return Ridge(0.0)
+    if isinstance(chosen.centre, tuple) and len(chosen.centre) != dimension:
+        expected = f"one number, or one for each of the {dimension} parameters, not {len(chosen.centre)}"
+        raise InputError("scenario.problem.ridge.centre", list(chosen.centre), expected)
+    return chosen

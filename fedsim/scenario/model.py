@@ -6,47 +6,27 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from fedsim.common.settings import Section, Shorthand
 from fedsim.data.config import DataConfig, PartitionConfig
+from fedsim.problems.composite import Constraint, WholeSpace
+from fedsim.problems.network_models import Model
 from fedsim.problems.registry import problems
+from fedsim.problems.regularisers import Ridge
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.assumptions import AssumptionsSection
-from fedsim.scenario.network import ModelSection
-from fedsim.scenario.participation import AllSilos, ParticipationConfig
-from fedsim.scenario.section import Section
-from fedsim.scenario.shorthand import Shorthand
+from fedsim.scenario.participation import AllSilos, Participation
+from fedsim.scenario.per_silo import PerSilo
 from fedsim.scenario.sweep import SweepSection
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 Share = Annotated[float, Field(gt=0)]
 FeatureIndex = Annotated[int, Field(ge=0)]
-PerSilo = Positive | tuple[Positive, ...] | dict[str, Positive]
 
 if TYPE_CHECKING:
     ProblemName = str
 else:
     ProblemName = Literal[tuple(problems())]
-
-
-class NoConstraint(Section):
-    """The whole space."""
-
-    name: Literal["none"] = "none"
-
-
-class BallConstraint(Section):
-    """|w|_2 <= radius."""
-
-    name: Literal["l2_ball"]
-    radius: Annotated[float, Field(gt=0, description="D / 2: radius of the ball around 0")]
-
-
-class BoxConstraint(Section):
-    """lower <= w_j <= upper."""
-
-    name: Literal["box"]
-    lower: float = Field(description="least value of every parameter")
-    upper: float = Field(description="largest value of every parameter")
 
 
 class ContiguousGroups(Section):
@@ -76,15 +56,6 @@ class RegulariserSection(Section):
     group_lasso: GroupLassoSection | None = Field(None, description="sum of the groups' l2 norms")
 
 
-class RidgeSection(Section):
-    """weight / 2 |w - centre|^2, public and never clipped."""
-
-    weight: float = Field(gt=0, description="lambda: weight of half the squared distance")
-    centre: float | tuple[float, ...] = Field(
-        0.0, description="w0: one number for all parameters, or d numbers (row-major for several outputs)"
-    )
-
-
 class SmoothingSection(Section):
     """Moreau envelope of every record's loss; reported losses and errors stay the original loss's."""
 
@@ -98,15 +69,11 @@ class ProblemSection(Section):
         description="the loss of one record; neural_network takes its classes' cross entropy, or half the "
         "squared error of a number"
     )
-    model: Annotated[ModelSection | None, Shorthand()] = Field(
-        None, description="neural_network: which network"
-    )
+    model: Model | None = Field(None, description="neural_network: which network")
     regulariser: RegulariserSection = Field(RegulariserSection(), description="f1, without the constraint")
-    ridge: RidgeSection | None = Field(None, description="pulls the parameters towards w0")
+    ridge: Ridge | None = Field(None, description="pulls the parameters towards w0")
     smoothing: SmoothingSection | None = Field(None, description="smooths a loss with a kink")
-    constraint: Annotated[
-        NoConstraint | BallConstraint | BoxConstraint, Field(discriminator="name"), Shorthand()
-    ] = Field(NoConstraint(), description="W: the set that parameters stay in")
+    constraint: Constraint = Field(WholeSpace(), description="W: the set that parameters stay in")
     silo_weights: Literal["equal", "size"] | tuple[Share, ...] | dict[str, Share] = Field(
         "equal", description="p_i: equal (1/N), by number of records, or one weight a silo (scaled to sum 1)"
     )
@@ -118,12 +85,12 @@ class PrivacySection(Section):
     mechanism: Literal["gaussian", "none"] = Field(
         "gaussian", description="gaussian: clip and add noise; none: neither (no privacy)"
     )
-    epsilon: Positive | Literal["unlimited"] | tuple[Positive, ...] | dict[str, Positive] | None = Field(
+    epsilon: PerSilo[Positive] | Literal["unlimited"] | None = Field(
         None,
         description="epsilon_i, the limit on the true cost: one for all silos, a list in order of silo "
         "names (as text: 10 before 9), a map by silo, or in simulation the word unlimited",
     )
-    delta: Probability | Literal["1/n^2"] | tuple[Probability, ...] | dict[str, Probability] = Field(
+    delta: PerSilo[Probability] | Literal["1/n^2"] = Field(
         "1/n^2", description="delta_i: as epsilon, or 1/n^2 for one over the squared number of records"
     )
     calibration: Literal["accountant", "theorem", "sigma"] = Field(
@@ -131,10 +98,10 @@ class PrivacySection(Section):
         description="accountant: the smallest noise whose exact cost is within the budget; theorem: what the "
         "algorithm's theorem states for claimed_epsilon; sigma: given",
     )
-    claimed_epsilon: PerSilo | None = Field(
+    claimed_epsilon: PerSilo[Positive] | None = Field(
         None, description="calibration theorem: the epsilon that the theorem is asked for, as epsilon"
     )
-    claimed_delta: Probability | tuple[Probability, ...] | dict[str, Probability] | None = Field(
+    claimed_delta: PerSilo[Probability] | None = Field(
         None, description="calibration theorem: the delta that the theorem is asked for; default delta"
     )
     theorem: Literal["thesis", "experiments"] = Field(
@@ -145,10 +112,10 @@ class PrivacySection(Section):
     allow_violations: bool = Field(
         False, description="calibration theorem: run outside the theorem's conditions, and report them"
     )
-    sigma: PerSilo | None = Field(
+    sigma: PerSilo[Positive] | None = Field(
         None, description="calibration sigma: standard deviation of the noise on a silo's mean gradient"
     )
-    noise_multiplier: PerSilo | None = Field(
+    noise_multiplier: PerSilo[Positive] | None = Field(
         None, description="calibration sigma: sigma / L2 sensitivity, instead of sigma"
     )
 
@@ -197,9 +164,7 @@ class Scenario(Section):
     assumptions: AssumptionsSection = Field(
         AssumptionsSection(), description="constants of the objective that theorems and bounds need"
     )
-    participation: Annotated[ParticipationConfig, Field(discriminator="name"), Shorthand()] = Field(
-        AllSilos(name="all"), description="who takes part in a round"
-    )
+    participation: Participation = Field(AllSilos(), description="who takes part in a round")
     runtime: Annotated[RuntimeSection, Shorthand()] = Field(RuntimeSection(), description="where it runs")
     report: ReportSection = Field(ReportSection(), description="what is measured")
     sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")
