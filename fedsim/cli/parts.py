@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.algorithms.registry import algorithms
-from fedsim.common.settings import kinds
+from fedsim.common.choice import kinds
 from fedsim.data.registry import datasets, partitions
 from fedsim.problems.composite import Constraint
 from fedsim.problems.network_models import Model

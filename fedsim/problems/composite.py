@@ -27,8 +27,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError
-from fedsim.common.settings import Choice, Shorthand
 from fedsim.problems.regularisers import GroupLasso, Ridge
 
 

@@ -13,8 +13,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import nn
 
+from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError
-from fedsim.common.settings import Choice, Shorthand
 
 FIELD = "scenario.problem.model"
 Width = Annotated[int, Field(ge=1, le=1_000_000)]

@@ -11,7 +11,7 @@ from pydantic_core import InitErrorDetails
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
-from fedsim.common.settings import Section
+from fedsim.common.section import Section
 from fedsim.protocol.contract import Algorithm
 
 

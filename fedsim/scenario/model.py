@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedsim.common.settings import Section, Shorthand
+from fedsim.common.choice import Shorthand
+from fedsim.common.section import Section
 from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.problems.composite import Constraint, WholeSpace
 from fedsim.problems.network_models import Model

@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError
-from fedsim.common.settings import Choice, Shorthand
 from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded
 from fedsim.scenario.attendance import read_attendance
 from fedsim.scenario.per_silo import PerSilo, per_silo

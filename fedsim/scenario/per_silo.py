@@ -1,4 +1,4 @@
-"""Values that may differ from silo to silo: one for all, a list in order of names, or a map by name."""
+"""Fields with a value for each silo: one for all, a list in order of names, or a map by name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ PerSilo: TypeAlias = T | tuple[T, ...] | dict[str, T]
 
 
 def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
-    """Each silo's value, in order of names; `value` is a `PerSilo`.
+    """The values in order of `names`; `value` is a `PerSilo[float]`.
 
-    >>> per_silo("privacy.epsilon", {"b": 2.0, "a": 1.0}, ["a", "b"])
-    (1.0, 2.0)
+    >>> per_silo("scenario.privacy.epsilon", {"north": 1.0, "south": 2.0}, ["south", "north"])
+    (2.0, 1.0)
 
     Raises:
         InputError: a silo has no value, or a value no silo.

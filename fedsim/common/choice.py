@@ -1,4 +1,4 @@
-"""How settings are read: what every section has in common, unions of dataclasses, and short forms."""
+"""Settings that are one of several kinds, and their short forms."""
 
 from __future__ import annotations
 
@@ -6,27 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
-
-
-class Section(BaseModel):
-    """Frozen, finite, and strict about unknown keys; so are the plain dataclasses that stand in one."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, serialize_by_alias=True)
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        """The default of a choice, as a person would write it."""
-        made = handler(schema)
-        properties = handler.resolve_ref_schema(made)["properties"]
-        for name, info in cls.model_fields.items():
-            for choice in (each for each in info.metadata if isinstance(each, Choice)):
-                properties[name]["default"] = {choice.key: getattr(info.default, choice.key)}
-        return made
 
 
 @dataclass(frozen=True)
