@@ -2,82 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from fedsim.common.choice import Shorthand
 from fedsim.common.section import Section
 from fedsim.data.config import DataConfig, PartitionConfig
-from fedsim.problems.composite import Constraint, WholeSpace
-from fedsim.problems.network_models import Model
-from fedsim.problems.registry import problems
-from fedsim.problems.regularisers import Ridge
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.assumptions import AssumptionsSection
 from fedsim.scenario.participation import AllSilos, Participation
 from fedsim.scenario.per_silo import PerSilo
+from fedsim.scenario.problem import ProblemSection
 from fedsim.scenario.sweep import SweepSection
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
-Share = Annotated[float, Field(gt=0)]
-FeatureIndex = Annotated[int, Field(ge=0)]
-
-if TYPE_CHECKING:
-    ProblemName = str
-else:
-    ProblemName = Literal[tuple(problems())]
-
-
-class ContiguousGroups(Section):
-    """Groups of neighbouring features, the last one possibly smaller."""
-
-    size: int = Field(ge=1, description="features in a group")
-
-
-class GroupLassoSection(Section):
-    """weight sum_g sqrt(|g|) |w_g|_2."""
-
-    weight: float = Field(gt=0, description="factor of the sum over groups")
-    groups: (
-        Annotated[tuple[Annotated[tuple[FeatureIndex, ...], Field(min_length=1)], ...], Field(min_length=1)]
-        | ContiguousGroups
-    ) = Field(
-        description="lists of features (from 0; the constant one is the last), or {size: k} for neighbours; "
-        "a feature brings its coefficients for all outputs; a feature in no list is not penalised"
-    )
-
-
-class RegulariserSection(Section):
-    """l1 |w|_1 + l2 / 2 |w|^2 + group lasso, public and never clipped."""
-
-    l1: float = Field(0.0, ge=0, description="weight of the l1 norm")
-    l2: float = Field(0.0, ge=0, description="lambda: weight of half the squared l2 norm")
-    group_lasso: GroupLassoSection | None = Field(None, description="sum of the groups' l2 norms")
-
-
-class SmoothingSection(Section):
-    """Moreau envelope of every record's loss; reported losses and errors stay the original loss's."""
-
-    beta: float = Field(gt=0, description="beta: smoothness of the envelope, at most L^2 / (2 beta) below f")
-
-
-class ProblemSection(Section):
-    """What is minimised: the silos' weighted mean loss, plus a public part."""
-
-    name: ProblemName = Field(
-        description="the loss of one record; neural_network takes its classes' cross entropy, or half the "
-        "squared error of a number"
-    )
-    model: Model | None = Field(None, description="neural_network: which network")
-    regulariser: RegulariserSection = Field(RegulariserSection(), description="f1, without the constraint")
-    ridge: Ridge | None = Field(None, description="pulls the parameters towards w0")
-    smoothing: SmoothingSection | None = Field(None, description="smooths a loss with a kink")
-    constraint: Constraint = Field(WholeSpace(), description="W: the set that parameters stay in")
-    silo_weights: Literal["equal", "size"] | tuple[Share, ...] | dict[str, Share] = Field(
-        "equal", description="p_i: equal (1/N), by number of records, or one weight a silo (scaled to sum 1)"
-    )
 
 
 class PrivacySection(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
@@ -12,21 +12,18 @@ import torch
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
-from fedsim.problems.kinds import Problem, check
-from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.nonsmooth import KinkedLoss
-from fedsim.problems.registry import problems
+from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.participants import Participants, effective_m
 from fedsim.scenario.calibration import Prescribed, check_calibration
-from fedsim.scenario.composite import composite
 from fedsim.scenario.derived import Derived
 from fedsim.scenario.mechanism import check_mechanism
-from fedsim.scenario.model import ProblemSection, Scenario
+from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import participants
 from fedsim.scenario.per_silo import per_silo
+from fedsim.scenario.problem import ProblemSection, problem_of
 
 LIMITS = Limits()
 
@@ -118,7 +115,7 @@ def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
     return Resolved(
         scenario,
         shape,
-        _problem(scenario.problem, shape, dtype_of(scenario)),
+        problem_of(scenario.problem, shape, dtype_of(scenario)),
         names,
         sizes,
         per_silo("scenario.privacy.epsilon", epsilon, names),
@@ -152,38 +149,6 @@ def _check_runtime(scenario: Scenario) -> None:
 def dtype_of(scenario: Scenario) -> torch.dtype:
     """Type of parameters and features."""
     return torch.float64 if scenario.runtime.dtype == "float64" else torch.float32
-
-
-def _problem(section: ProblemSection, shape: Outline, dtype: torch.dtype) -> Problem:
-    classes, kind = shape.num_classes, problems()[section.name]
-    if not kind.suits(classes):
-        target = f"{classes} classes" if classes else "a number"
-        right = [name for name, other in problems().items() if other.suits(classes)]
-        expected = f"the target is {target}; use {' or '.join(right) or 'data with at least two classes'}"
-        raise InputError("scenario.problem.name", section.name, expected)
-    features, outputs = shape.num_features, kind.outputs(classes)
-    public = composite(section, features, outputs)
-    if kind is NeuralNetwork:
-        if section.model is None:
-            expected = "is required with neural_network, such as {name: mlp, hidden: [64]}"
-            raise InputError("scenario.problem.model", None, expected)
-        problem: Problem = NeuralNetwork(features, outputs, public, section.model)
-    elif section.model is not None:
-        raise InputError("scenario.problem.model", section.model.name, "needs problem.name neural_network")
-    else:
-        problem = kind(features, outputs, public)
-    if section.smoothing is not None:
-        problem = _smoothed(problem, section.name, section.smoothing.beta)
-    check(problem, dtype)
-    return problem
-
-
-def _smoothed(problem: Problem, name: str, beta: float) -> Problem:
-    if isinstance(problem, KinkedLoss):
-        return replace(problem, smoothing=beta)
-    kinked = [name for name, kind in problems().items() if issubclass(kind, KinkedLoss)]
-    expected = f"{name} is smooth already; leave smoothing out, or use {' or '.join(kinked)}"
-    raise InputError("scenario.problem.smoothing", {"beta": beta}, expected)
 
 
 def _deltas(scenario: Scenario, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
