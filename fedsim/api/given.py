@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from fedsim.common.errors import InputError
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.catalogue import find
-from fedsim.scenario.load import anchor, load_tree, parse
+from fedsim.scenario.load import anchored, load_tree, parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import apply
 from fedsim.scenario.resolve import Resolved
@@ -55,20 +54,18 @@ def scenario_of(
     if isinstance(given, Scenario) and not overrides and not short:
         return given
     tree, folder = _tree(given)
-    apply(tree, {**(overrides or {}), **short})
-    anchor(tree, folder)
-    return parse(tree)
+    return parse(anchored(apply(tree, {**(overrides or {}), **short}), folder))
 
 
 def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
-    """Nested mappings of our own, and the folder that file names in them are relative to."""
+    """Nested mappings, and the folder that file names in them are relative to."""
     if isinstance(given, Scenario):
         return given.model_dump(mode="json", by_alias=True, exclude_none=True), Path.cwd()
     if isinstance(given, str | os.PathLike):
         path = find(given)
         return load_tree(path), path.resolve().parent
     if isinstance(given, Mapping):
-        return copy.deepcopy(dict(given)), Path.cwd()
+        return dict(given), Path.cwd()
     expected = "must be the name of a shipped scenario, a path, a mapping or a fedsim.Scenario"
     raise InputError("scenario", given, expected)
 

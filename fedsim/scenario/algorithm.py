@@ -11,61 +11,8 @@ from pydantic_core import InitErrorDetails
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
-from fedsim.protocol import batch
+from fedsim.common.section import Section
 from fedsim.protocol.contract import Algorithm
-from fedsim.scenario.section import Section
-from fedsim.scenario.shorthand import Shorthand
-
-Fraction = Annotated[float, Field(ge=1e-9, le=1, description="share of the silo's records in a batch")]
-
-
-class _Full(Section):
-    """Every record, every time."""
-
-    sampler: Literal["full"] = "full"
-
-
-class _Subsample(Section):
-    """A uniform subset without replacement, drawn anew each time."""
-
-    sampler: Literal["subsample"]
-    fraction: Fraction
-
-
-class _WithReplacement(Section):
-    """Independent draws with replacement, as published; a subset costs less privacy."""
-
-    sampler: Literal["with_replacement"]
-    fraction: Fraction
-
-
-class _Poisson(Section):
-    """Each record on its own with the same probability."""
-
-    sampler: Literal["poisson"]
-    fraction: Fraction
-
-
-class _Fresh(Section):
-    """Disjoint batches: no record is used twice."""
-
-    sampler: Literal["fresh"]
-    fraction: Fraction
-
-
-_AnyBatch = _Full | _Subsample | _WithReplacement | _Poisson | _Fresh
-_BatchConfig = Annotated[_AnyBatch, Field(discriminator="sampler"), Shorthand("sampler")]
-_BATCHES: dict[str, type[batch.Subsample | batch.WithReplacement | batch.Poisson | batch.Fresh]] = {
-    "subsample": batch.Subsample,
-    "with_replacement": batch.WithReplacement,
-    "poisson": batch.Poisson,
-    "fresh": batch.Fresh,
-}
-
-
-def samplers() -> dict[str, str]:
-    """{name: one-line doc} of the samplers."""
-    return {kind.model_fields["sampler"].annotation.__args__[0]: kind.__doc__ for kind in get_args(_AnyBatch)}
 
 
 class AlgorithmSection(Section):
@@ -96,19 +43,13 @@ class AlgorithmSection(Section):
             if values[key] is None:
                 expected = "is required: the theorem does not set it"
                 raise InputError(f"scenario.algorithm.{key}", None, expected)
-        built = {k: as_batch(value) if isinstance(value, _AnyBatch) else value for k, value in values.items()}
         try:
-            return algorithms()[self.name](**built)
+            return algorithms()[self.name](**values)
         except InputError as error:
             raise InputError(f"scenario.algorithm.{error.field}", error.value, error.expected) from None
 
 
 _OWN = ("name", "parameters")
-
-
-def as_batch(chosen: _AnyBatch) -> batch.Batch:
-    """The batch that a section says."""
-    return batch.FULL if isinstance(chosen, _Full) else _BATCHES[chosen.sampler](chosen.fraction)
 
 
 def _section(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
@@ -135,9 +76,6 @@ def _sections() -> dict[str, type[AlgorithmSection]]:
 
 
 def _member(hint: Any, default: Any) -> tuple[Any, Any]:
-    if get_args(hint)[:1] == (batch.Batch,):
-        info = get_args(hint)[1]
-        return Annotated[_BatchConfig, Field(description=info.description)], _Full()
     if default is not MISSING:
         return hint, default
     described = next((info.description for info in get_args(hint) if isinstance(info, FieldInfo)), None)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fedsim.scenario.section import Section
+from fedsim.common.section import Section
 
 Constant = Annotated[float, Field(gt=0, le=1e12)]
 

@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Any
 
 import torch
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
-from fedsim.problems.kinds import Problem, check
-from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.nonsmooth import KinkedLoss
-from fedsim.problems.registry import problems
+from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, effective_m
-from fedsim.scenario.attendance import read_attendance
+from fedsim.protocol.participants import Participants, effective_m
 from fedsim.scenario.calibration import Prescribed, check_calibration
-from fedsim.scenario.composite import composite
 from fedsim.scenario.derived import Derived
 from fedsim.scenario.mechanism import check_mechanism
-from fedsim.scenario.model import ProblemSection, Scenario
-from fedsim.scenario.network import network
-from fedsim.scenario.participation import AvailableSilos, RandomSizeSilos, TracedSilos, UniformSilos
+from fedsim.scenario.model import Scenario
+from fedsim.scenario.participation import participants
+from fedsim.scenario.per_silo import per_silo
+from fedsim.scenario.problem import ProblemSection, problem_of
 
 LIMITS = Limits()
 
@@ -120,13 +115,13 @@ def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
     return Resolved(
         scenario,
         shape,
-        _problem(scenario.problem, shape, dtype_of(scenario)),
+        problem_of(scenario.problem, shape, dtype_of(scenario)),
         names,
         sizes,
         per_silo("scenario.privacy.epsilon", epsilon, names),
         _deltas(scenario, names, sizes),
         _weights(scenario.problem, names, sizes),
-        _participants(scenario, names),
+        participants(scenario.participation, names),
     )
 
 
@@ -142,30 +137,6 @@ def _with_smoothness(scenario: Scenario) -> Scenario:
     return scenario.model_copy(update={"assumptions": stated.model_copy(update={"beta": beta})})
 
 
-def _participants(scenario: Scenario, names: Sequence[str]) -> Participants:
-    chosen = scenario.participation
-    if isinstance(chosen, UniformSilos):
-        return _at_most_all("num_silos", chosen.num_silos, names)
-    if isinstance(chosen, RandomSizeSilos):
-        if chosen.min_silos > chosen.max_silos:
-            expected = f"at most max_silos, {chosen.max_silos}"
-            raise InputError("scenario.participation.min_silos", chosen.min_silos, expected)
-        return RandomSize(chosen.min_silos, _at_most_all("max_silos", chosen.max_silos, names))
-    if isinstance(chosen, AvailableSilos):
-        return Available(per_silo("scenario.participation.probability", chosen.probability, names))
-    if isinstance(chosen, TracedSilos):
-        attendance = read_attendance(chosen.path, names)
-        return Recorded(attendance, chosen.repeat, chosen.known_in_advance, str(chosen.path))
-    return None
-
-
-def _at_most_all(field: str, value: int, names: Sequence[str]) -> int:
-    if value > len(names):
-        expected = f"at most {len(names)}, the number of silos"
-        raise InputError(f"scenario.participation.{field}", value, expected)
-    return value
-
-
 def _check_runtime(scenario: Scenario) -> None:
     runtime = scenario.runtime
     if runtime.name == "ray":
@@ -178,62 +149,6 @@ def _check_runtime(scenario: Scenario) -> None:
 def dtype_of(scenario: Scenario) -> torch.dtype:
     """Type of parameters and features."""
     return torch.float64 if scenario.runtime.dtype == "float64" else torch.float32
-
-
-def _problem(section: ProblemSection, shape: Outline, dtype: torch.dtype) -> Problem:
-    classes, kind = shape.num_classes, problems()[section.name]
-    if not kind.suits(classes):
-        target = f"{classes} classes" if classes else "a number"
-        right = [name for name, other in problems().items() if other.suits(classes)]
-        expected = f"the target is {target}; use {' or '.join(right) or 'data with at least two classes'}"
-        raise InputError("scenario.problem.name", section.name, expected)
-    features, outputs = shape.num_features, kind.outputs(classes)
-    public = composite(section, features, outputs)
-    if kind is NeuralNetwork:
-        problem: Problem = network(section.model, features, outputs, public)
-    elif section.model is not None:
-        raise InputError("scenario.problem.model", section.model.name, "needs problem.name neural_network")
-    else:
-        problem = kind(features, outputs, public)
-    if section.smoothing is not None:
-        problem = _smoothed(problem, section.name, section.smoothing.beta)
-    check(problem, dtype)
-    return problem
-
-
-def _smoothed(problem: Problem, name: str, beta: float) -> Problem:
-    if isinstance(problem, KinkedLoss):
-        return replace(problem, smoothing=beta)
-    kinked = [name for name, kind in problems().items() if issubclass(kind, KinkedLoss)]
-    expected = f"{name} is smooth already; leave smoothing out, or use {' or '.join(kinked)}"
-    raise InputError("scenario.problem.smoothing", {"beta": beta}, expected)
-
-
-def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
-    """One value for all, a list in order of names, or a map by name."""
-    if isinstance(value, float | int):
-        return (float(value),) * len(names)
-    if isinstance(value, dict):
-        _check_keys(field, value, names)
-        return tuple(value[name] for name in names)
-    if len(value) != len(names):
-        expected = f"one value a silo: {len(names)}, not {len(value)}; their order: {_shortened(names)}"
-        raise InputError(field, list(value), expected)
-    return tuple(value)
-
-
-def _check_keys(field: str, value: dict[str, float], names: Sequence[str]) -> None:
-    known = set(names)
-    for name in value:
-        if name not in known:
-            raise InputError(f"{field}.{name}", value[name], f"no such silo; silos: {_shortened(names)}")
-    missing = [name for name in names if name not in value]
-    if missing:
-        raise InputError(field, value, f"no value for {_shortened(missing)}")
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 def _deltas(scenario: Scenario, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:

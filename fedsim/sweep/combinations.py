@@ -12,8 +12,9 @@ from math import prod
 from typing import Any
 
 from fedsim.common.errors import InputError
-from fedsim.scenario.load import parse, parse_sweep, place
+from fedsim.scenario.load import parse, parse_sweep
 from fedsim.scenario.model import Scenario
+from fedsim.scenario.overrides import place
 from fedsim.scenario.sweep import Grid, SweepSection
 from fedsim.sweep.keys import canonical
 from fedsim.sweep.labels import Label, labels

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from fedsim.common.errors import InputError
 from fedsim.scenario.calibration import Prescribed
-from fedsim.scenario.resolve import Resolved, per_silo
+from fedsim.scenario.per_silo import per_silo
+from fedsim.scenario.resolve import Resolved
 from fedsim.theory.cost import base_multiplier, difference_ratio
 from fedsim.theory.setting import active_silos
 from fedsim.theory.stated import stated

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Fresh
-from fedsim.scenario.algorithm import AlgorithmSection, as_batch
+from fedsim.scenario.algorithm import AlgorithmSection
 from fedsim.scenario.derived import Derived
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.calibrated import calibrated
@@ -46,7 +46,7 @@ def complete(resolved: Resolved) -> Resolved:
 
 def _chosen(resolved: Resolved, section: AlgorithmSection, given: dict[str, Any]) -> Derived:
     setting = setting_of(resolved)
-    batch = as_batch(section.batch) if "batch" in given else None  # type: ignore[attr-defined]
+    batch = section.batch if "batch" in given else None  # type: ignore[attr-defined]
     if resolved.scenario.privacy.calibration != "accountant":
         return TABLE[section.name](setting, isinstance(batch, Fresh))
     (L,) = setting.need(f"the theorem of {section.name}", "L")

@@ -19,8 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedsim.common.errors import InputError
-from fedsim.scenario.model import BallConstraint
-from fedsim.scenario.resolve import Resolved, per_silo
+from fedsim.problems.composite import L2Ball
+from fedsim.scenario.per_silo import per_silo
+from fedsim.scenario.resolve import Resolved
 from fedsim.theory.presence import Law, drawn_evenly, law
 from fedsim.theory.theorem import Claim
 
@@ -207,7 +208,7 @@ def _constants(resolved: Resolved, weights: tuple[float, ...]) -> dict[str, floa
     add at most.
     """
     stated, constraint = resolved.scenario.assumptions, resolved.scenario.problem.constraint
-    ball = 2 * constraint.radius if isinstance(constraint, BallConstraint) else None
+    ball = 2 * constraint.radius if isinstance(constraint, L2Ball) else None
     clip = stated.L if stated.L is not None else getattr(resolved.scenario.algorithm, "clip_norm", None)
     heaviest, lightest = max(weights), min(weights)
     L = _times(clip, heaviest)

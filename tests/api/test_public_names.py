@@ -39,7 +39,19 @@ NAMES = [
     "price",
     "simulate",
 ]
-HEAVY = ("torch", "ray", "numpy", "scipy", "sklearn", "matplotlib", "pandas", "pyarrow", "pydantic", "rich", "yaml")
+HEAVY = (
+    "torch",
+    "ray",
+    "numpy",
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "rich",
+    "yaml",
+)
 
 
 def python(*arguments: str) -> str:

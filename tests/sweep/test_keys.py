@@ -9,7 +9,8 @@ import pytest
 
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
-from fedsim.scenario.load import parse, place
+from fedsim.scenario.load import parse
+from fedsim.scenario.overrides import place
 from fedsim.simulation import installed
 from fedsim.sweep import keys
 from fedsim.sweep.cells import run_id

@@ -18,7 +18,7 @@ from support.sweep_helpers import BASE, FakeRunner, invoke, result
 from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.runs import compose_runs
-from fedsim.scenario.load import place
+from fedsim.scenario.overrides import place
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Evaluator
 from fedsim.sweep import cells
