@@ -15,10 +15,10 @@ from fedsim.cli.tables import shown
 from fedsim.common.errors import InputError
 from fedsim.report.sweep_figure import draw
 from fedsim.results.write import check_free
-from fedsim.sweep.compare import Compared, lines, read
-from fedsim.sweep.points import read_points
-from fedsim.sweep.series import EPSILON, interval_note, x_label
-from fedsim.sweep.summary import SHARED
+from fedsim.sweeps.compare import Compared, lines, read
+from fedsim.sweeps.points import read_points
+from fedsim.sweeps.series import EPSILON, interval_note, x_label
+from fedsim.sweeps.summary import SHARED
 
 _COLUMNS = ("source", "series", "epsilon", "error", "low", "high", "trials")
 _FILES = ("comparison.csv", "comparison.png", "comparison.svg")

@@ -7,8 +7,8 @@ from pathlib import Path
 import typer
 
 from fedsim.report.page import write_page
-from fedsim.sweep import page as sweep_page
-from fedsim.sweep.directory import CELLS
+from fedsim.sweeps import page as sweep_page
+from fedsim.sweeps.directory import CELLS
 
 
 def show(directory: Path) -> None:

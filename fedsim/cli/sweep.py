@@ -16,17 +16,17 @@ from fedsim.cli.tables import shown, sweep_table
 from fedsim.common.errors import InputError
 from fedsim.scenario.load import load_tree
 from fedsim.simulation.lost import WorkerLost
-from fedsim.sweep.cache import Cache
-from fedsim.sweep.candidates import Selection
-from fedsim.sweep.cells import outline_of
-from fedsim.sweep.combinations import Combination, base_and_section, combinations
-from fedsim.sweep.directory import CELLS, FAILED, claimed, write, write_failure
-from fedsim.sweep.engine import Engine, tuning_places
-from fedsim.sweep.keys import key_of
-from fedsim.sweep.naming import title
-from fedsim.sweep.pool import Local, Workers
-from fedsim.sweep.private import note, selections, where_fraction_is_given
-from fedsim.sweep.summary import Sweep, summarise
+from fedsim.sweeps.cache import Cache
+from fedsim.sweeps.candidates import Selection
+from fedsim.sweeps.cells import outline_of
+from fedsim.sweeps.combinations import Combination, base_and_section, combinations
+from fedsim.sweeps.directory import CELLS, FAILED, claimed, write, write_failure
+from fedsim.sweeps.engine import Engine, tuning_places
+from fedsim.sweeps.keys import key_of
+from fedsim.sweeps.naming import title
+from fedsim.sweeps.pool import Local, Workers
+from fedsim.sweeps.private import note, selections, where_fraction_is_given
+from fedsim.sweeps.summary import Sweep, summarise
 from fedsim.theory.resolve import resolve
 
 

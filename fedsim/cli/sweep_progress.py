@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedsim.sweep.cells import CellResult
-from fedsim.sweep.combinations import Combination
-from fedsim.sweep.engine import Event
-from fedsim.sweep.naming import title
+from fedsim.sweeps.cells import CellResult
+from fedsim.sweeps.combinations import Combination
+from fedsim.sweeps.engine import Event
+from fedsim.sweeps.naming import title
 
 _EVERY = 2.0  # seconds between two plain lines
 

@@ -8,7 +8,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.sweep.cells import Cell, CellResult, Failure
+from fedsim.sweeps.cells import Cell, CellResult, Failure
 
 BASE: dict[str, Any] = {
     "name": "small",

@@ -9,12 +9,12 @@ from typing import NamedTuple, Protocol
 
 from fedsim.scenario.resolve import LIMITS
 from fedsim.scenario.sweep import TuneSection
-from fedsim.sweep.cache import Cache
-from fedsim.sweep.candidates import Selection, trials_of
-from fedsim.sweep.cells import Cell, CellResult, Failure, run_id
-from fedsim.sweep.combinations import Combination
-from fedsim.sweep.groups import batches
-from fedsim.sweep.keys import cell_of, key_of
+from fedsim.sweeps.cache import Cache
+from fedsim.sweeps.candidates import Selection, trials_of
+from fedsim.sweeps.cells import Cell, CellResult, Failure, run_id
+from fedsim.sweeps.combinations import Combination
+from fedsim.sweeps.groups import batches
+from fedsim.sweeps.keys import cell_of, key_of
 from silos.parts import Parts
 
 Outcome = CellResult | Failure

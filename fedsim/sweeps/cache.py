@@ -12,8 +12,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from fedsim.sweep.cells import Cell, CellResult
-from fedsim.sweep.keys import canonical
+from fedsim.sweeps.cells import Cell, CellResult
+from fedsim.sweeps.keys import canonical
 
 FORMAT = "fedsim cell 1"
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from support.sweep_helpers import FakeRunner, result
 
-from fedsim.sweep.cache import Cache
-from fedsim.sweep.cells import Cell, CellResult, Failure
-from fedsim.sweep.combinations import base_and_section, combinations
-from fedsim.sweep.engine import Engine, SweepResults
-from fedsim.sweep.groups import batches
+from fedsim.sweeps.cache import Cache
+from fedsim.sweeps.cells import Cell, CellResult, Failure
+from fedsim.sweeps.combinations import base_and_section, combinations
+from fedsim.sweeps.engine import Engine, SweepResults
+from fedsim.sweeps.groups import batches
 
 STEPS = [0.1, 0.2, 0.4]
 

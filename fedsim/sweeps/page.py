@@ -14,9 +14,9 @@ from fedsim.report.page import named, publish, template
 from fedsim.report.silo_table import PageTable, shown_value
 from fedsim.report.sweep_figure import draw
 from fedsim.results.read import scenario_of, text_of, validated
-from fedsim.sweep.naming import title
-from fedsim.sweep.series import abscissa, interval_note, series, x_label
-from fedsim.sweep.summary import FORMAT, SHARED
+from fedsim.sweeps.naming import title
+from fedsim.sweeps.series import abscissa, interval_note, series, x_label
+from fedsim.sweeps.summary import FORMAT, SHARED
 
 _AGAIN = "run the sweep again with this version; its finished cells are kept"
 _FACTS = ("unit", "adjacency", "guarantee", "mechanism", "calibration", "sampler", "accountant", "theorem")
@@ -25,7 +25,7 @@ _COSTS = ("epsilon_budget", "epsilon_guaranteed", "noise_multiplier")
 
 
 class SweepSummary(BaseModel):
-    """The part of a sweep's `summary.json` that the page shows; see `fedsim.sweep.summary`."""
+    """The part of a sweep's `summary.json` that the page shows; see `fedsim.sweeps.summary`."""
 
     scenario: str
     trials: int

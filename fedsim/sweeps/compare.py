@@ -13,9 +13,9 @@ import yaml
 from fedsim.common.errors import InputError
 from fedsim.report.sweep_figure import Point, Series
 from fedsim.results.summary import FORMAT as RUN_FORMAT
-from fedsim.sweep.naming import title
-from fedsim.sweep.series import EPSILON
-from fedsim.sweep.summary import FORMAT, SHARED
+from fedsim.sweeps.naming import title
+from fedsim.sweeps.series import EPSILON
+from fedsim.sweeps.summary import FORMAT, SHARED
 
 
 @dataclass(frozen=True)

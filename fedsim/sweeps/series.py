@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsim.report.sweep_figure import Point, Series
-from fedsim.sweep.naming import title
+from fedsim.sweeps.naming import title
 
 EPSILON = "privacy.epsilon"
 

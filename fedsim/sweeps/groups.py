@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from fedsim.sweep.cells import Cell, data_key, fold_key_of
-from fedsim.sweep.keys import canonical
+from fedsim.sweeps.cells import Cell, data_key, fold_key_of
+from fedsim.sweeps.keys import canonical
 
 T = TypeVar("T")
 

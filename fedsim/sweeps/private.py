@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 from fedsim.common.errors import InputError, Refused
 from fedsim.results.privacy_statement import finite
 from fedsim.scenario.sweep import SweepSection, TuneSection
-from fedsim.sweep.candidates import Selection, prepare, run_epsilons
-from fedsim.sweep.cells import outline_of
-from fedsim.sweep.naming import title
+from fedsim.sweeps.candidates import Selection, prepare, run_epsilons
+from fedsim.sweeps.cells import outline_of
+from fedsim.sweeps.naming import title
 from silos.selection import AdmittedSelection
 
 if TYPE_CHECKING:
-    from fedsim.sweep.combinations import Combination
+    from fedsim.sweeps.combinations import Combination
 
 _TUNE = "scenario.sweep.tune"
 _FIXED = ("data", "partition", "privacy", "seed")

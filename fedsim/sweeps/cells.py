@@ -23,7 +23,7 @@ from fedsim.simulation.fold import Folded, fold_key, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.trial import Evaluator, Trial, Unseen, read
-from fedsim.sweep.candidates import private_score
+from fedsim.sweeps.candidates import private_score
 from fedsim.theory.resolve import resolve
 from silos.parts import Grant, GrantedRun, RunId
 

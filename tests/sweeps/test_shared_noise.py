@@ -11,13 +11,13 @@ import pytest
 from support.run_keys import OTHER, TREE, changed, of_batch, of_run, recorded, twins
 
 from fedsim.scenario.load import parse
-from fedsim.sweep.cache import Cache
-from fedsim.sweep.cells import Cell, CellResult, Failure, repeated_by_simulate, run_batch
-from fedsim.sweep.combinations import base_and_section, combinations
-from fedsim.sweep.directory import write_failure
-from fedsim.sweep.engine import Engine
-from fedsim.sweep.keys import cell_of
-from fedsim.sweep.private import selections
+from fedsim.sweeps.cache import Cache
+from fedsim.sweeps.cells import Cell, CellResult, Failure, repeated_by_simulate, run_batch
+from fedsim.sweeps.combinations import base_and_section, combinations
+from fedsim.sweeps.directory import write_failure
+from fedsim.sweeps.engine import Engine
+from fedsim.sweeps.keys import cell_of
+from fedsim.sweeps.private import selections
 
 
 @pytest.fixture

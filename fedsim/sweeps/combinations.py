@@ -15,9 +15,9 @@ from fedsim.common.errors import InputError
 from fedsim.scenario.load import parse, parse_sweep, place
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.sweep import Grid, SweepSection
-from fedsim.sweep.keys import canonical
-from fedsim.sweep.labels import Label, labels
-from fedsim.sweep.private import check_private
+from fedsim.sweeps.keys import canonical
+from fedsim.sweeps.labels import Label, labels
+from fedsim.sweeps.private import check_private
 
 MOST_RUNS = 100_000
 _VARIABLE = (

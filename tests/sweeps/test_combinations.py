@@ -10,7 +10,7 @@ import yaml
 
 from fedsim.common.errors import InputError
 from fedsim.scenario.load import load_tree
-from fedsim.sweep.combinations import combinations
+from fedsim.sweeps.combinations import combinations
 
 LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 3, "step_size": 0.5, "clip_norm": 1.0}
 MINIBATCH = {"name": "noisy_minibatch_sgd", "num_rounds": 4, "step_size": 0.5, "clip_norm": 1.0}

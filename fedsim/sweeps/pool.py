@@ -12,7 +12,7 @@ import psutil
 import torch
 
 from fedsim.simulation.lost import WorkerLost, death
-from fedsim.sweep.cells import Cell, CellResult, Failure, run_batch
+from fedsim.sweeps.cells import Cell, CellResult, Failure, run_batch
 
 Batch = Sequence[Cell]
 Finished = tuple[Cell, CellResult | Failure]

@@ -20,9 +20,9 @@ from support.sweep_helpers import BASE
 
 from fedsim.scenario.load import parse
 from fedsim.simulation.lost import WorkerLost
-from fedsim.sweep.cells import Cell, CellResult, Failure, run_batch
-from fedsim.sweep.keys import cell_of
-from fedsim.sweep.pool import Workers
+from fedsim.sweeps.cells import Cell, CellResult, Failure, run_batch
+from fedsim.sweeps.keys import cell_of
+from fedsim.sweeps.pool import Workers
 
 
 def cell(rounds: int, epsilon: float) -> Cell:

@@ -9,9 +9,9 @@ from support.sweep_helpers import result
 
 from fedsim.cli import sweep_progress
 from fedsim.cli.sweep_progress import Board
-from fedsim.sweep.cells import Cell, Failure
-from fedsim.sweep.combinations import combinations
-from fedsim.sweep.engine import Event, Place
+from fedsim.sweeps.cells import Cell, Failure
+from fedsim.sweeps.combinations import combinations
+from fedsim.sweeps.engine import Event, Place
 
 CELL = Cell({}, 0, False)
 

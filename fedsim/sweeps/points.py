@@ -7,7 +7,7 @@ from math import isfinite
 from pathlib import Path
 
 from fedsim.common.errors import InputError
-from fedsim.sweep.compare import Compared
+from fedsim.sweeps.compare import Compared
 
 REQUIRED, OPTIONAL = ("series", "epsilon", "error"), ("low", "high")
 _FIELD = "--points"

@@ -11,9 +11,9 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from fedsim.scenario.load import parse, place
 from fedsim.simulation import installed
-from fedsim.sweep import keys
-from fedsim.sweep.cells import run_id
-from fedsim.sweep.keys import cell_of, key_of
+from fedsim.sweeps import keys
+from fedsim.sweeps.cells import run_id
+from fedsim.sweeps.keys import cell_of, key_of
 from fedsim.theory.resolve import resolve
 from silos.parts import Grant
 
@@ -99,7 +99,7 @@ def test_the_source_covers_what_cells_run_and_not_the_command_line() -> None:
         "fedsim/algorithms/local_sgd.py",
         "silos/noise.py",
         "server/loop.py",
-        "fedsim/sweep/cells.py",
+        "fedsim/sweeps/cells.py",
     ):
         assert name in names
     assert not any(name.startswith(("fedsim/cli/", "fedsim/report/")) for name in names)

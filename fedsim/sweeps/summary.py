@@ -13,13 +13,13 @@ from fedsim.results.privacy_statement import ADJACENCY, CHOICE, GUARANTEE, UNIT,
 from fedsim.results.summary import interval90
 from fedsim.scenario.sweep import TuneSection
 from fedsim.simulation.fold import fold_key
-from fedsim.sweep.candidates import Selection
-from fedsim.sweep.cells import CellResult, outline_of
-from fedsim.sweep.combinations import Combination
-from fedsim.sweep.engine import Row, SweepResults, mean, reported_trials
-from fedsim.sweep.keys import canonical, cell_of, code_version
-from fedsim.sweep.private import CHOICE_BUT, ledger
-from fedsim.sweep.statement import how
+from fedsim.sweeps.candidates import Selection
+from fedsim.sweeps.cells import CellResult, outline_of
+from fedsim.sweeps.combinations import Combination
+from fedsim.sweeps.engine import Row, SweepResults, mean, reported_trials
+from fedsim.sweeps.keys import canonical, cell_of, code_version
+from fedsim.sweeps.private import CHOICE_BUT, ledger
+from fedsim.sweeps.statement import how
 
 FORMAT = "fedsim sweep 1"
 

@@ -21,14 +21,14 @@ from fedsim.privacy.runs import compose_runs
 from fedsim.scenario.load import place
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Evaluator
-from fedsim.sweep import cells
-from fedsim.sweep.cache import Cache
-from fedsim.sweep.cells import Cell, CellResult, Failure, run_batch, run_id
-from fedsim.sweep.combinations import base_and_section, combinations
-from fedsim.sweep.engine import Engine
-from fedsim.sweep.groups import batches
-from fedsim.sweep.pool import Local
-from fedsim.sweep.private import selections
+from fedsim.sweeps import cells
+from fedsim.sweeps.cache import Cache
+from fedsim.sweeps.cells import Cell, CellResult, Failure, run_batch, run_id
+from fedsim.sweeps.combinations import base_and_section, combinations
+from fedsim.sweeps.engine import Engine
+from fedsim.sweeps.groups import batches
+from fedsim.sweeps.pool import Local
+from fedsim.sweeps.private import selections
 from silos.gate import Gate
 
 STEPS = [0.05, 1.0]

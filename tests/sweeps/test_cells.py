@@ -14,9 +14,9 @@ from fedsim.scenario.resolve import resolve
 from fedsim.simulation.fold import shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Evaluator, Trial, read
-from fedsim.sweep import cells
-from fedsim.sweep.cells import CellResult, Failure, run_batch, train_loss
-from fedsim.sweep.keys import cell_of
+from fedsim.sweeps import cells
+from fedsim.sweeps.cells import CellResult, Failure, run_batch, train_loss
+from fedsim.sweeps.keys import cell_of
 
 
 def test_train_loss_is_the_weighted_mean_over_silos(base: dict[str, Any]) -> None:

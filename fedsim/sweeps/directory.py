@@ -16,9 +16,9 @@ import yaml
 
 from fedsim.common.errors import InputError
 from fedsim.results.write import SECRET
-from fedsim.sweep.cells import Cell, Failure, repeated_by_simulate
-from fedsim.sweep.page import figure_name, write_page
-from fedsim.sweep.summary import Sweep, cells_table, summarise
+from fedsim.sweeps.cells import Cell, Failure, repeated_by_simulate
+from fedsim.sweeps.page import figure_name, write_page
+from fedsim.sweeps.summary import Sweep, cells_table, summarise
 
 CELLS, FAILED, LOCK = "cells", "failed", ".lock"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fedsim.sweep.keys import canonical
+from fedsim.sweeps.keys import canonical
 
 
 def title(varied: Mapping[str, Any], private: bool, without: Collection[str] = ()) -> str:

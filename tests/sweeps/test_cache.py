@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.sweep_helpers import result
 
-from fedsim.sweep.cache import Cache
-from fedsim.sweep.cells import Cell
+from fedsim.sweeps.cache import Cache
+from fedsim.sweeps.cells import Cell
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 CELL = Cell({"name": "cell"}, 0, False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.scenario.sweep import SweepSection
-from fedsim.sweep.keys import canonical
+from fedsim.sweeps.keys import canonical
 
 Label = str | float | int | bool | None
 
