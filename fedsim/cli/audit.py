@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import floor
 from pathlib import Path
 from typing import Any
 
 import torch
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from fedsim.audit.run import Observe, as_json, audit
-from fedsim.cli.tables import shown
+from fedsim.cli.tables import rendered, shown
 from fedsim.common.errors import InputError
-from fedsim.report.audit_section import audit_rows, verdict
+from fedsim.common.files import whole_file
+from fedsim.report.audit_section import audit_table, verdict
 from fedsim.report.page import write_page
 from fedsim.results.audit_file import FILE, AuditPart
 from fedsim.results.read import read
@@ -90,26 +88,17 @@ def _progress() -> Iterator[Observe]:
 
 
 def _write(found: dict[str, Any], path: Path) -> None:
-    """Whole, or not at all."""
     try:
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as draft:
-            draft.write(json.dumps(found, indent=2, allow_nan=False) + "\n")
-        os.chmod(draft.name, 0o644)
-        os.replace(draft.name, path)
+        with whole_file(path) as draft:
+            draft.write_text(json.dumps(found, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     except OSError as error:
         raise InputError("RUN", str(path), f"cannot be written ({error.strerror})") from None
 
 
 def _print(found: dict[str, Any], seconds: float, run: Path | None) -> None:
     console, part = Console(), AuditPart.model_validate(found)
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1))
-    table.title = f"{found['scenario']}: epsilon that attacks attained of each claim"
-    table.add_column("silo", overflow="fold", min_width=7)
-    for title in ("claimed", "worst\nserver", "honest\nserver", "model\nalone", "moved", "others\nmoved"):
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in audit_rows(part.silos):
-        table.add_row(*row)
-    console.print(table, "", sep="\n")
+    title = f"{found['scenario']}: epsilon that attacks attained of each claim"
+    console.print(rendered(audit_table(part), title), "", sep="\n")
     for line in _said(found, part, seconds):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     for line in verdict(part):
@@ -136,19 +125,18 @@ def _said(found: dict[str, Any], part: AuditPart, seconds: float) -> Iterator[st
             f"broken where chance would do so in a share of {part.confidence.false_alarm:g} of audits."
         )
     worst = [silo["worst_server"] for silo in silos]
-    free = max(
-        (row["assumption_free"] / silo["claimed"] for row, silo in zip(worst, silos, strict=True)), default=0
-    )
+    shares = (row["assumption_free"] / silo["claimed"] for row, silo in zip(worst, silos, strict=True))
+    free = f"{floor(100 * max(shares, default=0))}%"
     normal = [row["normality_p"] for row in worst if row["estimator"] == "mean difference"]
     if normal:
         least = min(normal)
         shown_p = "above 0.1" if least >= 0.1 else f"at least {least:.2g}"
         yield (
             f"By the mean difference of scores, which assumes them normal (p {shown_p}); without any "
-            f"assumption at most {free:.0%} of a claim."
+            f"assumption at most {free} of a claim."
         )
     else:
-        yield f"By the plan's own trade-off curve; without any assumption at most {free:.0%} of a claim."
+        yield f"By the plan's own trade-off curve; without any assumption at most {free} of a claim."
     answers = sum(silo["answers_searched"] for silo in silos)
     yield (
         f"Moved: the largest change of an answer by one record, over its sensitivity, in {answers:,} answers "

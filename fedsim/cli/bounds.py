@@ -17,8 +17,9 @@ from fedsim.common.errors import InputError
 from fedsim.report.bounds_figure import Line, draw, measured
 from fedsim.report.page import FIGURES
 from fedsim.report.remarks import objective
+from fedsim.results.collected import Run
 from fedsim.results.privacy_statement import notices
-from fedsim.results.read import Run, read
+from fedsim.results.read import read
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.bounds import Bound, applying, conditions
@@ -50,11 +51,11 @@ def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path |
     if (path is None) == (run is None):
         raise InputError("bounds", "SCENARIO", "give a scenario file, or --run and a run directory")
     content = None if run is None else read(run)
-    resolved = resolve(load(path or content.directory / "scenario.yaml", overrides))  # type: ignore[union-attr]
+    resolved = resolve(load(path or run / "scenario.yaml", overrides))  # type: ignore[operator]
     setting = setting_of(resolved)
     setting.need("a bound")
     found = applying(setting)
-    drawn = [] if content is None else _drawn(content, resolved, setting, found)
+    drawn = [] if content is None or run is None else _drawn(content, run, resolved, setting, found)
     if as_json:
         _print_json(resolved, setting, found, content, drawn)
         return
@@ -64,15 +65,16 @@ def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path |
     if setting.differ:
         console.print(f"{', '.join(setting.differ)} differ: {UNEQUAL}", highlight=False, soft_wrap=True)
     _table(console, found, setting)
-    for line in [] if content is None else objective(content.summary.model_dump()):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    if content is not None and content.summary.objective:
+        for line in objective(content.summary, content.summary.objective):
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
     for note in (NOTE, CLASS):
         console.print(f"Note: {note}.", highlight=False, soft_wrap=True)
     if drawn:
         console.print(f"Wrote {', '.join(map(shown, drawn))}", soft_wrap=True, highlight=False)
 
 
-def _drawn(run: Run, resolved: Resolved, setting: Setting, found: Found) -> list[Path]:
+def _drawn(run: Run, directory: Path, resolved: Resolved, setting: Setting, found: Found) -> list[Path]:
     """The figures; that a run has measured something is checked before its scenario's bounds are."""
     columns = measured(run)
     proximal = resolved.scenario.algorithm.name.startswith("prox_")
@@ -86,8 +88,8 @@ def _drawn(run: Run, resolved: Resolved, setting: Setting, found: Found) -> list
         expected = (
             "states no constants that a bound on what it measured needs: --set assumptions.L=1 and so on"
         )
-        raise InputError("--run", str(run.directory), expected)
-    return draw(run, lines, run.directory / FIGURES)
+        raise InputError("--run", str(directory), expected)
+    return draw(run, lines, directory, FIGURES)
 
 
 def _lines(bound: Bound, value: float, setting: Setting, proximal: bool) -> list[Line]:
@@ -118,8 +120,8 @@ def _print_json(
     }
     if run is not None:
         statement |= {
-            "measured": {key: run.summary.metrics.get(key) for key in measured(run)},
-            "objective": run.summary.objective,
+            "measured": {key: getattr(run.summary.metrics, key) for key in measured(run)},
+            "objective": run.summary.objective.tree() if run.summary.objective else {},
             "figures": [str(path) for path in drawn],
         }
     typer.echo(json.dumps(statement, indent=2, allow_nan=False))

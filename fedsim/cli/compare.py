@@ -13,6 +13,8 @@ from rich.table import Table
 
 from fedsim.cli.tables import shown
 from fedsim.common.errors import InputError
+from fedsim.common.files import whole_directory
+from fedsim.privacy.rounding import shown_up
 from fedsim.report.sweep_figure import draw
 from fedsim.results.write import check_free
 from fedsim.sweeps.compare import Compared, lines, read
@@ -64,17 +66,16 @@ def _table(rows: Sequence[Compared]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         bounds = f" [{row.low:.4f}, {row.high:.4f}]" if row.low is not None and row.high is not None else ""
-        epsilon = "none" if row.epsilon is None else f"{row.epsilon:g}"
         trials = "published" if row.trials is None else str(row.trials)
-        table.add_row(row.source, row.series, epsilon, f"{row.error:.4f}{bounds}", trials)
+        table.add_row(row.source, row.series, shown_up(row.epsilon, 6), f"{row.error:.4f}{bounds}", trials)
     return table
 
 
 def _write(rows: Sequence[Compared], error: str, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / _FILES[0]).open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(_COLUMNS)
-        writer.writerows([getattr(row, name) for name in _COLUMNS] for row in rows)
     note = interval_note([row.trials for row in rows if row.trials])
-    draw(lines(rows), x_label(EPSILON), "test error", error, note, folder, "comparison")
+    with whole_directory(folder) as draft:
+        with (draft / _FILES[0]).open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(_COLUMNS)
+            writer.writerows([getattr(row, name) for name in _COLUMNS] for row in rows)
+        draw(lines(rows), x_label(EPSILON), "test error", error, note, draft, "comparison")

@@ -13,16 +13,16 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsim.cli.progress import progress
-from fedsim.cli.tables import metrics_line, print_notices, print_parameters, shown, silo_table
+from fedsim.cli.tables import print_notices, print_parameters, print_silos, shown
 from fedsim.common.errors import InputError
 from fedsim.measure.heterogeneity import measure
 from fedsim.protocol.terms import Admitted
-from fedsim.report.page import FIGURES, write_page
-from fedsim.report.remarks import remarks
+from fedsim.report.page import save
+from fedsim.report.remarks import remarks, result_line
 from fedsim.report.trackers import open_trackers
 from fedsim.results.outcome import Measurement, Observer, Outcome, Results
-from fedsim.results.summary import summarise
-from fedsim.results.write import check_free, write
+from fedsim.results.summarise import summarise
+from fedsim.results.write import check_free
 from fedsim.scenario.load import load
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
@@ -63,10 +63,9 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
         return ended
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # saving takes a moment; a second Ctrl-C must not undo it
     outcome = Outcome(resolved, results, time.perf_counter() - start, ended != 0, heterogeneity, admitted)
-    files = write(outcome, directory)
-    page = write_page(directory)
+    files = save(outcome, directory)
     trackers.finish(outcome)
-    _print(console, outcome, directory, [*sorted([*files, page.name]), f"{FIGURES}/"])
+    _print(console, outcome, directory, files)
     return ended
 
 
@@ -111,14 +110,14 @@ def slug(name: str) -> str:
 def _print(console: Console, outcome: Outcome, directory: Path, files: Sequence[str]) -> None:
     summary = summarise(outcome)
     if outcome.interrupted:
-        trials = summary["trials"]
-        console.print(
-            f"Interrupted: {trials['finished']} of {trials['asked']} trials are complete and saved."
-        )
-    print_notices(console, summary["privacy"]["notices"])
-    console.print(metrics_line(summary))
+        trials = summary.trials
+        console.print(f"Interrupted: {trials.finished} of {trials.asked} trials are complete and saved.")
+    print_notices(console, summary.privacy.notices)
+    console.print(result_line(summary))
     for line in remarks(summary):
         console.print(line, markup=False, highlight=False)
-    if summary["privacy"]["silos"]:
-        console.print("", silo_table(summary["privacy"]["silos"]), "", sep="\n")
+    if summary.privacy.silos:
+        console.print()
+        print_silos(console, summary.privacy.silos)
+        console.print()
     console.print(f"Wrote {shown(directory)}/ ({', '.join(files)})", soft_wrap=True, highlight=False)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from fedsim.common.files import whole_file
 from fedsim.sweeps.cells import Cell, CellResult
 from fedsim.sweeps.keys import canonical
 
@@ -45,14 +44,8 @@ class Cache:
         """Store a result with what it came from; a reader sees the whole entry or none."""
         content = {"scenario": cell.scenario, "trial": cell.trial, "result": _to_json(result)}
         entry = {"format": FORMAT, "key": key, "sha256": _digest(content), **content}
-        handle, name = tempfile.mkstemp(prefix=".writing-", dir=self._folder)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(entry, file, allow_nan=False)
-            os.replace(name, self._file(key))
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with whole_file(self._file(key), sync=False) as draft:  # it is checked when it is read
+            draft.write_text(json.dumps(entry, allow_nan=False), encoding="utf-8")
 
     def _file(self, key: str) -> Path:
         return self._folder / f"{key}.json"

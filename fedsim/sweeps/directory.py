@@ -5,8 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 import yaml
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import remove_drafts, whole_file, whole_files
 from fedsim.results.write import SECRET
 from fedsim.sweeps.cells import Cell, Failure, repeated_by_simulate
 from fedsim.sweeps.page import figure_name, write_page
@@ -45,8 +45,7 @@ def claimed(directory: Path) -> Iterator[Path]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError("--out", str(directory), "another sweep is at work in it; wait for it") from None
-        for left in (place / CELLS).glob(".writing-*"):  # by a process that was killed
-            left.unlink()
+        remove_drafts(place / CELLS)
         for old in (place / FAILED).glob("*.yaml"):  # they are run again
             old.unlink()
         yield place
@@ -59,24 +58,13 @@ def write(sweep: Sweep, tree: Mapping[str, Any], directory: Path) -> list[str]:
     summary = summarise(sweep)
     text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
     scenario = SECRET + yaml.safe_dump(dict(tree), sort_keys=False)
-    _replace(directory / "scenario.yaml", lambda path: path.write_text(scenario, encoding="utf-8"))
-    _replace(directory / "summary.json", lambda path: path.write_text(text, encoding="utf-8"))
-    _replace(directory / "cells.parquet", lambda path: pq.write_table(cells_table(sweep), path))
+    with whole_files(directory) as draft:
+        (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
+        (draft / "summary.json").write_text(text, encoding="utf-8")
+        pq.write_table(cells_table(sweep), draft / "cells.parquet")
     write_page(directory)
     name = figure_name(summary)
     return ["report.html", "scenario.yaml", "summary.json", "cells.parquet", f"{name}.png", f"{name}.svg"]
-
-
-def _replace(path: Path, write_to: Callable[[Path], object]) -> None:
-    handle, name = tempfile.mkstemp(prefix=".writing-", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    try:
-        write_to(Path(name))
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def write_failure(cell: Cell, failure: Failure, title: str, key: str, directory: Path) -> Path:
@@ -92,5 +80,6 @@ def write_failure(cell: Cell, failure: Failure, title: str, key: str, directory:
         )
     seed = "" if cell.scenario["privacy"].get("mechanism") == "none" else SECRET
     text = f"{head}\n# fedsim simulate {path.name}\n{seed}{yaml.safe_dump(tree, sort_keys=False)}"
-    _replace(path, lambda draft: draft.write_text(text, encoding="utf-8"))
+    with whole_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from fedsim.common.errors import InputError
-from fedsim.report.page import named, publish, template
-from fedsim.report.silo_table import PageTable, shown_value
+from fedsim.privacy.rounding import shown_up
+from fedsim.report.page import PAGE, named, publish, template
 from fedsim.report.sweep_figure import draw
-from fedsim.results.read import scenario_of, text_of, validated
+from fedsim.results.read import scenario_of
+from fedsim.results.silo_table import Table, given, plain
+from fedsim.results.summary import read_json, validated
 from fedsim.sweeps.naming import title
 from fedsim.sweeps.series import abscissa, interval_note, series, x_label
 from fedsim.sweeps.summary import FORMAT, SHARED
@@ -21,7 +22,6 @@ from fedsim.sweeps.summary import FORMAT, SHARED
 _AGAIN = "run the sweep again with this version; its finished cells are kept"
 _FACTS = ("unit", "adjacency", "guarantee", "mechanism", "calibration", "sampler", "accountant", "theorem")
 _SPENT = ("epsilon_tuning", "epsilon_run", "epsilon_total")
-_COSTS = ("epsilon_budget", "epsilon_guaranteed", "noise_multiplier")
 
 
 class SweepSummary(BaseModel):
@@ -48,7 +48,11 @@ def write_page(directory: Path) -> Path:
     """
     sweep = _read(directory / "summary.json")
     scenario, description = scenario_of(directory / "scenario.yaml")
-    return publish(directory, directory, lambda folder: _render(sweep, scenario, description, folder))
+
+    def fill(folder: Path) -> None:
+        (folder / PAGE).write_text(_render(sweep, scenario, description, folder), encoding="utf-8")
+
+    return publish(directory, fill)
 
 
 def figure_name(summary: Mapping[str, Any]) -> str:
@@ -60,10 +64,7 @@ def figure_name(summary: Mapping[str, Any]) -> str:
 def _read(path: Path) -> SweepSummary:
     if not path.exists():
         raise InputError("RUN", str(path.parent), "its sweep has not finished; run it to the end")
-    try:
-        tree = json.loads(text_of(path))
-    except json.JSONDecodeError:
-        raise InputError("RUN", str(path), f"not valid JSON, cut short?; {_AGAIN}") from None
+    tree = read_json(path, _AGAIN)
     if not isinstance(tree, dict) or tree.get("format") != FORMAT:
         found = tree.get("format") if isinstance(tree, dict) else None
         raise InputError("RUN", str(path), f"format {found!r}, this version reads {FORMAT!r}; {_AGAIN}")
@@ -95,31 +96,33 @@ def _facts(privacy: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def _costs(sweep: SweepSummary) -> PageTable:
+def _costs(sweep: SweepSummary) -> Table:
     """One row for each combination that has a mechanism and was run."""
     columns = ["combination", "budget epsilon", "guaranteed epsilon (true)", "noise multiplier", "silo"]
     rows = [
         [
             title(one["varied"], True),
-            *(shown_value(name, one.get(name)) for name in _COSTS),
+            given(one["epsilon_budget"]),
+            shown_up(one["epsilon_guaranteed"]),
+            plain(one["noise_multiplier"]),
             str(one["costliest_silo"]),
         ]
         for one in sweep.combinations
         if one["private"] and one["trials"]
     ]
-    return PageTable("For replacing one record; the largest over trials.", columns, rows)
+    return Table("For replacing one record; the largest over trials.", columns, rows)
 
 
-def _ledger(tuning: Mapping[str, Any] | None) -> PageTable:
+def _ledger(tuning: Mapping[str, Any] | None) -> Table:
     """What private tuning cost, beside the reported run, at the silo where each is largest."""
     if tuning is None:
-        return PageTable("", [], [])
+        return Table("", [], [])
     rows = []
     for one in tuning["combinations"]:
         largest = [_largest([silo[name] for silo in one["silos"]]) for name in _SPENT]
-        rows.append([title(one["varied"], True), *(shown_value("epsilon_spent", value) for value in largest)])
+        rows.append([title(one["varied"], True), *(shown_up(value) for value in largest)])
     columns = ["combination", "tuning", "reported run", "together"]
-    return PageTable(f"Epsilon, largest over silos. {tuning['guarantee'].capitalize()}.", columns, rows)
+    return Table(f"Epsilon, largest over silos. {tuning['guarantee'].capitalize()}.", columns, rows)
 
 
 def _largest(values: list[float | None]) -> float | None:
@@ -144,7 +147,7 @@ def _figure(sweep: SweepSummary, folder: Path) -> str:
     return named(drawn, f"Test error against {x_label(x)}" if x else "Test error")
 
 
-def _errors(sweep: SweepSummary) -> PageTable:
+def _errors(sweep: SweepSummary) -> Table:
     chosen = list(dict.fromkeys(field for one in sweep.combinations for field in one["chosen"] or {}))
     columns = ["combination", *(f"chosen {field.split('.')[-1]}" for field in chosen), "test error", "trials"]
     rows = []
@@ -155,12 +158,12 @@ def _errors(sweep: SweepSummary) -> PageTable:
             error = f"{one['test_error']:.4f} [{low:.4f}, {high:.4f}]"
         values = [str(picked.get(field, "-")) for field in chosen]
         rows.append([title(one["varied"], one["private"]), *values, error, str(one["trials"])])
-    return PageTable("", columns, rows)
+    return Table("", columns, rows)
 
 
-def _candidates(tuning: Mapping[str, Any] | None) -> PageTable:
+def _candidates(tuning: Mapping[str, Any] | None) -> Table:
     if tuning is None:
-        return PageTable("", [], [])
+        return Table("", [], [])
     criterion = tuning["criterion"]
     rows = []
     for one in tuning["candidates"]:
@@ -168,15 +171,15 @@ def _candidates(tuning: Mapping[str, Any] | None) -> PageTable:
         mark = "chosen" if one["selected"] else ""
         rows.append([title(one["varied"], one["private"]), title(one["candidate"], True), value, mark])
     caption = f"Mean {criterion} over {tuning['repetitions']} runs."
-    return PageTable(caption, ["combination", "candidate", criterion, ""], rows)
+    return Table(caption, ["combination", "candidate", criterion, ""], rows)
 
 
-def _failures(sweep: SweepSummary) -> PageTable:
+def _failures(sweep: SweepSummary) -> Table:
     rows = [
         [title(one["varied"] | one["chosen"], True), str(one["trial"]), one["kind"], one["message"]]
         for one in sweep.failures
     ]
-    return PageTable("", ["cell", "trial", "kind", "message"], rows)
+    return Table("", ["cell", "trial", "kind", "message"], rows)
 
 
 def _environment(sweep: SweepSummary) -> list[tuple[str, str]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.results.privacy_statement import finite
+from fedsim.results.silo_rows import finite
 from fedsim.scenario.sweep import SweepSection, TuneSection
 from fedsim.sweeps.candidates import Selection, prepare, run_epsilons
 from fedsim.sweeps.cells import outline_of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedsim.data.outline import Outline
-from fedsim.results.privacy_statement import accountant, claim, notices, samplers
+from fedsim.results.privacy_statement import accountant, claim, notices
+from fedsim.results.silo_rows import samplers
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.resolve import resolve

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedsim.results.privacy_statement import ADJACENCY, CHOICE, GUARANTEE, UNIT, finite, not_private
-from fedsim.results.summary import interval90
+from fedsim.results.privacy_statement import ADJACENCY, CHOICE, GUARANTEE, UNIT, not_private
+from fedsim.results.silo_rows import finite
+from fedsim.results.summarise import interval90
 from fedsim.scenario.sweep import TuneSection
 from fedsim.simulation.fold import fold_key
 from fedsim.sweeps.candidates import Selection

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 import pytest
-
 from fedsim.report.silo_table import rounded_up, shown_value, silo_table, slack
+
 from fedsim.results.read import SiloRow
 
 
