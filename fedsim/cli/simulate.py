@@ -26,7 +26,7 @@ from fedsim.results.write import check_free
 from fedsim.scenario.load import load
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.lost import WorkerLost
+from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.price import preview
 from fedsim.theory.resolve import resolve
 

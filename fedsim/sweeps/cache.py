@@ -1,4 +1,4 @@
-"""Finished cells on disk: one small JSON file each, whole or not there, and checked when read."""
+"""Finished cells: in memory, or on disk as one small JSON file each, checked when read."""
 
 from __future__ import annotations
 
@@ -8,16 +8,43 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from fedsim.common.canonical import canonical
 from fedsim.common.files import whole_file
-from fedsim.sweeps.cells import Cell, CellResult
-from fedsim.sweeps.keys import canonical
+from fedsim.sweeps.cell import Cell, CellResult
 
 FORMAT = "fedsim cell 1"
 
 
-class Cache:
+class Cache(Protocol):
+    """Results by key."""
+
+    def get(self, key: str) -> CellResult | None:
+        """The result of this key; None where there is none, or none that can be trusted."""
+        ...
+
+    def put(self, key: str, cell: Cell, result: CellResult) -> None:
+        """Store a result with what it came from."""
+        ...
+
+
+class Memory:
+    """Results by key, for as long as the process needs them."""
+
+    def __init__(self) -> None:
+        self._results: dict[str, CellResult] = {}
+
+    def get(self, key: str) -> CellResult | None:
+        """See `Cache.get`."""
+        return self._results.get(key)
+
+    def put(self, key: str, cell: Cell, result: CellResult) -> None:
+        """See `Cache.put`."""
+        self._results[key] = result
+
+
+class Folder:
     """Results by key, in `folder`; `tell` is told of every entry that had to be set aside."""
 
     def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
@@ -25,7 +52,7 @@ class Cache:
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: str) -> CellResult | None:
-        """The result of this key; None where there is none, or none that can be trusted."""
+        """See `Cache.get`."""
         file = self._file(key)
         try:
             text = file.read_text(encoding="utf-8")

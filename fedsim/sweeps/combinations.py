@@ -5,33 +5,22 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
+from fedsim.curves.naming import title
+from fedsim.curves.sweep_summary import Label
 from fedsim.scenario.load import parse, parse_sweep, place
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.sweep import Grid, SweepSection
-from fedsim.sweeps.keys import canonical
-from fedsim.sweeps.labels import Label, labels
-from fedsim.sweeps.private import check_private
+from fedsim.sweeps.labels import labels
+from fedsim.sweeps.section_checks import SWEEP, check_distinct, check_section, grids
 
 MOST_RUNS = 100_000
-_VARIABLE = (
-    "seed",
-    "data",
-    "partition",
-    "problem",
-    "algorithm",
-    "privacy",
-    "participation",
-    "assumptions",
-    "runtime.dtype",
-)
-_SWEEP = "scenario.sweep"
 
 Setting = dict[str, Any]
 """Dotted field to value."""
@@ -56,6 +45,16 @@ class Combination:
     private: bool
     candidates: tuple[Candidate, ...]
 
+    @property
+    def scenario(self) -> Scenario:
+        """Of the first candidate."""
+        return self.candidates[0].scenario
+
+    def title(self, candidate: int | None = None) -> str:
+        """Its name in tables and messages, or that of one of its candidates."""
+        chosen = {} if candidate is None else self.candidates[candidate].chosen
+        return title(self.varied | chosen, self.private)
+
 
 def combinations(tree: Mapping[str, Any]) -> list[Combination]:
     """Every combination of the scenario `tree`, then the non-private twins, each of them once.
@@ -65,13 +64,13 @@ def combinations(tree: Mapping[str, Any]) -> list[Combination]:
             twice, or too many runs.
     """
     base, section = base_and_section(tree)
-    _check(section)
+    check_section(section)
     _check_count(tree, section)
     outer, inner = list(_outer(section)), list(_product(section.tune.grid if section.tune else {}))
-    _check_twice(outer)
+    check_distinct(f"{SWEEP}.cells", outer, "duplicate cells; each combination once")
     names = labels(section)
     found = [_combination(base, section, names, setting, inner) for setting in outer]
-    if not any(c.private and c.candidates[0].scenario.report.nonprivate_twin for c in found):
+    if not any(c.private and c.scenario.report.nonprivate_twin for c in found):
         return _distinct(found)
     return _distinct([*found, *(_twin(c) for c in found if c.private)])
 
@@ -80,69 +79,9 @@ def base_and_section(tree: Mapping[str, Any]) -> tuple[dict[str, Any], SweepSect
     """The scenario without its sweep, and the sweep alone: a base may lack what the sweep gives."""
     if not tree.get("sweep"):
         raise InputError(
-            _SWEEP, tree.get("sweep"), "give a grid, cells or tune; `fedsim simulate` runs one scenario"
+            SWEEP, tree.get("sweep"), "give a grid, cells or tune; `fedsim simulate` runs one scenario"
         )
     return {key: value for key, value in tree.items() if key != "sweep"}, parse_sweep(tree["sweep"])
-
-
-def _check(section: SweepSection) -> None:
-    if section.tune and not section.tune.grid:
-        raise InputError(
-            f"{_SWEEP}.tune.grid", {}, "name the fields to choose, each with its candidate values"
-        )
-    if not section.grid and not section.cells and not section.tune:
-        raise InputError(_SWEEP, {}, "give a grid, cells or tune; it varies nothing")
-    for name, grid in _grids(section):
-        for field, values in grid.items():
-            _check_field(f"{name}.{field}", field)
-            if not values:
-                raise InputError(f"{name}.{field}", values, "an empty grid; list at least one value")
-            _check_distinct(f"{name}.{field}", values)
-    for index, cell in enumerate(section.cells):
-        if not cell:
-            raise InputError(f"{_SWEEP}.cells.{index}", cell, "an empty cell; give at least one field")
-        for field, value in cell.items():
-            _check_field(f"{_SWEEP}.cells.{index}.{field}", field)
-            _check_once(f"{_SWEEP}.cells.{index}.{field}", field, value, section.grid)
-    if section.tune:
-        check_private(section)
-        for field, values in section.tune.grid.items():
-            outer: dict[str, Any] = dict.fromkeys(itertools.chain(section.grid, *section.cells))
-            _check_once(f"{_SWEEP}.tune.grid.{field}", field, values, outer)
-
-
-def _grids(section: SweepSection) -> list[tuple[str, Grid]]:
-    return [(f"{_SWEEP}.grid", section.grid)] + (
-        [(f"{_SWEEP}.tune.grid", section.tune.grid)] if section.tune else []
-    )
-
-
-def _check_field(name: str, field: str) -> None:
-    if field.split(".")[0] in ("name", "description", "trials", "report", "runtime", "sweep") and (
-        field not in _VARIABLE
-    ):
-        raise InputError(
-            name, field, f"cannot be varied; what can: {', '.join(_VARIABLE)} and what is in them"
-        )
-
-
-def _check_once(name: str, field: str, value: object, others: Mapping[str, Any]) -> None:
-    if field in others:
-        raise InputError(name, value, "the field is varied in two places; leave one of them out")
-
-
-def _check_distinct(name: str, values: Sequence[Any]) -> None:
-    counts = Counter(canonical(value) for value in values)
-    twice = [value for value in values if counts[canonical(value)] > 1]
-    if twice:
-        raise InputError(name, twice[0], "stands in the list twice; each value once")
-
-
-def _check_twice(outer: Sequence[Setting]) -> None:
-    counts = Counter(canonical(setting) for setting in outer)
-    twice = next((setting for setting in outer if counts[canonical(setting)] > 1), None)
-    if twice is not None:
-        raise InputError(f"{_SWEEP}.cells", twice, "duplicate cells; each combination once")
 
 
 def _check_count(tree: Mapping[str, Any], section: SweepSection) -> None:
@@ -153,7 +92,7 @@ def _check_count(tree: Mapping[str, Any], section: SweepSection) -> None:
     if section.tune:
         runs += outer * prod(map(len, section.tune.grid.values())) * section.tune.repetitions
     if runs > MOST_RUNS:
-        raise InputError(_SWEEP, f"{runs} runs", f"more than {MOST_RUNS}; vary less, or in several sweeps")
+        raise InputError(SWEEP, f"{runs} runs", f"more than {MOST_RUNS}; vary less, or in several sweeps")
 
 
 def _outer(section: SweepSection) -> Iterator[Setting]:
@@ -203,7 +142,7 @@ def scenario_of(base: Mapping[str, Any], setting: Setting, section: SweepSection
 def _put_aside(tree: dict[str, Any], fraction: float) -> None:
     given = tree["data"].get("reserve") if isinstance(tree.get("data"), dict) else None
     if given is not None:
-        raise InputError("scenario.data.reserve", given, f"leave it out; {_SWEEP}.tune.private sets it")
+        raise InputError("scenario.data.reserve", given, f"leave it out; {SWEEP}.tune.private sets it")
     place(tree, "data.reserve", {"fraction": fraction})
 
 
@@ -212,7 +151,9 @@ def _renamed(error: InputError, setting: Setting, section: SweepSection) -> Inpu
     wrong = error.field.removeprefix("scenario.")
     for field in sorted(setting, key=len, reverse=True):
         if _within(wrong, field) or _within(field, wrong):
-            place_of = next((name for name, grid in _grids(section) if field in grid), f"{_SWEEP}.cells")
+            place_of = next(
+                (name for name, grid in grids(section).items() if field in grid), f"{SWEEP}.cells"
+            )
             inside = wrong.removeprefix(field) if _within(wrong, field) else ""
             value = error.value if inside else setting[field]
             expected = error.expected if inside or wrong == field else f"{wrong}: {error.expected}"

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 import yaml
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import remove_drafts, whole_file, whole_files
+from fedsim.curves.sweep_page import figure_name, write_page
+from fedsim.curves.sweep_summary import CELLS, SweepSummary
+from fedsim.results.summary import FILE
 from fedsim.results.write import SECRET
-from fedsim.sweeps.cells import Cell, Failure, repeated_by_simulate
-from fedsim.sweeps.page import figure_name, write_page
-from fedsim.sweeps.summary import Sweep, cells_table, summarise
+from fedsim.sweeps.cells_table import cells_table
+from fedsim.sweeps.engine import Failed, Results
+from fedsim.sweeps.job import Job
 
-CELLS, FAILED, LOCK = "cells", "failed", ".lock"
+FAILED, LOCK = "failed", ".lock"
 
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[Path]:
-    """Make the directory, or go on with the sweep that it holds; nobody else may meanwhile.
+    """Make the directory, or take the one of an earlier sweep, which is then continued; lock it meanwhile.
 
     Raises:
         InputError: it holds something else, is in use, or cannot be made.
@@ -53,28 +54,28 @@ def claimed(directory: Path) -> Iterator[Path]:
         os.close(handle)
 
 
-def write(sweep: Sweep, tree: Mapping[str, Any], directory: Path) -> list[str]:
+def write(job: Job, results: Results, summary: SweepSummary, directory: Path) -> list[str]:
     """Write or replace the results; returns the names of the files."""
-    summary = summarise(sweep)
-    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-    scenario = SECRET + yaml.safe_dump(dict(tree), sort_keys=False)
+    scenario = SECRET + yaml.safe_dump(dict(job.tree), sort_keys=False)
     with whole_files(directory) as draft:
         (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
-        (draft / "summary.json").write_text(text, encoding="utf-8")
-        pq.write_table(cells_table(sweep), draft / "cells.parquet")
+        (draft / FILE).write_text(summary.json_text() + "\n", encoding="utf-8")
+        pq.write_table(cells_table(job, results), draft / "cells.parquet")
+    for failed in results.failures:
+        write_failure(failed, job.title(failed.place), directory)
     write_page(directory)
     name = figure_name(summary)
-    return ["report.html", "scenario.yaml", "summary.json", "cells.parquet", f"{name}.png", f"{name}.svg"]
+    return ["report.html", "scenario.yaml", FILE, "cells.parquet", f"{name}.png", f"{name}.svg"]
 
 
-def write_failure(cell: Cell, failure: Failure, title: str, key: str, directory: Path) -> Path:
-    """A scenario that `fedsim simulate` runs to see the failure again."""
+def write_failure(failed: Failed, title: str, directory: Path) -> None:
+    """Write a scenario that `fedsim simulate` runs to see the failure again."""
+    cell, failure = failed.cell, failed.failure
     tree = {**cell.scenario, "name": f"failed: {title}", "trials": cell.trial + 1}
-    folder = directory / FAILED
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{key[:16]}.yaml"
+    path = failure_file(failed, directory)
+    path.parent.mkdir(exist_ok=True)
     head = f"# Trial {cell.trial} failed ({failure.kind}).\n# " + "\n# ".join(failure.message.splitlines())
-    if not repeated_by_simulate(cell):
+    if not cell.repeated_by_simulate:
         head += (
             "\n# In the sweep its noise had another key: simulate draws noise of its own, and may not fail."
         )
@@ -82,4 +83,8 @@ def write_failure(cell: Cell, failure: Failure, title: str, key: str, directory:
     text = f"{head}\n# fedsim simulate {path.name}\n{seed}{yaml.safe_dump(tree, sort_keys=False)}"
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
-    return path
+
+
+def failure_file(failed: Failed, directory: Path) -> Path:
+    """Where its scenario is in a sweep's directory."""
+    return directory / FAILED / f"{failed.key[:16]}.yaml"

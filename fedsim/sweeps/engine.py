@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from math import isfinite, prod
+from math import isfinite
 from typing import NamedTuple, Protocol
 
 from fedsim.scenario.resolve import LIMITS
-from fedsim.scenario.sweep import TuneSection
+from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cache import Cache
-from fedsim.sweeps.candidates import Selection, trials_of
-from fedsim.sweeps.cells import Cell, CellResult, Failure, run_id
-from fedsim.sweeps.combinations import Combination
+from fedsim.sweeps.cell import Cell, CellResult, Outcome, cell_of
 from fedsim.sweeps.groups import batches
-from fedsim.sweeps.keys import cell_of, key_of
+from fedsim.sweeps.job import Job, Place
+from fedsim.sweeps.keys import key_of
 from silos.parts import Parts
-
-Outcome = CellResult | Failure
 
 
 class Runner(Protocol):
@@ -28,18 +26,11 @@ class Runner(Protocol):
         ...
 
 
-class Place(NamedTuple):
-    """What a cell is for: a trial of a candidate of a combination."""
-
-    combination: int
-    candidate: int
-    trial: int
-
-
 class Event(NamedTuple):
     """A cell is done, or was found in the cache."""
 
     place: Place
+    key: str
     cell: Cell
     outcome: Outcome
     cached: bool
@@ -54,79 +45,85 @@ class Row(NamedTuple):
     cached: bool
 
 
+class Failed(NamedTuple):
+    """A cell that came to nothing; `place` is the first that it was for."""
+
+    place: Place
+    key: str
+    cell: Cell
+    failure: Failure
+
+
 @dataclass
-class SweepResults:
+class Results:
     """Filled as a sweep goes on.
 
     Args:
-        criterion: for each (combination, candidate) the values over repetitions, None for a failed run.
+        scores: the criterion of each tuning run, None for one that failed.
         chosen: for each combination the position of its candidate; None if every one failed.
-        rows: the reported trials that succeeded.
+        rows: the reported trials that succeeded, in order of place.
         failures: cells that came to nothing.
+        cached: how many cells were found in the cache.
+        ran: how many were run.
     """
 
-    criterion: dict[tuple[int, int], list[float | None]] = field(default_factory=dict)
+    scores: dict[Place, float | None] = field(default_factory=dict)
     chosen: dict[int, int | None] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
-    failures: list[tuple[Place, Cell, Failure]] = field(default_factory=list)
+    failures: list[Failed] = field(default_factory=list)
     cached: int = 0
     ran: int = 0
+
+    @property
+    def criterion(self) -> dict[tuple[int, int], list[float | None]]:
+        """For each (combination, candidate) the scores over repetitions."""
+        found: dict[tuple[int, int], list[float | None]] = {}
+        for place, score in sorted(self.scores.items()):
+            found.setdefault((place.combination, place.candidate), []).append(score)
+        return found
 
 
 class Engine:
     """One sweep's way through its cells."""
 
-    def __init__(
-        self,
-        combinations: Sequence[Combination],
-        tune: TuneSection | None,
-        trials: int,
-        cache: Cache,
-        runner: Runner,
-        observe: Callable[[Event], None],
-        selections: Mapping[int, Selection] | None = None,
-    ) -> None:
-        """`trials`: how many of each combination are reported; `selections`: how each is tuned privately."""
-        self._combinations, self._tune, self._trials = combinations, tune, trials
-        self._selections = selections or {}
+    def __init__(self, job: Job, cache: Cache) -> None:
+        self._job, self._cache = job, cache
+        self._criterion = job.tune.criterion if job.tune else ""
         self._untuned: dict[int, Parts] = {}  # with nothing to choose, there is a reported run all the same
-        self._cache, self._runner, self._observe = cache, runner, observe
-        self.results = SweepResults()
+        self.results = Results()
 
-    def run(self) -> SweepResults:
-        """Choose, then run what was chosen."""
-        places = tuning_places(self._combinations, self._tune)
-        self._choose(self._outcomes(places, self._tuning_cell))
-        reported = [
+    def run(self, runner: Runner, observe: Callable[[Event], None]) -> Results:
+        """Choose, then run what was chosen; `observe` is told every cell, for every place that it is for.
+
+        If it is interrupted, `results` has what was done.
+        """
+        for event in self._events(runner, self._job.tuning_places(), self._tuning_cell):
+            self._score(event)
+            observe(event)
+        self._choose()
+        for event in self._events(runner, self._reported_places(), self._granted_cell):
+            self._report(event)
+            observe(event)
+        return self.results
+
+    def _reported_places(self) -> list[Place]:
+        return [
             Place(number, chosen, trial)
             for number, chosen in self.results.chosen.items()
             if chosen is not None
-            for trial in reported_trials(self._tune, self._trials)
+            for trial in self._job.reported_trials
         ]
-        for place, (key, outcome, cached) in self._outcomes(reported, self._granted_cell).items():
-            if isinstance(outcome, CellResult):
-                self.results.rows.append(Row(place, key, outcome, cached))
-        self.results.rows.sort(key=lambda row: row.place)
-        return self.results
 
-    @property
-    def _criterion(self) -> str:
-        return self._tune.criterion if self._tune else ""
-
-    def _choose(self, outcomes: Mapping[Place, tuple[str, Outcome, bool]]) -> None:
-        found = self.results.criterion
-        for place, (_, outcome, _) in sorted(outcomes.items()):
-            value = measure(self._criterion, outcome) if isinstance(outcome, CellResult) else None
-            found.setdefault((place.combination, place.candidate), []).append(value)
-        for number, combination in enumerate(self._combinations):
-            values = [found.get((number, c), []) for c in range(len(combination.candidates))]
+    def _choose(self) -> None:
+        scores = self.results.criterion
+        for number, combination in enumerate(self._job.combinations):
+            values = [scores.get((number, c), []) for c in range(len(combination.candidates))]
             self.results.chosen[number] = best(values) if len(values) > 1 else 0
 
-    def _outcomes(
-        self, places: Sequence[Place], cell_at: Callable[[Place], Cell]
-    ) -> dict[Place, tuple[str, Outcome, bool]]:
-        """Every place's key, outcome and whether it was cached; equal cells are run once."""
-        found: dict[Place, tuple[str, Outcome, bool]] = {}
+    def _events(
+        self, runner: Runner, places: Sequence[Place], cell_at: Callable[[Place], Cell]
+    ) -> Iterator[Event]:
+        """Every place's cell; equal cells are run once."""
         wanted: dict[str, list[Place]] = {}
         cells: dict[str, Cell] = {}
         for place in places:
@@ -134,94 +131,76 @@ class Engine:
             key = key_of(cell)
             wanted.setdefault(key, []).append(place)
             cells[key] = cell
+        missing = []
         for key, cell in cells.items():
-            if (known := self._cache.get(key)) is not None:
-                self._done(found, wanted[key], key, cell, known, True)
-        missing = [cells[key] for key in cells if wanted[key][0] not in found]
-        for cell, outcome in self._runner.run(batches(missing)):
+            if (known := self._cache.get(key)) is None:
+                missing.append(cell)
+            else:
+                self.results.cached += 1
+                yield from (Event(place, key, cell, known, True) for place in wanted[key])
+        for cell, outcome in runner.run(batches(missing)):
             key = key_of(cell)
-            if isinstance(outcome, CellResult):
-                self._cache.put(key, cell, outcome)
-            self._done(found, wanted[key], key, cell, outcome, False)
-        return found
+            self._keep(wanted[key][0], key, cell, outcome)
+            yield from (Event(place, key, cell, outcome, False) for place in wanted[key])
+
+    def _keep(self, place: Place, key: str, cell: Cell, outcome: Outcome) -> None:
+        self.results.ran += 1
+        if isinstance(outcome, Failure):
+            self.results.failures.append(Failed(place, key, cell, outcome))
+        else:
+            self._cache.put(key, cell, outcome)
+
+    def _score(self, event: Event) -> None:
+        self.results.scores[event.place] = measure(self._criterion, event.outcome)
+
+    def _report(self, event: Event) -> None:
+        if isinstance(event.outcome, CellResult):
+            row = Row(event.place, event.key, event.outcome, event.cached)
+            insort(self.results.rows, row, key=lambda row: row.place)
 
     def _reported_cell(self, place: Place, train_loss: bool = False) -> Cell:
-        scenario = self._combinations[place.combination].candidates[place.candidate].scenario
+        scenario = self._job.combinations[place.combination].candidates[place.candidate].scenario
         return cell_of(scenario, place.trial, train_loss)
 
     def _granted_cell(self, place: Place) -> Cell:
         """A reported cell, with leave to use the rest of the records where some were put aside."""
-        cell, selection = self._reported_cell(place), self._selections.get(place.combination)
+        cell, selection = self._reported_cell(place), self._job.selections.get(place.combination)
         if cell.scenario["data"].get("reserve") is None:
             return cell
         untuned = self._untuned.setdefault(place.combination, Parts((), (), LIMITS))
         parts = selection.parts if selection else untuned
-        return cell._replace(grant=parts.reported(run_id(cell)))
+        return cell._replace(grant=parts.reported(cell.run_id))
 
     def _tuning_cell(self, place: Place) -> Cell:
-        selection = self._selections.get(place.combination)
+        selection = self._job.selections.get(place.combination)
         if selection is None:
             return self._reported_cell(place, self._criterion == "final_train_loss")
         cell = cell_of(selection.scenarios[place.candidate], place.trial, False)
-        return cell._replace(grant=selection.parts.candidate(run_id(cell)), selection=selection.digest)
-
-    def _done(
-        self,
-        found: dict[Place, tuple[str, Outcome, bool]],
-        places: Sequence[Place],
-        key: str,
-        cell: Cell,
-        outcome: Outcome,
-        cached: bool,
-    ) -> None:
-        self.results.cached += cached
-        self.results.ran += not cached
-        if isinstance(outcome, Failure):
-            self.results.failures.append((places[0], cell, outcome))
-        for place in places:
-            found[place] = (key, outcome, cached)
-            self._observe(Event(place, cell, outcome, cached))
+        return cell._replace(grant=selection.parts.candidate(cell.run_id), selection=selection.digest)
 
 
-def tuning_places(combinations: Sequence[Combination], tune: TuneSection | None) -> list[Place]:
-    """Every run that tuning needs; a combination with one candidate has nothing to choose."""
-    return [
-        Place(number, candidate, trial)
-        for number, combination in enumerate(combinations)
-        if tune and len(combination.candidates) > 1
-        for candidate in range(len(combination.candidates))
-        for trial in tuning_trials(tune, candidate)
-    ]
-
-
-def tuning_trials(tune: TuneSection, candidate: int) -> range:
-    """The trials that score a candidate: the same for all, or where noise must be its own, its own."""
-    return trials_of(candidate, tune.repetitions) if tune.private else range(tune.repetitions)
-
-
-def reported_trials(tune: TuneSection | None, trials: int) -> range:
-    """Trials after those of tuning: no split that chose is reported, and no noise is drawn twice."""
-    first = 0
-    if tune:
-        last = prod(map(len, tune.grid.values())) - 1
-        first = tuning_trials(tune, last).stop
-    return range(first, first + trials)
-
-
-def measure(criterion: str, result: CellResult) -> float | None:
-    """The criterion's value; None where it is not finite."""
+def measure(criterion: str, outcome: Outcome) -> float | None:
+    """The criterion's value; None where it is not finite, or the run failed."""
     name = "test_error" if criterion == "private_error" else criterion.removeprefix("final_")
-    value = getattr(result, name)
+    value = getattr(outcome, name, None)
     return value if value is not None and isfinite(value) else None
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """None if there is no value, or one is missing: a candidate that failed once is not compared."""
+    """None if there is no value, or one is missing: a candidate that failed once is not compared.
+
+    >>> mean([1.0, 3.0]), mean([1.0, None])
+    (2.0, None)
+    """
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present and len(present) == len(values) else None
 
 
 def best(criterion: Sequence[Sequence[float | None]]) -> int | None:
-    """The candidate of least mean, the first of equals; None if none has one."""
+    """The candidate of least mean, the first of equals; None if none has one.
+
+    >>> best([[3.0, 3.0], [0.0, None], [2.0, 2.0]])
+    2
+    """
     means = [(value, place) for place, values in enumerate(criterion) if (value := mean(values)) is not None]
     return min(means)[1] if means else None

@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from fedsim.sweeps.cells import Cell, data_key, fold_key_of
-from fedsim.sweeps.keys import canonical
+from fedsim.common.canonical import canonical
+from fedsim.sweeps.cell import Cell
+from fedsim.sweeps.kept import data_key
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ def batches(cells: Iterable[Cell], most: int = TOGETHER) -> list[list[Cell]]:
     alike: dict[str, list[Cell]] = defaultdict(list)
     alone = []
     for cell in sorted(cells, key=lambda cell: (data_key(cell.scenario), cell.trial)):
-        key = fold_key_of(cell)
+        key = cell.fold_key
         if key is None:
             alone.append([cell])
         else:

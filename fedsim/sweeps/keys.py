@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import platform
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -13,46 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.algorithms.registry import algorithms
+from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
 from fedsim.data.datasets import data_sets
 from fedsim.problems.registry import problems
 from fedsim.scenario.load import FILES
-from fedsim.scenario.model import Scenario
 from fedsim.simulation.installed import packages
-from fedsim.sweeps.cells import Cell
+from fedsim.sweeps.cell import Cell
 
-_ABOVE = ("fedsim/api/", "fedsim/audit/", "fedsim/cli/", "fedsim/report/")
-"""Code that no cell runs: the import contracts keep it above the code that does."""
+_NOT_RUN = ("fedsim/api/", "fedsim/audit/", "fedsim/cli/", "fedsim/curves/", "fedsim/report/")
+"""Code that no cell runs."""
 
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pydantic")
-
-
-def canonical(value: Any) -> str:
-    """JSON that is the same for equal values; 1 and 1.0 are equal numbers."""
-    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), default=str)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
-    """The cell of a scenario: without what has no influence on its result."""
-    tree = scenario.model_dump(mode="json", exclude_none=True)
-    private = tree["privacy"]["mechanism"] != "none"
-    runtime = {"name": "inprocess", "dtype": tree["runtime"]["dtype"]}
-    report = {"nonprivate_twin": False}
-    privacy = tree["privacy"] if private else {"mechanism": "none"}
-    # Not its defaults: a theorem chooses what is not given, in the cell as in the scenario.
-    tree["algorithm"] = scenario.algorithm.model_dump(mode="json", exclude_none=True, exclude_unset=True)
-    for key in ("description", "trials", "sweep"):
-        tree.pop(key, None)
-    fixed = {"name": "cell", "runtime": runtime, "report": report, "privacy": privacy}
-    return Cell(tree | fixed, trial, train_loss)
 
 
 def key_of(cell: Cell) -> str:
@@ -104,5 +75,5 @@ def _sources() -> Iterator[tuple[str, Path]]:
         (folder,) = importlib.import_module(package).__path__
         for file in sorted(Path(folder).rglob("*.py")):
             name = f"{package}/{file.relative_to(folder).as_posix()}"
-            if not name.startswith(_ABOVE):
+            if not name.startswith(_NOT_RUN):
                 yield name, file

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
+from fedsim.curves.sweep_summary import Label
 from fedsim.scenario.sweep import SweepSection
-from fedsim.sweeps.keys import canonical
-
-Label = str | float | int | bool | None
 
 
 def labels(section: SweepSection) -> dict[str, dict[str, Label]]:

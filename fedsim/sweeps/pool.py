@@ -11,11 +11,12 @@ from typing import Any
 import psutil
 import torch
 
-from fedsim.simulation.lost import WorkerLost, death
-from fedsim.sweeps.cells import Cell, CellResult, Failure, run_batch
+from fedsim.simulation.failures import Failure, WorkerLost, death, failure
+from fedsim.sweeps.cell import Cell, Outcome
+from fedsim.sweeps.run_cells import run_batch
 
 Batch = Sequence[Cell]
-Finished = tuple[Cell, CellResult | Failure]
+Finished = tuple[Cell, Outcome]
 
 
 class Local(AbstractContextManager["Local"]):
@@ -110,13 +111,13 @@ class _Dispatch:
         try:
             outcomes = ray.get(future)
         except ray.exceptions.RayTaskError as error:  # it could not even be read, or not sent back
-            return self._lost(place, Failure("failed", str(error.cause)), dead=False)
+            return self._lost(place, failure(error.cause), dead=False)
         except ray.exceptions.RayError as error:
-            return self._lost(place, Failure(*death(error)), dead=True)
+            return self._lost(place, death(error), dead=True)
         _, batch = self._given[place].popleft()
         return list(zip(batch, outcomes, strict=True))
 
-    def _lost(self, place: int, failure: Failure, dead: bool) -> list[Finished]:
+    def _lost(self, place: int, why: Failure, dead: bool) -> list[Finished]:
         _, culprit = self._given[place].popleft()
         if dead:
             rest = [batch for _, batch in self._given[place]]
@@ -124,7 +125,7 @@ class _Dispatch:
             self._given[place].clear()
             self._actors[place] = _actor()
         if len(culprit) == 1:
-            return [(culprit[0], failure)]
+            return [(culprit[0], why)]
         self._waiting.extendleft([cell] for cell in reversed(culprit))
         return []
 
@@ -135,7 +136,7 @@ class CellWorker:
     def __init__(self) -> None:
         torch.set_num_threads(1)
 
-    def run(self, cells: list[Cell]) -> list[CellResult | Failure]:
+    def run(self, cells: list[Cell]) -> list[Outcome]:
         """See `run_batch`."""
         return run_batch(cells)
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from support.sweep_helpers import result
 
-from fedsim.sweeps.cache import Cache
-from fedsim.sweeps.cells import Cell
+from fedsim.sweeps.cache import Folder
+from fedsim.sweeps.cell import Cell
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 CELL = Cell({"name": "cell"}, 0, False)
@@ -20,12 +20,12 @@ CELL = Cell({"name": "cell"}, 0, False)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    Cache(tmp_path, pytest.fail).put(KEY, CELL, result(0.25, 0.5))
+    Folder(tmp_path, pytest.fail).put(KEY, CELL, result(0.25, 0.5))
     return tmp_path
 
 
 def test_what_was_put_is_got_and_nothing_else_is_left(folder: Path) -> None:
-    cache = Cache(folder, pytest.fail)
+    cache = Folder(folder, pytest.fail)
     assert cache.get(KEY) == result(0.25, 0.5)
     assert cache.get(OTHER) is None
     assert [file.name for file in folder.iterdir()] == [f"{KEY}.json"]
@@ -33,7 +33,7 @@ def test_what_was_put_is_got_and_nothing_else_is_left(folder: Path) -> None:
 
 def test_infinity_survives(tmp_path: Path) -> None:
     endless = type(result())(0.1, 0.2, None, inf, "a", 0.0, "e", 1.0)
-    cache = Cache(tmp_path, pytest.fail)
+    cache = Folder(tmp_path, pytest.fail)
     cache.put(KEY, CELL, endless)
     assert cache.get(KEY) == endless
 
@@ -60,7 +60,7 @@ def test_a_bad_entry_is_named_set_aside_and_replaced(case: str, folder: Path) ->
     for count in (1, 2):  # a second bad entry does not overwrite the first
         file.write_text(broken)
         told: list[str] = []
-        cache = Cache(folder, told.append)
+        cache = Folder(folder, told.append)
         assert cache.get(KEY) is None
         assert len(told) == 1
         assert reason in told[0]
@@ -69,4 +69,4 @@ def test_a_bad_entry_is_named_set_aside_and_replaced(case: str, folder: Path) ->
         assert [path.read_text() for path in kept] == [broken] * count
         assert not file.exists()
     cache.put(KEY, CELL, result(0.3))
-    assert Cache(folder, pytest.fail).get(KEY) == result(0.3)
+    assert Folder(folder, pytest.fail).get(KEY) == result(0.3)

@@ -11,12 +11,14 @@ import torch
 from fedsim.common.errors import InputError, Refused
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
+from fedsim.simulation.failures import Failure
 from fedsim.simulation.fold import shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Evaluator, Trial, read
-from fedsim.sweeps import cells
-from fedsim.sweeps.cells import CellResult, Failure, run_batch, train_loss
-from fedsim.sweeps.keys import cell_of
+from fedsim.sweeps import run_cells
+from fedsim.sweeps.cell import Cell, CellResult, cell_of
+from fedsim.sweeps.final_model import train_loss
+from fedsim.sweeps.run_cells import run_batch
 
 
 def test_train_loss_is_the_weighted_mean_over_silos(base: dict[str, Any]) -> None:
@@ -64,14 +66,14 @@ def test_whatever_goes_wrong_is_that_cell_s_alone(
     error: Exception, kind: str, base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good, bad = cell_of(parse(base), 0, False), cell_of(parse(base), 1, False)
-    real = cells._result
+    real = run_cells._result
 
-    def result(cell: cells.Cell, *rest: Any) -> CellResult:
+    def result(cell: Cell, *rest: Any) -> CellResult:
         if cell.trial == 1:
             raise error
         return real(cell, *rest)
 
-    monkeypatch.setattr(cells, "_result", result)
+    monkeypatch.setattr(run_cells, "_result", result)
     first, second, third = run_batch([good, bad, good])
     assert isinstance(first, CellResult)
     assert isinstance(second, Failure)

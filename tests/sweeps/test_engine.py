@@ -9,23 +9,19 @@ from typing import Any
 import pytest
 from support.sweep_helpers import FakeRunner, result
 
-from fedsim.sweeps.cache import Cache
-from fedsim.sweeps.cells import Cell, CellResult, Failure
-from fedsim.sweeps.combinations import base_and_section, combinations
-from fedsim.sweeps.engine import Engine, SweepResults
+from fedsim.simulation.failures import Failure
+from fedsim.sweeps.cache import Folder
+from fedsim.sweeps.cell import Cell, CellResult, Outcome
+from fedsim.sweeps.engine import Engine, Results
 from fedsim.sweeps.groups import batches
+from fedsim.sweeps.job import job_of
 
 STEPS = [0.1, 0.2, 0.4]
 
 
-def run(
-    tree: dict[str, Any], folder: Path, outcome: Callable[[Cell], CellResult | Failure]
-) -> tuple[SweepResults, FakeRunner]:
+def run(tree: dict[str, Any], folder: Path, outcome: Callable[[Cell], Outcome]) -> tuple[Results, FakeRunner]:
     runner = FakeRunner(outcome)
-    _, section = base_and_section(tree)
-    cache = Cache(folder, pytest.fail)
-    engine = Engine(combinations(tree), section.tune, tree["trials"], cache, runner, lambda _: None)
-    return engine.run(), runner
+    return Engine(job_of(tree), Folder(folder, pytest.fail)).run(runner, lambda _: None), runner
 
 
 def tuned(base: dict[str, Any], criterion: str = "final_train_loss") -> dict[str, Any]:
@@ -68,7 +64,7 @@ def test_train_loss_is_measured_only_where_it_chooses(base: dict[str, Any], tmp_
 
 
 def test_a_candidate_that_failed_once_is_not_chosen(base: dict[str, Any], tmp_path: Path) -> None:
-    def outcome(cell: Cell) -> CellResult | Failure:
+    def outcome(cell: Cell) -> Outcome:
         if distance(cell) == 0 and cell.trial == 1:
             return Failure("refused", "diverged")
         return result(0.5, distance(cell))
@@ -81,7 +77,7 @@ def test_a_candidate_that_failed_once_is_not_chosen(base: dict[str, Any], tmp_pa
 def test_where_every_candidate_fails_nothing_is_reported_and_the_rest_goes_on(
     base: dict[str, Any], tmp_path: Path
 ) -> None:
-    def outcome(cell: Cell) -> CellResult | Failure:
+    def outcome(cell: Cell) -> Outcome:
         failed = cell.scenario["privacy"].get("epsilon") == 1
         return Failure("failed", "no") if failed else result(0.5, distance(cell))
 
@@ -93,7 +89,7 @@ def test_where_every_candidate_fails_nothing_is_reported_and_the_rest_goes_on(
 def test_finished_cells_are_not_run_again_and_failed_ones_are(base: dict[str, Any], tmp_path: Path) -> None:
     tree = base | {"sweep": {"grid": {"privacy.epsilon": [1, 2, 4]}}}
 
-    def flaky(cell: Cell) -> CellResult | Failure:
+    def flaky(cell: Cell) -> Outcome:
         failed = cell.scenario["privacy"].get("epsilon") == 2
         return Failure("out of memory", "no") if failed else result(0.1)
 

@@ -14,8 +14,8 @@ from fedsim.scenario.load import parse
 from fedsim.simulation.fold import FIELDS, fold_key, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Evaluator, Trial, read
+from fedsim.sweeps.cell import cell_of
 from fedsim.sweeps.groups import batches
-from fedsim.sweeps.keys import cell_of
 from fedsim.theory.resolve import resolve
 
 ROUNDS = {"num_rounds": 5, "step_size": 0.1, "clip_norm": 0.5}

@@ -12,8 +12,8 @@ from fedsim.protocol.plan import Release
 from fedsim.scenario.load import parse, place
 from fedsim.simulation import installed
 from fedsim.sweeps import keys
-from fedsim.sweeps.cells import run_id
-from fedsim.sweeps.keys import cell_of, key_of
+from fedsim.sweeps.cell import cell_of
+from fedsim.sweeps.keys import key_of
 from fedsim.theory.resolve import resolve
 from silos.parts import Grant
 
@@ -67,7 +67,7 @@ def test_a_field_that_does_not_matter_leaves_the_key(field: str, value: object, 
 
 def test_trial_and_measurement_change_the_key(base: dict[str, Any]) -> None:
     cell = cell_of(parse(base), 0, False)
-    run, census = run_id(cell), ((Release(FULL, 1.0), 3),)
+    run, census = cell.run_id, ((Release(FULL, 1.0), 3),)
     grants = [
         Grant("reported", run),
         Grant("candidate", run, (census,), (1.0,), (1.0,)),
@@ -99,7 +99,7 @@ def test_the_source_covers_what_cells_run_and_not_the_command_line() -> None:
         "fedsim/algorithms/local_sgd.py",
         "silos/noise.py",
         "server/loop.py",
-        "fedsim/sweeps/cells.py",
+        "fedsim/sweeps/run_cells.py",
     ):
         assert name in names
     assert not any(name.startswith(("fedsim/cli/", "fedsim/report/")) for name in names)

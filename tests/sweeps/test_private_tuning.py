@@ -19,16 +19,18 @@ from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.runs import compose_runs
 from fedsim.scenario.load import place
+from fedsim.simulation.failures import Failure
+from fedsim.simulation.fold import Folded
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Evaluator
-from fedsim.sweeps import cells
-from fedsim.sweeps.cache import Cache
-from fedsim.sweeps.cells import Cell, CellResult, Failure, run_batch, run_id
-from fedsim.sweeps.combinations import base_and_section, combinations
-from fedsim.sweeps.engine import Engine
+from fedsim.sweeps import run_cells
+from fedsim.sweeps.cache import Memory
+from fedsim.sweeps.cell import Cell, CellResult
+from fedsim.sweeps.engine import Engine, Event
 from fedsim.sweeps.groups import batches
+from fedsim.sweeps.job import job_of
 from fedsim.sweeps.pool import Local
-from fedsim.sweeps.private import selections
+from fedsim.sweeps.run_cells import run_batch
 from silos.gate import Gate
 
 STEPS = [0.05, 1.0]
@@ -61,16 +63,17 @@ def summary(folder: Path) -> dict[str, Any]:
     return found
 
 
-def engine(tree: dict[str, Any], folder: Path, runner: Any) -> Engine:
-    found, (_, section) = combinations(tree), base_and_section(tree)
-    chosen_by = selections(found, section.tune)
-    cache = Cache(folder, pytest.fail)
-    return Engine(found, section.tune, tree["trials"], cache, runner, lambda _: None, chosen_by)
+def engine(tree: dict[str, Any]) -> Engine:
+    return Engine(job_of(tree), Memory())
 
 
-def all_cells(tree: dict[str, Any], folder: Path) -> list[Cell]:
+def ignored(_: Event) -> None:
+    pass
+
+
+def all_cells(tree: dict[str, Any]) -> list[Cell]:
     runner = FakeRunner(lambda _: result())
-    engine(tree, folder, runner).run()
+    engine(tree).run(runner, ignored)
     return runner.cells
 
 
@@ -116,7 +119,7 @@ def test_the_shipped_scenario_keeps_its_budgets(tmp_path: Path) -> None:
             assert silo["epsilon_total"] <= silo["epsilon_budget"] == one["varied"]["privacy.epsilon"]
 
 
-def test_the_least_noisy_score_wins_and_what_is_reported_is_the_rest(tmp_path: Path) -> None:
+def test_the_least_noisy_score_wins_and_what_is_reported_is_the_rest() -> None:
     def outcome(cell: Cell) -> CellResult:
         aside = cell.scenario["data"]["reserve"]["use"] == "reserved"
         assert aside == cell.scored
@@ -124,15 +127,15 @@ def test_the_least_noisy_score_wins_and_what_is_reported_is_the_rest(tmp_path: P
         return result(abs(cell.scenario["algorithm"]["step_size"] - 1.0) if aside else 0.3)
 
     runner = FakeRunner(outcome)
-    results = engine(TREE, tmp_path, runner).run()
+    results = engine(TREE).run(runner, ignored)
     assert [STEPS[results.chosen[number] or 0] for number in range(3)] == [1.0] * 3
     assert {row.result.test_error for row in results.rows} == {0.3}
     assert len(runner.cells) == 3 * (RUNS + 2)
 
 
-def test_no_two_runs_of_a_combination_share_a_trial_and_so_their_noise(tmp_path: Path) -> None:
+def test_no_two_runs_of_a_combination_share_a_trial_and_so_their_noise() -> None:
     trials = defaultdict(list)
-    for cell in all_cells(TREE, tmp_path):
+    for cell in all_cells(TREE):
         trials[str(cell.scenario["privacy"].get("epsilon"))].append(cell.trial)
     assert len(trials) == 3
     for own in trials.values():
@@ -140,21 +143,19 @@ def test_no_two_runs_of_a_combination_share_a_trial_and_so_their_noise(tmp_path:
 
 
 @pytest.mark.parametrize("batch", [{"sampler": "full"}, {"sampler": "poisson", "fraction": 0.5}], ids=str)
-def test_candidates_draw_noise_of_their_own(
-    batch: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_candidates_draw_noise_of_their_own(batch: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two candidates that are all but the same end far apart, in equal trials too; one repeated does not."""
     tree = changed(algorithm=BASE["algorithm"] | {"batch": batch})
     tree["sweep"]["tune"]["grid"] = {"algorithm.step_size": [1.0, 1.0 + 1e-9]}
     tree["sweep"]["grid"] = {"privacy.epsilon": [1]}
-    models, real = [], cells._result
+    models, real = [], run_cells._result
 
     def kept(cell: Cell, *rest: Any) -> CellResult:
-        models.append(next(each.model for each in rest if isinstance(each, cells.Folded)))
+        models.append(next(each.model for each in rest if isinstance(each, Folded)))
         return real(cell, *rest)
 
-    monkeypatch.setattr(cells, "_result", kept)
-    tuning = [cell for cell in all_cells(tree, tmp_path) if cell.scored and any(cell.grant.noise)]  # type: ignore[union-attr]
+    monkeypatch.setattr(run_cells, "_result", kept)
+    tuning = [cell for cell in all_cells(tree) if cell.scored and any(cell.grant.noise)]  # type: ignore[union-attr]
     assert len(tuning) == RUNS
     scores = [found.test_error for found in run_batch(tuning) if isinstance(found, CellResult)]
     assert len(set(scores)) == len(models) == RUNS
@@ -166,8 +167,8 @@ def test_candidates_draw_noise_of_their_own(
     assert (models[0] - models[half]).norm() > 0.01
 
 
-def test_a_cell_of_private_tuning_folds_with_none(tmp_path: Path) -> None:
-    every = all_cells(TREE, tmp_path)
+def test_a_cell_of_private_tuning_folds_with_none() -> None:
+    every = all_cells(TREE)
     tuning = [cell for cell in every if cell.scored]
     assert len(tuning) == 3 * RUNS  # the twin's too: it has no noise, and a score without
     assert all(len(batch) == 1 for batch in batches(tuning))
@@ -178,12 +179,12 @@ def test_a_cell_of_private_tuning_folds_with_none(tmp_path: Path) -> None:
 
 
 def test_a_candidate_s_run_looks_at_the_records_that_score_it_by_the_noisy_count_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def look(*_: object) -> None:
         raise RuntimeError("a record made this fail")
 
-    cell = all_cells(changed(), tmp_path)[0]
+    cell = all_cells(changed())[0]
     assert cell.scored
     for method in ("__init__", "__call__", "by_silo"):
         monkeypatch.setattr(Evaluator, method, look)
@@ -194,7 +195,7 @@ def test_a_candidate_s_run_looks_at_the_records_that_score_it_by_the_noisy_count
 def _forged(cell: Cell) -> Cell:
     """With its grant filled in for what the cell has become, which no `Parts` would do."""
     assert cell.grant is not None
-    return cell._replace(grant=cell.grant._replace(run=run_id(cell)))
+    return cell._replace(grant=cell.grant._replace(run=cell.run_id))
 
 
 def _with(cell: Cell, field: str, value: Any) -> Cell:
@@ -214,8 +215,8 @@ MORE: dict[str, Callable[[Cell], Cell]] = {
 
 
 @pytest.mark.parametrize("way", MORE)
-def test_a_worker_runs_what_was_granted_and_nothing_more(way: str, tmp_path: Path) -> None:
-    every = all_cells(TREE, tmp_path)
+def test_a_worker_runs_what_was_granted_and_nothing_more(way: str) -> None:
+    every = all_cells(TREE)
     chosen = [next(cell for cell in every if cell.scored == scored) for scored in (True, False)]
     for cell in chosen:
         (refused,) = run_batch([MORE[way](cell)])
@@ -229,9 +230,9 @@ def test_a_worker_runs_what_was_granted_and_nothing_more(way: str, tmp_path: Pat
 
 
 def test_a_grant_of_other_terms_than_the_cell_s_is_refused_before_anything_is_answered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cell = next(cell for cell in all_cells(TREE, tmp_path) if cell.scored and any(cell.grant.noise))  # type: ignore[union-attr]
+    cell = next(cell for cell in all_cells(TREE) if cell.scored and any(cell.grant.noise))  # type: ignore[union-attr]
     monkeypatch.setattr(Gate, "answer", lambda *_: pytest.fail("answered"))
     for field, value in [
         ("algorithm.num_rounds", ROUNDS + 1),
@@ -243,23 +244,22 @@ def test_a_grant_of_other_terms_than_the_cell_s_is_refused_before_anything_is_an
         assert "not the plan, at the noise, that was priced" in refused.message
 
 
-def test_a_selection_is_run_once(tmp_path: Path) -> None:
+def test_a_selection_is_run_once() -> None:
     """By another engine with the same selection nothing is handed out again; a new one is priced anew."""
-    first = engine(TREE, tmp_path, FakeRunner(lambda _: result()))
-    first.run()
+    first, runner = engine(TREE), FakeRunner(lambda _: result())
+    first.run(runner, ignored)
     with pytest.raises(Refused, match="once is paid for"):
-        first.run()
-    for selection in first._selections.values():
+        first.run(runner, ignored)
+    for selection in first._job.selections.values():
         trained = {selection.parts._candidates == set(range(RUNS)), len(selection.parts._reported) == 2}
         assert trained == {True}
 
 
-def test_where_nothing_is_chosen_the_rest_is_reported_all_the_same(tmp_path: Path) -> None:
+def test_where_nothing_is_chosen_the_rest_is_reported_all_the_same() -> None:
     tree = changed(report={"nonprivate_twin": False})
     tree["sweep"]["tune"]["grid"] = {"algorithm.step_size": [1.0]}
     runner = FakeRunner(lambda _: result())
-    desk = engine(tree, tmp_path, runner)
-    desk.run()
+    engine(tree).run(runner, ignored)
     assert [cell.grant.part for cell in runner.cells] == ["reported"] * 4  # type: ignore[union-attr]
     assert all(isinstance(one, CellResult) for one in run_batch(runner.cells[:2]))
 
@@ -288,7 +288,7 @@ PLANS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("changes", PLANS.values(), ids=PLANS)
 def test_what_the_gates_admit_costs_what_the_silos_agreed_to(
-    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = changed(**changes, trials=1, report={"nonprivate_twin": False})
     tree["sweep"]["grid"] = {"privacy.epsilon": [2]}
@@ -304,9 +304,9 @@ def test_what_the_gates_admit_costs_what_the_silos_agreed_to(
         return admitted
 
     monkeypatch.setattr(SiloHost, "open", opened)
-    desk = engine(tree, tmp_path, Local())
-    desk.run()
-    for silo in desk._selections[0].silos:
+    desk = engine(tree)
+    desk.run(Local(), ignored)
+    for silo in desk._job.selections[0].silos:
         terms, runs = silo.terms, spent[True, silo.terms.name]
         assert len(runs) == RUNS
         noise = {z for census, z in runs if census}

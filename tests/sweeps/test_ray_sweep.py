@@ -19,10 +19,10 @@ import yaml
 from support.sweep_helpers import BASE
 
 from fedsim.scenario.load import parse
-from fedsim.simulation.lost import WorkerLost
-from fedsim.sweeps.cells import Cell, CellResult, Failure, run_batch
-from fedsim.sweeps.keys import cell_of
+from fedsim.simulation.failures import Failure, WorkerLost
+from fedsim.sweeps.cell import Cell, CellResult, cell_of
 from fedsim.sweeps.pool import Workers
+from fedsim.sweeps.run_cells import run_batch
 
 
 def cell(rounds: int, epsilon: float) -> Cell:

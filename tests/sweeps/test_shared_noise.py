@@ -11,13 +11,13 @@ import pytest
 from support.run_keys import OTHER, TREE, changed, of_batch, of_run, recorded, twins
 
 from fedsim.scenario.load import parse
-from fedsim.sweeps.cache import Cache
-from fedsim.sweeps.cells import Cell, CellResult, Failure, repeated_by_simulate, run_batch
-from fedsim.sweeps.combinations import base_and_section, combinations
-from fedsim.sweeps.directory import write_failure
-from fedsim.sweeps.engine import Engine
-from fedsim.sweeps.keys import cell_of
-from fedsim.sweeps.private import selections
+from fedsim.simulation.failures import Failure
+from fedsim.sweeps.cache import Memory
+from fedsim.sweeps.cell import Cell, CellResult, cell_of
+from fedsim.sweeps.directory import failure_file, write_failure
+from fedsim.sweeps.engine import Engine, Failed
+from fedsim.sweeps.job import Place, job_of
+from fedsim.sweeps.run_cells import run_batch
 
 
 @pytest.fixture
@@ -61,8 +61,10 @@ def test_simulate_shares_with_a_cell_only_what_is_the_same_run(
     (cell,) = cells_of(changes)
     own, alone = of_batch([cell], keys), of_run(tree, keys)
     assert own == alone if equal else own.isdisjoint(alone)
-    assert repeated_by_simulate(cell) == equal
-    said = write_failure(cell, Failure("failed", "of noise"), "title", "0" * 64, tmp_path).read_text()
+    assert cell.repeated_by_simulate == equal
+    failed = Failed(Place(0, 0, 0), "0" * 64, cell, Failure("failed", "of noise"))
+    write_failure(failed, "title", tmp_path)
+    said = failure_file(failed, tmp_path).read_text()
     assert ("draws noise of its own" in said) == (not equal)
     assert "Keep the seed" in said
 
@@ -91,10 +93,7 @@ def of_selection(keys: list[int], folder: Path, **changes: Any) -> list[tuple[Ce
                     found.append((cell, set(keys)))
                     yield cell, outcome
 
-    every, (_, section) = combinations(tree), base_and_section(tree)
-    chosen = selections(every, section.tune)
-    cache = Cache(folder, pytest.fail)
-    Engine(every, section.tune, 1, cache, Watched(), lambda _: None, chosen).run()
+    Engine(job_of(tree), Memory()).run(Watched(), lambda _: None)
     return found
 
 

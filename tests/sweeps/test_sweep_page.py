@@ -11,7 +11,7 @@ import yaml
 from support.browser import BINARY, assert_fits, chromium
 from support.sweep_helpers import BASE, invoke
 
-from fedsim.sweeps.summary import SHARED
+from fedsim.curves.sweep_summary import SHARED
 
 HOSTILE = "<script>window.pwned=1</script> $x$ & " + "long " * 12
 SWEEP: dict[str, Any] = {

@@ -1,30 +1,25 @@
-"""Private tuning: what candidates are run with, how their models are scored, and what it all costs."""
+"""Private tuning: what candidates are run with, who agrees to it, and at what noise."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
 from fedsim.common.errors import InputError, Refused
-from fedsim.data.federation import SiloSplit
-from fedsim.data.outline import Outline
 from fedsim.protocol.plan import Census
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import LIMITS, Resolved
-from fedsim.simulation.host import terms
+from fedsim.scenario.sweep import TuneSection
+from fedsim.sweeps.combinations import Combination
+from fedsim.sweeps.kept import outline_of
+from fedsim.sweeps.section_checks import TUNE
 from fedsim.theory.resolve import resolve
 from server.participation import admitted_rounds, schedule
-from silos.admission import admit
-from silos.entropy import SeededEntropy
-from silos.parts import GrantedRun, Parts
+from silos.parts import Parts
 from silos.selection import AdmittedSelection, SelectionTerms
 
 _CANDIDATE = {"problem", "algorithm", "privacy", "participation"}
@@ -60,35 +55,59 @@ class Selection:
         return hashlib.sha256(json.dumps([trees, self.repetitions, noise]).encode()).hexdigest()
 
 
-def trials_of(candidate: int, repetitions: int) -> range:
-    """A number of its own for each run of each candidate: equal runs of one number have equal noise in
-    simulation, and answers with equal noise do not compose.
+def selections(found: Sequence[Combination], tune: TuneSection | None) -> dict[int, Selection]:
+    """How each combination is tuned, by its number; none where nothing is tuned privately.
+
+    Raises:
+        InputError: a combination cannot be tuned so, or a silo cannot afford it; names both.
     """
-    return range(candidate * repetitions, (candidate + 1) * repetitions)
+    if tune is None or tune.private is None:
+        return {}
+    if not any(combination.private for combination in found):
+        expected = (
+            "a choice that is private needs runs that are: leave private out, or give mechanism gaussian"
+        )
+        raise InputError(f"{TUNE}.private", tune.model_dump()["private"], expected)
+    several = {number: one for number, one in enumerate(found) if len(one.candidates) > 1}
+    return {number: _selection(one, tune) for number, one in several.items()}
 
 
-def prepare(
-    candidates: Sequence[Scenario], outlines: Callable[[Scenario], Outline], repetitions: int
-) -> Selection:
+def _selection(combination: Combination, tune: TuneSection) -> Selection:
+    calibration, name = combination.scenario.privacy.calibration, combination.title()
+    if combination.private and calibration != "accountant":
+        expected = (
+            f"private tuning needs calibration accountant, which finds the noise for a budget (in {name})"
+        )
+        raise InputError("scenario.privacy.calibration", calibration, expected)
+    try:
+        return _agreed([candidate.scenario for candidate in combination.candidates], tune.repetitions)
+    except InputError as error:  # the candidates are right on the rest of the records
+        expected = f"{error.expected} (on the records that tuning puts aside, in {name})"
+        raise InputError(error.field, error.value, expected) from None
+    except Refused as refusal:
+        expected = f"{refusal}; lower repetitions, candidates or rounds, or raise epsilon (in {name})"
+        raise InputError(f"{TUNE}.private", tune.model_dump()["private"], expected) from None
+
+
+def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
     """Let every silo price all runs of all candidates together (`silos.selection` states the guarantee).
 
     Args:
         candidates: the scenarios as they would be reported, on the rest of the records; they differ in no
             field of `data`, `partition`, `privacy` or `seed`.
-        outlines: finds the outline of a scenario's data.
         repetitions: runs of each candidate.
 
     Raises:
         InputError: a candidate cannot be tuned so.
         Refused: names the silo that cannot afford it.
     """
-    budget = resolve(candidates[0], outlines(candidates[0]))
+    budget = resolve(candidates[0], outline_of(candidates[0]))
     if budget.outline.num_classes == 0:
         expected = "private tuning counts misclassified records, so the target must be a class, not a number"
         raise InputError("scenario.problem.name", candidates[0].problem.name, expected)
     unknown = (_ANY,) * len(budget.names)
-    drafts = [on_reserve(candidate, budget.deltas, unknown) for candidate in candidates]
-    runs = [resolve(draft, outlines(draft)) for draft in drafts]
+    drafts = [_on_reserve(candidate, budget.deltas, unknown) for candidate in candidates]
+    runs = [resolve(draft, outline_of(draft)) for draft in drafts]
     silos = [
         SelectionTerms(*each)
         for each in zip(budget.names, runs[0].sizes, budget.epsilons, budget.deltas, strict=True)
@@ -96,11 +115,18 @@ def prepare(
     answered = [_censuses(run, t) for c, run in enumerate(runs) for t in trials_of(c, repetitions)]
     parts = Parts(list(zip(*answered, strict=True)), silos, LIMITS)
     noise = tuple(silo.noise_multiplier or _ANY for silo in parts.silos)  # 0 where it takes part in nothing
-    scenarios = tuple(on_reserve(candidate, budget.deltas, noise) for candidate in candidates)
+    scenarios = tuple(_on_reserve(candidate, budget.deltas, noise) for candidate in candidates)
     return Selection(scenarios, parts, repetitions)
 
 
-def on_reserve(scenario: Scenario, deltas: Sequence[float], noise: Sequence[float]) -> Scenario:
+def trials_of(candidate: int, repetitions: int) -> range:
+    """A number of its own for each run of each candidate: equal runs of one number have equal noise in
+    simulation, and answers with equal noise do not compose.
+    """
+    return range(candidate * repetitions, (candidate + 1) * repetitions)
+
+
+def _on_reserve(scenario: Scenario, deltas: Sequence[float], noise: Sequence[float]) -> Scenario:
     """The scenario on the records put aside, at given noise multipliers; without a mechanism, none."""
     reserve = scenario.data.reserve
     if reserve is None:
@@ -116,41 +142,11 @@ def on_reserve(scenario: Scenario, deltas: Sequence[float], noise: Sequence[floa
 def _censuses(run: Resolved, trial: int) -> list[Census]:
     """What each silo answers in one run."""
     census = cache(run.trace.plan.census)
-    return [census(own) for own in _rounds(run, trial)]
+    return [census(own) for own in silos_rounds(run, trial)]
 
 
-def _rounds(run: Resolved, trial: int) -> list[Sequence[int]]:
+def silos_rounds(run: Resolved, trial: int) -> list[Sequence[int]]:
     """The rounds that each silo is admitted for in one run."""
     rounds = schedule(len(run.names), run.active, run.trace.holds, run.scenario.seed, trial)
     own = admitted_rounds(run.active, rounds, len(run.names))
     return [rounds if isinstance(rounds, range) else tuple(rounds) for rounds in own]
-
-
-def run_epsilons(scenario: Scenario, shape: Outline, trials: Sequence[int]) -> list[float]:
-    """epsilon_guaranteed of each silo in the reported run: the largest over trials, finished or not; 0 where
-    its plan is refused, since then nothing is released.
-    """
-    run = resolve(scenario, shape)
-    largest = [0.0] * len(run.names)
-    for trial in trials:
-        with suppress(Refused):
-            priced = admit(run.trace.plan, terms(run, run.names, _rounds(run, trial), True), LIMITS)
-            largest = [max(old, new.epsilon_guaranteed) for old, new in zip(largest, priced, strict=True)]
-    return largest
-
-
-def private_score(
-    resolved: Resolved, trial: int, granted: GrantedRun, silos: Sequence[SiloSplit], model: Tensor, run: str
-) -> float:
-    """sum_i p_i (silo i's noisy share of mistakes on the records that it scores with); `run` keys it."""
-    reserve = resolved.scenario.data.reserve
-    if reserve is None or reserve.use != "reserved":
-        raise ValueError("scores are of records put aside")
-    scorer = granted.scorer(
-        [(silo.test_features, silo.test_target) for silo in silos],
-        resolved.problem,
-        SeededEntropy(resolved.scenario.seed, trial, resolved.names, [run] * len(resolved.names)),
-        LIMITS,
-        resolved.dtype,
-    )
-    return float(np.dot(resolved.weights, scorer.answer(model)))

@@ -1,16 +1,36 @@
-"""Published points to lay over a comparison: a CSV file of series, epsilon, error, and perhaps low, high."""
+"""Points of a comparison.
+
+Published ones come from a CSV file of series, epsilon, error, and perhaps low, high.
+"""
 
 from __future__ import annotations
 
 import csv
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
 from fedsim.common.errors import InputError
-from fedsim.sweeps.compare import Compared
 
 REQUIRED, OPTIONAL = ("series", "epsilon", "error"), ("low", "high")
 _FIELD = "--points"
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One mean error: whose, at which epsilon (None: without privacy or unknown), and its 90 % interval.
+
+    `trials` is None for a published point; series of one `family` look alike.
+    """
+
+    source: str
+    series: str
+    epsilon: float | None
+    error: float
+    low: float | None
+    high: float | None
+    trials: int | None
+    family: str = ""
 
 
 def read_points(path: Path) -> list[Compared]:

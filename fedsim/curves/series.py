@@ -2,37 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from fedsim.curves.naming import title
+from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.report.sweep_figure import Point, Series
-from fedsim.sweeps.naming import title
 
 EPSILON = "privacy.epsilon"
 
 
-def abscissa(summary: Mapping[str, Any]) -> str | None:
+def abscissa(summary: SweepSummary) -> str | None:
     """The field on the horizontal axis: epsilon if it varies, else the first number that does."""
-    varied = sorted(summary["varied"], key=lambda field: field != EPSILON)
-    for field in varied:
-        values = {c["varied"].get(field) for c in summary["combinations"]} - {None}
+    for field in sorted(summary.varied, key=lambda field: field != EPSILON):
+        values = {row.varied.get(field) for row in summary.combinations} - {None}
         if len(values) > 1 and all(isinstance(v, float | int) and not isinstance(v, bool) for v in values):
-            return str(field)
+            return field
     return None
 
 
-def series(summary: Mapping[str, Any], x: str | None, prefix: str = "") -> list[Series]:
+def series(summary: SweepSummary, x: str | None) -> list[Series]:
     """One per combination of the other fields; those without `x` are levels, and so are all without x."""
     lines: dict[tuple[str, str], list[Point]] = {}
-    for one in summary["combinations"]:
-        if one["test_error"] is None:
+    for row in summary.combinations:
+        if row.error is None:
             continue
-        label = prefix + title(one["varied"], one["private"], without=(x,) if x else ())
-        family = prefix + title(one["varied"], True, without=(x,) if x else ())
-        low, high = one["test_error_interval90"]
-        at = one["varied"].get(x) if x else None
-        lines.setdefault((label, family), []).append(Point(at, one["test_error"], low, high))
+        label, family = (title(row.varied, private, without=[x]) for private in (row.private, True))
+        at = row.varied.get(x) if x else None
+        lines.setdefault((label, family), []).append(Point(_number(at), *row.error))
     return [Series(label, tuple(points), family) for (label, family), points in lines.items()]
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, float | int) else None
 
 
 def x_label(field: str | None) -> str:
@@ -43,7 +44,11 @@ def x_label(field: str | None) -> str:
 
 
 def interval_note(trials: Sequence[int]) -> str:
-    """How to read the bars."""
+    """How to read the bars.
+
+    >>> interval_note([3, 3]), interval_note([1])
+    ('mean of 3 trials; bars hold 90 % of them', 'one trial')
+    """
     if not trials:
         return ""
     if max(trials) == 1:
