@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +15,7 @@ import torch
 from fedsim.api.given import ScenarioLike, one_run, resolved_of
 from fedsim.api.progress import Watch, watcher
 from fedsim.api.run import Run
+from fedsim.common.interrupts import undisturbed
 from fedsim.measure.heterogeneity import measure
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.terms import Admitted
@@ -25,7 +24,7 @@ from fedsim.results.collected import run_of
 from fedsim.results.outcome import Measurement, Observer, Outcome, Results
 from fedsim.results.write import check_free
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.lost import WorkerLost
+from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.price import preview
 
 
@@ -95,7 +94,7 @@ def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callabl
         if not results.measurements:
             raise
         end = caught
-    with _uninterrupted():
+    with undisturbed():
         seconds, failure = time.perf_counter() - start, str(end) if isinstance(end, WorkerLost) else None
         outcome = Outcome(resolved, results, seconds, end is not None, heterogeneity, admitted)
         run = Run(run_of(outcome), outcome, failure)
@@ -136,16 +135,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Saving takes a moment; a second Ctrl-C must not undo it."""
-    if threading.current_thread() is not threading.main_thread():  # others receive none
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

@@ -20,7 +20,7 @@ from fedsim.report.page import listing
 from fedsim.report.remarks import remarks, result_line
 from fedsim.results.write import check_free
 from fedsim.scenario.load import load
-from fedsim.simulation.lost import WorkerLost
+from fedsim.simulation.failures import WorkerLost
 
 INTERRUPTED, LOST = 130, 1
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedsim.sweep.cells import CellResult
-from fedsim.sweep.combinations import Combination
-from fedsim.sweep.engine import Event
-from fedsim.sweep.naming import title
+from fedsim.sweeps.cell import CellResult
+from fedsim.sweeps.engine import Event
+from fedsim.sweeps.job import Job
 
 _EVERY = 2.0  # seconds between two plain lines
 
 
 @contextmanager
-def progress(
-    console: Console, combinations: Sequence[Combination], total: int
-) -> Iterator[Callable[[Event], None]]:
+def progress(console: Console, job: Job) -> Iterator[Callable[[Event], None]]:
     """Yields the function that is told every cell."""
-    board = Board(combinations, total)
+    board = Board(job)
     if not console.is_terminal:
         yield _lines(console, board)
         return
@@ -34,12 +31,12 @@ def progress(
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=total)
+        task = bar.add_task("starting", total=board.total)
 
         def observe(event: Event) -> None:
             board.add(event)
             if event.cached:  # they say nothing about speed
-                bar.reset(task, total=total, completed=board.done, description=board.text())
+                bar.reset(task, total=board.total, completed=board.done, description=board.text())
             else:
                 bar.update(task, completed=board.done, description=board.text())
 
@@ -49,8 +46,8 @@ def progress(
 class Board:
     """Counts cells, and keeps the private candidate of least mean test error so far."""
 
-    def __init__(self, combinations: Sequence[Combination], total: int) -> None:
-        self._combinations, self.total = combinations, total
+    def __init__(self, job: Job) -> None:
+        self._job, self.total = job, job.cells
         self.done = self.cached = self.failed = 0
         self._sums: dict[tuple[int, int], tuple[float, int]] = {}
         self._first: float | None = None  # when the first cell was run: starting workers tells no pace
@@ -78,15 +75,13 @@ class Board:
     def best(self) -> str:
         """Words for the best so far, private ones first."""
         means = [
-            (not self._combinations[place[0]].private, total / count, place)
+            (not self._job.combinations[place[0]].private, total / count, place)
             for place, (total, count) in self._sums.items()
         ]
         if not means:
             return ""
         _, error, (number, candidate) = min(means)
-        combination = self._combinations[number]
-        chosen = combination.candidates[candidate].chosen
-        return f"best so far {error:.4f}: {title(combination.varied | chosen, combination.private)}"
+        return f"best so far {error:.4f}: {self._job.combinations[number].title(candidate)}"
 
     def text(self) -> str:
         """Failures, and the best so far."""
@@ -95,17 +90,17 @@ class Board:
 
 
 def _lines(console: Console, board: Board) -> Callable[[Event], None]:
-    last = time.monotonic()
+    total, last = board.total, time.monotonic()
 
     def observe(event: Event) -> None:
         nonlocal last
         board.add(event)
-        if time.monotonic() - last >= _EVERY or board.done == board.total:
+        if time.monotonic() - last >= _EVERY or board.done == total:
             last = time.monotonic()
             left = board.seconds_left()
             rest = f", about {left:.0f} s left" if left else ""
             console.print(
-                f"{board.done}/{board.total} cells{rest}; {board.text()}", highlight=False, soft_wrap=True
+                f"{board.done}/{total} cells{rest}; {board.text()}", highlight=False, soft_wrap=True
             )
 
     return observe

@@ -10,10 +10,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
+from fedsim.curves.naming import last_part
+from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.privacy.rounding import shown_up
 from fedsim.report.remarks import error_text
 from fedsim.results.silo_table import TITLE, Table, silo_table
-from fedsim.results.summary import SiloRow, Spread
+from fedsim.results.summary import SiloRow
 from fedsim.scenario.resolve import Resolved
 
 MOST_ROWS = 20
@@ -76,32 +78,22 @@ def print_silos(console: Console, silos: Sequence[SiloRow]) -> None:
     console.print(rendered(silo_table(silos, MOST_ROWS), TITLE))
 
 
-def sweep_table(summary: dict[str, Any]) -> RichTable:
+def sweep_table(sweep: SweepSummary) -> RichTable:
     """One row per combination: what was varied and chosen, error and cost."""
-    trials = summary["trials"]
-    note = f"mean of {trials} trials, 90 % of them in brackets" if trials > 1 else "one trial"
+    note = f"mean of {sweep.trials} trials, 90 % of them in brackets" if sweep.trials > 1 else "one trial"
     title = f"Test error: {note}"
     table = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
-    rows = summary["combinations"]
-    chosen = list(dict.fromkeys(key for row in rows for key in row["chosen"] or {}))
-    for name in summary["varied"]:
-        table.add_column(name.split(".")[-1], overflow="fold")
-    for name in chosen:
-        table.add_column(f"chosen {name.split('.')[-1]}", justify="right")
+    for name in sweep.varied:
+        table.add_column(last_part(name), overflow="fold")
+    for name in sweep.chosen:
+        table.add_column(f"chosen {last_part(name)}", justify="right")
     for name in ("test error", "guaranteed"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        cells = [_value(row["varied"].get(name, "-")) for name in summary["varied"]]
-        cells += [_value((row["chosen"] or {}).get(name, "-")) for name in chosen]
-        table.add_row(*cells, *_measured(row))
+    for row in sweep.combinations:
+        cells = [_value(row.varied.get(name, "-")) for name in sweep.varied]
+        cells += [_value((row.chosen or {}).get(name, "-")) for name in sweep.chosen]
+        table.add_row(*cells, error_text(row.error) or "failed", shown_up(row.epsilon_guaranteed))
     return table
-
-
-def _measured(row: dict[str, Any]) -> list[str]:
-    guaranteed = shown_up(row["epsilon_guaranteed"])
-    if row["test_error"] is None:
-        return ["failed", guaranteed]
-    return [error_text(Spread(row["test_error"], *row["test_error_interval90"])), guaranteed]
 
 
 def _value(value: object) -> str:

@@ -23,8 +23,8 @@ from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Measurement, Observer, Results, TrialResult, Variant
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
-from fedsim.simulation.lost import WorkerLost, death
 from fedsim.simulation.trial import Trial, evaluator, in_one_process, read
 from fedsim.theory.resolve import resolve
 
@@ -60,8 +60,8 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     except ray.exceptions.RayError as error:
         cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
         if isinstance(cause, _LOST):
-            kind, why = death(cause)
-            raise WorkerLost(f"a trial's worker is lost ({kind}): {why}") from None
+            lost = death(cause)
+            raise WorkerLost(f"a trial's worker is lost ({lost.kind}): {lost.message}") from None
         raise cause from None
     finally:
         stop(actors, others)
