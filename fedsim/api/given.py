@@ -10,6 +10,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.protocol.contract import Algorithm
+from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find
 from fedsim.scenario.load import anchored, load_tree, parse
 from fedsim.scenario.model import Scenario
@@ -71,8 +72,12 @@ def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
 
 
 def resolved_of(scenario: Scenario, algorithm: Algorithm | None = None) -> Resolved:
-    """The objects of a run."""
-    resolved = resolve(scenario)
+    """The objects of a run.
+
+    Raises:
+        InputError: a field is wrong, or `algorithm` is none.
+        Refused: the algorithm's plan is not accepted.
+    """
     if algorithm is not None:
-        resolved.__dict__["algorithm"] = algorithm
-    return resolved
+        scenario = scenario.model_copy(update={"algorithm": GivenAlgorithm.of(algorithm)})
+    return resolve(scenario)

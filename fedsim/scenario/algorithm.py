@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_type_hints
 
-from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    ValidationError,
+    create_model,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
+from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Algorithm
 
 
@@ -32,6 +41,11 @@ class AlgorithmSection(Section):
             raise ValidationError.from_exception_data(self.name, lines)
         return self
 
+    @property
+    def kind(self) -> type[Algorithm]:
+        """The algorithm's class."""
+        return algorithms()[self.name]
+
     def build(self) -> Algorithm:
         """The algorithm itself.
 
@@ -44,12 +58,69 @@ class AlgorithmSection(Section):
                 expected = "is required: the theorem does not set it"
                 raise InputError(f"scenario.algorithm.{key}", None, expected)
         try:
-            return algorithms()[self.name](**values)
+            return self.kind(**values)
         except InputError as error:
             raise InputError(f"scenario.algorithm.{error.field}", error.value, error.expected) from None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The class is made when fedsim is imported, so it travels by its name."""
+        return _restored, (self.name, dict(self))
+
+
+def _restored(name: str, values: dict[str, Any]) -> AlgorithmSection:
+    return SECTIONS[name](**values)
+
 
 _OWN = ("name", "parameters")
+
+
+class GivenAlgorithm(AlgorithmSection):
+    """An algorithm that was given as an object. As text it is its class's name and its numbers, to be read by
+    people only; where it travels, the object does.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    _object: Algorithm = PrivateAttr()
+
+    @classmethod
+    def of(cls, algorithm: Algorithm) -> Self:
+        """The section that stands for an object.
+
+        Raises:
+            InputError: it is no algorithm.
+        """
+        kind = type(algorithm)
+        if isinstance(algorithm, type):
+            expected = f"is a class: give an object of it, {algorithm.__name__}(...) with its numbers"
+            raise InputError("algorithm", algorithm, expected)
+        if not (is_dataclass(kind) and all(hasattr(kind, part) for part in ("server", "silo", "linear"))):
+            expected = (
+                "must be a dataclass's object with methods server and silo and a class attribute linear"
+            )
+            raise InputError("algorithm", algorithm, expected)
+        values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}
+        section = cls(name=kind.__name__, **{key: _plain(values[key]) for key in values.keys() - _OWN})
+        section._object = algorithm
+        return section
+
+    @property
+    def kind(self) -> type[Algorithm]:
+        """The object's class."""
+        return type(self._object)
+
+    def build(self) -> Algorithm:
+        """The object itself."""
+        return self._object
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See the class."""
+        return type(self).of, (self._object,)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Full | Subsample | WithReplacement | Poisson | Fresh):
+        return {"sampler": value.sampler, **asdict(value)}
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def _section(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
@@ -87,4 +158,6 @@ SECTIONS = _sections()
 if TYPE_CHECKING:
     AlgorithmConfig = AlgorithmSection
 else:
-    AlgorithmConfig = Annotated[Union[tuple(SECTIONS.values())], Field(discriminator="name")]  # noqa: UP007
+    AlgorithmConfig = SerializeAsAny[  # an object's section too
+        Annotated[Union[tuple(SECTIONS.values())], Field(discriminator="name")]  # noqa: UP007
+    ]

@@ -9,7 +9,6 @@ from math import inf
 
 import torch
 
-from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
 from fedsim.problems.kinds import Problem
@@ -106,9 +105,7 @@ def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
     private = scenario.privacy.mechanism == "gaussian"
     if private and scenario.privacy.epsilon is None:
         raise InputError("scenario.privacy.epsilon", None, "is required with mechanism gaussian")
-    check_mechanism(
-        scenario.privacy.mechanism, scenario.algorithm.name, algorithms()[scenario.algorithm.name]
-    )
+    check_mechanism(scenario.privacy.mechanism, scenario.algorithm.name, scenario.algorithm.kind)
     check_calibration(scenario.privacy)
     unlimited = not private or scenario.privacy.epsilon == "unlimited"
     epsilon = inf if unlimited else scenario.privacy.epsilon

@@ -1,7 +1,7 @@
 """What a class does, as text that is equal in every process, also where the class has no file.
 
-A class of a notebook's cell or of a script is in no installed package whose files could be hashed. Its compiled
-code can be read wherever it has travelled, and so can that of the functions and classes that it uses. Where they
+A class of a notebook's cell or of a script is in no installed package whose files could be hashed. Its code
+can be read wherever it has travelled, and so can that of the functions and classes that it uses. Where they
 stand does not count, nor do comments.
 """
 

@@ -8,8 +8,8 @@ one, since another silo's budget or records change what is broadcast, and two an
 equal noise differ by what the noise should hide. (Noise that a silo finds itself follows from these.)
 
 It does not hold where silos live (process, host, runtime), nor what is measured and never sent. Of code it
-holds the packages of others that bring algorithm, problem or network, and the code of an algorithm that is in no
-package (`fedsim.simulation.code`). An edit of fedsim itself is not seen: a run after it takes another seed.
+holds the packages of others that bring algorithm, problem or network, and the code of an algorithm that is in
+none (`fedsim.simulation.code`). An edit of fedsim itself is not seen: a run after it takes another seed.
 """
 
 from __future__ import annotations
