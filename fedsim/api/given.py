@@ -54,8 +54,15 @@ def scenario_of(
     """
     if isinstance(given, Scenario) and not overrides and not short:
         return given
+    return parse(tree_of(given, overrides, short))
+
+
+def tree_of(
+    given: ScenarioLike, overrides: Mapping[str, Any] | None, short: Mapping[str, Any]
+) -> dict[str, Any]:
+    """As `scenario_of`, before validation: nested mappings, which a sweep completes."""
     tree, folder = _tree(given)
-    return parse(anchored(apply(tree, {**(overrides or {}), **short}), folder))
+    return anchored(apply(tree, {**(overrides or {}), **short}), folder)
 
 
 def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:

@@ -44,7 +44,7 @@ def watcher(progress: bool | Observer | None) -> Watch:
         return lambda resolved: nullcontext(progress)
     if progress is not False and in_notebook():
         return _in_cell
-    console = _console(progress)
+    console = console_for(progress)
     return lambda resolved: (
         on_console(console, resolved) if console else nullcontext(lambda measurement: None)
     )
@@ -55,12 +55,13 @@ def watch_audit(progress: bool | Observe | None) -> AbstractContextManager[Obser
     if callable(progress):
         return nullcontext(progress)
     if progress is not False and in_notebook():
-        return _cell_bar()
-    console = _console(progress)
+        return cell_bar()
+    console = console_for(progress)
     return audit_on_console(console) if console else nullcontext(lambda what, share: None)
 
 
-def _console(progress: bool | None) -> Console | None:
+def console_for(progress: bool | None) -> Console | None:
+    """Where to show progress, if anywhere."""
     console = Console(stderr=True)
     return console if progress or (progress is None and console.is_terminal) else None
 
@@ -119,12 +120,12 @@ def _in_cell(resolved: Resolved) -> Iterator[Observer]:
         done += 1
         show(f"{done}/{total} {_text(measurement)}", done / total)
 
-    with _cell_bar() as show:
+    with cell_bar() as show:
         yield observe
 
 
 @contextmanager
-def _cell_bar() -> Iterator[Observe]:
+def cell_bar() -> Iterator[Observe]:
     """A bar of HTML in a notebook's cell, gone at the end; rich's own needs ipywidgets."""
     from IPython.display import HTML, display
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.cli.tables import shown
-from fedsim.curves.compare import FILES, compare, write
+from fedsim.curves.compare import FILES, compare, source_of, write
 from fedsim.curves.points import Compared
 from fedsim.curves.sweep_summary import SHARED
 from fedsim.privacy.rounding import shown_up
@@ -24,7 +24,7 @@ def run(directories: Sequence[Path], points: Path | None, out: Path | None) -> N
     Raises:
         InputError: a directory or the file of points cannot be used.
     """
-    comparison = compare(directories, points)
+    comparison = compare([source_of(directory) for directory in directories], points)
     folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")
     console = Console()
     console.print(_table(comparison.rows))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedsim.api.sweep_progress import progress
 from fedsim.cli.simulate import INTERRUPTED, LOST, slug
-from fedsim.cli.sweep_progress import progress
 from fedsim.cli.tables import shown, sweep_table
 from fedsim.curves.sweep_summary import CELLS
 from fedsim.scenario.load import load_tree

@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from matplotlib.figure import Figure
+
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_directory
 from fedsim.curves.naming import title
 from fedsim.curves.points import Compared, read_points
 from fedsim.curves.series import EPSILON, interval_note, x_label
 from fedsim.curves.sweep_summary import SweepSummary, is_sweep, read_sweep
+from fedsim.report.style import save
 from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.results.summary import FILE, Summary, read_summary
 
@@ -45,56 +48,71 @@ class Comparison:
             found.setdefault(key, []).append(Point(row.epsilon, row.error, row.low, row.high))
         return [Series(label, tuple(p), family, published) for (label, family, published), p in found.items()]
 
+    def figure(self) -> Figure:
+        """Error against epsilon."""
+        note = interval_note([row.trials for row in self.rows if row.trials])
+        return draw(self.lines(), x_label(EPSILON), "test error", self.error, note)
 
-class _Source(NamedTuple):
-    rows: list[Compared]
-    error: str
-    shares_noise: bool
+
+class Source(NamedTuple):
+    """A run or a sweep, and what it is called."""
+
+    name: str
+    summary: Summary | SweepSummary
 
 
-def compare(directories: Sequence[Path], points: Path | None = None) -> Comparison:
-    """Compare finished runs and sweeps, from their files alone.
+def compare(sources: Sequence[Source], points: Path | None = None) -> Comparison:
+    """Compare finished runs and sweeps.
 
     Args:
-        directories: of runs and sweeps.
+        sources: at least one.
         points: a CSV file of published points (`fedsim.curves.points`).
 
     Raises:
-        InputError: a directory was left unfinished or is of another version, the file of points cannot be
-            used, or two directories measure different errors.
+        InputError: a run was left unfinished, the file of points cannot be used, or two sources measure
+            different errors.
     """
-    sources = [_read(directory) for directory in directories]
-    for directory, source in zip(directories, sources, strict=True):
-        if source.error != sources[0].error:
-            first = f"{directories[0]} {sources[0].error!r}"
-            expected = f"measures {source.error!r} and {first}; compare runs of one kind"
-            raise InputError("RUN", str(directory), expected)
-    rows = [row for source in sources for row in source.rows]
-    published = read_points(points) if points else []
-    shared = any(source.shares_noise for source in sources)
-    return Comparison((*rows, *published), sources[0].error, shared)
+    if not sources:
+        raise InputError("RUN", [], "name at least one run or sweep")
+    rows, shared, first = list[Compared](), False, sources[0]
+    for source in sources:
+        if (error := _error(source)) != _error(first):
+            expected = f"measures {error!r} and {first.name} {_error(first)!r}; compare runs of one kind"
+            raise InputError("RUN", source.name, expected)
+        if isinstance(source.summary, SweepSummary):
+            rows += _of_sweep(source.summary, source.name)
+            shared |= source.summary.shares_noise
+        else:
+            rows += _of_run(source.summary, source.name)
+    return Comparison((*rows, *(read_points(points) if points else [])), _error(first), shared)
+
+
+def source_of(directory: Path) -> Source:
+    """What a directory holds, from its files alone.
+
+    Raises:
+        InputError: it is neither a run's nor a sweep's, was left unfinished, or is of another version.
+    """
+    if is_sweep(directory):
+        return Source(directory.name, read_sweep(directory))
+    if not (directory / FILE).is_file():
+        raise InputError("RUN", str(directory), f"no run or sweep directory (there is no {FILE})")
+    return Source(directory.name, read_summary(directory))
+
+
+def _error(source: Source) -> str:
+    summary = source.summary
+    return (summary.error or "") if isinstance(summary, SweepSummary) else summary.metrics.error
 
 
 def write(comparison: Comparison, folder: Path) -> None:
     """Write the rows as CSV beside the figure as PNG and SVG (`FILES`) into a new folder."""
-    note = interval_note([row.trials for row in comparison.rows if row.trials])
     with whole_directory(folder) as draft:
         with (draft / FILES[0]).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
             writer.writerows([getattr(row, name) for name in COLUMNS] for row in comparison.rows)
-        draw(comparison.lines(), x_label(EPSILON), "test error", comparison.error, note, draft, "comparison")
-
-
-def _read(directory: Path) -> _Source:
-    if is_sweep(directory):
-        sweep = read_sweep(directory)
-        rows = _of_sweep(sweep, directory.name)
-        return _Source(rows, sweep.error or "", sweep.shares_noise)
-    if not (directory / FILE).is_file():
-        raise InputError("RUN", str(directory), f"no run or sweep directory (there is no {FILE})")
-    run = read_summary(directory)
-    return _Source(_of_run(run, directory), run.metrics.error, False)
+        save(comparison.figure(), draft, "comparison")
 
 
 def _of_sweep(sweep: SweepSummary, source: str) -> list[Compared]:
@@ -109,17 +127,17 @@ def _of_sweep(sweep: SweepSummary, source: str) -> list[Compared]:
     return rows
 
 
-def _of_run(run: Summary, directory: Path) -> list[Compared]:
+def _of_run(run: Summary, source: str) -> list[Compared]:
     rows = []
     for private in [True, False] if run.privacy.private else [False]:
         spread = run.metrics.spread("test_error", nonprivate=run.privacy.private and not private)
         if spread is not None:
             label = title({"algorithm": run.algorithm}, private)
             at = _epsilon(run) if private else None
-            rows.append(Compared(directory.name, label, at, *spread, run.trials.finished, run.algorithm))
+            rows.append(Compared(source, label, at, *spread, run.trials.finished, run.algorithm))
     if not rows:
         expected = "no trial of it is complete; run its scenario.yaml to the end"
-        raise InputError("RUN", str(directory), expected)
+        raise InputError("RUN", source, expected)
     return rows
 
 

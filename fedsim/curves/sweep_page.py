@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from matplotlib.figure import Figure
+
 from fedsim.curves.naming import last_part, title
 from fedsim.curves.series import abscissa, interval_note, series, x_label
 from fedsim.curves.sweep_summary import SweepPrivacy, SweepSummary, Tuning, TuningLedger, read_sweep
 from fedsim.privacy.rounding import shown_up
 from fedsim.report.page import PAGE, named, publish, template
 from fedsim.report.remarks import error_text
+from fedsim.report.style import save
 from fedsim.report.sweep_figure import draw
 from fedsim.results.read import scenario_of
 from fedsim.results.silo_table import Table, given, plain
@@ -48,7 +51,7 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
         shared=sweep.shares_noise,
         ledger=_ledger(sweep.privacy.tuning),
         figure=_figure(sweep, folder),
-        errors=_errors(sweep),
+        errors=errors(sweep),
         candidates=_candidates(sweep.tuning),
         failures=_failures(sweep),
         environment=_environment(sweep),
@@ -104,16 +107,23 @@ def _largest(values: tuple[float | None, ...]) -> float | None:
     return None if None in values else max(value for value in values if value is not None)
 
 
-def _figure(sweep: SweepSummary, folder: Path) -> str:
+def figure_of(sweep: SweepSummary) -> Figure:
+    """Test error against what was varied."""
     x = abscissa(sweep)
     trials = [row.trials for row in sweep.combinations if row.trials]
     tuned = sweep.privacy.tuning.note if sweep.privacy.tuning else ""
     note = "; ".join(filter(None, [interval_note(trials), tuned]))
-    drawn = draw(series(sweep, x), x_label(x), "test error", sweep.scenario, note, folder, figure_name(sweep))
+    return draw(series(sweep, x), x_label(x), "test error", sweep.scenario, note)
+
+
+def _figure(sweep: SweepSummary, folder: Path) -> str:
+    x = abscissa(sweep)
+    drawn = save(figure_of(sweep), folder, figure_name(sweep))
     return named(drawn, f"Test error against {x_label(x)}" if x else "Test error")
 
 
-def _errors(sweep: SweepSummary) -> Table:
+def errors(sweep: SweepSummary) -> Table:
+    """One row per combination: what was chosen, and its error."""
     chosen = sweep.chosen
     columns = ["combination", *(f"chosen {last_part(field)}" for field in chosen), "test error", "trials"]
     rows = []

@@ -15,6 +15,7 @@ NAMES = [
     "Asker",
     "Audit",
     "Batch",
+    "Comparison",
     "FULL",
     "Fresh",
     "Full",
@@ -31,13 +32,16 @@ NAMES = [
     "Scenario",
     "ServerHalf",
     "Subsample",
+    "Sweep",
     "Table",
     "WithReplacement",
     "__version__",
     "audit",
+    "compare",
     "load_run",
     "price",
     "simulate",
+    "sweep",
 ]
 HEAVY = (
     "torch",
@@ -88,9 +92,11 @@ def test_functions_stay_functions_after_their_rooms_are_imported() -> None:
         "import fedsim, importlib, pkgutil\n"
         "for room in pkgutil.iter_modules(fedsim.__path__):\n"
         "    if room.name != '__main__': importlib.import_module('fedsim.' + room.name)\n"
-        "print([name for name in ('simulate', 'price', 'audit') if not callable(getattr(fedsim, name))])"
+        "names = [name for name in fedsim.__all__ if name.islower() and '_' not in name]\n"
+        "functions = [getattr(fedsim, name) for name in names]\n"
+        "print([thing for thing in functions if not callable(thing)], len(functions))"
     )
-    assert python("-c", code) == "[]"
+    assert python("-c", code) == "[] 5"
 
 
 def test_the_version_is_the_distributions() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from support.sweep_helpers import result
 
-from fedsim.cli import sweep_progress
-from fedsim.cli.sweep_progress import Board
+from fedsim.api import sweep_progress
+from fedsim.api.sweep_progress import Board
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cell import Cell
 from fedsim.sweeps.engine import Event

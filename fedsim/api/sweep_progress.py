@@ -1,19 +1,44 @@
-"""How far a sweep is: a live bar on a screen, plain lines elsewhere."""
+"""How far a sweep is: a bar on a screen or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedsim.api.progress import cell_bar, console_for, in_notebook
 from fedsim.sweeps.cell import CellResult
 from fedsim.sweeps.engine import Event
 from fedsim.sweeps.job import Job
+from fedsim.sweeps.run import Watch, unwatched
 
 _EVERY = 2.0  # seconds between two plain lines
+
+
+def watcher(asked: bool | Callable[[Event], None] | None) -> Watch:
+    """What `progress` asks for; see `fedsim.api.progress.watcher`."""
+    if callable(asked):
+        return lambda job: nullcontext(asked)
+    if asked is not False and in_notebook():
+        return _in_cell
+    console = console_for(asked)
+    return partial(progress, console) if console else unwatched
+
+
+@contextmanager
+def _in_cell(job: Job) -> Iterator[Callable[[Event], None]]:
+    board = Board(job)
+    with cell_bar() as show:
+
+        def observe(event: Event) -> None:
+            board.add(event)
+            show(f"{board.done}/{board.total} cells; {board.text()}", board.done / board.total)
+
+        yield observe
 
 
 @contextmanager
