@@ -13,11 +13,11 @@
 # %% [markdown]
 # # A first run
 #
-# Five hospitals train one model. No record leaves its hospital: each sends noisy means, and each has a budget
-# (epsilon, delta) for all that it ever sends. Smaller epsilon means more noise.
+# Five hospitals train one model. No record leaves its hospital: each sends noisy means, and each has a
+# budget (epsilon, delta) for all that it ever sends. Smaller epsilon means more noise.
 #
-# `quickstart` is one of the scenarios that come with fedsim: logistic regression on the Wisconsin breast cancer
-# data, sorted by tumour size, so that the hospitals see different patients.
+# `quickstart` is one of the scenarios that come with fedsim: logistic regression on the Wisconsin breast
+# cancer data, sorted by tumour size, so that the hospitals see different patients.
 
 # %%
 import fedsim
@@ -34,9 +34,9 @@ cost
 # %% [markdown]
 # ## The run
 #
-# Any field of the scenario can be changed. A short name does where only one field has it; otherwise write the whole
-# name: `{"algorithm.step_size": 0.5}`. `runtime="inprocess"` runs in this process; without it, trials run side by
-# side on Ray, whose start takes a few seconds.
+# Any field of the scenario can be changed. A short name does where only one field has it; otherwise write
+# the whole name: `{"algorithm.step_size": 0.5}`. `runtime="inprocess"` runs in this process; without it,
+# trials run side by side on Ray, whose start takes a few seconds.
 
 # %%
 run = fedsim.simulate("quickstart", {"algorithm.step_size": 0.5}, trials=3, epsilon=2.0, runtime="inprocess")
@@ -51,7 +51,8 @@ run.plot("error")
 # %% [markdown]
 # ## What was measured, and what was paid
 #
-# Tables are Arrow tables: `.to_pandas()` makes a data frame of one (with pandas installed), `["column"]` a list.
+# Tables are Arrow tables: `.to_pandas()` makes a data frame of one (with pandas installed), `["column"]` a
+# list.
 
 # %%
 run.metrics
@@ -72,8 +73,8 @@ run.model.shape
 # %% [markdown]
 # ## Records of your own
 #
-# `Arrays` takes features, targets and the name of the silo that each record belongs to. `ranges` are the features'
-# documented limits: public numbers, not taken from the records.
+# `Arrays` takes features, targets and the name of the silo that each record belongs to. `ranges` are the
+# features' documented limits: public numbers, not taken from the records.
 
 # %%
 import numpy as np
@@ -93,5 +94,5 @@ own = fedsim.simulate(
 own
 
 # %% [markdown]
-# Nothing has been written so far. `run.save("runs/first")` writes a directory with all of it and a page for a privacy
-# reviewer, `report.html`; `fedsim.load_run("runs/first")` reads it back.
+# Nothing has been written so far. `run.save("runs/first")` writes a directory with all of it and a page for
+# a privacy reviewer, `report.html`; `fedsim.load_run("runs/first")` reads it back.

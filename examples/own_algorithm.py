@@ -13,9 +13,9 @@
 # %% [markdown]
 # # An algorithm of your own
 #
-# An algorithm is a frozen dataclass of public numbers with two halves. `server` yields rounds and is sent the average
-# of the silos' messages. `silo` makes one silo's message: it never sees a record, it asks for noisy means. So every
-# algorithm is private, and what it costs follows from what it asks.
+# An algorithm is a frozen dataclass of public numbers with two halves. `server` yields rounds and is sent
+# the average of the silos' messages. `silo` makes one silo's message: it never sees a record, it asks for
+# noisy means. So every algorithm is private, and what it costs follows from what it asks.
 #
 # This one is minibatch SGD with heavy-ball momentum.
 
@@ -52,8 +52,8 @@ class Momentum:
 # %% [markdown]
 # ## One run
 #
-# The object takes the place of the scenario's algorithm. The class travels to Ray's processes by value, so it may be
-# defined here.
+# The object takes the place of the scenario's algorithm. The class travels to Ray's processes by value, so
+# it may be defined here.
 
 # %%
 mine = Momentum(num_rounds=20, step_size=0.5, momentum=0.5, clip_norm=1.0)
@@ -97,5 +97,5 @@ for epsilon in (0.5, 1.0, 4.0):
     print(epsilon, {name: round(error, 3) for name, error in errors[epsilon].items()})
 
 # %% [markdown]
-# Three trials tell little: take more before you believe an order. `docs/adding-an-algorithm.md` makes a file of this
-# class, which gives it a name in scenarios, sweeps and the shared tests.
+# Three trials tell little: take more before you believe an order. `docs/adding-an-algorithm.md` makes a
+# file of this class, which gives it a name in scenarios, sweeps and the shared tests.

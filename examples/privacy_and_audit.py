@@ -13,8 +13,8 @@
 # %% [markdown]
 # # Reading a privacy statement, and an audit
 #
-# A run says what it promises, to whom, and what it does not cover. An audit attacks the same silos and sets what it
-# attains beside what was promised.
+# A run says what it promises, to whom, and what it does not cover. An audit attacks the same silos and sets
+# what it attains beside what was promised.
 
 # %%
 import fedsim
@@ -25,8 +25,8 @@ privacy = run.summary.privacy
 # %% [markdown]
 # ## The promise
 #
-# The unit is one record, and the neighbouring data set has another record in its place. The adversary may be the
-# server and all other silos together.
+# The unit is one record, and the neighbouring data set has another record in its place. The adversary may
+# be the server and all other silos together.
 
 # %%
 print(privacy.unit)
@@ -36,8 +36,8 @@ print(privacy.guarantee)
 # %% [markdown]
 # ## What it costs each silo
 #
-# `budget` is what a silo allows, `guaranteed` what the plan of all rounds costs, whatever happens in it. Guaranteed
-# epsilons are rounded up. The noise multiplier is sigma over the sensitivity of a clipped mean.
+# `budget` is what a silo allows, `guaranteed` what the plan of all rounds costs, whatever happens in it.
+# Guaranteed epsilons are rounded up. The noise multiplier is sigma over the sensitivity of a clipped mean.
 
 # %%
 run
@@ -57,7 +57,8 @@ for line in privacy.not_private:
 # %% [markdown]
 # ## In other units
 #
-# What the same plan means for a group of records, for a whole silo, and for the federation seen from outside.
+# What the same plan means for a group of records, for a whole silo, and for the federation seen from
+# outside.
 
 # %%
 price = fedsim.price("quickstart", num_rounds=10, conversions=True)
@@ -66,10 +67,11 @@ price.conversions
 # %% [markdown]
 # ## An audit
 #
-# Attained epsilons are lower bounds: a sound silo stays below its claim, up to the chance that the bound's confidence
-# leaves. `worst server` chooses the worst broadcasts and records; `honest server` reads along; `model alone` sees the
-# final model. `moved` is by how much one record moves an answer without noise, over the sensitivity that was priced:
-# at most 1. Effort 0.02 is a first look; 1, the default, takes about a minute.
+# Attained epsilons are lower bounds: a sound silo stays below its claim, up to the chance that the bound's
+# confidence leaves. `worst server` chooses the worst broadcasts and records; `honest server` reads along;
+# `model alone` sees the final model. `moved` is by how much one record moves an answer without noise, over
+# the sensitivity that was priced: at most 1. Effort 0.02 is a first look; 1, the default, takes about a
+# minute.
 
 # %%
 found = fedsim.audit("quickstart", num_rounds=10, effort=0.02)
