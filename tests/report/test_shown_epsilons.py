@@ -10,11 +10,12 @@ from rich.console import Console
 
 from fedsim.cli.conversions import show_conversions
 from fedsim.cli.tables import print_silos, rendered, sweep_table
+from fedsim.privacy.convert import Guarantee
 from fedsim.report.audit_section import audit_table
 from fedsim.report.page import fragment, render
 from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.results.audit_file import AttainedPart, AuditedSilo, AuditPart, ConfidencePart
-from fedsim.results.conversions import Conversions, GroupPrivacy, Pair, SiloConversions
+from fedsim.results.conversions import Conversions, GroupPrivacy, SiloConversions
 from fedsim.results.read import read
 from fedsim.sweep.compare import read as read_compared
 
@@ -99,14 +100,14 @@ def test_in_an_audit() -> None:
 
 
 def test_in_other_units_and_a_budget_to_set_is_rounded_down() -> None:
-    pair = Pair(epsilon=TRUE, delta=1.01e-5)
+    pair = Guarantee(epsilon=TRUE, delta=1.01e-5)
     silo = SiloConversions(
         name="a",
         n=2,
         group_rule="rule",
         group=[GroupPrivacy(records=2, guarantee=pair)],
         user_level=pair,
-        record_level_for_user_level_budget=Pair(epsilon=LEAST, delta=9.99e-6),
+        record_level_for_user_level_budget=Guarantee(epsilon=LEAST, delta=9.99e-6),
     )
     console = Console(width=100)
     with console.capture() as capture:
