@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -32,15 +33,15 @@ from fedsim.results.silo_rows import finite, samplers
 from fedsim.results.summarise import interval90
 from fedsim.scenario.resolve import Resolved
 from fedsim.scenario.sweep import TuneSection
+from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cell import CellResult, cell_of
 from fedsim.sweeps.combinations import Combination
 from fedsim.sweeps.engine import Results, mean
-from fedsim.sweeps.job import Job
-from fedsim.sweeps.kept import outline_of
+from fedsim.sweeps.job import Job, Place
+from fedsim.sweeps.kept import resolved_of
 from fedsim.sweeps.keys import code_version
 from fedsim.sweeps.private_tuning import Selection
 from fedsim.sweeps.tuning_ledger import ledger
-from fedsim.theory.resolve import resolve
 
 CHOICE_BUT = "the choice of all that was not tuned, candidate values included, where data was looked at"
 
@@ -58,7 +59,7 @@ def summarise(job: Job, results: Results, wall_seconds: float, interrupted: bool
         error=next((row.result.error_name for row in results.rows), None),
         varied=job.varied,
         combinations=[_combination(job, results, number) for number in range(len(job.combinations))],
-        failures=_failures(job, results),
+        failures=[_failure(job, event.place, failure) for event, failure in results.failures],
         tuning=_tuning(job, results),
         privacy=_privacy(job, results),
         code=code_version(),
@@ -107,20 +108,10 @@ def _budget(combination: Combination) -> float | None:
     return float(max(epsilon.values() if isinstance(epsilon, dict) else epsilon))
 
 
-def _failures(job: Job, results: Results) -> list[FailureRow]:
-    rows = []
-    for failed in results.failures:
-        combination = job.combinations[failed.place.combination]
-        rows.append(
-            FailureRow(
-                varied=combination.varied,
-                chosen=combination.candidates[failed.place.candidate].chosen,
-                trial=failed.place.trial,
-                kind=failed.failure.kind,
-                message=failed.failure.message,
-            )
-        )
-    return rows
+def _failure(job: Job, place: Place, failure: Failure) -> FailureRow:
+    combination = job.combinations[place.combination]
+    chosen = combination.candidates[place.candidate].chosen
+    return FailureRow(varied=combination.varied, chosen=chosen, trial=place.trial, **asdict(failure))
 
 
 def _tuning(job: Job, results: Results) -> Tuning | None:
@@ -173,7 +164,7 @@ _HOW: dict[str, Callable[[Resolved], Sequence[str]]] = {
 def _how(combinations: Sequence[Combination]) -> dict[str, list[str]]:
     """What a run's statement says of how it is private, over the private combinations, without repetition."""
     private = [combination.scenario for combination in combinations if combination.private]
-    runs = [resolve(scenario, outline_of(scenario)) for scenario in private]
+    runs = [resolved_of(scenario) for scenario in private]
     return {
         part: list(dict.fromkeys(text for run in runs for text in say(run))) for part, say in _HOW.items()
     }
