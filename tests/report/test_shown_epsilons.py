@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from fedsim.sweep.compare import read as read_compared
 from rich.console import Console
 
 from fedsim.cli.conversions import show_conversions
@@ -17,7 +18,6 @@ from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.results.audit_file import AttainedPart, AuditedSilo, AuditPart, ConfidencePart
 from fedsim.results.conversions import Conversions, GroupPrivacy, SiloConversions
 from fedsim.results.read import read
-from fedsim.sweep.compare import read as read_compared
 
 TRUE, LEAST = 1.00004, 0.99999
 
