@@ -11,6 +11,8 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.registry import MECHANISMS, check_serves
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
@@ -18,9 +20,10 @@ from fedsim.protocol.limits import Limits
 from fedsim.protocol.participants import Participants, effective_m
 from fedsim.scenario.calibration import Prescribed, check_calibration
 from fedsim.scenario.derived import Derived
-from fedsim.scenario.mechanism import check_mechanism
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.participation import participants
+from fedsim.scenario.participation import (
+    participants,
+)
 from fedsim.scenario.per_silo import per_silo
 from fedsim.scenario.problem import ProblemSection, problem_of
 
@@ -57,6 +60,11 @@ class Resolved:
     def algorithm(self) -> Algorithm:
         """The scenario's algorithm with its numbers."""
         return self.scenario.algorithm.build()
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """What protects the run."""
+        return MECHANISMS[self.scenario.privacy.mechanism]
 
     @property
     def noise_multipliers(self) -> tuple[float, ...] | None:
@@ -102,12 +110,13 @@ def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
     names = tuple(shape.sizes)
     sizes = tuple(shape.sizes.values())
     _check_runtime(scenario)
-    private = scenario.privacy.mechanism == "gaussian"
-    if private and scenario.privacy.epsilon is None:
-        raise InputError("scenario.privacy.epsilon", None, "is required with mechanism gaussian")
-    check_mechanism(scenario.privacy.mechanism, scenario.algorithm.name, scenario.algorithm.kind)
+    mechanism = MECHANISMS[scenario.privacy.mechanism]
+    if mechanism.private and scenario.privacy.epsilon is None:
+        expected = f"is required with mechanism {mechanism.name}"
+        raise InputError("scenario.privacy.epsilon", None, expected)
+    check_serves(mechanism, scenario.algorithm.name, scenario.algorithm.kind)
     check_calibration(scenario.privacy)
-    unlimited = not private or scenario.privacy.epsilon == "unlimited"
+    unlimited = not mechanism.private or scenario.privacy.epsilon == "unlimited"
     epsilon = inf if unlimited else scenario.privacy.epsilon
     return Resolved(
         scenario,
@@ -153,7 +162,7 @@ def _deltas(scenario: Scenario, names: Sequence[str], sizes: Sequence[int]) -> t
     if rule != "1/n^2":
         return per_silo("scenario.privacy.delta", rule, names)
     for name, n in zip(names, sizes, strict=True):
-        if n < 2 and scenario.privacy.mechanism != "none":
+        if n < 2 and MECHANISMS[scenario.privacy.mechanism].private:
             expected = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
             raise InputError("scenario.privacy.delta", rule, expected)
     return tuple(1 / n**2 for n in sizes)

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
+from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement
-from fedsim.results.outcome import Measurement, Observer, Results, TrialResult, Variant
+from fedsim.results.outcome import Measurement, Observer, Results, TrialResult
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.code import Code
