@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.algorithms.registry import algorithms
-from fedsim.data.registry import datasets, partitions
+from fedsim.data.registry import PARTITIONS, data_sets
 from fedsim.problems.registry import problems
 from fedsim.report.trackers import GROUP
 from fedsim.scenario.algorithm import samplers
@@ -30,8 +30,8 @@ def show() -> None:
         "problems": {name: first_line(kind) for name, kind in problems().items()},
         "networks (problem.model)": _sections(ModelSection),
         "constraints (problem.constraint)": _sections(NoConstraint | BallConstraint | BoxConstraint),
-        "data sets": datasets(),
-        "partitions": partitions(),
+        "data sets": {name: first_line(kind) for name, kind in data_sets().items()},
+        "partitions": {name: first_line(kind) for name, kind in PARTITIONS.items()},
         "samplers": samplers(),
         "mechanisms": {name: mechanism.line for name, mechanism in MECHANISMS.items()},
         "participation": _sections(ParticipationConfig),

@@ -9,7 +9,13 @@ SHOWN = 12
 
 
 def suggest(name: object, known: Iterable[str]) -> str:
-    """The end of an error message: the nearest known name, or the first few of all of them."""
+    """The end of an error message: the nearest known name, or the first few of all of them.
+
+    >>> suggest("Digit", ["digits", "synthetic"])
+    "did you mean 'digits'?"
+    >>> suggest("mnist", ["digits", "synthetic"])
+    "known: 'digits', 'synthetic'"
+    """
     names = list(known)
     folded = {text.casefold(): text for text in reversed(names)}
     close = get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.5)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from fedsim.data.config import DataConfig, PartitionConfig
+from fedsim.data.registry import DataConfig, PartitionConfig
 from fedsim.problems.registry import problems
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.assumptions import AssumptionsSection

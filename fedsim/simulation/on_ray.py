@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
+from fedsim.data.federation import Hosted, load_silos
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Measurement, Observer, Results, TrialResult, Variant
 from fedsim.scenario.load import parse
@@ -54,7 +55,7 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     try:
         start(scenario.runtime.address)
         workers = min(scenario.trials, cpus())
-        tree = scenario.model_dump(mode="json")
+        tree = scenario.model_dump(mode="json") | {"data": scenario.data}  # arrays in memory travel by value
         actors += [_TrialActor.remote(tree) for _ in range(workers)]
         _drive(actors, scenario.trials, results, observe)
     except ray.exceptions.RayError as error:
@@ -157,17 +158,21 @@ class TrialWorker:
         hosts = self._resolved.scenario.runtime.silo_hosts
         if hosts == 0:
             return in_one_process(self._resolved, trial)
-        evaluate = evaluator(self._resolved, read(self._resolved, trial).silos)
-        return Trial(self._resolved, trial, _RemoteHosts(self._resolved, self._tree, trial, hosts), evaluate)
+        data = read(self._resolved, trial)
+        remote = _RemoteHosts(self._resolved, self._tree, trial, data.digest, hosts)
+        return Trial(self._resolved, trial, remote, evaluator(self._resolved, data.silos))
 
 
 class HostWorker:
     """A silo host in a process of its own; only public tensors and noisy messages pass, as arrays."""
 
-    def __init__(self, tree: dict[str, Any], trial: int, names: list[str]) -> None:
+    def __init__(self, tree: dict[str, Any], trial: int, names: list[str], digest: str) -> None:
+        """The named silos, of which alone records are read; `digest` is `Federation.digest`, of all."""
         torch.set_num_threads(1)
         resolved = resolve(parse(tree))
-        self._host = SiloHost(resolved, trial, read(resolved, trial, only=names))
+        scenario = resolved.scenario
+        silos = load_silos(scenario.data, scenario.partition, scenario.seed, trial, names)
+        self._host = SiloHost(resolved, trial, Hosted(silos, digest))
 
     def open(self, variant: Variant, rounds: list[Sequence[int]]) -> list[Admitted]:
         """See `SiloHost.open`."""
@@ -193,13 +198,14 @@ _HostActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Hos
 class _RemoteHosts:
     """A trial's silos on k silo-host actors, in consecutive runs of the canonical order."""
 
-    def __init__(self, resolved: Resolved, tree: dict[str, Any], trial: int, hosts: int) -> None:
+    def __init__(self, resolved: Resolved, tree: dict[str, Any], trial: int, digest: str, hosts: int) -> None:
         total = len(resolved.names)
         count = min(hosts, total)
         bounds = [total * k // count for k in range(count + 1)]
         self._ranges = [range(a, b) for a, b in pairwise(bounds)]
         self._actors = [
-            _HostActor.remote(tree, trial, list(resolved.names[own.start : own.stop])) for own in self._ranges
+            _HostActor.remote(tree, trial, list(resolved.names[own.start : own.stop]), digest)
+            for own in self._ranges
         ]
 
     def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:

@@ -9,10 +9,9 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from fedsim.data.config import Csv, DataConfig, IidPartition, NaturalIdPartition, SortedPartition
-from fedsim.data.csv_source import CsvSource
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
+from fedsim.data.registry import Csv, DataConfig, IidPartition, NaturalIdPartition, SortedPartition
 
 
 def all_records(data: Csv) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +99,7 @@ def test_values_beyond_the_range_are_clipped(make_csv) -> None:
 
 def test_a_column_outside_the_schema_can_sort_the_records(make_csv, schema) -> None:
     del schema["age"]
-    source = CsvSource(make_csv(schema=schema))
+    source = make_csv(schema=schema).open()
     assert source.keys("age", "").tolist() == [63, 41, 57, 29, 48, 70]
     assert source.keys("hospital", "").tolist() == [1, 2, 1, 0, 2, 0]
 

@@ -1,15 +1,15 @@
-"""The base of every configuration model of this package."""
+"""The base of every section of a scenario."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
 
-class Config(BaseModel):
+class Section(BaseModel):
     """Frozen, finite, and strict about unknown keys.
 
-    `schema` is a word of the YAML file and a method of pydantic's models, so that field has an alias; dumps
-    use the alias and either name is read, so a resolved scenario reads back.
+    A field whose name in YAML is a method of pydantic's models, such as `schema`, has an alias: dumps use the
+    alias and either name is read, so that a resolved scenario reads back.
     """
 
     model_config = ConfigDict(
