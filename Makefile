@@ -29,10 +29,10 @@ check: $(VENV)/.installed-dev  ## Format, lint, types, import contracts.
 	$(BIN)/lint-imports
 
 test: check  ## The gate: check, then every test that is not slow.
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -n auto --dist worksteal -m "not slow"
 
 test-all: check  ## The gate, and the slow tests.
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
 bench: $(VENV)/.installed-dev  ## fedsim beside a bare loop and its peers, which go into .venv-peers (FLAGS=--write).
 	$(BIN)/python benchmarks/bench.py $(FLAGS)

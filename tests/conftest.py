@@ -1,7 +1,24 @@
-"""Settings that every test shares."""
+"""Settings and run directories that tests of several rooms share."""
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+import pytest
 import torch
+from support.report_runs import SMALL, simulate
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shared: read it, do not change it."""
+    return simulate(tmp_path_factory.mktemp("small"), SMALL)
+
+
+@pytest.fixture
+def run_copy(small_run: Path, tmp_path: Path) -> Path:
+    """One to damage."""
+    return Path(shutil.copytree(small_run, tmp_path / "copy"))

@@ -11,7 +11,11 @@ Array = npt.NDArray[np.float64]
 
 
 def amplified(epsilon: float, q: float) -> float:
-    """eps' of a release that is eps where the record takes part, which has probability q in (0, 1)."""
+    """eps' of a release that is eps where the record takes part, which has probability q in (0, 1).
+
+    >>> round(amplified(1.0, q=0.1), 4)
+    0.1586
+    """
     return float(np.logaddexp(math.log1p(-q), math.log(q) + epsilon))
 
 

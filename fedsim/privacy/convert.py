@@ -29,6 +29,12 @@ def group(epsilon: float, delta: float, k: int) -> Guarantee | None:
         k: number of records, >= 1.
 
     Source: Lowy 2023 (thesis), Proposition 12.
+
+    >>> epsilon, delta = group(0.5, 1e-9, k=2)
+    >>> f"({epsilon}, {delta:.4g})"
+    '(1.0, 3.297e-09)'
+    >>> group(5.0, 1e-5, k=10) is None  # its delta would be above 1
+    True
     """
     _check(k)
     exponent = math.log(k) + (k - 1) * epsilon + (math.log(delta) if delta > 0 else -math.inf)
@@ -50,6 +56,9 @@ def group_gaussian(mu: float, delta: float, k: int) -> Guarantee | None:
         k: number of records, >= 1.
 
     Source: Dong, Roth and Su 2022, Theorem 2.14 (group privacy of Gaussian DP).
+
+    >>> group_gaussian(0.25, 1e-6, k=2) == group_gaussian(0.5, 1e-6, k=1)
+    True
     """
     _check(k)
     epsilon = float(gaussian.epsilon(k * mu, delta))
@@ -80,6 +89,12 @@ def hybrid(epsilon: float, delta: float, n: int) -> Guarantee:
         InputError: epsilon above 1, where the last step fails.
 
     Source: Lowy 2023 (thesis), appendix B.1.5.5.
+
+    >>> record = hybrid(1.0, 1e-4, n=100)
+    >>> record
+    Guarantee(epsilon=0.01, delta=2.5e-07)
+    >>> user_level(*record, n=100).delta < 1e-4
+    True
     """
     _check(n)
     if not 0 < epsilon <= 1:
@@ -99,6 +114,9 @@ def central(silos: Sequence[tuple[float, float]]) -> Guarantee | None:
         silos: (epsilon_i, delta_i) of each, at least one.
 
     Source: Lowy 2023 (thesis), appendix B.1 (inter-silo record-level DP implies central DP, same parameters).
+
+    >>> central([(1.0, 1e-5), (2.0, 1e-6)])
+    Guarantee(epsilon=2.0, delta=1e-05)
     """
     epsilon, delta = max(e for e, _ in silos), max(d for _, d in silos)
     return None if epsilon == math.inf or delta >= 1 else Guarantee(epsilon, delta)

@@ -69,6 +69,16 @@ def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> fl
 
     Raises:
         Refused: the Fresh batches together hold more than n records.
+
+    Thirty releases of all records, ten of batches that share none, thirty of a tenth of the records:
+
+    >>> from fedsim.protocol.batch import FULL, Fresh, Subsample
+    >>> round(epsilon(((Release(FULL, 1.0), 30),), n=100, noise_multiplier=20.0, delta=1e-5), 4)
+    1.0238
+    >>> round(epsilon(((Release(Fresh(0.1), 1.0), 10),), n=100, noise_multiplier=2.0, delta=1e-5), 4)
+    1.9931
+    >>> round(epsilon(((Release(Subsample(0.1), 1.0), 30),), n=100, noise_multiplier=2.0, delta=1e-5), 3)
+    1.361
     """
     return compose(census, n).epsilon(noise_multiplier, delta)
 

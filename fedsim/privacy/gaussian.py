@@ -30,6 +30,9 @@ def profile(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Array:
     Args:
         epsilon: eps, any sign, any shape.
         mu: sensitivity / noise standard deviation, >= 0; 0 gives max(0, 1 - e^eps).
+
+    >>> round(float(profile(epsilon=1.0, mu=1.0)), 6)
+    0.126937
     """
     eps, mu = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(mu, float))
     silent = mu <= 0
@@ -48,6 +51,9 @@ def epsilon(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Array:
     Args:
         mu: sensitivity / noise standard deviation, >= 0; 0 costs nothing, infinity costs infinity.
         delta: in (0, 1).
+
+    >>> epsilon([0.1, 1.0, 10.0], delta=1e-5).round(4).tolist()
+    [0.3407, 4.3772, 91.8173]
     """
     mu, delta = np.broadcast_arrays(np.asarray(mu, float), _checked(delta))
     unbounded = mu > _HUGE
@@ -69,6 +75,10 @@ def mu(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Array:
     Args:
         epsilon: eps >= 0; infinity affords any mu.
         delta: in (0, 1).
+
+    >>> most = mu(epsilon=1.0, delta=1e-5)
+    >>> bool(profile(1.0, most) <= 1e-5 < profile(1.0, most * (1 + 1e-9)))
+    True
     """
     eps, delta = np.broadcast_arrays(np.asarray(epsilon, float), _checked(delta))
     unbounded = np.isinf(eps)

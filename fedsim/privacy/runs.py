@@ -27,6 +27,12 @@ def compose_runs(censuses: Sequence[Census], n: int) -> Composition:
 
     Raises:
         Refused: the Fresh batches of one plan hold more than n records.
+
+    >>> from fedsim.protocol.batch import Fresh
+    >>> from fedsim.protocol.plan import Release
+    >>> one_pass = ((Release(Fresh(0.5), 1.0), 2),)  # in each run a record is in one batch
+    >>> compose_runs([one_pass] * 4, n=10).weight
+    2.0
     """
     weight, sampled = 0.0, Counter[SampledPair]()
     for census, times in Counter(censuses).items():

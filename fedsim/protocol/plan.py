@@ -36,6 +36,11 @@ class Ask:
 
         A query with noise ratio c is a Gaussian release of mu = 1 / (z c), z the base multiplier;
         releases on one draw of the batch add mu^2, so mu = weight / z, weight^2 = sum 1 / c^2.
+
+        >>> from fedsim.protocol.batch import FULL
+        >>> gradient, difference = QueryShape("gradient", 1, 1.0), QueryShape("gradient_difference", 2, 0.75)
+        >>> round(Ask(FULL, (gradient, difference)).weight, 4)
+        1.6667
         """
         return math.sqrt(sum(query.noise_ratio**-2 for query in self.queries))
 

@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 from support.report_runs import HOSTILE, SMALL, simulate
-
-
-@pytest.fixture(scope="session")
-def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shared: read it, do not change it."""
-    return simulate(tmp_path_factory.mktemp("small"), SMALL)
-
-
-@pytest.fixture
-def run_copy(small_run: Path, tmp_path: Path) -> Path:
-    """One to damage."""
-    return Path(shutil.copytree(small_run, tmp_path / "copy"))
 
 
 @pytest.fixture(scope="session")
