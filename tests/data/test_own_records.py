@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedsim.common.errors import InputError
 from fedsim.data.federation import load, load_silos
 from fedsim.data.registry import IidPartition, NaturalIdPartition, Synthetic
 from fedsim.data.synthetic import SyntheticSource
+from fedsim.scenario.load import parse
+from fedsim.simulation.host import SiloHost
 from fedsim.simulation.on_ray import HostWorker
+from fedsim.simulation.trial import read
+from fedsim.theory.resolve import resolve
 
 ASKED: list[int] = []
 PARTITION = {"name": "iid", "num_partitions": 4}
@@ -41,9 +47,8 @@ def asked() -> Iterator[list[int]]:
     ASKED.clear()
 
 
-def test_a_hosts_process_reads_no_other_silos_records(asked: list[int]) -> None:
-    data = WatchedData(rows=40, features=2)
-    scenario = {
+def scenario(data: Synthetic) -> dict[str, Any]:
+    return {
         "name": "own records",
         "data": data,
         "partition": PARTITION,
@@ -51,9 +56,27 @@ def test_a_hosts_process_reads_no_other_silos_records(asked: list[int]) -> None:
         "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 2, "step_size": 1.0, "clip_norm": 1.0},
         "privacy": {"epsilon": 1.0, "delta": 0.01},
     }
-    HostWorker(scenario, 0, ["silo-01", "silo-03"], "digest of all silos' records")
+
+
+def test_a_hosts_process_reads_no_other_silos_records(asked: list[int]) -> None:
+    data = WatchedData(rows=40, features=2)
+    HostWorker(scenario(data), 0, ["silo-01", "silo-03"], "digest of all silos' records")
     owned = IidPartition(**PARTITION).assign(data.open(), 0).rows()
     assert sorted(asked) == sorted([*owned["silo-01"], *owned["silo-03"]])
+
+
+def test_some_silos_draw_the_noise_that_they_draw_among_all() -> None:
+    tree = scenario(Synthetic(rows=40, features=2))
+    resolved = resolve(parse(tree))
+    federation = read(resolved, 0)
+    everyone = SiloHost(resolved, 0, federation)
+    everyone.open("private", [range(2)] * 4)
+    some = HostWorker(tree, 0, ["silo-01", "silo-03"], federation.digest)
+    some.open("private", [range(2)] * 2)
+    w = torch.zeros(3, dtype=torch.float64)
+    theirs = everyone.answer("private", 0, {"w": w}, [0, 1, 2, 3])
+    for name, ours in some.answer("private", 0, {"w": w.numpy()}, [0, 1]).items():
+        np.testing.assert_allclose(ours, theirs[name][[1, 3]], rtol=1e-12)
 
 
 @pytest.mark.parametrize("options", [{"scaling": "none"}, {}, {"scaling": "training_statistics"}, {"pca": 2}])
