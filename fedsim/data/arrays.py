@@ -26,7 +26,10 @@ _Array = Annotated[np.ndarray[Any, Any], PlainSerializer(_summary, return_type=s
 
 
 class Arrays(Dataset):
-    """Arrays in memory; a scenario's text holds their hashes, so it cannot be read back.
+    """Arrays in memory.
+
+    A scenario's text holds their hashes, so it cannot be read back. To other processes they travel whole,
+    also to one that hosts some of the silos.
 
     Columns for a partition: features `x0`, `x1`, ..., `target`, and `silo` if it is given.
 
@@ -138,20 +141,17 @@ class ArraysSource(Matrix):
 
 
 def _features(given: ArrayLike) -> Floats:
-    values = _frozen(_numbers("features", given, "numbers of shape (n, p)").astype(np.float64))
+    values = _numbers("features", given, "numbers of shape (n, p)")
     if values.ndim != 2 or 0 in values.shape:
-        raise InputError(
-            "features", values.shape, "must have shape (n, p), with at least one record and feature"
-        )
-    _require_finite("features", values)
-    return values
+        expected = "must have shape (n, p), with at least one record and feature"
+        raise InputError("features", values.shape, expected)
+    return _frozen(values.astype(np.float64))
 
 
 def _target(given: ArrayLike, records: int) -> Target:
     values = _numbers("target", given, "whole numbers from 0 for classes, or real numbers")
     _require_length("target", values, records)
     if values.dtype.kind == "f":
-        _require_finite("target", values)
         return _frozen(values.astype(np.float64))
     if values.min() < 0:
         raise InputError("target", int(values.min()), "classes are whole numbers from 0")
@@ -182,13 +182,15 @@ def _ranges(given: tuple[ArrayLike, ArrayLike], features: int) -> NDArray[Any]:
 
 
 def _numbers(name: str, given: ArrayLike, expected: str) -> NDArray[Any]:
-    """An array of whole or real numbers."""
+    """An array of whole numbers or finite ones."""
     try:
         values = np.asarray(given)
     except ValueError as error:  # rows of unequal length
         raise InputError(name, type(given).__name__, f"must be {expected} ({error})") from None
     if values.dtype.kind not in "biuf":
         raise InputError(name, str(values.dtype), f"must be {expected}")
+    for place in np.argwhere(~np.isfinite(values))[:1]:
+        raise InputError(name, float(values[tuple(place)]), f"at {place.tolist()}: must be finite")
     return values
 
 
@@ -196,12 +198,6 @@ def _require_length(name: str, values: NDArray[Any], records: int) -> None:
     if values.shape != (records,):
         expected = f"must have shape ({records},): one value for each row of features"
         raise InputError(name, values.shape, expected)
-
-
-def _require_finite(name: str, values: NDArray[Any]) -> None:
-    if not np.isfinite(values).all():
-        place = np.argwhere(~np.isfinite(values))[0]
-        raise InputError(name, float(values[tuple(place)]), f"at {place.tolist()}: must be finite")
 
 
 def _frozen(values: NDArray[Any]) -> NDArray[Any]:

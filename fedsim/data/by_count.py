@@ -30,37 +30,25 @@ Proportions = Annotated[
 
 
 class _Cut(Partition):
-    """Consecutive pieces of an order."""
+    """Consecutive pieces of an order of the records."""
 
     @abstractmethod
     def counts(self, source: Source) -> list[int]:
         """Length of each piece."""
 
-    @abstractmethod
-    def order(self, source: Source, rng: np.random.Generator) -> Ints:
-        """Row numbers."""
-
     def deal(self, source: Source, rng: np.random.Generator) -> Assignment:
         """The first records to the first silo, the next to the second, and so on."""
-        return cut(self.order(source, rng), self.counts(source))
+        return cut(self._order(source, rng), self.counts(source))
 
-
-class _Dealt(_Cut):
-    """An order that looks at no record."""
-
-    def order(self, source: Source, rng: np.random.Generator) -> Ints:
-        """Random."""
+    def _order(self, source: Source, rng: np.random.Generator) -> Ints:
+        """Row numbers, at random unless a partition says otherwise."""
         return rng.permutation(source.num_rows)
 
-    @property
-    def not_private(self) -> list[str]:
-        """Nothing."""
-        return []
 
-
-class IidPartition(_Dealt):
+class IidPartition(_Cut):
     """Records dealt out at random, in equal or given proportions."""
 
+    not_private = ()
     name: Literal["iid"] = Field("iid", description="The partition's name.")
     num_partitions: NumPartitions
     proportions: Proportions = None
@@ -70,9 +58,10 @@ class IidPartition(_Dealt):
         return quotas(self.proportions, self.num_partitions, source.num_rows)
 
 
-class SizePartition(_Dealt):
+class SizePartition(_Cut):
     """Records dealt out at random, a given number to each silo."""
 
+    not_private = ()
     name: Literal["size"] = Field("size", description="The partition's name.")
     partition_sizes: tuple[Count, ...] = Field(
         min_length=1,
@@ -102,7 +91,7 @@ class SortedPartition(_Cut):
         resolve(source, self.by, f"{PARTITION}.by")
         return quotas(self.proportions, self.num_partitions, source.num_rows)
 
-    def order(self, source: Source, rng: np.random.Generator) -> Ints:
+    def _order(self, source: Source, rng: np.random.Generator) -> Ints:
         """By value; ties keep the order of the records."""
         field = f"{PARTITION}.by"
         keys = source.keys(resolve(source, self.by, field), field)

@@ -30,6 +30,7 @@ PartitionBy = Annotated[str | None, Field(description="Column that holds the lab
 class NaturalIdPartition(Partition):
     """One silo per value of a column, such as the hospital."""
 
+    not_private = ()
     name: Literal["natural_id"] = Field("natural_id", description="The partition's name.")
     partition_by: str | None = Field(
         None, description="Column that names the silo; default: the table's silo_column."
@@ -42,11 +43,6 @@ class NaturalIdPartition(Partition):
             raise InputError(BY, None, "name the column that says whose record it is")
         labels = present_labels(source, column)
         return Assignment(labels.names, labels.codes)
-
-    @property
-    def not_private(self) -> list[str]:
-        """Nothing: records lie where they are."""
-        return []
 
 
 class DirichletPartition(Partition):

@@ -59,15 +59,14 @@ class Dataset(Section, ABC):
     @property
     def not_private(self) -> list[str]:
         """What the guarantee does not cover in how records are prepared."""
-        notes = {
-            "features were scaled by statistics of the training records (scaling: training_statistics)": (
-                self.scaling == "training_statistics"
-            ),
-            "features were reduced to principal components of the training records (pca)": (
-                self.pca is not None
-            ),
-        }
-        return [note for note, applies in notes.items() if applies]
+        notes = []
+        if self.scaling == "training_statistics":
+            notes.append(
+                "features were scaled by statistics of the training records (scaling: training_statistics)"
+            )
+        if self.pca is not None:
+            notes.append("features were reduced to principal components of the training records (pca)")
+        return notes
 
     @property
     def files(self) -> dict[str, Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -48,6 +48,11 @@ class Assignment:
 class Partition(Section, ABC):
     """The `partition` section of a scenario; names follow flwr-datasets where it has one."""
 
+    not_private: ClassVar[tuple[str, ...]] = (
+        "who holds which record: the partition looks at labels or features to deal records out",
+    )
+    """What the guarantee does not cover in how records are dealt out."""
+
     if TYPE_CHECKING:
 
         @property
@@ -69,11 +74,6 @@ class Partition(Section, ABC):
     def counts(self, source: Source) -> list[int] | None:
         """Records per silo in the order of the silos' numbers, where they follow from the row count alone."""
         return None
-
-    @property
-    def not_private(self) -> list[str]:
-        """What the guarantee does not cover in how records are dealt out."""
-        return ["who holds which record: the partition looks at labels or features to deal records out"]
 
 
 def silo_names(count: int) -> tuple[str, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
 from pydantic import Field, SerializeAsAny, WrapValidator
 
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import extended
+from fedsim.common.section import Section
 from fedsim.data.breast_cancer import BreastCancer
 from fedsim.data.by_count import IidPartition, SizePartition, SortedPartition
 from fedsim.data.by_label import (
@@ -25,21 +26,23 @@ from fedsim.data.partition import Partition
 from fedsim.data.synthetic import Synthetic
 
 GROUP = "fedsim.data_sets"
-OWN: dict[str, type[Dataset]] = {
-    "breast_cancer": BreastCancer,
-    "digits": Digits,
-    "synthetic": Synthetic,
-    "csv": Csv,
-}
-PARTITIONS: dict[str, type[Partition]] = {
-    "iid": IidPartition,
-    "size": SizePartition,
-    "dirichlet": DirichletPartition,
-    "pathological": PathologicalPartition,
-    "natural_id": NaturalIdPartition,
-    "label_pairs": LabelPairsPartition,
-    "sorted": SortedPartition,
-}
+S = TypeVar("S", bound=Section)
+
+
+def _by_name(*kinds: type[S]) -> dict[str, type[S]]:
+    return {kind.model_fields["name"].default: kind for kind in kinds}
+
+
+OWN: dict[str, type[Dataset]] = _by_name(BreastCancer, Digits, Synthetic, Csv)
+PARTITIONS: dict[str, type[Partition]] = _by_name(
+    IidPartition,
+    SizePartition,
+    DirichletPartition,
+    PathologicalPartition,
+    NaturalIdPartition,
+    LabelPairsPartition,
+    SortedPartition,
+)
 
 
 @cache

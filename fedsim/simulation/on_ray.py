@@ -2,7 +2,7 @@
 
 Actors are reused by later trials, since starting one costs seconds. Nothing is ever retried by Ray:
 a private step that ran twice would have to be paid for twice. Records are read where their silos
-live; they do not travel.
+live; only those that are in memory already travel there.
 """
 
 from __future__ import annotations
