@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays
@@ -14,8 +15,11 @@ from fedsim.data.digits import DigitsSource
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
 from fedsim.data.registry import Digits, DirichletPartition, NaturalIdPartition
+from fedsim.results.outcome import Results
 from fedsim.results.privacy_statement import not_private
 from fedsim.scenario.load import parse
+from fedsim.simulation import in_process, on_ray
+from fedsim.theory.resolve import resolve
 
 DIGITS = DigitsSource("digit")
 PIXELS, DIGIT = DIGITS.features, DIGITS.other("digit")
@@ -122,3 +126,17 @@ def test_what_is_wrong_is_named(arguments, options, said: str) -> None:
     with pytest.raises(InputError) as caught:
         Arrays(*arguments, **options)
     assert str(caught.value).startswith(said)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hosts", [0, 1])
+def test_they_travel_to_ray_by_value(hosts: int) -> None:
+    models = []
+    for runtime in ({"name": "inprocess"}, {"name": "ray", "silo_hosts": hosts}):
+        resolved, results = (
+            resolve(parse(SCENARIO | {"data": small(test_fraction=0.5), "runtime": runtime})),
+            Results(),
+        )
+        (in_process if runtime["name"] == "inprocess" else on_ray).execute(resolved, results, lambda _: None)
+        models.append(results.trials[0].models["private"])
+    assert torch.equal(*models)
