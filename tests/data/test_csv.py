@@ -11,7 +11,14 @@ from pydantic import TypeAdapter
 
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
-from fedsim.data.registry import Csv, DataConfig, IidPartition, NaturalIdPartition, SortedPartition
+from fedsim.data.registry import (
+    Csv,
+    DataConfig,
+    IidPartition,
+    NaturalIdPartition,
+    SortedPartition,
+    Synthetic,
+)
 
 
 def all_records(data: Csv) -> tuple[np.ndarray, np.ndarray]:
@@ -110,3 +117,10 @@ def test_the_outline_reads_no_feature(make_csv) -> None:
     assert outline(data, NaturalIdPartition(), 0).sizes == {"a": 1, "b": 1}
     with pytest.raises(ValueError, match="not a number"):
         load(data, NaturalIdPartition(), 0, 0)
+
+
+def test_the_table_and_its_schemas_file_are_what_records_depend_on(make_csv, tmp_path) -> None:
+    schema = tmp_path / "schema.yaml"
+    assert make_csv(schema=schema).files == {"path": tmp_path / "clinic.csv", "schema": schema}
+    assert make_csv().files == {"path": tmp_path / "clinic.csv"}
+    assert Synthetic().files == {}
