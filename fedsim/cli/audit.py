@@ -26,7 +26,7 @@ from fedsim.report.page import write_page
 from fedsim.results.audit_file import FILE, AuditPart
 from fedsim.results.read import read
 from fedsim.scenario.load import load
-from fedsim.theory.resolve import resolve
+from fedsim.scenario.resolve import resolve
 
 BROKEN = 1
 _EVERY = 10.0  # seconds between two plain lines

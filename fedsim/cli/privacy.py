@@ -23,8 +23,8 @@ from fedsim.results.privacy_statement import (
     samplers,
 )
 from fedsim.scenario.load import load
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation.price import preview, second_opinions
-from fedsim.theory.resolve import resolve
 
 
 def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool, convert: bool) -> None:

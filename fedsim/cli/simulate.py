@@ -25,10 +25,9 @@ from fedsim.results.summary import summarise
 from fedsim.results.write import check_free, write
 from fedsim.scenario.load import load
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.lost import WorkerLost
 from fedsim.simulation.price import preview
-from fedsim.theory.resolve import resolve
 
 INTERRUPTED, LOST = 130, 1
 

@@ -15,6 +15,7 @@ from fedsim.cli.sweep_progress import progress
 from fedsim.cli.tables import shown, sweep_table
 from fedsim.common.errors import InputError
 from fedsim.scenario.load import load_tree
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation.lost import WorkerLost
 from fedsim.sweep.cache import Cache
 from fedsim.sweep.candidates import Selection
@@ -27,7 +28,6 @@ from fedsim.sweep.naming import title
 from fedsim.sweep.pool import Local, Workers
 from fedsim.sweep.private import note, selections, where_fraction_is_given
 from fedsim.sweep.summary import Sweep, summarise
-from fedsim.theory.resolve import resolve
 
 
 def run(path: Path, overrides: Sequence[str], out: Path | None, workers: int | None) -> int:

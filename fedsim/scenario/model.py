@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
+from fedsim.common.errors import InputError
 from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.problems.registry import problems
 from fedsim.scenario.algorithm import AlgorithmConfig
@@ -151,6 +152,42 @@ class PrivacySection(Section):
     noise_multiplier: PerSilo | None = Field(
         None, description="calibration sigma: sigma / L2 sensitivity, instead of sigma"
     )
+
+    def check(self) -> None:
+        """Check that it says what its mechanism and calibration need, and nothing of another calibration's.
+
+        Raises:
+            InputError: names the field, the value and what would be right.
+        """
+        if self.mechanism == "none":
+            return
+        if self.epsilon is None:
+            raise InputError("scenario.privacy.epsilon", None, f"is required with mechanism {self.mechanism}")
+        for field, calibration in _BELONGS.items():
+            value = getattr(self, field)
+            if self.calibration != calibration and value != type(self).model_fields[field].default:
+                expected = f"only with calibration {calibration}, this one is {self.calibration}"
+                raise InputError(f"scenario.privacy.{field}", value, expected)
+        if self.calibration == "theorem" and self.claimed_epsilon is None:
+            raise InputError("scenario.privacy.claimed_epsilon", None, "is required with calibration theorem")
+        if self.calibration == "sigma" and (self.sigma is None) == (self.noise_multiplier is None):
+            expected = "calibration sigma needs either sigma or noise_multiplier"
+            raise InputError("scenario.privacy.sigma", self.sigma, expected)
+        if self.calibration == "accountant" and self.epsilon == "unlimited":
+            expected = "the accountant needs a number to calibrate to; "
+            expected += "unlimited goes with calibration theorem or sigma"
+            raise InputError("scenario.privacy.epsilon", self.epsilon, expected)
+
+
+_BELONGS = {
+    "claimed_epsilon": "theorem",
+    "claimed_delta": "theorem",
+    "theorem": "theorem",
+    "allow_violations": "theorem",
+    "sigma": "sigma",
+    "noise_multiplier": "sigma",
+}
+"""Which calibration each field of `privacy` belongs to."""
 
 
 class RuntimeSection(Section):

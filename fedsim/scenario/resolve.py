@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf
-from typing import Any
 
 import torch
 
-from fedsim.algorithms.registry import algorithms
+from fedsim.algorithms.registry import IS_ALGORITHM, algorithms, is_algorithm
 from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
 from fedsim.problems.kinds import Problem, check
@@ -22,13 +20,17 @@ from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, effective_m
 from fedsim.scenario.attendance import read_attendance
-from fedsim.scenario.calibration import Prescribed, check_calibration
+from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
 from fedsim.scenario.composite import composite
-from fedsim.scenario.derived import Derived
 from fedsim.scenario.mechanism import check_mechanism
 from fedsim.scenario.model import ProblemSection, Scenario
 from fedsim.scenario.network import network
 from fedsim.scenario.participation import AvailableSilos, RandomSizeSilos, TracedSilos, UniformSilos
+from fedsim.scenario.per_silo import deltas, epsilons, per_silo, weights
+from fedsim.theory.premises import Premises
+from fedsim.theory.stated_noise import Prescribed
+from fedsim.theory.symbols import Symbols, symbols
+from fedsim.theory.theorem import Derived
 
 LIMITS = Limits()
 
@@ -38,37 +40,37 @@ class Resolved:
     """A scenario and everything that follows from it without reading feature values.
 
     Args:
+        scenario: with the numbers that theorems supplied.
+        algorithm: with all its numbers.
+        algorithm_name: as scenarios call it; of a class that none of them knows, its own name.
         names: silos in canonical order; every per-silo list is in this order.
         sizes: n_i, training records.
         epsilons: budgets; infinity with mechanism `none`.
         weights: p_i, summing to 1.
         active: who takes part: None for all, M for so many at random, or another way.
-        prescribed: the silos' noise, where the scenario fixes it; filled in by `fedsim.theory.resolve`.
-        derived: the algorithm's numbers that a theorem chose; filled in there too.
+        premises: what theorems start from.
+        derived: the algorithm's numbers that a theorem chose; None where all are given.
+        prescribed: the silos' noise, where the scenario fixes it; None where each silo finds its own.
     """
 
     scenario: Scenario
     outline: Outline
     problem: Problem
+    algorithm: Algorithm
+    algorithm_name: str
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     epsilons: tuple[float, ...]
     deltas: tuple[float, ...]
     weights: tuple[float, ...]
     active: Participants
-    prescribed: Prescribed | None = None
-    derived: Derived | None = None
-
-    @cached_property
-    def algorithm(self) -> Algorithm:
-        """The scenario's algorithm with its numbers."""
-        return self.scenario.algorithm.build()
+    premises: Premises
+    derived: Derived | None
+    prescribed: Prescribed | None
 
     @property
     def noise_multipliers(self) -> tuple[float, ...] | None:
         """z_i where the scenario fixes them, None where each silo finds its own."""
-        if self.scenario.privacy.calibration != "accountant" and self.prescribed is None:
-            raise RuntimeError("resolve this scenario by fedsim.theory.resolve, which prescribes its noise")
         return None if self.prescribed is None else self.prescribed.noise_multipliers
 
     @property
@@ -81,15 +83,19 @@ class Resolved:
         """M of the theorems, 1 / E[1 / M_r] (thesis Assumption 1.4)."""
         return effective_m(self.active, len(self.names))
 
+    @property
+    def symbols(self) -> Symbols:
+        """The theorems' symbols.
+
+        Raises:
+            InputError: there is no privacy to speak of.
+        """
+        need_privacy(self.scenario)
+        return symbols(self.premises)
+
     def public(self, noise_multipliers: Sequence[float] | None = None) -> Public:
         """The federation's public numbers; noise is unknown (zero) before admission."""
-        noise = [0.0] * len(self.names) if noise_multipliers is None else list(noise_multipliers)
-        return Public(
-            self.names,
-            torch.tensor(self.sizes),
-            torch.tensor(self.weights, dtype=self.dtype),
-            torch.tensor(noise, dtype=self.dtype),
-        )
+        return _public(self.names, self.sizes, self.weights, self.dtype, noise_multipliers)
 
     @cached_property
     def trace(self) -> Trace:
@@ -97,36 +103,106 @@ class Resolved:
         return dry_run(self.algorithm, self.problem, self.public(), self.scenario.seed, LIMITS)
 
 
-def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
-    """Check the scenario against the outline of its data, which is made here unless it is known.
+def resolve(
+    scenario: Scenario, known: Outline | None = None, *, algorithm: Algorithm | None = None
+) -> Resolved:
+    """Check the scenario and make what it says, with the numbers and the noise that theorems supply.
+
+    Args:
+        scenario: what to run.
+        known: its data's outline, if at hand; else the data is opened.
+        algorithm: runs instead of the one that the scenario's section names, whose numbers then count for
+            nothing.
 
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    shape = shape or outline(scenario.data, scenario.partition, scenario.seed)
+    shape = known or outline(scenario.data, scenario.partition, scenario.seed)
     scenario = _with_smoothness(scenario)
-    names = tuple(shape.sizes)
-    sizes = tuple(shape.sizes.values())
-    _check_runtime(scenario)
-    private = scenario.privacy.mechanism == "gaussian"
-    if private and scenario.privacy.epsilon is None:
-        raise InputError("scenario.privacy.epsilon", None, "is required with mechanism gaussian")
-    check_mechanism(
-        scenario.privacy.mechanism, scenario.algorithm.name, algorithms()[scenario.algorithm.name]
+    name = scenario.algorithm.name if algorithm is None else _name(algorithm)
+    _check(scenario, name, algorithm or algorithms()[name])
+    names, sizes, privacy = tuple(shape.sizes), tuple(shape.sizes.values()), scenario.privacy
+    problem = _problem(scenario.problem, shape, dtype_of(scenario))
+    budgets = epsilons(privacy, names), deltas(privacy, names, sizes)
+    p, active = weights(scenario.problem, names, sizes), _participants(scenario, names)
+    premises = Premises(
+        names,
+        claims(privacy, names, sizes, *budgets),
+        p,
+        active,
+        problem.dimension,
+        constants(scenario, algorithm or scenario.algorithm),
     )
-    check_calibration(scenario.privacy)
-    unlimited = not private or scenario.privacy.epsilon == "unlimited"
-    epsilon = inf if unlimited else scenario.privacy.epsilon
+    derived = prescribed = None
+    if algorithm is None:
+        scenario, derived = with_numbers(scenario, premises)
+        algorithm = scenario.algorithm.build()
+    if privacy.mechanism != "none" and privacy.calibration == "theorem":
+        scenario, algorithm, prescribed = with_stated_noise(scenario, premises, name, algorithm)
+    elif privacy.mechanism != "none" and privacy.calibration == "sigma":
+        public = _public(names, sizes, p, dtype_of(scenario))
+        prescribed = Prescribed(_given_noise(scenario, algorithm, problem, public))
     return Resolved(
         scenario,
         shape,
-        _problem(scenario.problem, shape, dtype_of(scenario)),
+        problem,
+        algorithm,
+        name,
         names,
         sizes,
-        per_silo("scenario.privacy.epsilon", epsilon, names),
-        _deltas(scenario, names, sizes),
-        _weights(scenario.problem, names, sizes),
-        _participants(scenario, names),
+        *budgets,
+        p,
+        active,
+        premises,
+        derived,
+        prescribed,
+    )
+
+
+def _name(algorithm: Algorithm) -> str:
+    """Of an object that a researcher gives."""
+    if not is_algorithm(type(algorithm)):
+        raise InputError("algorithm", algorithm, f"must be an object of {IS_ALGORITHM}")
+    kind = type(algorithm)
+    return next((name for name, known in algorithms().items() if known is kind), kind.__qualname__)
+
+
+def _check(scenario: Scenario, name: str, algorithm: Algorithm | type[Algorithm]) -> None:
+    _check_runtime(scenario)
+    scenario.privacy.check()
+    check_mechanism(scenario.privacy.mechanism, name, algorithm)
+
+
+def _public(
+    names: tuple[str, ...],
+    sizes: Sequence[int],
+    weights: Sequence[float],
+    dtype: torch.dtype,
+    noise_multipliers: Sequence[float] | None = None,
+) -> Public:
+    noise = [0.0] * len(names) if noise_multipliers is None else list(noise_multipliers)
+    return Public(
+        names, torch.tensor(sizes), torch.tensor(weights, dtype=dtype), torch.tensor(noise, dtype=dtype)
+    )
+
+
+def _given_noise(
+    scenario: Scenario, algorithm: Algorithm, problem: Problem, public: Public
+) -> tuple[float, ...]:
+    """z_i, given as such or as the standard deviation of a mean gradient."""
+    privacy, names = scenario.privacy, public.names
+    if privacy.noise_multiplier is not None:
+        return per_silo("scenario.privacy.noise_multiplier", privacy.noise_multiplier, names)
+    sigmas = per_silo("scenario.privacy.sigma", privacy.sigma, names)
+    clip = getattr(algorithm, "clip_norm", None)
+    if clip is None:
+        expected = f"{type(algorithm).__qualname__} has no clip_norm; use noise_multiplier"
+        raise InputError("scenario.privacy.sigma", privacy.sigma, expected)
+    # A gradient comes first in every algorithm's plan; the anchors of prox-SVRG use every record.
+    plan = dry_run(algorithm, problem, public, scenario.seed, LIMITS).plan
+    batch = plan.rounds[0][0].batch
+    return tuple(
+        sigma * batch.size(n) / (2 * clip) for sigma, n in zip(sigmas, public.sizes.tolist(), strict=True)
     )
 
 
@@ -207,52 +283,3 @@ def _smoothed(problem: Problem, name: str, beta: float) -> Problem:
     kinked = [name for name, kind in problems().items() if issubclass(kind, KinkedLoss)]
     expected = f"{name} is smooth already; leave smoothing out, or use {' or '.join(kinked)}"
     raise InputError("scenario.problem.smoothing", {"beta": beta}, expected)
-
-
-def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
-    """One value for all, a list in order of names, or a map by name."""
-    if isinstance(value, float | int):
-        return (float(value),) * len(names)
-    if isinstance(value, dict):
-        _check_keys(field, value, names)
-        return tuple(value[name] for name in names)
-    if len(value) != len(names):
-        expected = f"one value a silo: {len(names)}, not {len(value)}; their order: {_shortened(names)}"
-        raise InputError(field, list(value), expected)
-    return tuple(value)
-
-
-def _check_keys(field: str, value: dict[str, float], names: Sequence[str]) -> None:
-    known = set(names)
-    for name in value:
-        if name not in known:
-            raise InputError(f"{field}.{name}", value[name], f"no such silo; silos: {_shortened(names)}")
-    missing = [name for name in names if name not in value]
-    if missing:
-        raise InputError(field, value, f"no value for {_shortened(missing)}")
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def _deltas(scenario: Scenario, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
-    rule = scenario.privacy.delta
-    if rule != "1/n^2":
-        return per_silo("scenario.privacy.delta", rule, names)
-    for name, n in zip(names, sizes, strict=True):
-        if n < 2 and scenario.privacy.mechanism != "none":
-            expected = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
-            raise InputError("scenario.privacy.delta", rule, expected)
-    return tuple(1 / n**2 for n in sizes)
-
-
-def _weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
-    rule = section.silo_weights
-    simple: dict[str, Callable[[], Sequence[float]]] = {
-        "equal": lambda: [1.0] * len(names),
-        "size": lambda: sizes,
-    }
-    raw = simple[rule]() if isinstance(rule, str) else per_silo("scenario.problem.silo_weights", rule, names)
-    total = sum(raw)
-    return tuple(share / total for share in raw)

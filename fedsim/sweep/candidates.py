@@ -18,9 +18,8 @@ from fedsim.data.federation import SiloSplit
 from fedsim.data.outline import Outline
 from fedsim.protocol.plan import Census
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.scenario.resolve import LIMITS, Resolved, resolve
 from fedsim.simulation.host import terms
-from fedsim.theory.resolve import resolve
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit
 from silos.entropy import SeededEntropy

@@ -18,13 +18,12 @@ from fedsim.data.outline import Outline, outline
 from fedsim.results.outcome import variants
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.fold import Folded, fold_key, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.trial import Evaluator, Trial, Unseen, read
 from fedsim.sweep.candidates import private_score
-from fedsim.theory.resolve import resolve
 from silos.parts import Grant, GrantedRun, RunId
 
 _FOREVER = 1e9  # seconds

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from fedsim.data.outline import Outline
 from fedsim.results.privacy_statement import accountant, claim, notices, samplers
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.resolve import Resolved
-from fedsim.theory.resolve import resolve
+from fedsim.scenario.resolve import Resolved, resolve
 
 _PARTS: dict[str, Callable[[Resolved], Sequence[str]]] = {
     "notices": notices,

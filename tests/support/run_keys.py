@@ -11,10 +11,10 @@ from support.sweep_helpers import BASE
 
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation import fold, host, in_process
 from fedsim.sweep import candidates
 from fedsim.sweep.cells import Cell, CellResult, run_batch
-from fedsim.theory.resolve import resolve
 from silos.entropy import SeededEntropy
 
 SGD = BASE["algorithm"]

@@ -10,11 +10,11 @@ import pytest
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from fedsim.scenario.load import parse, place
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation import installed
 from fedsim.sweep import keys
 from fedsim.sweep.cells import run_id
 from fedsim.sweep.keys import cell_of, key_of
-from fedsim.theory.resolve import resolve
 from silos.parts import Grant
 
 

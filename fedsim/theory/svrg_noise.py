@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.theory.minibatch import REDRAWN, smallest_batch, variance
+from fedsim.theory.minibatch_noise import REDRAWN, smallest_batch, variance
 from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, sampled_by
 
 

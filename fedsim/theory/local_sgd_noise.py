@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsim.protocol.batch import Batch
-from fedsim.theory.minibatch import REDRAWN
+from fedsim.theory.minibatch_noise import REDRAWN
 from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_most, sampled_by
 
 

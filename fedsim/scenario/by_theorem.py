@@ -1,0 +1,93 @@
+"""What theorems supply for a scenario: the numbers that it leaves to them, and the noise that it fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedsim.common.errors import InputError
+from fedsim.protocol.contract import Algorithm
+from fedsim.scenario.algorithm import as_batch
+from fedsim.scenario.model import BallConstraint, PrivacySection, Scenario
+from fedsim.scenario.per_silo import per_silo
+from fedsim.theory.chosen_numbers import chosen_numbers
+from fedsim.theory.premises import Constants, Premises
+from fedsim.theory.stated_noise import Prescribed, stated_noise
+from fedsim.theory.theorem import Claim, Derived
+
+_RATIO = "difference_noise_ratio"
+
+
+def claims(
+    privacy: PrivacySection,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    epsilons: Sequence[float],
+    deltas: Sequence[float],
+) -> tuple[Claim, ...]:
+    """(n_i, eps_i, delta_i): budgets, or with calibration `theorem` what is claimed."""
+    if privacy.mechanism != "none" and privacy.calibration == "theorem":
+        epsilons = per_silo("scenario.privacy.claimed_epsilon", privacy.claimed_epsilon, names)
+        if privacy.claimed_delta is not None:
+            deltas = per_silo("scenario.privacy.claimed_delta", privacy.claimed_delta, names)
+    return tuple(map(Claim, sizes, epsilons, deltas))
+
+
+def constants(scenario: Scenario, algorithm: Any) -> Constants:
+    """Those that the scenario states; L is else the clip of `algorithm` or its section, D that of a ball."""
+    stated, constraint = scenario.assumptions.model_dump(), scenario.problem.constraint
+    if stated["L"] is None:
+        stated["L"] = getattr(algorithm, "clip_norm", None)
+    if stated["D"] is None and isinstance(constraint, BallConstraint):
+        stated["D"] = 2 * constraint.radius
+    return Constants(**stated)
+
+
+def need_privacy(scenario: Scenario) -> None:
+    """Refuse a scenario of which theorems say nothing.
+
+    Raises:
+        InputError: its mechanism adds no noise.
+    """
+    if scenario.privacy.mechanism == "none":
+        raise InputError("scenario.privacy.mechanism", "none", "theorems and bounds need gaussian")
+
+
+def with_numbers(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived | None]:
+    """The scenario with every number of its algorithm, and what a theorem chose; given numbers stand.
+
+    Raises:
+        InputError: no theorem chooses this algorithm's numbers, or a constant that it needs is missing.
+    """
+    section = scenario.algorithm
+    if section.parameters == "given":
+        return scenario, None
+    need_privacy(scenario)
+    given = {key: value for key, value in section.model_dump(exclude_unset=True).items() if value is not None}
+    batch = as_batch(section.batch) if "batch" in given else None  # type: ignore[attr-defined]
+    accountant = scenario.privacy.calibration == "accountant"
+    chosen = chosen_numbers(section.name, premises, given, batch, accountant)
+    known = type(section).model_fields
+    values = {key: value for key, value in chosen.values.items() if key in known and key not in given}
+    rest = {key: value for key, value in chosen.values.items() if key not in known}
+    filled = type(section).model_validate(values | given)
+    derived = Derived(chosen.theorem, values, rest | chosen.notes, chosen.predicted)
+    return scenario.model_copy(update={"algorithm": filled}), derived
+
+
+def with_stated_noise(
+    scenario: Scenario, premises: Premises, name: str, algorithm: Algorithm
+) -> tuple[Scenario, Algorithm, Prescribed]:
+    """The noise of the algorithm's theorem; scenario and algorithm get the ratio of its two noises.
+
+    Raises:
+        InputError: a theorem is asked for outside its conditions, or speaks of no such algorithm.
+    """
+    privacy, section = scenario.privacy, scenario.algorithm
+    prescribed, ratio = stated_noise(name, algorithm, premises, privacy.theorem, privacy.allow_violations)
+    if hasattr(algorithm, _RATIO):
+        algorithm = replace(algorithm, **{_RATIO: ratio})  # type: ignore[type-var]
+    if hasattr(section, _RATIO):
+        section = section.model_copy(update={_RATIO: ratio})
+    return scenario.model_copy(update={"algorithm": section}), algorithm, prescribed
