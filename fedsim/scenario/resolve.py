@@ -120,7 +120,7 @@ def resolve(
     shape = known or outline(scenario.data, scenario.partition, scenario.seed)
     scenario = _with_smoothness(scenario)
     name = scenario.algorithm.name if algorithm is None else _name(algorithm)
-    _check(scenario, name, algorithm or algorithms()[name])
+    _check(scenario, name, algorithms()[name] if algorithm is None else algorithm)
     names, sizes, privacy = tuple(shape.sizes), tuple(shape.sizes.values()), scenario.privacy
     problem = _problem(scenario.problem, shape, dtype_of(scenario))
     budgets = epsilons(privacy, names), deltas(privacy, names, sizes)
@@ -131,7 +131,7 @@ def resolve(
         p,
         active,
         problem.dimension,
-        constants(scenario, algorithm or scenario.algorithm),
+        constants(scenario, scenario.algorithm if algorithm is None else algorithm),
     )
     derived = prescribed = None
     if algorithm is None:
@@ -143,19 +143,20 @@ def resolve(
         public = _public(names, sizes, p, dtype_of(scenario))
         prescribed = Prescribed(_given_noise(scenario, algorithm, problem, public))
     return Resolved(
-        scenario,
-        shape,
-        problem,
-        algorithm,
-        name,
-        names,
-        sizes,
-        *budgets,
-        p,
-        active,
-        premises,
-        derived,
-        prescribed,
+        scenario=scenario,
+        outline=shape,
+        problem=problem,
+        algorithm=algorithm,
+        algorithm_name=name,
+        names=names,
+        sizes=sizes,
+        epsilons=budgets[0],
+        deltas=budgets[1],
+        weights=p,
+        active=active,
+        premises=premises,
+        derived=derived,
+        prescribed=prescribed,
     )
 
 
