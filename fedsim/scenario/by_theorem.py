@@ -36,12 +36,12 @@ def claims(
 
 def constants(scenario: Scenario, algorithm: Any) -> Constants:
     """Those that the scenario states; L is else the clip of `algorithm` or its section, D that of a ball."""
-    stated, constraint = scenario.assumptions.model_dump(), scenario.problem.constraint
-    if stated["L"] is None:
-        stated["L"] = getattr(algorithm, "clip_norm", None)
-    if stated["D"] is None and isinstance(constraint, BallConstraint):
-        stated["D"] = 2 * constraint.radius
-    return Constants(**stated)
+    stated, constraint = scenario.assumptions, scenario.problem.constraint
+    ball = 2 * constraint.radius if isinstance(constraint, BallConstraint) else None
+    defaults = {"L": getattr(algorithm, "clip_norm", None), "D": ball}
+    return stated.model_copy(
+        update={key: value for key, value in defaults.items() if getattr(stated, key) is None}
+    )
 
 
 def need_privacy(scenario: Scenario) -> None:

@@ -10,12 +10,12 @@ from fedsim.common.errors import InputError
 from fedsim.data.config import DataConfig, PartitionConfig
 from fedsim.problems.registry import problems
 from fedsim.scenario.algorithm import AlgorithmConfig
-from fedsim.scenario.assumptions import AssumptionsSection
 from fedsim.scenario.network import ModelSection
 from fedsim.scenario.participation import AllSilos, ParticipationConfig
 from fedsim.scenario.section import Section
 from fedsim.scenario.shorthand import Shorthand
 from fedsim.scenario.sweep import SweepSection
+from fedsim.theory.premises import Constants
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
@@ -231,8 +231,8 @@ class Scenario(Section):
     problem: Annotated[ProblemSection, Shorthand()] = Field(description="what is minimised")
     algorithm: AlgorithmConfig = Field(description="how")
     privacy: PrivacySection = Field(description="what each silo allows")
-    assumptions: AssumptionsSection = Field(
-        AssumptionsSection(), description="constants of the objective that theorems and bounds need"
+    assumptions: Constants = Field(
+        Constants(), description="constants of the objective that theorems and bounds need"
     )
     participation: Annotated[ParticipationConfig, Field(discriminator="name"), Shorthand()] = Field(
         AllSilos(name="all"), description="who takes part in a round"

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import inf
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 from fedsim.common.errors import InputError
-from fedsim.scenario.model import PrivacySection, ProblemSection
+
+T = TypeVar("T")
+PerSilo: TypeAlias = T | tuple[T, ...] | dict[str, T]
 
 
 def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
-    """The values in order of `names`.
+    """The values in order of `names`; `value` is a `PerSilo[float]`.
 
     >>> per_silo("scenario.privacy.epsilon", {"north": 1.0, "south": 2.0}, ["south", "north"])
     (2.0, 1.0)
@@ -30,7 +31,7 @@ def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
     return tuple(value)
 
 
-def _check_keys(field: str, value: dict[str, float], names: Sequence[str]) -> None:
+def _check_keys(field: str, value: Mapping[str, float], names: Sequence[str]) -> None:
     known = set(names)
     for name in value:
         if name not in known:
@@ -42,37 +43,3 @@ def _check_keys(field: str, value: dict[str, float], names: Sequence[str]) -> No
 
 def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def epsilons(privacy: PrivacySection, names: Sequence[str]) -> tuple[float, ...]:
-    """Budgets; infinity where there is none."""
-    unlimited = privacy.mechanism == "none" or privacy.epsilon == "unlimited"
-    return per_silo("scenario.privacy.epsilon", inf if unlimited else privacy.epsilon, names)
-
-
-def deltas(privacy: PrivacySection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
-    """delta_i.
-
-    Raises:
-        InputError: 1/n^2 of a silo with one record.
-    """
-    if privacy.delta != "1/n^2":
-        return per_silo("scenario.privacy.delta", privacy.delta, names)
-    for name, n in zip(names, sizes, strict=True):
-        if n < 2 and privacy.mechanism != "none":
-            expected = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
-            raise InputError("scenario.privacy.delta", privacy.delta, expected)
-    return tuple(1 / n**2 for n in sizes)
-
-
-def weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
-    """p_i, summing to 1."""
-    match section.silo_weights:
-        case "equal":
-            raw: Sequence[float] = [1.0] * len(names)
-        case "size":
-            raw = sizes
-        case given:
-            raw = per_silo("scenario.problem.silo_weights", given, names)
-    total = sum(raw)
-    return tuple(share / total for share in raw)

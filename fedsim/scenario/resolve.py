@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 
 import torch
 
@@ -23,10 +24,10 @@ from fedsim.scenario.attendance import read_attendance
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
 from fedsim.scenario.composite import composite
 from fedsim.scenario.mechanism import check_mechanism
-from fedsim.scenario.model import ProblemSection, Scenario
+from fedsim.scenario.model import PrivacySection, ProblemSection, Scenario
 from fedsim.scenario.network import network
 from fedsim.scenario.participation import AvailableSilos, RandomSizeSilos, TracedSilos, UniformSilos
-from fedsim.scenario.per_silo import deltas, epsilons, per_silo, weights
+from fedsim.scenario.per_silo import per_silo
 from fedsim.theory.premises import Premises
 from fedsim.theory.stated_noise import Prescribed
 from fedsim.theory.symbols import Symbols, symbols
@@ -123,12 +124,12 @@ def resolve(
     _check(scenario, name, algorithms()[name] if algorithm is None else algorithm)
     names, sizes, privacy = tuple(shape.sizes), tuple(shape.sizes.values()), scenario.privacy
     problem = _problem(scenario.problem, shape, dtype_of(scenario))
-    budgets = epsilons(privacy, names), deltas(privacy, names, sizes)
-    p, active = weights(scenario.problem, names, sizes), _participants(scenario, names)
+    epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
+    weights, active = _weights(scenario.problem, names, sizes), _participants(scenario, names)
     premises = Premises(
         names,
-        claims(privacy, names, sizes, *budgets),
-        p,
+        claims(privacy, names, sizes, epsilons, deltas),
+        weights,
         active,
         problem.dimension,
         constants(scenario, scenario.algorithm if algorithm is None else algorithm),
@@ -140,7 +141,7 @@ def resolve(
     if privacy.mechanism != "none" and privacy.calibration == "theorem":
         scenario, algorithm, prescribed = with_stated_noise(scenario, premises, name, algorithm)
     elif privacy.mechanism != "none" and privacy.calibration == "sigma":
-        public = _public(names, sizes, p, dtype_of(scenario))
+        public = _public(names, sizes, weights, dtype_of(scenario))
         prescribed = Prescribed(_given_noise(scenario, algorithm, problem, public))
     return Resolved(
         scenario=scenario,
@@ -150,9 +151,9 @@ def resolve(
         algorithm_name=name,
         names=names,
         sizes=sizes,
-        epsilons=budgets[0],
-        deltas=budgets[1],
-        weights=p,
+        epsilons=epsilons,
+        deltas=deltas,
+        weights=weights,
         active=active,
         premises=premises,
         derived=derived,
@@ -284,3 +285,28 @@ def _smoothed(problem: Problem, name: str, beta: float) -> Problem:
     kinked = [name for name, kind in problems().items() if issubclass(kind, KinkedLoss)]
     expected = f"{name} is smooth already; leave smoothing out, or use {' or '.join(kinked)}"
     raise InputError("scenario.problem.smoothing", {"beta": beta}, expected)
+
+
+def _epsilons(privacy: PrivacySection, names: Sequence[str]) -> tuple[float, ...]:
+    unlimited = privacy.mechanism == "none" or privacy.epsilon == "unlimited"
+    return per_silo("scenario.privacy.epsilon", inf if unlimited else privacy.epsilon, names)
+
+
+def _deltas(privacy: PrivacySection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
+    if privacy.delta != "1/n^2":
+        return per_silo("scenario.privacy.delta", privacy.delta, names)
+    for name, n in zip(names, sizes, strict=True):
+        if n < 2 and privacy.mechanism != "none":
+            expected = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
+            raise InputError("scenario.privacy.delta", privacy.delta, expected)
+    return tuple(1 / n**2 for n in sizes)
+
+
+def _weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
+    rule = section.silo_weights
+    if isinstance(rule, str):
+        raw: Sequence[float] = sizes if rule == "size" else [1.0] * len(names)
+    else:
+        raw = per_silo("scenario.problem.silo_weights", rule, names)
+    total = sum(raw)
+    return tuple(share / total for share in raw)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from fedsim.theory.conditions import (
     Conditions,
@@ -181,58 +182,33 @@ class Bound:
 
     Args:
         functions: convex, strongly convex, proximal-PL or non-convex.
-        trust: ISRL or central.
         risk: "population", "empirical" or "squared gradient".
-        side: upper or lower.
         source: algorithm and theorem.
         symbols: constants that it needs.
         value: the bound.
         asks: what else its theorem asks of a setting.
+        trust: ISRL or central.
+        side: upper or lower.
         everyone: whether it is stated for M = N only.
         alike: whether it is stated for silos of equal n, eps, delta and weight only.
     """
 
     functions: str
-    trust: str
     risk: str
-    side: str
     source: str
     symbols: tuple[str, ...]
     value: Callable[[Symbols], float]
     asks: Conditions
+    trust: str
+    side: str
     everyone: bool = False
     alike: bool = False
 
 
-def _upper(
-    functions: str,
-    risk: str,
-    source: str,
-    symbols: tuple[str, ...],
-    value: Callable[[Symbols], float],
-    asks: Conditions,
-) -> Bound:
-    return Bound(functions, "ISRL", risk, "upper", source, symbols, value, asks)
-
-
-def _lower(
-    functions: str, risk: str, source: str, symbols: tuple[str, ...], value: Callable[[Symbols], float]
-) -> Bound:
-    return Bound(functions, "ISRL", risk, "lower", source, symbols, value, reduction, True, True)
-
-
-def _central(
-    functions: str,
-    risk: str,
-    side: str,
-    source: str,
-    symbols: tuple[str, ...],
-    value: Callable[[Symbols], float],
-) -> Bound:
-    asks = shuffled if side == "upper" else central
-    return Bound(functions, "central", risk, side, source, symbols, value, asks, alike=True)
-
-
+_upper = partial(Bound, trust="ISRL", side="upper")
+_lower = partial(Bound, trust="ISRL", side="lower", asks=reduction, everyone=True, alike=True)
+_central_upper = partial(Bound, trust="central", side="upper", asks=shuffled, alike=True)
+_central_lower = partial(Bound, trust="central", side="lower", asks=central, alike=True)
 _C, _S, _P, _N = "convex", "strongly convex", "proximal-PL", "non-convex"
 _POP, _ERM, _SQ = "population", "empirical", "squared gradient"
 _LD, _LM, _LDM = ("L", "D"), ("L", "mu"), ("L", "D", "mu")
@@ -248,20 +224,20 @@ BOUNDS = (
     _lower(_C, _POP, "Theorem 35", _LD, convex_isrl_lower),
     _upper(_C, _ERM, _FULL, _LD, convex_erm, advanced_composition),
     _lower(_C, _ERM, "Theorem 133", _LD, convex_erm_lower),
-    _central(_C, _POP, "upper", _SHUFFLED, _LD, convex_central),
-    _central(_C, _ERM, "lower", "Theorems 123, 134", _LD, convex_central_lower),
+    _central_upper(_C, _POP, _SHUFFLED, _LD, convex_central),
+    _central_lower(_C, _ERM, "Theorems 123, 134", _LD, convex_central_lower),
     _upper(_S, _POP, _SGD, _LM, strongly_convex_isrl, advanced_composition),
     _upper(_S, _POP, _PASS, (*_LM, "beta"), strongly_convex_one_pass, one_gaussian),
     _lower(_S, _POP, "Theorem 35", _LDM, strongly_convex_isrl_lower),
     _upper(_S, _ERM, _FULL, _LM, strongly_convex_erm, advanced_composition),
     _lower(_S, _ERM, "Theorem 133", _LDM, strongly_convex_erm_lower),
-    _central(_S, _POP, "upper", _SHUFFLED, _LM, strongly_convex_central),
-    _central(_S, _ERM, "lower", "Theorems 123, 134", _LDM, strongly_convex_central_lower),
+    _central_upper(_S, _POP, _SHUFFLED, _LM, strongly_convex_central),
+    _central_lower(_S, _ERM, "Theorems 123, 134", _LDM, strongly_convex_central_lower),
     _upper(_P, _POP, "prox-SGD, Theorem 40", (*_LM, "beta"), pl_isrl, proximal_pl),
     _upper(_P, _ERM, "prox-PL-SVRG, Theorem 42", (*_LM, "beta"), pl_erm, restarts),
     _upper(_N, _SQ, "prox-SPIDER, Theorem 44", ("L", "beta", "Delta"), nonconvex_isrl, zcdp),
     _lower(_N, _SQ, "Theorem 46", ("L",), nonconvex_isrl_lower),
-    _central(_N, _SQ, "lower", "Theorem 46", ("L",), nonconvex_central_lower),
+    _central_lower(_N, _SQ, "Theorem 46", ("L",), nonconvex_central_lower),
 )
 
 

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, Field
 
 from fedsim.protocol.participants import Participants, effective_m
 from fedsim.theory.theorem import Claim, Context
 
+Constant = Annotated[float, Field(gt=0, le=1e12)]
 
-@dataclass(frozen=True)
-class Constants:
-    """Constants of a silo's objective f; None where nobody states one.
 
-    Args:
-        L: Lipschitz constant of a record's loss, or what its gradient is clipped to.
-        beta: smoothness.
-        mu: strong convexity, or the proximal-PL constant.
-        D: diameter of the constraint set.
-        Delta: F(w_0) - F*.
-        phi: root mean square of a record's gradient about its silo's.
-        upsilon: root mean square of silos' gradients about their mean.
-    """
+class Constants(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """What is assumed of the objective; public, and as good as whoever states it."""
 
-    L: float | None = None
-    beta: float | None = None
-    mu: float | None = None
-    D: float | None = None
-    Delta: float | None = None
-    phi: float | None = None
-    upsilon: float | None = None
+    L: Constant | None = Field(
+        None, description="L: Lipschitz constant of a record's loss; default clip_norm"
+    )
+    beta: Constant | None = Field(
+        None, description="beta: smoothness of a record's loss (logistic: max |x|^2 / 4)"
+    )
+    mu: Constant | None = Field(
+        None, description="mu: strong convexity, or the proximal-PL constant, of the objective"
+    )
+    D: Constant | None = Field(
+        None,
+        description="D: diameter of the constraint set, or of where iterates stay; default that of a ball",
+    )
+    Delta: Constant | None = Field(None, description="Delta: F(w_0) - F*, a bound")
+    phi: Constant | None = Field(
+        None, description="phi: root mean square of a record's gradient about its silo's; default L"
+    )
+    upsilon: Constant | None = Field(
+        None, description="upsilon: root mean square of silos' gradients about their mean; default L"
+    )
 
 
 @dataclass(frozen=True)

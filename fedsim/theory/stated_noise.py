@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fedsim.common.errors import InputError
-from fedsim.protocol.batch import Fresh
+from fedsim.protocol.batch import Batch, Fresh
 from fedsim.theory.local_sgd_noise import LocalSGDNoise
 from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, NoisyMinibatch
 from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
@@ -21,6 +21,7 @@ from fedsim.theory.theorem import Check, Claim, Theorem
 from fedsim.theory.true_cost import base_multiplier, difference_ratio
 
 Choice = Literal["thesis", "experiments"]
+_Maker = Callable[[Any, Claim], Theorem]
 
 
 @dataclass(frozen=True)
@@ -117,21 +118,13 @@ def _maker(name: str, choice: Choice) -> _Maker:
     raise InputError("scenario.privacy.calibration", "theorem", expected)
 
 
-def _minibatch(algorithm: Any, claim: Claim) -> Theorem:
-    return NoisyMinibatch(claim, algorithm.clip_norm, algorithm.num_rounds, algorithm.batch)
-
-
-def _experiments(algorithm: Any, claim: Claim) -> Theorem:
-    return Experiments(claim, algorithm.clip_norm, algorithm.num_rounds, algorithm.batch)
+def _batched(kind: Callable[[Claim, float, int, Batch], Theorem]) -> _Maker:
+    return lambda algorithm, claim: kind(claim, algorithm.clip_norm, algorithm.num_rounds, algorithm.batch)
 
 
 def _accelerated(algorithm: Any, claim: Claim) -> Theorem:
     kind = AcceleratedOnePass if isinstance(algorithm.batch, Fresh) else AcceleratedERM
-    return kind(claim, algorithm.clip_norm, algorithm.num_rounds, algorithm.batch)
-
-
-def _prox_sgd(algorithm: Any, claim: Claim) -> Theorem:
-    return ProxSGDNoise(claim, algorithm.clip_norm, algorithm.num_rounds, algorithm.batch)
+    return _batched(kind)(algorithm, claim)
 
 
 def _svrg(algorithm: Any, claim: Claim) -> Theorem:
@@ -176,16 +169,15 @@ def _local(algorithm: Any, claim: Claim) -> Theorem:
     )
 
 
-_Maker = Callable[[Any, Claim], Theorem]
 _THESIS: dict[str, _Maker] = {
-    "noisy_minibatch_sgd": _minibatch,
+    "noisy_minibatch_sgd": _batched(NoisyMinibatch),
     "accelerated_minibatch_sgd": _accelerated,
     "multi_stage_accelerated_minibatch_sgd": _accelerated,
-    "prox_sgd": _prox_sgd,
+    "prox_sgd": _batched(ProxSGDNoise),
     "prox_svrg": _svrg,
     "prox_pl_svrg": _svrg,
     "prox_spider": _spider,
     "spider_alternate": _alternate,
     "local_sgd": _local,
 }
-_EXPERIMENTS: dict[str, _Maker] = {"noisy_minibatch_sgd": _experiments}
+_EXPERIMENTS: dict[str, _Maker] = {"noisy_minibatch_sgd": _batched(Experiments)}

@@ -85,6 +85,16 @@ class NoisyMean:
         return self.sigma / self.sensitivity
 
 
+def clipped(statistic: str, batch: Batch, count: int, sigma: float, clip: float, n: int) -> NoisyMean:
+    """Means of terms clipped at `clip`, over batches of a silo's n records: sensitivity 2 clip / K.
+
+    >>> from fedsim.protocol.batch import FULL
+    >>> clipped("gradient", FULL, 10, 0.5, 3.0, 100).sensitivity
+    0.06
+    """
+    return NoisyMean(statistic, batch, count, sigma, 2 * clip / batch.size(n))
+
+
 @dataclass(frozen=True)
 class Derived:
     """What a theorem chooses for its algorithm.
