@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_type_hints
 
 from pydantic import (
@@ -15,7 +15,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from fedsim.algorithms.registry import algorithms
+from fedsim.algorithms.registry import IS_ALGORITHM, algorithms, is_algorithm
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
@@ -90,12 +90,9 @@ class GivenAlgorithm(AlgorithmSection):
         if isinstance(algorithm, type):
             expected = f"is a class: give an object of it, {algorithm.__name__}(...) with its numbers"
             raise InputError("algorithm", algorithm, expected)
-        if not (is_dataclass(kind) and all(hasattr(kind, part) for part in ("server", "silo", "linear"))):
-            expected = (
-                "must be a dataclass's object with methods server and silo and a class attribute linear"
-            )
-            raise InputError("algorithm", algorithm, expected)
-        values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}
+        if not is_algorithm(kind):
+            raise InputError("algorithm", algorithm, f"must be an object of {IS_ALGORITHM}")
+        values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}  # type: ignore[arg-type]
         section = cls(name=kind.__name__, **{key: _plain(values[key]) for key in values.keys() - _OWN})
         section._object = algorithm
         return section

@@ -18,8 +18,8 @@ from fedsim.data.outline import outline
 from fedsim.results.outcome import Results
 from fedsim.results.privacy_statement import not_private
 from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation import in_process, on_ray
-from fedsim.theory.resolve import resolve
 
 DIGITS = DigitsSource("digit")
 PIXELS, DIGIT = DIGITS.features, DIGITS.other("digit")

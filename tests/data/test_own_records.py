@@ -16,10 +16,10 @@ from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.federation import load, load_silos
 from fedsim.data.synthetic import Synthetic, SyntheticSource
 from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.on_ray import HostWorker
 from fedsim.simulation.trial import read
-from fedsim.theory.resolve import resolve
 
 ASKED: list[int] = []
 PARTITION = {"name": "iid", "num_partitions": 4}
