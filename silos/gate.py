@@ -26,8 +26,10 @@ records, n_i fixed, for any behaviour of the server and of the other silos. Why:
   silo's own installation and trusted not to reach round `ask` (into private attributes, frames, or the code
   that a module or torch itself runs); the server sends names and numbers, no code.
 
-Silos in one cohort share tensor operations, never records, noise or ledgers. A gate stays in its process: it
-cannot be pickled or copied, since a second one would answer with the same noise and a ledger of its own.
+All of it rests on what the gate is given: entropy and ledgers that keep to `silos.entropy` and `silos.ledger`,
+one ledger for each silo. Silos in one cohort share tensor operations, never records, noise or ledgers. A gate
+stays in its process: it cannot be pickled or copied, since a second one would answer beside the first, for a
+ledger of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +37,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import NoReturn, cast
 
 import numpy as np
@@ -162,11 +163,12 @@ class Gate:
         for value in broadcast.values():
             self.check_point(value, shapes)
         keys = digests(broadcast, len(members))
-        stored = [self._ledgers[m].find(round_index, key) for m, key in zip(members, keys, strict=True)]
+        ledgers = [self._ledgers[member] for member in members]
+        stored = [ledger.find(round_index, key) for ledger, key in zip(ledgers, keys, strict=True)]
         fresh = [member for member, old in zip(members, stored, strict=True) if old is None]
-        for member, key, old in zip(members, keys, stored, strict=True):
+        for ledger, key, old in zip(ledgers, keys, stored, strict=True):
             if old is None:  # debited together, and only if no silo refuses
-                self._ledgers[member].debit(round_index, key)
+                ledger.debit(round_index, key)
         reply = self._reply(round_index, broadcast, fresh) if fresh else {}
         if len(fresh) < len(members):
             return _merged(reply, stored)
@@ -181,7 +183,7 @@ class Gate:
 
     def _check_members(self, round_index: int, members: Sequence[int]) -> None:
         """Each silo once and in order: a silo named twice would answer twice for one debit."""
-        ascending = all(a < b for a, b in pairwise(members))
+        ascending = list(members) == sorted(set(members))
         if not members or not ascending or members[0] < 0 or members[-1] >= len(self._ledgers):
             raise Refused("members must be distinct positions in the cohort, in ascending order")
         if type(round_index) is not int:
