@@ -21,10 +21,9 @@ from torch import Tensor
 
 from fedsim.results.outcome import Measurement, Results
 from fedsim.scenario.load import parse
-from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.scenario.resolve import LIMITS, Resolved, resolve
 from fedsim.simulation.host import SiloHost, terms
 from fedsim.simulation.trial import read
-from fedsim.theory.resolve import resolve
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import admitted_rounds, schedule

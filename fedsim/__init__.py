@@ -1,0 +1,89 @@
+"""Federated learning between organisations that do not trust the server.
+
+>>> import fedsim
+>>> cost = fedsim.price("quickstart", epsilon=2.0)
+>>> [round(z, 1) for z in cost.silos["noise_multiplier"]]
+[8.6, 9.5, 10.0, 9.5, 8.6]
+
+A name is imported when it is first used, so that `import fedsim` takes no time.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedsim.api.audit import Audit as Audit
+    from fedsim.api.audit import audit as audit
+    from fedsim.api.compare import Comparison as Comparison
+    from fedsim.api.compare import compare as compare
+    from fedsim.api.price import Price as Price
+    from fedsim.api.price import price as price
+    from fedsim.api.run import Run as Run
+    from fedsim.api.run import load_run as load_run
+    from fedsim.api.simulate import simulate as simulate
+    from fedsim.api.sweep import Sweep as Sweep
+    from fedsim.api.sweep import sweep as sweep
+    from fedsim.api.table import Table as Table
+    from fedsim.common.errors import InputError as InputError
+    from fedsim.common.errors import Refused as Refused
+    from fedsim.protocol.batch import FULL as FULL
+    from fedsim.protocol.batch import Batch as Batch
+    from fedsim.protocol.batch import Fresh as Fresh
+    from fedsim.protocol.batch import Full as Full
+    from fedsim.protocol.batch import Poisson as Poisson
+    from fedsim.protocol.batch import Subsample as Subsample
+    from fedsim.protocol.batch import WithReplacement as WithReplacement
+    from fedsim.protocol.contract import Algorithm as Algorithm
+    from fedsim.protocol.contract import Asker as Asker
+    from fedsim.protocol.contract import Memory as Memory
+    from fedsim.protocol.contract import Public as Public
+    from fedsim.protocol.contract import PublicProblem as PublicProblem
+    from fedsim.protocol.contract import Query as Query
+    from fedsim.protocol.contract import Round as Round
+    from fedsim.protocol.contract import ServerHalf as ServerHalf
+    from fedsim.scenario.model import Scenario as Scenario
+
+    __version__: str
+
+_HOMES = {
+    "fedsim.api.audit": ("Audit", "audit"),
+    "fedsim.api.compare": ("Comparison", "compare"),
+    "fedsim.api.price": ("Price", "price"),
+    "fedsim.api.run": ("Run", "load_run"),
+    "fedsim.api.simulate": ("simulate",),
+    "fedsim.api.sweep": ("Sweep", "sweep"),
+    "fedsim.api.table": ("Table",),
+    "fedsim.common.errors": ("InputError", "Refused"),
+    "fedsim.protocol.batch": ("FULL", "Batch", "Fresh", "Full", "Poisson", "Subsample", "WithReplacement"),
+    "fedsim.protocol.contract": (
+        "Algorithm",
+        "Asker",
+        "Memory",
+        "Public",
+        "PublicProblem",
+        "Query",
+        "Round",
+        "ServerHalf",
+    ),
+    "fedsim.scenario.model": ("Scenario",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted([*_HOME_OF, "__version__"])  # pyright: ignore
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME_OF:
+        value: object = getattr(import_module(_HOME_OF[name]), name)
+    elif name == "__version__":
+        value = import_module("importlib.metadata").version("fedsim-isrl")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

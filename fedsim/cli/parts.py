@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from importlib import metadata
 from typing import Any, get_args
 
@@ -11,15 +10,16 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.algorithms.registry import algorithms
-from fedsim.data.registry import datasets, partitions
+from fedsim.common.choice import kinds
+from fedsim.data.registry import PARTITIONS, data_sets
 from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.problems.composite import Constraint
+from fedsim.problems.network_models import Model
 from fedsim.problems.registry import problems
+from fedsim.protocol.batch import Batch
 from fedsim.report.trackers import GROUP
-from fedsim.scenario.algorithm import samplers
-from fedsim.scenario.model import BallConstraint, BoxConstraint, NoConstraint, PrivacySection
-from fedsim.scenario.network import ModelSection
-from fedsim.scenario.participation import ParticipationConfig
-from fedsim.scenario.section import Section
+from fedsim.scenario.model import PrivacySection
+from fedsim.scenario.participation import Participation
 
 
 def show() -> None:
@@ -28,13 +28,13 @@ def show() -> None:
     parts = {
         "algorithms": {name: first_line(kind) for name, kind in algorithms().items()},
         "problems": {name: first_line(kind) for name, kind in problems().items()},
-        "networks (problem.model)": _sections(ModelSection),
-        "constraints (problem.constraint)": _sections(NoConstraint | BallConstraint | BoxConstraint),
-        "data sets": datasets(),
-        "partitions": partitions(),
-        "samplers": samplers(),
+        "networks (problem.model)": _lines(Model),
+        "constraints (problem.constraint)": _lines(Constraint),
+        "data sets": {name: first_line(kind) for name, kind in data_sets().items()},
+        "partitions": {name: first_line(kind) for name, kind in PARTITIONS.items()},
+        "samplers": _lines(Batch),
         "mechanisms": {name: first_line(mechanism) for name, mechanism in MECHANISMS.items()},
-        "participation": _sections(ParticipationConfig),
+        "participation": _lines(Participation),
         "trackers": _trackers(),
     }
     console = Console()
@@ -55,15 +55,9 @@ def _trackers() -> dict[str, str]:
     return {point.name: f"{point.value}, of {point.dist.name}" for point in points if point.dist}
 
 
-def _sections(union: Any) -> dict[str, str]:
-    """{name: first line} of the sections that a field chooses from by name."""
-    kinds = [kind for kind in _flat(union) if isinstance(kind, type) and issubclass(kind, Section)]
-    return {get_args(kind.model_fields["name"].annotation)[0]: first_line(kind) for kind in kinds}
-
-
-def _flat(hint: Any) -> Iterator[Any]:
-    for part in get_args(hint) or [hint]:
-        yield from _flat(part) if get_args(part) else [part]
+def _lines(choice: Any) -> dict[str, str]:
+    """{name: first line} of what a field chooses from by name."""
+    return {name: first_line(kind) for name, kind in kinds(choice).items()}
 
 
 def first_line(thing: object) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import typer
 
+from fedsim.curves import sweep_page
+from fedsim.curves.sweep_summary import is_sweep
 from fedsim.report.page import write_page
-from fedsim.sweep import page as sweep_page
-from fedsim.sweep.directory import CELLS
 
 
 def show(directory: Path) -> None:
@@ -17,5 +17,5 @@ def show(directory: Path) -> None:
     Raises:
         InputError: it is none of this version, or cannot be written.
     """
-    page = (sweep_page.write_page if (directory / CELLS).is_dir() else write_page)(directory)
+    page = sweep_page.write_page(directory) if is_sweep(directory) else write_page(directory)
     typer.echo(f"Wrote {page} and its figures")

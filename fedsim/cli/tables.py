@@ -8,8 +8,14 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 
+from fedsim.curves.naming import last_part
+from fedsim.curves.sweep_summary import SweepSummary
+from fedsim.privacy.rounding import shown_up
+from fedsim.report.remarks import error_text
+from fedsim.results.silo_table import TITLE, Table, silo_table
+from fedsim.results.summary import SiloRow
 from fedsim.scenario.resolve import Resolved
 
 MOST_ROWS = 20
@@ -50,93 +56,44 @@ def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def metrics_line(summary: dict[str, Any]) -> str:
-    """Test error beside the non-private error of the same run."""
-    metrics = summary["metrics"]
-    parts = [f"test error {_with_interval(metrics, 'test_error')}"]
-    if summary["privacy"]["mechanism"] != "none" and metrics["test_error_nonprivate"] is not None:
-        parts.append(f"non-private {_with_interval(metrics, 'test_error_nonprivate')}")
-    trials = summary["trials"]["finished"]
-    note = f" (mean of {trials} trials, 90 % of them in brackets)" if trials > 1 else " (one trial)"
-    return f"{summary['scenario']}: {', '.join(parts)}{note if trials else ''}"
+def rendered(table: Table, title: str) -> RichTable:
+    """A table of results in 80 characters, as far as its columns allow."""
+    padding = 1 if len(table.columns) < 8 else 0
+    shown = RichTable(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding))
+    first, *others = table.short or table.columns
+    shown.add_column(first, overflow="fold", min_width=7)
+    for each in others:
+        shown.add_column(each, justify="right", no_wrap=True)  # half a number is a wrong number
+    for row in table.rows:
+        shown.add_row(*row)
+    if table.total:
+        shown.add_section()
+        shown.add_row(*(cell.replace(" to ", " to\n") for cell in table.total))
+        shown.caption = table.caption
+    return shown
 
 
-def _with_interval(metrics: dict[str, Any], name: str) -> str:
-    value, interval = metrics[name], metrics[f"{name}_interval90"]
-    if value is None:
-        return "not measured (no trial is complete)"
-    if interval[0] == interval[1]:
-        return f"{value:.4f}"
-    return f"{value:.4f} [{interval[0]:.4f}, {interval[1]:.4f}]"
+def print_silos(console: Console, silos: Sequence[SiloRow]) -> None:
+    """For each silo its records, budget, cost and noise; of many the tightest."""
+    console.print(rendered(silo_table(silos, MOST_ROWS), TITLE))
 
 
-def silo_table(silos: Sequence[dict[str, Any]]) -> Table:
-    """For each silo its records, budget, cost and noise; long federations are cut."""
-    columns = {key: title for key, title in COLUMNS.items() if key in silos[0]}
-    padding = 1 if len(columns) < 7 else 0  # all of them fit into 80 characters
-    title = "Epsilon per silo (replace one record)"
-    table = Table(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding))
-    table.add_column("silo", overflow="fold", min_width=7)
-    for title in columns.values():
-        table.add_column(title, justify="right", no_wrap=True)  # half a number is a wrong number
-    for silo in silos[:MOST_ROWS]:
-        cells = {key: _cell(key, silo[key]) for key in columns}
-        if silo["epsilon_budget"] is None and silo["epsilon_guaranteed"] is not None:
-            cells["epsilon_budget"] = "unlimited"
-        table.add_row(silo["name"], *cells.values())
-    if len(silos) > MOST_ROWS:
-        table.caption = f"and {len(silos) - MOST_ROWS} more silos"
-    return table
-
-
-COLUMNS = {
-    "n": "n",
-    "epsilon_budget": "budget",
-    "delta": "delta",
-    "epsilon_guaranteed": "guaranteed",
-    "epsilon_attainable": "at least",
-    "epsilon_claimed": "claimed",
-    "epsilon_dp_accounting": "verified",
-    "epsilon_spent": "spent",
-    "noise_multiplier": "noise\nmult.",
-    "releases": "releases",
-}
-
-
-def _cell(key: str, value: float | None) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, int):
-        return str(value)
-    return f"{value:.6g}" if key == "epsilon_budget" else f"{value:.4g}"
-
-
-def sweep_table(summary: dict[str, Any]) -> Table:
+def sweep_table(sweep: SweepSummary) -> RichTable:
     """One row per combination: what was varied and chosen, error and cost."""
-    trials = summary["trials"]
-    note = f"mean of {trials} trials, 90 % of them in brackets" if trials > 1 else "one trial"
+    note = f"mean of {sweep.trials} trials, 90 % of them in brackets" if sweep.trials > 1 else "one trial"
     title = f"Test error: {note}"
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
-    rows = summary["combinations"]
-    chosen = list(dict.fromkeys(key for row in rows for key in row["chosen"] or {}))
-    for name in summary["varied"]:
-        table.add_column(name.split(".")[-1], overflow="fold")
-    for name in chosen:
-        table.add_column(f"chosen {name.split('.')[-1]}", justify="right")
+    table = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
+    for name in sweep.varied:
+        table.add_column(last_part(name), overflow="fold")
+    for name in sweep.chosen:
+        table.add_column(f"chosen {last_part(name)}", justify="right")
     for name in ("test error", "guaranteed"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        cells = [_value(row["varied"].get(name, "-")) for name in summary["varied"]]
-        cells += [_value((row["chosen"] or {}).get(name, "-")) for name in chosen]
-        table.add_row(*cells, *_measured(row))
+    for row in sweep.combinations:
+        cells = [_value(row.varied.get(name, "-")) for name in sweep.varied]
+        cells += [_value((row.chosen or {}).get(name, "-")) for name in sweep.chosen]
+        table.add_row(*cells, error_text(row.error) or "failed", shown_up(row.epsilon_guaranteed))
     return table
-
-
-def _measured(row: dict[str, Any]) -> list[str]:
-    guaranteed = f"{row['epsilon_guaranteed']:.4g}" if row["epsilon_guaranteed"] is not None else "none"
-    if row["test_error"] is None:
-        return ["failed", guaranteed]
-    return [_with_interval(row, "test_error"), guaranteed]
 
 
 def _value(value: object) -> str:

@@ -21,17 +21,22 @@ is refused.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError
 from fedsim.problems.regularisers import GroupLasso, Ridge
 
 
 @dataclass(frozen=True)
 class WholeSpace:
-    """No constraint."""
+    """The whole space."""
+
+    name: ClassVar[str] = "none"
 
     def project(self, w: Tensor) -> Tensor:
         """w itself."""
@@ -40,9 +45,10 @@ class WholeSpace:
 
 @dataclass(frozen=True)
 class L2Ball:
-    """{w: |w|_2 <= radius}."""
+    """|w|_2 <= radius."""
 
-    radius: float
+    name: ClassVar[str] = "l2_ball"
+    radius: Annotated[float, Field(gt=0, description="D / 2: radius of the ball around 0")]
 
     def project(self, w: Tensor) -> Tensor:
         """w, shortened to the radius where it is longer."""
@@ -52,17 +58,26 @@ class L2Ball:
 
 @dataclass(frozen=True)
 class Box:
-    """{w: lower <= w_j <= upper for every j}."""
+    """lower <= w_j <= upper.
 
-    lower: float
-    upper: float
+    Raises:
+        InputError: lower is above upper.
+    """
+
+    name: ClassVar[str] = "box"
+    lower: Annotated[float, Field(description="least value of every parameter")]
+    upper: Annotated[float, Field(description="largest value of every parameter")]
+
+    def __post_init__(self) -> None:
+        if self.lower > self.upper:
+            raise InputError("lower", self.lower, f"at most upper, {self.upper}")
 
     def project(self, w: Tensor) -> Tensor:
         """Every coordinate clamped."""
         return w.clamp(self.lower, self.upper)
 
 
-Constraint = WholeSpace | L2Ball | Box
+Constraint = Annotated[WholeSpace | L2Ball | Box, Choice(), Shorthand()]
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ class Composite:
     l2: float = 0.0
     constraint: Constraint = WholeSpace()
     group_lasso: GroupLasso = field(default_factory=GroupLasso)
-    ridge: Ridge = field(default_factory=Ridge)
+    ridge: Ridge = field(default_factory=lambda: Ridge(0.0))
 
     def __post_init__(self) -> None:
         if self.group_lasso.weight and isinstance(self.constraint, Box):

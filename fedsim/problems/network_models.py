@@ -8,20 +8,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
+from pydantic import Field
 from torch import nn
 
+from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError
 
 FIELD = "scenario.problem.model"
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 @dataclass(frozen=True)
 class Mlp:
-    """Fully connected layers of the `hidden` widths with ReLU between them."""
+    """Fully connected layers with ReLU between them."""
 
-    hidden: tuple[int, ...] = (64,)
+    name: ClassVar[str] = "mlp"
+    hidden: Annotated[
+        tuple[Width, ...],
+        Field(
+            max_length=100,
+            description="widths of the hidden layers, from the features on; [] is a linear model",
+        ),
+    ] = (64,)
 
     def build(self, num_features: int, num_outputs: int) -> nn.Module:
         """Features to scores."""
@@ -42,14 +52,18 @@ def _linear(inputs: int, outputs: int, hidden: tuple[int, ...]) -> nn.Linear:
 
 @dataclass(frozen=True)
 class Lenet:
-    """The convolutional network of the thesis's experiments, for C x H x W images stored row by row.
+    """Two 5x5 convolutions (6 and 16 channels) with max pooling, then 120, 84 and the scores; ReLU.
 
-    Convolution 5x5 to 6 channels, max pooling 2, convolution 5x5 to 16, max pooling 2, then fully
-    connected 120, 84 and one score a class, ReLU in between (LeCun et al., Proc. IEEE 1998, table 1's
-    successor in wide use).
+    The convolutional network of the thesis's experiments (LeCun et al., Proc. IEEE 1998, table 1's successor
+    in wide use): convolution 5x5 to 6 channels, max pooling 2, convolution 5x5 to 16, max pooling 2, then
+    fully connected 120, 84 and one score a class, ReLU in between.
     """
 
-    image: tuple[int, int, int] = (1, 28, 28)
+    name: ClassVar[str] = "lenet"
+    image: Annotated[
+        tuple[Width, Width, Width],
+        Field(description="channels, height, width of a record's features, row by row; at least 16 x 16"),
+    ]
 
     def build(self, num_features: int, num_outputs: int) -> nn.Module:
         """Flat pixels to scores.
@@ -79,13 +93,19 @@ class Lenet:
 
 @dataclass(frozen=True)
 class Imported:
-    """A module of an installed package: `path` is `package.module:attribute`.
+    """A torch module of an installed package.
 
-    The attribute is called with (num_features, num_outputs) if it takes two positional arguments, else
-    without any, and returns an `nn.Module` that maps (records, num_features) to (records, num_outputs).
+    It maps (records, num_features) to (records, num_outputs).
     """
 
-    path: str
+    name: ClassVar[str] = "module"
+    path: Annotated[
+        str,
+        Field(
+            description="package.module:attribute, a class or function that returns a torch.nn.Module; "
+            "called with (num_features, num_outputs) if it takes two arguments, else without any"
+        ),
+    ]
 
     def build(self, num_features: int, num_outputs: int) -> nn.Module:
         """What the attribute returns.
@@ -133,4 +153,4 @@ def _takes_two(factory: Callable[..., object]) -> bool:
     return True
 
 
-Model = Mlp | Lenet | Imported
+Model = Annotated[Mlp | Lenet | Imported, Choice(), Shorthand()]

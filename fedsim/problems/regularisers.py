@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from fedsim.common.errors import InputError
@@ -73,15 +75,13 @@ class GroupLasso:
 
 @dataclass(frozen=True)
 class Ridge:
-    """(weight / 2) |w - centre|_2^2.
+    """weight / 2 |w - centre|^2, public and never clipped."""
 
-    Args:
-        weight: lambda.
-        centre: w0, one number for every parameter or d numbers.
-    """
-
-    weight: float = 0.0
-    centre: float | tuple[float, ...] = 0.0
+    weight: Annotated[float, Field(gt=0, description="lambda: weight of half the squared distance")]
+    centre: Annotated[
+        float | tuple[float, ...],
+        Field(description="w0: one number for all parameters, or d numbers (row-major for several outputs)"),
+    ] = 0.0
 
     def offset(self, w: Tensor) -> Tensor:
         """w - w0."""

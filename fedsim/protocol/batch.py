@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from fedsim.common.choice import Choice, Shorthand
+
+Fraction = Annotated[float, Field(ge=1e-9, le=1, description="share of the silo's records in a batch")]
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """Every record in every release (K = n)."""
+    """Every record, every time.
+
+    K = n in every release.
+    """
 
     sampler: ClassVar[str] = "full"
 
@@ -29,9 +38,12 @@ def _check_fraction(fraction: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Subsample:
-    """A uniform K-subset without replacement, drawn anew for each `ask`; K = round(fraction n) >= 1."""
+    """A uniform subset without replacement, drawn anew each time.
 
-    fraction: float
+    K = round(fraction n) >= 1 records, anew for each `ask`.
+    """
+
+    fraction: Fraction
     sampler: ClassVar[str] = "subsample"
 
     def __post_init__(self) -> None:
@@ -44,13 +56,13 @@ class Subsample:
 
 @dataclass(frozen=True, slots=True)
 class WithReplacement:
-    """K independent draws among the n records, anew for each `ask`; K = round(fraction n) >= 1.
+    """Independent draws with replacement, as published; a subset costs less privacy.
 
-    A record drawn j times counts j times in the sum, each time clipped, so that replacing it moves the
-    sum by up to 2 C j. The published algorithms sample so; `Subsample` costs less privacy.
+    K = round(fraction n) >= 1 draws among the n records, anew for each `ask`. A record drawn j times counts
+    j times in the sum, each time clipped, so that replacing it moves the sum by up to 2 C j.
     """
 
-    fraction: float
+    fraction: Fraction
     sampler: ClassVar[str] = "with_replacement"
 
     def __post_init__(self) -> None:
@@ -63,9 +75,12 @@ class WithReplacement:
 
 @dataclass(frozen=True, slots=True)
 class Poisson:
-    """Each record on its own with probability `fraction`; divided by the public fraction n."""
+    """Each record on its own with the same probability.
 
-    fraction: float
+    That is `fraction`; the sum is divided by the public fraction n.
+    """
+
+    fraction: Fraction
     sampler: ClassVar[str] = "poisson"
 
     def __post_init__(self) -> None:
@@ -78,9 +93,12 @@ class Poisson:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Disjoint batches of K = floor(fraction n) >= 1 records: none is used twice in a run."""
+    """Disjoint batches: no record is used twice.
 
-    fraction: float
+    K = floor(fraction n) >= 1 records; none is used twice in a run.
+    """
+
+    fraction: Fraction
     sampler: ClassVar[str] = "fresh"
 
     def __post_init__(self) -> None:
@@ -91,5 +109,7 @@ class Fresh:
         return max(1, math.floor(self.fraction * n + 1e-9))
 
 
-Batch = Full | Subsample | WithReplacement | Poisson | Fresh
+Batch = Annotated[
+    Full | Subsample | WithReplacement | Poisson | Fresh, Choice("sampler"), Shorthand("sampler")
+]
 FULL = Full()

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated, ClassVar
 
 import numpy as np
+from pydantic import Field
+
+from fedsim.common.errors import InputError
 
 
 @dataclass(frozen=True)
 class RandomSize:
-    """M_r uniform on {low, ..., high}, then a uniformly random set of so many silos."""
+    """A uniformly random set of silos in each round, its size random too.
 
-    low: int
-    high: int
+    Raises:
+        InputError: the least size is above the largest.
+    """
+
+    name: ClassVar[str] = "random_size"
+    low: Annotated[
+        int,
+        Field(ge=1, alias="min_silos", description="least M_r: silos in a round are uniform on min..max"),
+    ]
+    high: Annotated[int, Field(ge=1, alias="max_silos", description="largest M_r")]
+
+    def __post_init__(self) -> None:
+        if self.low > self.high:
+            raise InputError("min_silos", self.low, f"at most max_silos, {self.high}")
 
 
 @dataclass(frozen=True)

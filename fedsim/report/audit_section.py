@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
-from fedsim.report.silo_table import PageTable, rounded_up
-from fedsim.report.style import GREY, from_zero, label, legend_below, look, save, styled
+from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.report.style import GREY, from_zero, label, legend_below, look, styled
 from fedsim.results.audit_file import AuditedSilo, AuditPart
+from fedsim.results.silo_table import Table
 
 ADVERSARIES = {
     "worst_server": "worst server",
@@ -20,12 +21,12 @@ ADVERSARIES = {
 }
 
 
-def audit_rows(silos: Sequence[AuditedSilo]) -> list[list[str]]:
+def _rows(silos: Sequence[AuditedSilo]) -> list[list[str]]:
     """Silo, claim (rounded up), what each adversary attained (rounded down), and the exact ratios."""
     return [
         [
             silo.name,
-            f"{rounded_up(silo.claimed, 3):.3g}",
+            shown_up(silo.claimed, 3),
             *(_attained(silo, adversary) for adversary in ADVERSARIES),
             _ratio(silo.sensitivity_ratio, 4),
             _ratio(silo.cross_silo_ratio, 2),
@@ -34,22 +35,28 @@ def audit_rows(silos: Sequence[AuditedSilo]) -> list[list[str]]:
     ]
 
 
-def audit_table(found: AuditPart) -> PageTable:
-    """`audit_rows` with its titles."""
-    titles = [f"attained by {name}" for name in ADVERSARIES.values()]
-    columns = [
-        "silo",
-        "claimed epsilon",
-        *titles,
-        "answer moved, of sensitivity",
-        "other silos' answers moved",
-    ]
-    some = (
-        f"{len(found.silos):,} of {found.of_silos:,} silos"
-        if found.of_silos > len(found.silos)
-        else "All silos"
+def audit_table(found: AuditPart) -> Table:
+    """Of the silos that were audited."""
+    few = found.of_silos > len(found.silos)
+    some = f"{len(found.silos):,} of {found.of_silos:,} silos" if few else "All silos"
+    return Table(
+        f"{some}; lower bounds on epsilon.",
+        [
+            "silo",
+            "claimed epsilon",
+            *(f"attained by {name}" for name in ADVERSARIES.values()),
+            "answer moved, of sensitivity",
+            "other silos' answers moved",
+        ],
+        _rows(found.silos),
+        short=[
+            "silo",
+            "claimed",
+            *(name.replace(" ", "\n") for name in ADVERSARIES.values()),
+            "moved",
+            "others\nmoved",
+        ],
     )
-    return PageTable(f"{some}; lower bounds on epsilon.", columns, audit_rows(found.silos))
 
 
 def _attained(silo: AuditedSilo, adversary: str) -> str:
@@ -57,20 +64,11 @@ def _attained(silo: AuditedSilo, adversary: str) -> str:
     if found is None:
         return "none"
     share = f" ({math.floor(100 * found.attained / silo.claimed)} %)" if silo.claimed else ""
-    return f"{rounded_down(found.attained):.3g}{share}"
-
-
-def rounded_down(value: float, digits: int = 3) -> float:
-    """The largest number of so many significant digits that is not above `value`; 0 for 0."""
-    if value <= 0:
-        return 0.0
-    nearest = float(f"{value:.{digits}g}")
-    step = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return nearest if nearest <= value else float(f"{nearest - step:.{digits}g}")
+    return f"{shown_down(found.attained, 3)}{share}"
 
 
 def _ratio(value: float | None, digits: int) -> str:
-    return "infinite" if value is None else f"{rounded_up(value, digits):.{digits}g}"
+    return "infinite" if value is None else shown_up(value, digits)
 
 
 def verdict(found: AuditPart) -> list[str]:
@@ -81,7 +79,7 @@ def verdict(found: AuditPart) -> list[str]:
     return ["BROKEN: at least one silo's claim does not hold", *lines]
 
 
-def audit_figure(found: AuditPart, folder: Path) -> str:
+def audit_figure(found: AuditPart) -> Figure:
     """For each silo a bar for the claim, and one for each adversary within it."""
     silos = found.silos[:30]
     with styled(1.0 + 0.55 * len(silos)) as (figure, axes):
@@ -99,4 +97,4 @@ def audit_figure(found: AuditPart, folder: Path) -> str:
         axes.grid(visible=False, axis="y")
         from_zero(axes, "x")
         legend_below(figure, axes)
-        return save(figure, folder, "audit")
+        return figure

@@ -9,9 +9,11 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 
 from fedsim.common.errors import InputError
-from fedsim.report.plots import OBJECTIVE, curves, draw_curve, logarithmic, variants_of
+from fedsim.common.files import whole_files
+from fedsim.report.curves import draw_runs, logarithmic
+from fedsim.report.plots import METRICS, OBJECTIVE
 from fedsim.report.style import label, legend_below, look, save, styled
-from fedsim.results.read import Run
+from fedsim.results.collected import Run
 
 _MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
 _FIRST = 2  # looks 0 and 1 are the run's and its twin's
@@ -32,35 +34,37 @@ def measured(run: Run) -> list[str]:
     Raises:
         InputError: neither of them.
     """
-    found = [name for name in OBJECTIVE if any(value is not None for value in run.metrics[name])]
+    found = [name for name in OBJECTIVE if run.metrics[name].null_count < len(run.metrics)]
     if found:
         return found
-    why = f": {run.summary.objective['reason']}" if "reason" in run.summary.objective else ""
+    objective = run.summary.objective
+    why = f": {objective.reason}" if objective and objective.reason else ""
     expected = f"measured no excess risk{why}; run the scenario again with --set report.excess_risk=true"
     raise InputError("--run", str(run.directory), expected)
 
 
-def draw(run: Run, lines: Sequence[Line], folder: Path) -> list[Path]:
+def draw(run: Run, lines: Sequence[Line], directory: Path, folder: str) -> list[Path]:
     """Write a PNG and an SVG for each column that was measured and has a bound; returns the PNGs."""
-    folder.mkdir(exist_ok=True)
-    return [
-        _draw(run, column, own, folder)
-        for column in measured(run)
-        if (own := [line for line in lines if line.column == column])
-    ]
+    columns = [name for name in measured(run) if any(line.column == name for line in lines)]
+    with whole_files(directory) as draft:
+        (draft / folder).mkdir()
+        for column in columns:
+            _draw(run, column, [line for line in lines if line.column == column], draft / folder)
+    return [directory / folder / f"{_stem(column)}.png" for column in columns]
 
 
-def _draw(run: Run, column: str, lines: Sequence[Line], folder: Path) -> Path:
-    stem, name = OBJECTIVE[column]
+def _stem(column: str) -> str:
+    return f"bounds-{METRICS[column][0]}"
+
+
+def _draw(run: Run, column: str, lines: Sequence[Line], folder: Path) -> None:
     with styled(3.4) as (figure, axes):
-        for variant, look_, title in variants_of(run):
-            draw_curve(axes, *curves(run.metrics, variant, column), look_, title, variant)
+        draw_runs(axes, run, column)
         _levels(axes, lines)
-        axes.set(xlabel="rounds", ylabel=name)
+        axes.set(xlabel="rounds", ylabel=METRICS[column][1])
         logarithmic(axes)
         legend_below(figure, axes)
-        save(figure, folder, f"bounds-{stem}")
-    return folder / f"bounds-{stem}.png"
+        save(figure, folder, _stem(column))
 
 
 def _levels(axes: Axes, lines: Sequence[Line]) -> None:

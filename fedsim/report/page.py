@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError
-from fedsim.report import plots
+from fedsim.common.files import whole_directory, whole_files
+from fedsim.report import plots, style
 from fedsim.report.audit_section import audit_figure, audit_table, verdict
-from fedsim.report.remarks import remarks
-from fedsim.report.silo_table import PageTable, silo_table
-from fedsim.results.read import Run, SiloRow, Summary, read
+from fedsim.report.figure import draw
+from fedsim.report.remarks import measured, remarks, result_line
+from fedsim.results.collected import Run, run_of
+from fedsim.results.outcome import Outcome
+from fedsim.results.read import read
+from fedsim.results.silo_table import TITLE, Table, silo_table
+from fedsim.results.summary import SiloRow, Summary
+from fedsim.results.write import write
 
 PAGE, FIGURES = "report.html", "figures"
+_MOST_SILOS = 60
 
 
 @dataclass(frozen=True)
@@ -37,9 +41,29 @@ class PageAudit:
 
     verdict: list[str]
     broken: bool
-    table: PageTable
+    table: Table
     figure: PageFigure
     confidence: float
+
+
+def save(outcome: Outcome, directory: Path) -> list[str]:
+    """Write a run directory, with its picture and page, whole or not at all; returns what is in it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    run = run_of(outcome)
+    with whole_directory(directory) as draft:
+        write(outcome, run, draft)
+        draw(run, draft / "metrics.png")
+        _fill(run, draft)
+    return listing(directory)
+
+
+def listing(directory: Path) -> list[str]:
+    """The names of what is in a directory, folders last."""
+    found = sorted(directory.iterdir(), key=lambda file: (file.is_dir(), file.name))
+    return [f"{file.name}/" if file.is_dir() else file.name for file in found]
 
 
 def write_page(directory: Path) -> Path:
@@ -49,36 +73,26 @@ def write_page(directory: Path) -> Path:
         InputError: the directory is no run directory of this version, or cannot be written.
     """
     run = read(directory)
-    return publish(directory, directory / FIGURES, lambda figures: render(run, figures))
+    return publish(directory, lambda draft: _fill(run, draft))
 
 
-def publish(directory: Path, place: Path, render_into: Callable[[Path], str]) -> Path:
-    """Write a page whose text `render_into(folder)` makes, with its figures' files in the folder.
-
-    Args:
-        directory: where report.html goes.
-        place: where the figures' files go, in or below `directory`.
-        render_into: see above.
+def publish(directory: Path, fill: Callable[[Path], None]) -> Path:
+    """Let `fill` write report.html and its figures into a folder, and move them to `directory`.
 
     Raises:
         InputError: the directory cannot be written.
     """
     try:
-        draft = Path(tempfile.mkdtemp(prefix=".report-", dir=directory))
+        with whole_files(directory) as draft:
+            fill(draft)
     except OSError as error:
         raise InputError("RUN", str(directory), f"cannot be written ({error.strerror})") from None
-    try:
-        (draft / FIGURES).mkdir()
-        (draft / PAGE).write_text(render_into(draft / FIGURES), encoding="utf-8")
-        place.mkdir(exist_ok=True)
-        for file in (draft / FIGURES).iterdir():
-            os.replace(file, place / file.name)
-        os.replace(draft / PAGE, directory / PAGE)
-    except OSError as error:
-        raise InputError("RUN", str(directory), f"cannot be written ({error.strerror})") from None
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return directory / PAGE
+
+
+def _fill(run: Run, folder: Path) -> None:
+    (folder / FIGURES).mkdir()
+    (folder / PAGE).write_text(render(run, folder / FIGURES), encoding="utf-8")
 
 
 def template(name: str) -> Template:
@@ -90,20 +104,26 @@ def template(name: str) -> Template:
     return environment.get_template(name)
 
 
+def fragment(run: Run) -> str:
+    """HTML for a notebook: what came of a run, and the table of its silos."""
+    summary = run.summary
+    lines = [*summary.privacy.notices, result_line(summary), *remarks(summary)]
+    silos = silo_table(summary.privacy.silos, _MOST_SILOS)
+    return template("fragment.html").render(lines=lines, title=TITLE, silos=silos)
+
+
 def render(run: Run, figures: Path) -> str:
     """The page's text; the figures' files go to the folder `figures`."""
-    metrics = run.summary.metrics
     return template(PAGE).render(
         title=run.summary.scenario,
         run=run.summary,
         privacy=run.summary.privacy,
         description=run.description,
         facts=_facts(run.summary),
-        table=silo_table(run.summary.privacy.silos),
-        error_name=str(metrics.get("error", "test error")),
+        table=silo_table(run.summary.privacy.silos, _MOST_SILOS),
         audit=_audit(run, figures),
         results=_results(run.summary),
-        remarks=remarks(run.summary.model_dump()),
+        remarks=remarks(run.summary),
         figures=_figures(run, figures),
         environment=_environment(run.summary),
         scenario=run.scenario,
@@ -122,7 +142,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("Sampler", ", ".join(said.sampler)),
         ("Accountant", said.accountant),
     ]
-    if said.mechanism == "none" or not said.silos:
+    if not (said.private and said.silos):
         return facts
     facts.append(("Budgets", _budgets(said.silos)))
     return facts + _claims(said.silos)
@@ -157,54 +177,60 @@ def _verdict(failed: list[str], total: int, good: str, bad: str) -> str:
 
 def _results(summary: Summary) -> tuple[str, str]:
     """The final error, and the twin's where there is one."""
-    twin = "" if summary.privacy.mechanism == "none" else _value(summary.metrics, "test_error_nonprivate")
-    return _value(summary.metrics, "test_error") or "not measured, no trial is complete", twin
-
-
-def _value(metrics: dict[str, Any], name: str) -> str:
-    value, interval = metrics.get(name), metrics.get(f"{name}_interval90")
-    if value is None:
-        return ""
-    spread = f" [{interval[0]:.4f}, {interval[1]:.4f}]" if interval and interval[0] < interval[1] else ""
-    return f"{value:.4f}{spread}"
+    error, twin = measured(summary)
+    return error or "not measured, no trial is complete", twin
 
 
 def _figures(run: Run, folder: Path) -> list[PageFigure]:
-    several = run.summary.trials.finished > 1
-    spread = "; bands and bars hold 90 % of the trials" if several else ""
-    priced = len(set(run.spend["silo"]))
-    part = f" ({priced} of {len(run.summary.privacy.silos):,} silos, evenly in order of budget)"
+    """Those that have something to show; their files' names, and captions."""
+    spread = _spread(run)
     drawn = {
-        f"Test error against rounds: mean{spread}. Filled markers: the run; hollow: its twin without "
-        "clipping and noise.": plots.error_against_rounds(run, folder),
-        **_objective(run, folder, spread),
-        f"Final test error on each silo's own test records{spread}. Simulation only.": plots.silo_errors(
-            run, folder
+        "error-against-rounds": (
+            plots.against_rounds(run, "test_error"),
+            f"Test error against rounds: mean{spread}. Filled markers: the run; hollow: its twin without "
+            "clipping and noise.",
         ),
-        "Epsilon spent by the rounds gone by, dotted: budgets"
-        + (part if priced < len(run.summary.privacy.silos) else "")
-        + ".": plots.spend(run, folder),
+        **{
+            f"{plots.METRICS[column][0]}-against-rounds": (
+                plots.against_rounds(run, column),
+                f"{caption}: mean{spread}. Simulation only, not private.",
+            )
+            for column, caption in _objective(run.summary).items()
+        },
+        "error-by-silo": (
+            plots.silo_errors(run),
+            f"Final test error on each silo's own test records{spread}. Simulation only.",
+        ),
+        "spend-over-rounds": (
+            plots.spend(run),
+            f"Epsilon spent by the rounds gone by, dotted: budgets{_priced(run)}.",
+        ),
     }
-    return [PageFigure(named(svg, caption), caption) for caption, svg in drawn.items() if svg]
+    return [_saved(figure, folder, stem, said) for stem, (figure, said) in drawn.items() if figure]
 
 
-def _objective(run: Run, folder: Path, spread: str) -> dict[str, str | None]:
-    captions = {
+def _saved(figure: Figure, folder: Path, stem: str, caption: str) -> PageFigure:
+    return PageFigure(named(style.save(figure, folder, stem), caption), caption)
+
+
+def _spread(run: Run) -> str:
+    return "; bands and bars hold 90 % of the trials" if run.summary.trials.finished > 1 else ""
+
+
+def _priced(run: Run) -> str:
+    """Which silos, where not all."""
+    priced, silos = len(run.spend["silo"].unique()), len(run.summary.privacy.silos)
+    return f" ({priced} of {silos:,} silos, evenly in order of budget)" if priced < silos else ""
+
+
+def _objective(summary: Summary) -> dict[str, str]:
+    """Captions; eta is known once a trial is complete."""
+    eta = f", eta = {summary.objective.eta:.4g}" if summary.objective else ""
+    return {
         "excess_risk": "Excess risk of the training objective, its public part included, against rounds",
         "gradient_mapping_sq": "Squared gradient mapping |G_eta(w)|^2 of the training objective against "
-        f"rounds{_eta(run.summary)}",
+        f"rounds{eta}",
     }
-    return {
-        f"{caption}: mean{spread}. Simulation only, not private.": plots.objective_against_rounds(
-            run, folder, column
-        )
-        for column, caption in captions.items()
-    }
-
-
-def _eta(summary: Summary) -> str:
-    """Known once a trial is complete."""
-    return f", eta = {summary.objective['eta']:.4g}" if summary.objective else ""
 
 
 def named(svg: str, caption: str) -> str:
@@ -218,7 +244,7 @@ def _audit(run: Run, folder: Path) -> PageAudit | None:
     if found is None:
         return None
     caption = "Epsilon claimed for each silo (dotted), and what attacks attained of it: lower bounds."
-    figure = PageFigure(named(audit_figure(found, folder), caption), caption)
+    figure = _saved(audit_figure(found), folder, "audit", caption)
     return PageAudit(verdict(found), found.broken, audit_table(found), figure, found.confidence.bound)
 
 

@@ -2,119 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
+import pyarrow as pa
 from matplotlib.axes import Axes
-from matplotlib.ticker import LogFormatter
+from matplotlib.figure import Figure
 
-from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, save, styled, thinned
-from fedsim.results.read import Run
+from fedsim.common.errors import InputError
+from fedsim.common.suggest import suggest
+from fedsim.report.curves import VARIANTS, curve, draw_runs, logarithmic, variants_of
+from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, styled, thinned
+from fedsim.results.collected import Run
 
-_VARIANTS = {"private": (0, "private"), "nonprivate": (1, "non-private twin")}
 _MOST_NAMED = 30
 """Silos that get a row of their own."""
 
 Spread = tuple[float, float, float]
 """Mean, 5th and 95th percentile over trials."""
 
-
-def error_against_rounds(run: Run, folder: Path) -> str:
-    """Mean test error over trials, with the range that 90 % of the trials fall in."""
-    with styled() as (figure, axes):
-        for variant, look_, name in variants_of(run):
-            draw_curve(axes, *curves(run.metrics, variant, "test_error"), look_, name, variant)
-        axes.set(xlabel="rounds", ylabel="test error")
-        from_zero(axes, "y")
-        legend_below(figure, axes)
-        return save(figure, folder, "error-against-rounds")
-
-
-OBJECTIVE = {
+METRICS = {
+    "test_error": ("error", "test error"),
+    "test_loss": ("loss", "test loss"),
     "excess_risk": ("excess-risk", "excess risk F(w) - F(w*)"),
     "gradient_mapping_sq": ("gradient-mapping", "squared gradient mapping"),
 }
-"""Metrics of the training objective: a file's name, and an axis's."""
+"""What is measured round by round: a file's name, and an axis's."""
+OBJECTIVE = ("excess_risk", "gradient_mapping_sq")
+"""Of the training objective; on a logarithmic axis."""
 
 
-def objective_against_rounds(run: Run, folder: Path, column: str) -> str | None:
-    """One of `OBJECTIVE` on a logarithmic axis, as the test error; None where it was not measured."""
-    stem, name = OBJECTIVE[column]
+def against_rounds(run: Run, column: str) -> Figure | None:
+    """One of `METRICS`; None where it was not measured, but for the test error."""
     with styled() as (figure, axes):
-        for variant, look_, label_ in variants_of(run):
-            draw_curve(axes, *curves(run.metrics, variant, column), look_, label_, variant)
-        if not axes.lines:
-            return None
-        axes.set(xlabel="rounds", ylabel=name)
+        draw_metric(figure, axes, run, column)
+        return figure if column == "test_error" or axes.lines else None
+
+
+def figure_of(run: Run, what: str) -> Figure:
+    """A figure by its name.
+
+    Args:
+        run: a run.
+        what: one of `METRICS` (or "error", "loss") against rounds, "silos" or "spend".
+
+    Raises:
+        InputError: there is no such figure, or nothing to show in it.
+    """
+    column = {short: name for name, (short, _) in METRICS.items()}.get(what, what)
+    known: dict[str, Callable[[Run], Figure | None]] = {
+        **{name: partial(against_rounds, column=name) for name in METRICS},
+        "silos": silo_errors,
+        "spend": spend,
+    }
+    if column not in known:
+        raise InputError("plot", what, suggest(what, known))
+    figure = known[column](run)
+    if figure is None:
+        measured = ", ".join(name for name in METRICS if run.metrics[name].null_count < len(run.metrics))
+        raise InputError(
+            "plot", what, f"has nothing to show; measured against rounds: {measured or 'nothing yet'}"
+        )
+    return figure
+
+
+def draw_metric(figure: Figure, axes: Axes, run: Run, column: str) -> None:
+    """The curves, their axes and a legend."""
+    draw_runs(axes, run, column)
+    axes.set(xlabel="rounds", ylabel=METRICS[column][1])
+    if column not in OBJECTIVE:
+        from_zero(axes, "y")
+    elif axes.lines:
         logarithmic(axes)
-        legend_below(figure, axes)
-        return save(figure, folder, f"{stem}-against-rounds")
+    legend_below(figure, axes)
 
 
-def logarithmic(axes: Axes) -> None:
-    """A logarithmic axis, down to what rounding leaves of a number: below that nothing is measured."""
-    axes.set_yscale("log", nonpositive="mask")
-    axes.set_ylim(bottom=max(axes.get_ylim()[0], _ROUNDING))
-    axes.yaxis.set_major_formatter(LogFormatter())  # the usual one writes mathematics
-    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.2, 0.5)))
-
-
-_ROUNDING = 1e-14
-
-
-def draw_curve(
-    axes: Axes, rounds: np.ndarray, values: np.ndarray, look_: Look, name: str, variant: str
-) -> None:
-    """The mean of values (trials, rounds), with the range that 90 % of the trials fall in."""
-    if not len(rounds):
-        return
-    kept = thinned(len(rounds))
-    rounds, values = rounds[kept], values[:, kept]
-    every = max(1, len(rounds) // 8)
-    axes.plot(
-        rounds,
-        values.mean(0),
-        color=look_.colour,
-        linestyle=look_.dash,
-        marker=look_.marker,
-        markersize=4.5,
-        markevery=(int(every * _VARIANTS[variant][0] / 2), every),
-        markerfacecolor=look_.colour if variant == "private" else "white",
-        label=name,
-    )
-    if len(values) > 1:
-        low, high = np.percentile(values, [5, 95], axis=0)
-        axes.fill_between(rounds, low, high, color=look_.colour, alpha=0.15, linewidth=0)
-        for edge in (low, high):
-            axes.plot(rounds, edge, color=look_.colour, linestyle=look_.dash, linewidth=0.6)
-
-
-def curves(metrics: dict[str, list[Any]], variant: str, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(rounds, values (trials, rounds)), as far as every trial that was begun has come and has a value."""
-    rows: dict[int, dict[int, float]] = {}
-    columns = (metrics[name] for name in ("trial", "variant", "round", column))
-    for trial, kind, index, value in zip(*columns, strict=True):
-        if kind == variant and value is not None:
-            rows.setdefault(trial, {})[index] = value
-    rounds = sorted(set.intersection(*map(set, rows.values()))) if rows else []
-    return np.array(rounds), np.array([[row[r] for r in rounds] for row in rows.values()])
-
-
-def variants_of(run: Run) -> Iterator[tuple[str, Look, str]]:
-    """(variant, look, name) of the run and its twin."""
-    alone = run.summary.privacy.mechanism == "none"
-    for variant, (index, name) in _VARIANTS.items():
-        yield variant, look(index), "no privacy" if alone else name
-
-
-def silo_errors(run: Run, folder: Path) -> str | None:
+def silo_errors(run: Run) -> Figure | None:
     """Each silo's own test error, mean and 90 % of the trials; of many silos the sorted curve.
 
     None where no trial is complete, or no silo has an error of its own.
     """
-    spreads = {variant: by_silo(run.silos, variant) for variant in _VARIANTS}
+    spreads = {variant: by_silo(run.silos, variant) for variant in VARIANTS}
     names = list(dict.fromkeys(name for spread in spreads.values() for name in spread))
     if not names:
         return None
@@ -135,13 +104,13 @@ def silo_errors(run: Run, folder: Path) -> str | None:
             axes.set(xlabel="silos, in order of error", ylabel="test error on its own records")
             from_zero(axes, "y")
         legend_below(figure, axes)
-        return save(figure, folder, "error-by-silo")
+        return figure
 
 
-def by_silo(silos: dict[str, list[Any]], variant: str) -> dict[str, Spread]:
+def by_silo(silos: pa.Table, variant: str) -> dict[str, Spread]:
     """{silo: (mean, 5th, 95th percentile) over trials}; silos without an error are left out."""
     errors: dict[str, list[float]] = {}
-    columns = (silos[name] for name in ("variant", "silo", "test_error"))
+    columns = (silos[name].to_pylist() for name in ("variant", "silo", "test_error"))
     for kind, name, error in zip(*columns, strict=True):
         if kind == variant and error is not None:
             errors.setdefault(name, []).append(error)
@@ -156,7 +125,7 @@ def by_silo(silos: dict[str, list[Any]], variant: str) -> dict[str, Spread]:
 
 
 def _rows(axes: Axes, names: list[str], spread: dict[str, Spread], look_: Look, name: str) -> None:
-    private = name != _VARIANTS["nonprivate"][1]
+    private = name != VARIANTS["nonprivate"][1]
     rows = [names.index(silo) + (-0.14 if private else 0.14) for silo in spread]
     mean, low, high = np.array(list(spread.values())).T
     axes.hlines(rows, low, high, color=look_.colour, linewidth=1.6, linestyle="-" if private else (0, (2, 1)))
@@ -176,14 +145,13 @@ def _sorted(axes: Axes, spread: dict[str, Spread], look_: Look, name: str) -> No
     """How the silos' means are distributed, and the band's edges likewise, each in its own order."""
     kept = thinned(len(spread))
     mean, low, high = np.sort(np.array(list(spread.values())), axis=0)[kept].T
-    axes.plot(kept + 1, mean, color=look_.colour, linestyle=look_.dash, label=name)
-    axes.fill_between(kept + 1, low, high, color=look_.colour, alpha=0.15, linewidth=0)
+    curve(axes, kept + 1, mean, look_, name, (low, high))
 
 
-def spend(run: Run, folder: Path) -> str | None:
+def spend(run: Run) -> Figure | None:
     """Epsilon spent over rounds per silo, and its budget as a level; None where nothing is guaranteed."""
     lines: dict[str, list[tuple[int, float | None, float | None]]] = {}
-    for silo, *point in zip(*run.spend.values(), strict=True):
+    for silo, *point in zip(*(column.to_pylist() for column in run.spend.columns), strict=True):
         lines.setdefault(silo, []).append(tuple(point))
     if not lines:
         return None
@@ -194,7 +162,7 @@ def spend(run: Run, folder: Path) -> str | None:
         axes.set(xlabel="rounds", ylabel="epsilon spent")
         from_zero(axes, "x", "y")
         legend_below(figure, axes)
-        return save(figure, folder, "spend-over-rounds")
+        return figure
 
 
 def _spend_line(
@@ -203,16 +171,14 @@ def _spend_line(
     rounds, spent, budgets = zip(*points, strict=True)
     values = np.array([np.nan if value is None else value for value in spent])
     every = max(1, len(rounds) // 5)
-    axes.plot(
-        rounds,
+    curve(
+        axes,
+        np.array(rounds),
         values,
-        color=look_.colour,
-        linestyle=look_.dash,
-        marker=look_.marker,
-        markersize=4.5,
+        look_,
+        name,
         markevery=(min(index % every + 1, len(rounds) - 1), every),
         drawstyle="steps-post" if len(rounds) < 8 else "default",
-        label=name,
     )
     if budgets[0] is not None:
         axes.axhline(budgets[0], color=GREY, linewidth=0.9, linestyle=":")

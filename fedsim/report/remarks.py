@@ -1,57 +1,72 @@
-"""What a run says beside its test error, one line each: excess risk, who took part, how silos differ."""
+"""What a run says of itself in lines: test error, excess risk, who took part, how silos differ."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from fedsim.results.summary import Heterogeneity, Objective, Participation, Spread, Summary
 
 
-def remarks(summary: Mapping[str, Any]) -> list[str]:
+def result_line(summary: Summary) -> str:
+    """Test error beside the non-private error of the same run."""
+    error, twin = measured(summary)
+    beside = f", non-private {twin}" if twin else ""
+    trials = summary.trials.finished
+    note = f"mean of {trials} trials, 90 % of them in brackets" if trials > 1 else "one trial"
+    of = f" ({note})" if trials else ""
+    return f"{summary.scenario}: test error {error or 'not measured (no trial is complete)'}{beside}{of}"
+
+
+def measured(summary: Summary) -> tuple[str, str]:
+    """The final test error, and that of the non-private twin; empty where there is none."""
+    twin = summary.metrics.spread("test_error", nonprivate=True) if summary.privacy.private else None
+    return error_text(summary.metrics.spread("test_error")), error_text(twin)
+
+
+def error_text(error: Spread | None) -> str:
+    """`0.0553 [0.0254, 0.0838]`: the mean and, where trials differ, where 90 % of them fall."""
+    return "" if error is None else _text(error, ".4f")
+
+
+def _text(value: Spread, form: str) -> str:
+    interval = f" [{value.low:{form}}, {value.high:{form}}]" if value.low < value.high else ""
+    return f"{value.mean:{form}}{interval}"
+
+
+def remarks(summary: Summary) -> list[str]:
     """Lines about excess risk, partial participation and heterogeneity, as far as there is any."""
     return (
-        objective(summary)
-        + _participation(summary.get("participation") or {})
-        + _heterogeneity(summary.get("heterogeneity") or {})
+        (objective(summary, summary.objective) if summary.objective else [])
+        + _participation(summary.participation)
+        + (_heterogeneity(summary.heterogeneity) if summary.heterogeneity else [])
     )
 
 
-def objective(summary: Mapping[str, Any]) -> list[str]:
-    """Lines about the excess risk and the gradient mapping; none where they were not asked for."""
-    found = summary.get("objective") or {}
-    if not found:
-        return []
-    metrics, alone = summary["metrics"], summary["privacy"]["mechanism"] == "none"
+def objective(summary: Summary, found: Objective) -> list[str]:
+    """Lines about the excess risk and the gradient mapping."""
     named = {
         "excess_risk": "excess risk F(w) - F(w*)",
-        "gradient_mapping_sq": f"squared gradient mapping |G_eta(w)|^2 at eta = {found['eta']:.4g}",
+        "gradient_mapping_sq": f"squared gradient mapping |G_eta(w)|^2 at eta = {found.eta:.4g}",
     }
     lines = [
-        f"{said}: {_value(metrics, name)}{'' if alone else _twin(metrics, name)} "
-        "(of the training objective, not private)"
+        f"{said}: {_text(value, '.3g')}{_twin(summary, name)} (of the training objective, not private)"
         for name, said in named.items()
-        if metrics.get(name) is not None
+        if (value := summary.metrics.spread(name)) is not None
     ]
-    return lines + ([f"excess risk: not measured, {found['reason']}"] if "reason" in found else [])
+    return lines + ([f"excess risk: not measured, {found.reason}"] if found.reason else [])
 
 
-def _value(metrics: Mapping[str, Any], name: str) -> str:
-    low, high = metrics[f"{name}_interval90"]
-    return f"{metrics[name]:.3g}" + (f" [{low:.3g}, {high:.3g}]" if low < high else "")
+def _twin(summary: Summary, name: str) -> str:
+    twin = summary.metrics.spread(name, nonprivate=True) if summary.privacy.private else None
+    return f", non-private {_text(twin, '.3g')}" if twin else ""
 
 
-def _twin(metrics: Mapping[str, Any], name: str) -> str:
-    twin = f"{name}_nonprivate"
-    return f", non-private {_value(metrics, twin)}" if twin in metrics else ""
-
-
-def _participation(found: Mapping[str, Any]) -> list[str]:
-    if found.get("name", "all") == "all":
+def _participation(found: Participation) -> list[str]:
+    if found.name == "all":
         return []
-    said = f"participation: M = {found['effective_m']:.4g} of {found['num_silos']} silos a round"
-    observed = found["observed_mean_inverse_m"]
+    said = f"participation: M = {found.effective_m:.4g} of {found.num_silos} silos a round"
+    observed = found.observed_mean_inverse_m
     seen = f", observed E[1/M_r] = {observed:.4g}" if observed is not None else ""
-    lines = [f"{said} (1/M = E[1/M_r] = {found['expected_inverse_m']:.4g}{seen})"]
-    low, high = found["pull"]
+    lines = [f"{said} (1/M = E[1/M_r] = {found.expected_inverse_m:.4g}{seen})"]
+    low, high = found.pull
     if high > low:
         lines.append(
             f"silos that are there more often weigh more in the model: {low:.3g} to {high:.3g} times their "
@@ -60,10 +75,8 @@ def _participation(found: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _heterogeneity(found: Mapping[str, Any]) -> list[str]:
-    if not found:
-        return []
-    if found.get("upsilon_star_sq") is None:
-        return [f"heterogeneity: not measured, {found.get('reason', 'no reason is known')}"]
-    values = f"upsilon_*^2 = {found['upsilon_star_sq']:.4g}, phi^2 = {found['phi_sq_at_optimum']:.4g}"
+def _heterogeneity(found: Heterogeneity) -> list[str]:
+    if found.upsilon_star_sq is None:
+        return [f"heterogeneity: not measured, {found.reason}"]
+    values = f"upsilon_*^2 = {found.upsilon_star_sq:.4g}, phi^2 = {found.phi_sq_at_optimum:.4g}"
     return [f"heterogeneity at the optimum: {values} (not private)"]

@@ -16,8 +16,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-
-matplotlib.use("Agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -61,11 +59,27 @@ def any_text() -> Iterator[None]:
         yield
 
 
+class Picture(Figure):
+    """A figure that a notebook shows, whether pyplot is imported or not."""
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        with _style():
+            self.savefig(png, format="png", dpi=120)
+        return png.getvalue()
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    with matplotlib.rc_context(_SETTINGS), any_text():
+        yield
+
+
 @contextmanager
 def styled(height: float = 3.0) -> Iterator[tuple[Figure, Axes]]:
-    """A figure with one set of axes, drawn and to be saved within."""
-    with matplotlib.rc_context(_SETTINGS), any_text():
-        figure = Figure(figsize=(4.4, height), layout="constrained")
+    """A figure with one set of axes, to be drawn within."""
+    with _style():
+        figure = Picture(figsize=(4.4, height), layout="constrained")
         axes = figure.subplots()
         axes.grid(alpha=0.3, linewidth=0.6)
         yield figure, axes
@@ -109,10 +123,11 @@ _LETTERS, _HANDLE, _LINE = 54, 8, 0.19
 
 
 def save(figure: Figure, folder: Path, stem: str) -> str:
-    """Within `styled`, write STEM.png and STEM.svg; returns the SVG for a page, with ids of its own."""
+    """Write STEM.png and STEM.svg; returns the SVG for a page, with ids of its own."""
     svg = io.StringIO()
-    figure.savefig(folder / f"{stem}.png", dpi=200)
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+    with _style():
+        figure.savefig(folder / f"{stem}.png", dpi=200)
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     text = svg.getvalue()
     (folder / f"{stem}.svg").write_text(text, encoding="utf-8")
     inline = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)

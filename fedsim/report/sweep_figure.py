@@ -7,13 +7,14 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from fedsim.report.style import GREY, label, legend_below, look, save, styled
+from fedsim.privacy.rounding import shown_up
+from fedsim.report.style import GREY, label, legend_below, look, styled
 
 _MOST_TICKS = 10
 _LETTER, _GAP = 0.02, 0.01  # a letter's width and the least gap between labels, as shares of the x axis
@@ -53,16 +54,8 @@ class Series:
         return self.family or self.label
 
 
-def draw(
-    series: Sequence[Series],
-    x_label: str,
-    y_label: str,
-    title: str,
-    note: str,
-    folder: Path,
-    stem: str,
-) -> str:
-    """Draw STEM.png and STEM.svg in `folder`; returns the SVG to put into a page."""
+def draw(series: Sequence[Series], x_label: str, y_label: str, title: str, note: str) -> Figure:
+    """One figure of all series; without an x, rows."""
     xs = sorted({point.x for one in series for point in one.points if point.x is not None})
     with styled(3.3 if xs else 1.5 + 0.4 * len(series)) as (figure, axes):
         if xs:
@@ -80,7 +73,7 @@ def draw(
             ordered = sorted(series, key=lambda one: families.index(one.kin))
             legend_below(figure, axes, first=[label(one.label, _NAME) for one in ordered])
         axes.set_title(label(title, 44))
-        return save(figure, folder, stem)
+        return figure
 
 
 def _draw_lines(axes: Axes, series: Sequence[Series], xs: Sequence[float]) -> None:
@@ -174,7 +167,7 @@ def _scale(axes: Axes, xs: Sequence[float]) -> None:
 
 
 def _number(value: float) -> str:
-    return f"{float(f'{value:.4g}'):g}"
+    return shown_up(float(f"{value:.12g}"))  # a tick carries the error of arithmetic, as 0.1 + 0.2 does
 
 
 def _apart(xs: Sequence[float]) -> list[float]:

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
-
-from fedsim.common.errors import InputError
+from fedsim.results.summary import Part, read_json, validated
 
 FILE = "audit.json"
-_AGAIN = "write it again by `fedsim audit --run`, or remove it"
+_AGAIN = "not an audit; write it again by `fedsim audit --run`, or remove it"
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-
-class AttainedPart(_Part):
+class AttainedPart(Part):
     """What one adversary attained: a lower bound on epsilon."""
 
     attained: float
@@ -26,7 +19,7 @@ class AttainedPart(_Part):
     assumption_free: float
 
 
-class AuditedSilo(_Part):
+class AuditedSilo(Part):
     """One silo; a ratio that is infinite is None."""
 
     name: str
@@ -46,14 +39,14 @@ class AuditedSilo(_Part):
         return found
 
 
-class ConfidencePart(_Part):
+class ConfidencePart(Part):
     """Of the bounds, and how often a sound run would be called broken."""
 
     bound: float
     false_alarm: float
 
 
-class AuditPart(_Part):
+class AuditPart(Part):
     """The file that `fedsim audit --run` writes."""
 
     broken: bool
@@ -69,10 +62,4 @@ def read_audit(directory: Path) -> AuditPart | None:
         InputError: the file is damaged.
     """
     path = directory / FILE
-    if not path.exists():
-        return None
-    try:
-        return AuditPart.model_validate(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, OSError) as error:  # pydantic's and json's errors are ValueErrors
-        reason = str(error).splitlines()[0]
-        raise InputError("RUN", str(path), f"not an audit ({reason}); {_AGAIN}") from None
+    return validated(AuditPart, read_json(path, _AGAIN), path, _AGAIN) if path.exists() else None

@@ -1,17 +1,14 @@
-"""The privacy statement of a run: unit, adjacency, sampler, accountant, and what is not covered."""
+"""The privacy statement of a run: unit, adjacency, sampler, accountant, trust, and what is not covered."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from math import isfinite
 from typing import Any
 
-from fedsim.privacy.attainable import epsilon as attainable_epsilon
-from fedsim.protocol.batch import WithReplacement
-from fedsim.protocol.terms import Admitted, Statement
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_models import Imported
 from fedsim.results.outcome import Outcome, measures_objective
-from fedsim.results.trusted import trusted
+from fedsim.results.silo_rows import has_gap, samplers, silo_rows
+from fedsim.results.summary import Parameters, Privacy
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
@@ -31,26 +28,28 @@ SPENT = "epsilon_spent is valid if participation did not depend on answers"
 SPENT_IN_FULL = "no trial is complete: epsilon_spent counts the whole plan, of which rounds may be unpaid"
 
 
-def statement(outcome: Outcome) -> dict[str, Any]:
+def statement(outcome: Outcome) -> Privacy:
     """The `privacy` part of the summary."""
-    scenario = outcome.resolved.scenario
+    resolved = outcome.resolved
+    scenario = resolved.scenario
     private = scenario.privacy.mechanism == "gaussian"
-    return {
-        "notices": notices(outcome.resolved),
-        "unit": UNIT if private else "none",
-        "adjacency": ADJACENCY,
-        "guarantee": GUARANTEE if private else "none: mechanism none neither clips nor adds noise",
-        "mechanism": scenario.privacy.mechanism,
-        "calibration": scenario.privacy.calibration,
-        "sampler": samplers(outcome.resolved),
-        "accountant": accountant(outcome.resolved),
-        "epsilon_spent_note": SPENT if outcome.results.trials else SPENT_IN_FULL,
-        **({"epsilon_attainable_note": ATTAINABLE} if private and has_gap(outcome.resolved) else {}),
-        "trusted": trusted(outcome.resolved),
-        "not_private": not_private(scenario),
-        **claim(outcome.resolved),
-        "silos": _silos(outcome),
-    }
+    gap = {"epsilon_attainable_note": ATTAINABLE} if private and has_gap(resolved) else {}
+    return Privacy(
+        notices=notices(resolved),
+        unit=UNIT if private else "none",
+        adjacency=ADJACENCY,
+        guarantee=GUARANTEE if private else "none: mechanism none neither clips nor adds noise",
+        mechanism=scenario.privacy.mechanism,
+        calibration=scenario.privacy.calibration,
+        sampler=samplers(resolved),
+        accountant=accountant(resolved),
+        epsilon_spent_note=SPENT if outcome.results.trials else SPENT_IN_FULL,
+        trusted=trusted(resolved),
+        not_private=not_private(scenario),
+        silos=silo_rows(outcome),
+        **gap,
+        **claim(resolved),
+    )
 
 
 def notices(resolved: Resolved) -> list[str]:
@@ -77,54 +76,14 @@ def claim(resolved: Resolved) -> dict[str, Any]:
     return {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
 
 
-def parameters(resolved: Resolved) -> dict[str, Any]:
-    """The numbers that a theorem chose, and what it also sets that the algorithm has no field for."""
+def parameters(resolved: Resolved) -> dict[str, Parameters]:
+    """{"parameters": the numbers that a theorem chose}; {} where all are given."""
     derived = resolved.derived
     if derived is None:
         return {}
+    predicted = {"predicted": derived.predicted} if derived.predicted else {}
     chosen = {"theorem": derived.theorem, "values": derived.values, "not_applied": derived.notes}
-    chosen |= {"predicted": derived.predicted} if derived.predicted else {}
-    return {"parameters": chosen}
-
-
-def claimed(resolved: Resolved, name: str) -> dict[str, float]:
-    """The theorem's claim for one silo, to stand beside the true epsilon."""
-    prescribed = resolved.prescribed
-    if prescribed is None or prescribed.claimed_epsilons is None or prescribed.claimed_deltas is None:
-        return {}
-    at = resolved.names.index(name)
-    return {
-        "epsilon_claimed": prescribed.claimed_epsilons[at],
-        "delta_claimed": prescribed.claimed_deltas[at],
-    }
-
-
-def samplers(resolved: Resolved) -> list[str]:
-    """The samplers that the plan uses."""
-    return sorted({release.batch.sampler for release, _ in resolved.trace.plan.census()})
-
-
-def has_gap(resolved: Resolved) -> bool:
-    """Whether the plan uses a sampler whose proven bound is not known to be attained."""
-    return WithReplacement.sampler in samplers(resolved)
-
-
-def attainable(resolved: Resolved, silos: Sequence[Admitted]) -> list[dict[str, float]]:
-    """{"epsilon_attainable": lower bound} of each silo, {} where the guaranteed number says it all."""
-    if not has_gap(resolved):
-        return [{}] * len(silos)
-    price, census = cache(attainable_epsilon), cache(resolved.trace.plan.census)
-    return [
-        {"epsilon_attainable": price(census(_hashable(terms.rounds)), terms.n, z, terms.delta)}
-        if isfinite(silo.epsilon_guaranteed)
-        else {}
-        for silo in silos
-        for terms, z in [(silo.terms, silo.noise_multiplier)]
-    ]
-
-
-def _hashable(rounds: Sequence[int]) -> Sequence[int]:
-    return rounds if isinstance(rounds, range) else tuple(rounds)
+    return {"parameters": Parameters(**chosen | predicted)}
 
 
 def accountant(resolved: Resolved) -> str:
@@ -140,18 +99,8 @@ def not_private(scenario: Scenario) -> list[str]:
     """What the guarantee does not cover, most important first."""
     private = scenario.privacy.mechanism == "gaussian"
     notes = {
-        "features were scaled by statistics of the training records (scaling: training_statistics)": (
-            scenario.data.scaling == "training_statistics"
-        ),
-        "features were reduced to principal components of the training records (pca)": (
-            scenario.data.pca is not None
-        ),
         "everything: mechanism none neither clips nor adds noise": not private,
-        "the schema: its ranges, categories and fill values count as public, so take them from "
-        "documentation, not from the data": scenario.data.name == "csv",
-        "who holds which record: the partition looks at labels or features to deal records out": (
-            scenario.partition.name not in ("iid", "size", "natural_id")
-        ),
+        **dict.fromkeys([*scenario.data.not_private, *scenario.partition.not_private], True),
         "metrics: they are computed from test records, which only a simulation can do": True,
         "heterogeneity: it is computed from all silos' training records, which only a simulation can do": (
             scenario.report.heterogeneity
@@ -169,49 +118,28 @@ def not_private(scenario: Scenario) -> list[str]:
     return [note for note, applies in notes.items() if applies]
 
 
-def _silos(outcome: Outcome) -> list[dict[str, Any]]:
-    """One row a silo; over trials with different participation, the one that cost it most.
+OWN = "code of the silo's own installation, with its records: nothing keeps it from a file or the network"
+_OURS = "fedsim."
 
-    Where none is complete, each silo counts as having spent all that it had accepted.
-    """
-    worst: dict[str, Statement] = {}
-    for said in [said for trial in outcome.results.trials.values() for said in trial.statements] or [
-        Statement(accepted, accepted.epsilon_guaranteed, list(accepted.terms.rounds), [])
-        for accepted in outcome.admitted
-    ]:
-        name = said.admitted.terms.name
-        if _cost(said) >= _cost(worst.setdefault(name, said)):
-            worst[name] = said
-    rows = [worst[name] for name in sorted(worst)]
-    bounds = attainable(outcome.resolved, [row.admitted for row in rows])
-    return [
-        _row(row) | claimed(outcome.resolved, row.admitted.terms.name) | bound
-        for row, bound in zip(rows, bounds, strict=True)
+
+def trusted(resolved: Resolved) -> list[str]:
+    """The code that a silo trusts with its records, and the parts of others that ran in it."""
+    others = plug_ins(resolved)
+    if not others:
+        return [OWN]
+    ran = f"code of others that ran: {', '.join(others)}"
+    return [OWN, f"{ran}; of modules and losses only graphs of one record's operations met records"]
+
+
+def plug_ins(resolved: Resolved) -> list[str]:
+    """Algorithm, problem, network and data set that are not fedsim's, as `kind package.module:name`."""
+    problem = resolved.problem
+    parts = [("algorithm", resolved.algorithm), ("problem", problem), ("data set", resolved.scenario.data)]
+    found = [
+        f"{kind} {type(part).__module__}:{type(part).__qualname__}"
+        for kind, part in parts
+        if not type(part).__module__.startswith(_OURS)
     ]
-
-
-def _cost(said: Statement) -> tuple[float, float]:
-    return said.admitted.epsilon_guaranteed, said.epsilon_spent
-
-
-def _row(said: Statement) -> dict[str, Any]:
-    spent = {"epsilon_spent": finite(said.epsilon_spent), "rounds": len(said.rounds)}
-    return admitted_row(said.admitted) | spent
-
-
-def admitted_row(admitted: Admitted) -> dict[str, Any]:
-    """What a silo accepted, as plain values."""
-    return {
-        "name": admitted.terms.name,
-        "n": admitted.terms.n,
-        "epsilon_budget": finite(admitted.terms.epsilon),
-        "delta": admitted.terms.delta,
-        "epsilon_guaranteed": finite(admitted.epsilon_guaranteed),
-        "noise_multiplier": admitted.noise_multiplier,
-        "releases": admitted.releases,
-    }
-
-
-def finite(value: float) -> float | None:
-    """None for infinity, which JSON cannot say."""
-    return value if isfinite(value) else None
+    if isinstance(problem, NeuralNetwork) and isinstance(problem.model, Imported):
+        found.append(f"module {problem.model.path}")
+    return found

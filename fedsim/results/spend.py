@@ -13,7 +13,7 @@ from fedsim.privacy import cost
 from fedsim.protocol.plan import Census, Plan, Release
 from fedsim.protocol.terms import Statement
 from fedsim.results.outcome import Outcome
-from fedsim.results.privacy_statement import finite
+from fedsim.results.silo_rows import finite
 
 MOST_SILOS = 10
 _POINTS = {

@@ -1,85 +1,250 @@
-"""The summary of a run: what was learnt, and what it cost whom."""
+"""`summary.json`: what a run came to and what it cost each silo, as types that write and read themselves.
+
+A field that does not apply is left out; a number that does not exist, or is infinite, is None.
+"""
 
 from __future__ import annotations
 
-import os
-import platform
-from collections.abc import Iterable
-from importlib.metadata import version
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedsim.results.attended import participation
-from fedsim.results.outcome import Outcome
-from fedsim.results.privacy_statement import parameters, statement
+from fedsim.common.errors import InputError
 
 FORMAT = 2
 """Of the run directory; a reader refuses any other."""
+FILE = "summary.json"
+AGAIN = "a run directory is what `fedsim simulate` writes; run the scenario again"
 
 OF_TRAINING = ("excess_risk", "gradient_mapping_sq")
 MEASURED = ("test_error", "test_loss", *OF_TRAINING)
 """Metrics of an evaluation."""
 
-
-def summarise(outcome: Outcome) -> dict[str, Any]:
-    """`summary.json` as plain values; numbers that do not exist (or are infinite) are None."""
-    scenario = outcome.resolved.scenario
-    return {
-        "format": FORMAT,
-        "scenario": scenario.name,
-        "status": "interrupted" if outcome.interrupted else "finished",
-        "algorithm": scenario.algorithm.name,
-        "problem": scenario.problem.name,
-        "runtime": scenario.runtime.name,
-        "trials": {"asked": scenario.trials, "finished": len(outcome.results.trials)},
-        "rounds": len(outcome.resolved.trace.plan.rounds),
-        "dimension": outcome.resolved.problem.dimension,
-        "wall_seconds": round(outcome.wall_seconds, 3),
-        "metrics": _metrics(outcome),
-        "participation": participation(outcome),
-        **({} if outcome.heterogeneity is None else {"heterogeneity": outcome.heterogeneity}),
-        **_objective(outcome),
-        **parameters(outcome.resolved),
-        "privacy": statement(outcome),
-        "versions": _versions(),
-        "environment": {"platform": platform.platform(), "cpus": os.cpu_count()},
-    }
+Interval = tuple[float, float]
+Model = TypeVar("Model", bound=BaseModel)
 
 
-def _metrics(outcome: Outcome) -> dict[str, Any]:
-    metrics: dict[str, Any] = {"error": outcome.resolved.problem.error_name}
-    for variant, suffix in ((outcome.main, ""), ("nonprivate", "_nonprivate")):
-        for name in MEASURED:
-            values = final_values(outcome, variant, name)
-            if name in OF_TRAINING and not len(values):
-                continue
-            metrics[name + suffix] = float(values.mean()) if len(values) else None
-            metrics[f"{name}{suffix}_interval90"] = interval90(values)
-    return metrics
+class Part(BaseModel):
+    """Written with the fields that were set, in the order of their declaration."""
+
+    model_config = ConfigDict(frozen=True)
+
+    def tree(self) -> dict[str, Any]:
+        """Plain values, as JSON has them."""
+        return self.model_dump(exclude_unset=True)
+
+    def json_text(self) -> str:
+        """JSON for a file or a terminal."""
+        return json.dumps(self.tree(), indent=2, allow_nan=False)
 
 
-def _objective(outcome: Outcome) -> dict[str, Any]:
-    """How the excess risk was measured, of the first complete trial; nothing where it was not."""
-    first = next((trial for _, trial in sorted(outcome.results.trials.items())), None)
-    return {} if first is None or first.objective is None else {"objective": first.objective}
+class SiloRow(Part):
+    """What a silo allowed, guaranteed and spent in its costliest trial, for replacing one of its n records.
+
+    `epsilon_claimed` and `delta_claimed` are a theorem's; `epsilon_attainable` is a lower bound on the true
+    epsilon where `epsilon_guaranteed` may exceed it; `epsilon_dp_accounting` is another library's number.
+    """
+
+    name: str
+    n: int
+    epsilon_budget: float | None
+    delta: float
+    epsilon_guaranteed: float | None
+    noise_multiplier: float
+    releases: int
+    epsilon_spent: float | None = None
+    rounds: int | None = None
+    epsilon_claimed: float | None = None
+    delta_claimed: float | None = None
+    epsilon_attainable: float | None = None
+    epsilon_dp_accounting: float | None = None
 
 
-def final_values(outcome: Outcome, variant: str, name: str) -> np.ndarray:
-    """The last value of a metric in each finished trial that has one."""
-    last: dict[int, float | None] = {}
-    for measurement in outcome.results.measurements:
-        if measurement.variant == variant and measurement.trial in outcome.results.trials:
-            last[measurement.trial] = getattr(measurement, name)
-    return np.array([value for _, value in sorted(last.items()) if value is not None])
+class Parameters(Part):
+    """The numbers that a theorem chose; see `fedsim.scenario.derived.Derived`."""
+
+    theorem: str
+    values: dict[str, Any]
+    not_applied: dict[str, Any]
+    predicted: dict[str, float] = {}
 
 
-def interval90(values: np.ndarray) -> list[float] | None:
-    """The 5th and 95th percentile over trials: where 90 % of single runs fall, not where the mean lies."""
-    return [float(p) for p in np.percentile(values, [5, 95])] if len(values) else None
+class Privacy(Part):
+    """The privacy statement of a run; the words are `fedsim.results.privacy_statement`'s."""
+
+    notices: list[str] = []
+    unit: str
+    adjacency: str
+    guarantee: str
+    mechanism: str
+    calibration: str
+    sampler: list[str]
+    accountant: str
+    epsilon_spent_note: str
+    epsilon_attainable_note: str = ""
+    trusted: list[str]
+    not_private: list[str]
+    theorem: str | None = None
+    violations: list[str] = []
+    silos: list[SiloRow]
+
+    @property
+    def private(self) -> bool:
+        """Whether noise was added."""
+        return self.mechanism != "none"
 
 
-def _versions(
-    packages: Iterable[str] = ("fedsim-isrl", "torch", "numpy", "ray", "dp-accounting"),
-) -> dict[str, str]:
-    return {"python": platform.python_version()} | {name: version(name) for name in packages}
+class Spread(NamedTuple):
+    """A mean over trials, and where 90 % of them fall."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Metrics(Part):
+    """Final values over the finished trials: mean, and 5th to 95th percentile.
+
+    `error` says what the test error is, `_nonprivate` is the twin without clipping and noise. Those of
+    training are there where they were measured.
+    """
+
+    error: str
+    test_error: float | None
+    test_error_interval90: Interval | None
+    test_loss: float | None
+    test_loss_interval90: Interval | None
+    excess_risk: float | None = None
+    excess_risk_interval90: Interval | None = None
+    gradient_mapping_sq: float | None = None
+    gradient_mapping_sq_interval90: Interval | None = None
+    test_error_nonprivate: float | None
+    test_error_nonprivate_interval90: Interval | None
+    test_loss_nonprivate: float | None
+    test_loss_nonprivate_interval90: Interval | None
+    excess_risk_nonprivate: float | None = None
+    excess_risk_nonprivate_interval90: Interval | None = None
+    gradient_mapping_sq_nonprivate: float | None = None
+    gradient_mapping_sq_nonprivate_interval90: Interval | None = None
+
+    def spread(self, name: str, nonprivate: bool = False) -> Spread | None:
+        """Of a metric in `MEASURED`; None where it was not measured."""
+        key = f"{name}_nonprivate" if nonprivate else name
+        mean, interval = getattr(self, key), getattr(self, f"{key}_interval90")
+        return None if mean is None else Spread(mean, *(interval or (mean, mean)))
+
+
+class Participation(Part):
+    """Who took part: the M that theorems speak of, and what the run saw.
+
+    `effective_m` is M with 1 / M = E[1 / M_r] (thesis Assumption 1.4): exact, or of a file its average over
+    all its rounds. What was observed comes from the ledgers of all finished trials. `pull` is the least and
+    the largest N E[1{i in S_r} / M_r] of a silo: 1 where the server's sum is unbiased.
+    """
+
+    name: str
+    num_silos: int
+    effective_m: float
+    expected_inverse_m: float
+    observed_mean_m: float | None
+    observed_mean_inverse_m: float | None
+    pull: tuple[float, float]
+    plan_covers: str
+    empty_round_probability: float | None = None
+
+
+class Heterogeneity(Part):
+    """How far apart the silos are (`fedsim.measure.heterogeneity`); `reason`: why that was not measured."""
+
+    upsilon_star_sq: float | None
+    phi_sq_at_optimum: float | None
+    phi_sq_mean_at_optimum: float | None
+    at: str | None = None
+    reason: str | None = None
+    note: str
+
+
+class Objective(Part):
+    """How the excess risk of the first complete trial was measured; see `fedsim.measure.objective`."""
+
+    least: float | None
+    eta: float
+    trial: int
+    note: str
+    reason: str | None = None
+
+
+class Trials(Part):
+    """How many repetitions."""
+
+    asked: int
+    finished: int
+
+
+class Summary(Part):
+    """A run."""
+
+    format: int
+    scenario: str
+    status: str
+    algorithm: str
+    problem: str
+    runtime: str
+    trials: Trials
+    rounds: int
+    dimension: int
+    wall_seconds: float
+    metrics: Metrics
+    participation: Participation
+    heterogeneity: Heterogeneity | None = None
+    objective: Objective | None = None
+    parameters: Parameters | None = None
+    privacy: Privacy
+    versions: dict[str, str]
+    environment: dict[str, Any]
+
+
+def read_summary(directory: Path) -> Summary:
+    """Of a run directory.
+
+    Raises:
+        InputError: the file is missing, damaged, or of another version.
+    """
+    path = directory / FILE
+    tree = read_json(path, AGAIN)
+    found = tree.get("format") if isinstance(tree, dict) else None
+    if found != FORMAT:
+        wrote = tree.get("versions") if isinstance(tree, dict) else None
+        version = wrote.get("fedsim-isrl", "unknown") if isinstance(wrote, dict) else "unknown"
+        expected = f"format {found!r}, written by fedsim {version}; this version reads format {FORMAT}"
+        raise InputError("RUN", str(path), f"{expected}: {AGAIN}")
+    return validated(Summary, tree, path, AGAIN)
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """A file's plain values.
+
+    Raises:
+        InputError: the file is missing or damaged; it says what to do about it.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        expected = f"line {error.lineno}: not valid JSON, cut short?"
+    except FileNotFoundError:
+        expected = "is missing"
+    except (OSError, UnicodeDecodeError) as error:
+        expected = f"cannot be read ({getattr(error, 'strerror', None) or 'damaged'})"
+    raise InputError("RUN", str(path), f"{expected}; {remedy}")
+
+
+def validated(kind: type[Model], tree: Any, path: Path, remedy: str) -> Model:
+    """The contents of a file as a model; InputError with the first thing that is wrong."""
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise InputError("RUN", str(path), f"{where}: {first['msg'].lower()}; {remedy}") from None

@@ -2,70 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_type_hints
 
-from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializeAsAny,
+    create_model,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
-from pydantic_core import InitErrorDetails
 
-from fedsim.algorithms.registry import algorithms
+from fedsim.algorithms.registry import IS_ALGORITHM, algorithms, is_algorithm
 from fedsim.common.errors import InputError
-from fedsim.protocol import batch
+from fedsim.common.section import Section
+from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Algorithm
-from fedsim.scenario.section import Section
-from fedsim.scenario.shorthand import Shorthand
-
-Fraction = Annotated[float, Field(ge=1e-9, le=1, description="share of the silo's records in a batch")]
-
-
-class _Full(Section):
-    """Every record, every time."""
-
-    sampler: Literal["full"] = "full"
-
-
-class _Subsample(Section):
-    """A uniform subset without replacement, drawn anew each time."""
-
-    sampler: Literal["subsample"]
-    fraction: Fraction
-
-
-class _WithReplacement(Section):
-    """Independent draws with replacement, as published; a subset costs less privacy."""
-
-    sampler: Literal["with_replacement"]
-    fraction: Fraction
-
-
-class _Poisson(Section):
-    """Each record on its own with the same probability."""
-
-    sampler: Literal["poisson"]
-    fraction: Fraction
-
-
-class _Fresh(Section):
-    """Disjoint batches: no record is used twice."""
-
-    sampler: Literal["fresh"]
-    fraction: Fraction
-
-
-_AnyBatch = _Full | _Subsample | _WithReplacement | _Poisson | _Fresh
-_BatchConfig = Annotated[_AnyBatch, Field(discriminator="sampler"), Shorthand("sampler")]
-_BATCHES: dict[str, type[batch.Subsample | batch.WithReplacement | batch.Poisson | batch.Fresh]] = {
-    "subsample": batch.Subsample,
-    "with_replacement": batch.WithReplacement,
-    "poisson": batch.Poisson,
-    "fresh": batch.Fresh,
-}
-
-
-def samplers() -> dict[str, str]:
-    """{name: one-line doc} of the samplers."""
-    return {kind.model_fields["sampler"].annotation.__args__[0]: kind.__doc__ for kind in get_args(_AnyBatch)}
 
 
 class AlgorithmSection(Section):
@@ -81,9 +35,13 @@ class AlgorithmSection(Section):
     def _complete(self) -> Self:
         absent = [key for key in self.required if getattr(self, key) is None]
         if self.parameters == "given" and absent:
-            lines = [InitErrorDetails(type="missing", loc=(key,), input=None) for key in absent]
-            raise ValidationError.from_exception_data(self.name, lines)
+            raise InputError(absent[0], None, "is required")
         return self
+
+    @property
+    def kind(self) -> type[Algorithm]:
+        """The algorithm's class."""
+        return algorithms()[self.name]
 
     def build(self) -> Algorithm:
         """The algorithm itself.
@@ -96,19 +54,67 @@ class AlgorithmSection(Section):
             if values[key] is None:
                 expected = "is required: the theorem does not set it"
                 raise InputError(f"scenario.algorithm.{key}", None, expected)
-        built = {k: as_batch(value) if isinstance(value, _AnyBatch) else value for k, value in values.items()}
         try:
-            return algorithms()[self.name](**built)
+            return self.kind(**values)
         except InputError as error:
             raise InputError(f"scenario.algorithm.{error.field}", error.value, error.expected) from None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The class is made when fedsim is imported, so it travels by its name."""
+        return _restored, (self.name, dict(self))
+
+
+def _restored(name: str, values: dict[str, Any]) -> AlgorithmSection:
+    return SECTIONS[name](**values)
 
 
 _OWN = ("name", "parameters")
 
 
-def as_batch(chosen: _AnyBatch) -> batch.Batch:
-    """The batch that a section says."""
-    return batch.FULL if isinstance(chosen, _Full) else _BATCHES[chosen.sampler](chosen.fraction)
+class GivenAlgorithm(AlgorithmSection):
+    """An algorithm that was given as an object. As text it is its class's name and its numbers, to be read by
+    people only; where it travels, the object does.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    _object: Algorithm = PrivateAttr()
+
+    @classmethod
+    def of(cls, algorithm: Algorithm) -> Self:
+        """The section that stands for an object.
+
+        Raises:
+            InputError: it is no algorithm.
+        """
+        kind = type(algorithm)
+        if isinstance(algorithm, type):
+            expected = f"is a class: give an object of it, {algorithm.__name__}(...) with its numbers"
+            raise InputError("algorithm", algorithm, expected)
+        if not is_algorithm(kind):
+            raise InputError("algorithm", algorithm, f"must be an object of {IS_ALGORITHM}")
+        values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}  # type: ignore[arg-type]
+        section = cls(name=kind.__name__, **{key: _plain(values[key]) for key in values.keys() - _OWN})
+        section._object = algorithm
+        return section
+
+    @property
+    def kind(self) -> type[Algorithm]:
+        """The object's class."""
+        return type(self._object)
+
+    def build(self) -> Algorithm:
+        """The object itself."""
+        return self._object
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """See the class."""
+        return type(self).of, (self._object,)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Full | Subsample | WithReplacement | Poisson | Fresh):
+        return {"sampler": value.sampler, **asdict(value)}
+    return value if isinstance(value, bool | int | float | str | None) else str(value)
 
 
 def _section(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
@@ -135,9 +141,6 @@ def _sections() -> dict[str, type[AlgorithmSection]]:
 
 
 def _member(hint: Any, default: Any) -> tuple[Any, Any]:
-    if get_args(hint)[:1] == (batch.Batch,):
-        info = get_args(hint)[1]
-        return Annotated[_BatchConfig, Field(description=info.description)], _Full()
     if default is not MISSING:
         return hint, default
     described = next((info.description for info in get_args(hint) if isinstance(info, FieldInfo)), None)
@@ -149,4 +152,6 @@ SECTIONS = _sections()
 if TYPE_CHECKING:
     AlgorithmConfig = AlgorithmSection
 else:
-    AlgorithmConfig = Annotated[Union[tuple(SECTIONS.values())], Field(discriminator="name")]  # noqa: UP007
+    AlgorithmConfig = SerializeAsAny[  # an object's section too
+        Annotated[Union[tuple(SECTIONS.values())], Field(discriminator="name")]  # noqa: UP007
+    ]

@@ -2,114 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedsim.data.config import DataConfig, PartitionConfig
-from fedsim.problems.registry import problems
+from fedsim.common.choice import Shorthand
+from fedsim.common.errors import InputError
+from fedsim.common.section import Section
+from fedsim.data.registry import DataConfig, PartitionConfig
+from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.scenario.algorithm import AlgorithmConfig
-from fedsim.scenario.assumptions import AssumptionsSection
-from fedsim.scenario.network import ModelSection
-from fedsim.scenario.participation import AllSilos, ParticipationConfig
-from fedsim.scenario.section import Section
-from fedsim.scenario.shorthand import Shorthand
+from fedsim.scenario.participation import AllSilos, Participation
+from fedsim.scenario.per_silo import PerSilo
+from fedsim.scenario.problem import ProblemSection
 from fedsim.scenario.sweep import SweepSection
+from fedsim.theory.premises import Constants
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
-Share = Annotated[float, Field(gt=0)]
-FeatureIndex = Annotated[int, Field(ge=0)]
-PerSilo = Positive | tuple[Positive, ...] | dict[str, Positive]
-
-if TYPE_CHECKING:
-    ProblemName = str
-else:
-    ProblemName = Literal[tuple(problems())]
-
-
-class NoConstraint(Section):
-    """The whole space."""
-
-    name: Literal["none"] = "none"
-
-
-class BallConstraint(Section):
-    """|w|_2 <= radius."""
-
-    name: Literal["l2_ball"]
-    radius: Annotated[float, Field(gt=0, description="D / 2: radius of the ball around 0")]
-
-
-class BoxConstraint(Section):
-    """lower <= w_j <= upper."""
-
-    name: Literal["box"]
-    lower: float = Field(description="least value of every parameter")
-    upper: float = Field(description="largest value of every parameter")
-
-
-class ContiguousGroups(Section):
-    """Groups of neighbouring features, the last one possibly smaller."""
-
-    size: int = Field(ge=1, description="features in a group")
-
-
-class GroupLassoSection(Section):
-    """weight sum_g sqrt(|g|) |w_g|_2."""
-
-    weight: float = Field(gt=0, description="factor of the sum over groups")
-    groups: (
-        Annotated[tuple[Annotated[tuple[FeatureIndex, ...], Field(min_length=1)], ...], Field(min_length=1)]
-        | ContiguousGroups
-    ) = Field(
-        description="lists of features (from 0; the constant one is the last), or {size: k} for neighbours; "
-        "a feature brings its coefficients for all outputs; a feature in no list is not penalised"
-    )
-
-
-class RegulariserSection(Section):
-    """l1 |w|_1 + l2 / 2 |w|^2 + group lasso, public and never clipped."""
-
-    l1: float = Field(0.0, ge=0, description="weight of the l1 norm")
-    l2: float = Field(0.0, ge=0, description="lambda: weight of half the squared l2 norm")
-    group_lasso: GroupLassoSection | None = Field(None, description="sum of the groups' l2 norms")
-
-
-class RidgeSection(Section):
-    """weight / 2 |w - centre|^2, public and never clipped."""
-
-    weight: float = Field(gt=0, description="lambda: weight of half the squared distance")
-    centre: float | tuple[float, ...] = Field(
-        0.0, description="w0: one number for all parameters, or d numbers (row-major for several outputs)"
-    )
-
-
-class SmoothingSection(Section):
-    """Moreau envelope of every record's loss; reported losses and errors stay the original loss's."""
-
-    beta: float = Field(gt=0, description="beta: smoothness of the envelope, at most L^2 / (2 beta) below f")
-
-
-class ProblemSection(Section):
-    """What is minimised: the silos' weighted mean loss, plus a public part."""
-
-    name: ProblemName = Field(
-        description="the loss of one record; neural_network takes its classes' cross entropy, or half the "
-        "squared error of a number"
-    )
-    model: Annotated[ModelSection | None, Shorthand()] = Field(
-        None, description="neural_network: which network"
-    )
-    regulariser: RegulariserSection = Field(RegulariserSection(), description="f1, without the constraint")
-    ridge: RidgeSection | None = Field(None, description="pulls the parameters towards w0")
-    smoothing: SmoothingSection | None = Field(None, description="smooths a loss with a kink")
-    constraint: Annotated[
-        NoConstraint | BallConstraint | BoxConstraint, Field(discriminator="name"), Shorthand()
-    ] = Field(NoConstraint(), description="W: the set that parameters stay in")
-    silo_weights: Literal["equal", "size"] | tuple[Share, ...] | dict[str, Share] = Field(
-        "equal", description="p_i: equal (1/N), by number of records, or one weight a silo (scaled to sum 1)"
-    )
 
 
 class PrivacySection(Section):
@@ -118,12 +28,12 @@ class PrivacySection(Section):
     mechanism: Literal["gaussian", "none"] = Field(
         "gaussian", description="gaussian: clip and add noise; none: neither (no privacy)"
     )
-    epsilon: Positive | Literal["unlimited"] | tuple[Positive, ...] | dict[str, Positive] | None = Field(
+    epsilon: PerSilo[Positive] | Literal["unlimited"] | None = Field(
         None,
         description="epsilon_i, the limit on the true cost: one for all silos, a list in order of silo "
         "names (as text: 10 before 9), a map by silo, or in simulation the word unlimited",
     )
-    delta: Probability | Literal["1/n^2"] | tuple[Probability, ...] | dict[str, Probability] = Field(
+    delta: PerSilo[Probability] | Literal["1/n^2"] = Field(
         "1/n^2", description="delta_i: as epsilon, or 1/n^2 for one over the squared number of records"
     )
     calibration: Literal["accountant", "theorem", "sigma"] = Field(
@@ -131,10 +41,10 @@ class PrivacySection(Section):
         description="accountant: the smallest noise whose exact cost is within the budget; theorem: what the "
         "algorithm's theorem states for claimed_epsilon; sigma: given",
     )
-    claimed_epsilon: PerSilo | None = Field(
+    claimed_epsilon: PerSilo[Positive] | None = Field(
         None, description="calibration theorem: the epsilon that the theorem is asked for, as epsilon"
     )
-    claimed_delta: Probability | tuple[Probability, ...] | dict[str, Probability] | None = Field(
+    claimed_delta: PerSilo[Probability] | None = Field(
         None, description="calibration theorem: the delta that the theorem is asked for; default delta"
     )
     theorem: Literal["thesis", "experiments"] = Field(
@@ -145,12 +55,48 @@ class PrivacySection(Section):
     allow_violations: bool = Field(
         False, description="calibration theorem: run outside the theorem's conditions, and report them"
     )
-    sigma: PerSilo | None = Field(
+    sigma: PerSilo[Positive] | None = Field(
         None, description="calibration sigma: standard deviation of the noise on a silo's mean gradient"
     )
-    noise_multiplier: PerSilo | None = Field(
+    noise_multiplier: PerSilo[Positive] | None = Field(
         None, description="calibration sigma: sigma / L2 sensitivity, instead of sigma"
     )
+
+    def check(self) -> None:
+        """Check that it says what its mechanism and calibration need, and nothing of another calibration's.
+
+        Raises:
+            InputError: names the field, the value and what would be right.
+        """
+        if not MECHANISMS[self.mechanism].private:
+            return
+        if self.epsilon is None:
+            raise InputError("scenario.privacy.epsilon", None, f"is required with mechanism {self.mechanism}")
+        for field, calibration in _BELONGS.items():
+            value = getattr(self, field)
+            if self.calibration != calibration and value != type(self).model_fields[field].default:
+                expected = f"only with calibration {calibration}, this one is {self.calibration}"
+                raise InputError(f"scenario.privacy.{field}", value, expected)
+        if self.calibration == "theorem" and self.claimed_epsilon is None:
+            raise InputError("scenario.privacy.claimed_epsilon", None, "is required with calibration theorem")
+        if self.calibration == "sigma" and (self.sigma is None) == (self.noise_multiplier is None):
+            expected = "calibration sigma needs either sigma or noise_multiplier"
+            raise InputError("scenario.privacy.sigma", self.sigma, expected)
+        if self.calibration == "accountant" and self.epsilon == "unlimited":
+            expected = "the accountant needs a number to calibrate to; "
+            expected += "unlimited goes with calibration theorem or sigma"
+            raise InputError("scenario.privacy.epsilon", self.epsilon, expected)
+
+
+_BELONGS = {
+    "claimed_epsilon": "theorem",
+    "claimed_delta": "theorem",
+    "theorem": "theorem",
+    "allow_violations": "theorem",
+    "sigma": "sigma",
+    "noise_multiplier": "sigma",
+}
+"""Which calibration each field of `privacy` belongs to."""
 
 
 class RuntimeSection(Section):
@@ -194,12 +140,10 @@ class Scenario(Section):
     problem: Annotated[ProblemSection, Shorthand()] = Field(description="what is minimised")
     algorithm: AlgorithmConfig = Field(description="how")
     privacy: PrivacySection = Field(description="what each silo allows")
-    assumptions: AssumptionsSection = Field(
-        AssumptionsSection(), description="constants of the objective that theorems and bounds need"
+    assumptions: Constants = Field(
+        Constants(), description="constants of the objective that theorems and bounds need"
     )
-    participation: Annotated[ParticipationConfig, Field(discriminator="name"), Shorthand()] = Field(
-        AllSilos(name="all"), description="who takes part in a round"
-    )
+    participation: Participation = Field(AllSilos(), description="who takes part in a round")
     runtime: Annotated[RuntimeSection, Shorthand()] = Field(RuntimeSection(), description="where it runs")
     report: ReportSection = Field(ReportSection(), description="what is measured")
     sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")

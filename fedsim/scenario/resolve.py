@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import inf
-from typing import Any
 
 import torch
 
-from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import MECHANISMS, check_serves
-from fedsim.problems.kinds import Problem, check
-from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.nonsmooth import KinkedLoss
-from fedsim.problems.registry import problems
+from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, effective_m
-from fedsim.scenario.attendance import read_attendance
-from fedsim.scenario.calibration import Prescribed, check_calibration
-from fedsim.scenario.composite import composite
-from fedsim.scenario.derived import Derived
-from fedsim.scenario.model import ProblemSection, Scenario
-from fedsim.scenario.network import network
-from fedsim.scenario.participation import AvailableSilos, RandomSizeSilos, TracedSilos, UniformSilos
+from fedsim.protocol.participants import Participants, effective_m
+from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
+from fedsim.scenario.model import PrivacySection, Scenario
+from fedsim.scenario.participation import participants
+from fedsim.scenario.per_silo import per_silo
+from fedsim.scenario.problem import ProblemSection, problem_of
+from fedsim.theory.premises import Premises
+from fedsim.theory.stated_noise import Prescribed
+from fedsim.theory.symbols import Symbols, symbols
+from fedsim.theory.theorem import Derived
 
 LIMITS = Limits()
 
@@ -39,31 +36,31 @@ class Resolved:
     """A scenario and everything that follows from it without reading feature values.
 
     Args:
+        scenario: with the numbers that theorems supplied.
+        algorithm: with all its numbers.
         names: silos in canonical order; every per-silo list is in this order.
         sizes: n_i, training records.
         epsilons: budgets; infinity with mechanism `none`.
         weights: p_i, summing to 1.
         active: who takes part: None for all, M for so many at random, or another way.
-        prescribed: the silos' noise, where the scenario fixes it; filled in by `fedsim.theory.resolve`.
-        derived: the algorithm's numbers that a theorem chose; filled in there too.
+        premises: what theorems start from.
+        derived: the algorithm's numbers that a theorem chose; None where all are given.
+        prescribed: the silos' noise, where the scenario fixes it; None where each silo finds its own.
     """
 
     scenario: Scenario
     outline: Outline
     problem: Problem
+    algorithm: Algorithm
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     epsilons: tuple[float, ...]
     deltas: tuple[float, ...]
     weights: tuple[float, ...]
     active: Participants
-    prescribed: Prescribed | None = None
-    derived: Derived | None = None
-
-    @cached_property
-    def algorithm(self) -> Algorithm:
-        """The scenario's algorithm with its numbers."""
-        return self.scenario.algorithm.build()
+    premises: Premises
+    derived: Derived | None
+    prescribed: Prescribed | None
 
     @property
     def mechanism(self) -> Mechanism:
@@ -73,8 +70,6 @@ class Resolved:
     @property
     def noise_multipliers(self) -> tuple[float, ...] | None:
         """z_i where the scenario fixes them, None where each silo finds its own."""
-        if self.scenario.privacy.calibration != "accountant" and self.prescribed is None:
-            raise RuntimeError("resolve this scenario by fedsim.theory.resolve, which prescribes its noise")
         return None if self.prescribed is None else self.prescribed.noise_multipliers
 
     @property
@@ -87,15 +82,19 @@ class Resolved:
         """M of the theorems, 1 / E[1 / M_r] (thesis Assumption 1.4)."""
         return effective_m(self.active, len(self.names))
 
+    @property
+    def symbols(self) -> Symbols:
+        """The theorems' symbols.
+
+        Raises:
+            InputError: there is no privacy to speak of.
+        """
+        need_privacy(self.scenario)
+        return symbols(self.premises)
+
     def public(self, noise_multipliers: Sequence[float] | None = None) -> Public:
         """The federation's public numbers; noise is unknown (zero) before admission."""
-        noise = [0.0] * len(self.names) if noise_multipliers is None else list(noise_multipliers)
-        return Public(
-            self.names,
-            torch.tensor(self.sizes),
-            torch.tensor(self.weights, dtype=self.dtype),
-            torch.tensor(noise, dtype=self.dtype),
-        )
+        return _public(self.names, self.sizes, self.weights, self.dtype, noise_multipliers)
 
     @cached_property
     def trace(self) -> Trace:
@@ -103,35 +102,84 @@ class Resolved:
         return dry_run(self.algorithm, self.problem, self.public(), self.scenario.seed, LIMITS)
 
 
-def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
-    """Check the scenario against the outline of its data, which is made here unless it is known.
+def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
+    """Check the scenario and make what it says, with the numbers and the noise that theorems supply.
+
+    Args:
+        scenario: what to run.
+        known: its data's outline, if at hand; else the data is opened.
 
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    shape = shape or outline(scenario.data, scenario.partition, scenario.seed)
+    shape = known or outline(scenario.data, scenario.partition, scenario.seed)
     scenario = _with_smoothness(scenario)
-    names = tuple(shape.sizes)
-    sizes = tuple(shape.sizes.values())
+    privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
     _check_runtime(scenario)
-    mechanism = MECHANISMS[scenario.privacy.mechanism]
-    if mechanism.private and scenario.privacy.epsilon is None:
-        expected = f"is required with mechanism {mechanism.name}"
-        raise InputError("scenario.privacy.epsilon", None, expected)
-    check_serves(mechanism, scenario.algorithm.name, algorithms()[scenario.algorithm.name])
-    check_calibration(scenario.privacy)
-    unlimited = not mechanism.private or scenario.privacy.epsilon == "unlimited"
-    epsilon = inf if unlimited else scenario.privacy.epsilon
+    privacy.check()
+    check_serves(mechanism, scenario.algorithm.name, scenario.algorithm.kind)
+    names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
+    problem = problem_of(scenario.problem, shape, dtype_of(scenario))
+    epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
+    weights = _weights(scenario.problem, names, sizes)
+    active = participants(scenario.participation, names)
+    claimed = claims(privacy, names, sizes, epsilons, deltas)
+    premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario))
+    scenario, derived = with_numbers(scenario, premises)
+    prescribed = None
+    if mechanism.private and privacy.calibration == "theorem":
+        scenario, prescribed = with_stated_noise(scenario, premises)
+    algorithm = scenario.algorithm.build()
+    if mechanism.private and privacy.calibration == "sigma":
+        public = _public(names, sizes, weights, dtype_of(scenario))
+        prescribed = Prescribed(_given_noise(scenario, algorithm, problem, public))
     return Resolved(
-        scenario,
-        shape,
-        _problem(scenario.problem, shape, dtype_of(scenario)),
-        names,
-        sizes,
-        per_silo("scenario.privacy.epsilon", epsilon, names),
-        _deltas(scenario, names, sizes),
-        _weights(scenario.problem, names, sizes),
-        _participants(scenario, names),
+        scenario=scenario,
+        outline=shape,
+        problem=problem,
+        algorithm=algorithm,
+        names=names,
+        sizes=sizes,
+        epsilons=epsilons,
+        deltas=deltas,
+        weights=weights,
+        active=active,
+        premises=premises,
+        derived=derived,
+        prescribed=prescribed,
+    )
+
+
+def _public(
+    names: tuple[str, ...],
+    sizes: Sequence[int],
+    weights: Sequence[float],
+    dtype: torch.dtype,
+    noise_multipliers: Sequence[float] | None = None,
+) -> Public:
+    noise = [0.0] * len(names) if noise_multipliers is None else list(noise_multipliers)
+    return Public(
+        names, torch.tensor(sizes), torch.tensor(weights, dtype=dtype), torch.tensor(noise, dtype=dtype)
+    )
+
+
+def _given_noise(
+    scenario: Scenario, algorithm: Algorithm, problem: Problem, public: Public
+) -> tuple[float, ...]:
+    """z_i, given as such or as the standard deviation of a mean gradient."""
+    privacy, names = scenario.privacy, public.names
+    if privacy.noise_multiplier is not None:
+        return per_silo("scenario.privacy.noise_multiplier", privacy.noise_multiplier, names)
+    sigmas = per_silo("scenario.privacy.sigma", privacy.sigma, names)
+    clip = getattr(algorithm, "clip_norm", None)
+    if clip is None:
+        expected = f"{type(algorithm).__qualname__} has no clip_norm; use noise_multiplier"
+        raise InputError("scenario.privacy.sigma", privacy.sigma, expected)
+    # A gradient comes first in every algorithm's plan; the anchors of prox-SVRG use every record.
+    plan = dry_run(algorithm, problem, public, scenario.seed, LIMITS).plan
+    batch = plan.rounds[0][0].batch
+    return tuple(
+        sigma * batch.size(n) / (2 * clip) for sigma, n in zip(sigmas, public.sizes.tolist(), strict=True)
     )
 
 
@@ -145,30 +193,6 @@ def _with_smoothness(scenario: Scenario) -> Scenario:
         raise InputError("scenario.assumptions.beta", stated.beta, expected)
     beta = smoothing.beta if stated.beta is None else stated.beta
     return scenario.model_copy(update={"assumptions": stated.model_copy(update={"beta": beta})})
-
-
-def _participants(scenario: Scenario, names: Sequence[str]) -> Participants:
-    chosen = scenario.participation
-    if isinstance(chosen, UniformSilos):
-        return _at_most_all("num_silos", chosen.num_silos, names)
-    if isinstance(chosen, RandomSizeSilos):
-        if chosen.min_silos > chosen.max_silos:
-            expected = f"at most max_silos, {chosen.max_silos}"
-            raise InputError("scenario.participation.min_silos", chosen.min_silos, expected)
-        return RandomSize(chosen.min_silos, _at_most_all("max_silos", chosen.max_silos, names))
-    if isinstance(chosen, AvailableSilos):
-        return Available(per_silo("scenario.participation.probability", chosen.probability, names))
-    if isinstance(chosen, TracedSilos):
-        attendance = read_attendance(chosen.path, names)
-        return Recorded(attendance, chosen.repeat, chosen.known_in_advance, str(chosen.path))
-    return None
-
-
-def _at_most_all(field: str, value: int, names: Sequence[str]) -> int:
-    if value > len(names):
-        expected = f"at most {len(names)}, the number of silos"
-        raise InputError(f"scenario.participation.{field}", value, expected)
-    return value
 
 
 def _check_runtime(scenario: Scenario) -> None:
@@ -185,79 +209,26 @@ def dtype_of(scenario: Scenario) -> torch.dtype:
     return torch.float64 if scenario.runtime.dtype == "float64" else torch.float32
 
 
-def _problem(section: ProblemSection, shape: Outline, dtype: torch.dtype) -> Problem:
-    classes, kind = shape.num_classes, problems()[section.name]
-    if not kind.suits(classes):
-        target = f"{classes} classes" if classes else "a number"
-        right = [name for name, other in problems().items() if other.suits(classes)]
-        expected = f"the target is {target}; use {' or '.join(right) or 'data with at least two classes'}"
-        raise InputError("scenario.problem.name", section.name, expected)
-    features, outputs = shape.num_features, kind.outputs(classes)
-    public = composite(section, features, outputs)
-    if kind is NeuralNetwork:
-        problem: Problem = network(section.model, features, outputs, public)
-    elif section.model is not None:
-        raise InputError("scenario.problem.model", section.model.name, "needs problem.name neural_network")
-    else:
-        problem = kind(features, outputs, public)
-    if section.smoothing is not None:
-        problem = _smoothed(problem, section.name, section.smoothing.beta)
-    check(problem, dtype)
-    return problem
+def _epsilons(privacy: PrivacySection, names: Sequence[str]) -> tuple[float, ...]:
+    unlimited = not MECHANISMS[privacy.mechanism].private or privacy.epsilon == "unlimited"
+    return per_silo("scenario.privacy.epsilon", inf if unlimited else privacy.epsilon, names)
 
 
-def _smoothed(problem: Problem, name: str, beta: float) -> Problem:
-    if isinstance(problem, KinkedLoss):
-        return replace(problem, smoothing=beta)
-    kinked = [name for name, kind in problems().items() if issubclass(kind, KinkedLoss)]
-    expected = f"{name} is smooth already; leave smoothing out, or use {' or '.join(kinked)}"
-    raise InputError("scenario.problem.smoothing", {"beta": beta}, expected)
-
-
-def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
-    """One value for all, a list in order of names, or a map by name."""
-    if isinstance(value, float | int):
-        return (float(value),) * len(names)
-    if isinstance(value, dict):
-        _check_keys(field, value, names)
-        return tuple(value[name] for name in names)
-    if len(value) != len(names):
-        expected = f"one value a silo: {len(names)}, not {len(value)}; their order: {_shortened(names)}"
-        raise InputError(field, list(value), expected)
-    return tuple(value)
-
-
-def _check_keys(field: str, value: dict[str, float], names: Sequence[str]) -> None:
-    known = set(names)
-    for name in value:
-        if name not in known:
-            raise InputError(f"{field}.{name}", value[name], f"no such silo; silos: {_shortened(names)}")
-    missing = [name for name in names if name not in value]
-    if missing:
-        raise InputError(field, value, f"no value for {_shortened(missing)}")
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-
-def _deltas(scenario: Scenario, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
-    rule = scenario.privacy.delta
-    if rule != "1/n^2":
-        return per_silo("scenario.privacy.delta", rule, names)
+def _deltas(privacy: PrivacySection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
+    if privacy.delta != "1/n^2":
+        return per_silo("scenario.privacy.delta", privacy.delta, names)
     for name, n in zip(names, sizes, strict=True):
-        if n < 2 and MECHANISMS[scenario.privacy.mechanism].private:
+        if n < 2 and MECHANISMS[privacy.mechanism].private:
             expected = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
-            raise InputError("scenario.privacy.delta", rule, expected)
+            raise InputError("scenario.privacy.delta", privacy.delta, expected)
     return tuple(1 / n**2 for n in sizes)
 
 
 def _weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
     rule = section.silo_weights
-    simple: dict[str, Callable[[], Sequence[float]]] = {
-        "equal": lambda: [1.0] * len(names),
-        "size": lambda: sizes,
-    }
-    raw = simple[rule]() if isinstance(rule, str) else per_silo("scenario.problem.silo_weights", rule, names)
+    if isinstance(rule, str):
+        raw: Sequence[float] = sizes if rule == "size" else [1.0] * len(names)
+    else:
+        raw = per_silo("scenario.problem.silo_weights", rule, names)
     total = sum(raw)
     return tuple(share / total for share in raw)

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedsim.scenario.section import Section
+from fedsim.common.section import Section
 
 Grid = dict[str, list[Any]]
 Criterion = Literal["final_train_loss", "final_test_loss", "final_test_error", "private_error"]

@@ -7,7 +7,7 @@ from math import inf
 
 from torch import Tensor
 
-from fedsim.data.federation import Federation
+from fedsim.data.federation import Hosted
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import NONE
 from fedsim.protocol.links import Variant
@@ -27,7 +27,7 @@ class SiloHost:
         self,
         resolved: Resolved,
         trial: int,
-        data: Federation,
+        data: Hosted,
         run: str | None = None,
         granted: GrantedRun | None = None,
     ) -> None:

@@ -9,13 +9,13 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-_NOT_THEIRS = {"fedsim", "", *sys.stdlib_module_names}
+NOT_THEIRS = {"fedsim", "", *sys.stdlib_module_names}
 
 
 def packages(modules: Iterable[str]) -> list[str]:
     """Name and hash of each package of others that one of the modules is in, sorted."""
     tops = {module.partition(".")[0] for module in modules}
-    return [_package(name) for name in sorted(tops - _NOT_THEIRS)]
+    return [_package(name) for name in sorted(tops - NOT_THEIRS)]
 
 
 @lru_cache(maxsize=64)

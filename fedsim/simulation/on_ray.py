@@ -2,15 +2,16 @@
 
 Actors are reused by later trials, since starting one costs seconds. Nothing is ever retried by Ray:
 a private step that ran twice would have to be paid for twice. Records are read where their silos
-live; they do not travel.
+live; only those that are in memory already travel there.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import Any
 
@@ -19,15 +20,16 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
+from fedsim.data.federation import Hosted, load_silos
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Measurement, Observer, Results, TrialResult
-from fedsim.scenario.load import parse
-from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.model import Scenario
+from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.simulation.code import Code
+from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
-from fedsim.simulation.lost import WorkerLost, death
 from fedsim.simulation.trial import Trial, evaluator, in_one_process, read
-from fedsim.theory.resolve import resolve
 
 # Before Ray is imported: otherwise it listens on every interface and reports usage.
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
@@ -55,17 +57,35 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     try:
         start(scenario.runtime.address)
         workers = min(scenario.trials, cpus())
-        tree = scenario.model_dump(mode="json")
-        actors += [_TrialActor.remote(tree) for _ in range(workers)]
+        with by_value(resolved):
+            actors += [_TrialActor.remote(scenario) for _ in range(workers)]
         _drive(actors, scenario.trials, results, observe)
     except ray.exceptions.RayError as error:
         cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
         if isinstance(cause, _LOST):
-            kind, why = death(cause)
-            raise WorkerLost(f"a trial's worker is lost ({kind}): {why}") from None
+            lost = death(cause)
+            raise WorkerLost(f"a trial's worker is lost ({lost.kind}): {lost.message}") from None
         raise cause from None
     finally:
         stop(actors, others)
+
+
+@contextmanager
+def by_value(resolved: Resolved) -> Iterator[None]:
+    """Inside, the class of an algorithm that was given as an object travels whole, wherever it was defined.
+
+    Ray sends a class of a script or a notebook so, and of a module only its name, which other processes may
+    not find.
+    """
+    names = Code(type(resolved.algorithm)).modules - {"__main__"}
+    modules = [sys.modules[name] for name in names if name in sys.modules]
+    for module in modules:
+        ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        for module in modules:
+            ray.cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def stop(actors: Sequence[Any], others: set[psutil.Process]) -> None:
@@ -140,10 +160,9 @@ def _drive(actors: list[Any], trials: int, results: Results, observe: Observer) 
 class TrialWorker:
     """Runs trials one after another in a process of its own."""
 
-    def __init__(self, tree: dict[str, Any]) -> None:
+    def __init__(self, scenario: Scenario) -> None:
         torch.set_num_threads(1)
-        self._resolved = resolve(parse(tree))
-        self._tree = tree
+        self._resolved = resolve(scenario)
         self._trial: Trial | None = None
 
     def advance(self, start: int | None, seconds: float) -> tuple[list[Measurement], TrialResult | None]:
@@ -158,17 +177,20 @@ class TrialWorker:
         hosts = self._resolved.scenario.runtime.silo_hosts
         if hosts == 0:
             return in_one_process(self._resolved, trial)
-        evaluate = evaluator(self._resolved, read(self._resolved, trial).silos)
-        return Trial(self._resolved, trial, _RemoteHosts(self._resolved, self._tree, trial, hosts), evaluate)
+        data = read(self._resolved, trial)
+        remote = _RemoteHosts(self._resolved, trial, data.digest, hosts)
+        return Trial(self._resolved, trial, remote, evaluator(self._resolved, data.silos))
 
 
 class HostWorker:
     """A silo host in a process of its own; only public tensors and noisy messages pass, as arrays."""
 
-    def __init__(self, tree: dict[str, Any], trial: int, names: list[str]) -> None:
+    def __init__(self, scenario: Scenario, trial: int, names: list[str], digest: str) -> None:
+        """The named silos, of which alone records are read; `digest` is `Federation.digest`, of all."""
         torch.set_num_threads(1)
-        resolved = resolve(parse(tree))
-        self._host = SiloHost(resolved, trial, read(resolved, trial, only=names))
+        resolved = resolve(scenario)
+        silos = load_silos(scenario.data, scenario.partition, scenario.seed, trial, names)
+        self._host = SiloHost(resolved, trial, Hosted(silos, digest))
 
     def open(self, variant: Variant, rounds: list[Sequence[int]]) -> list[Admitted]:
         """See `SiloHost.open`."""
@@ -194,14 +216,18 @@ _HostActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Hos
 class _RemoteHosts:
     """A trial's silos on k silo-host actors, in consecutive runs of the canonical order."""
 
-    def __init__(self, resolved: Resolved, tree: dict[str, Any], trial: int, hosts: int) -> None:
+    def __init__(self, resolved: Resolved, trial: int, digest: str, hosts: int) -> None:
         total = len(resolved.names)
         count = min(hosts, total)
         bounds = [total * k // count for k in range(count + 1)]
         self._ranges = [range(a, b) for a, b in pairwise(bounds)]
-        self._actors = [
-            _HostActor.remote(tree, trial, list(resolved.names[own.start : own.stop])) for own in self._ranges
-        ]
+        with by_value(resolved):
+            self._actors = [
+                _HostActor.remote(
+                    resolved.scenario, trial, list(resolved.names[own.start : own.stop]), digest
+                )
+                for own in self._ranges
+            ]
 
     def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
         futures = [

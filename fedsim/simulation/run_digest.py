@@ -8,31 +8,28 @@ one, since another silo's budget or records change what is broadcast, and two an
 equal noise differ by what the noise should hide. (Noise that a silo finds itself follows from these.)
 
 It does not hold where silos live (process, host, runtime), nor what is measured and never sent. Of code it
-holds the packages of others that bring algorithm, problem or network. An edit of fedsim itself is not seen: a
-run after it takes another seed.
+holds the packages of others that bring algorithm, problem or network, and the code of an algorithm that is in
+none (`fedsim.simulation.code`). An edit of fedsim itself is not seen: a run after it takes another seed.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
-from dataclasses import fields, is_dataclass, replace
-from enum import Enum
-from pathlib import PurePath
-from typing import Any
+from collections.abc import Collection
+from dataclasses import replace
 
 import numpy as np
-import torch
-from pydantic import BaseModel
 
-from fedsim.common.errors import InputError
+from fedsim.algorithms.registry import algorithms
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.links import Variant
 from fedsim.protocol.participants import Recorded
 from fedsim.protocol.plan import Plan
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.code import Code, is_installed
 from fedsim.simulation.installed import packages
+from fedsim.simulation.text import described, text_of
 
 
 def run_digest(resolved: Resolved, data: str, variant: Variant, selection: str = "") -> str:
@@ -46,9 +43,7 @@ def run_digest(resolved: Resolved, data: str, variant: Variant, selection: str =
     """
     private = variant == "private"
     budgets = (resolved.epsilons, resolved.noise_multipliers) if private else None
-    return _sha256(
-        "run", _common(resolved, data, private), budgets, _described(resolved.algorithm), selection
-    )
+    return _sha256("run", _common(resolved, data, private), budgets, described(resolved.algorithm), selection)
 
 
 def shared_digest(resolved: Resolved, data: str, varied: Collection[str]) -> str:
@@ -56,7 +51,7 @@ def shared_digest(resolved: Resolved, data: str, varied: Collection[str]) -> str
 
     They share noise, as common random numbers, and so carry no guarantee together.
     """
-    algorithm = _described(resolved.algorithm, varied)
+    algorithm = described(resolved.algorithm, varied)
     return _sha256("cells that fold", _common(resolved, data, resolved.mechanism.private), algorithm)
 
 
@@ -69,9 +64,9 @@ def _common(resolved: Resolved, data: str, private: bool) -> list[object]:
         [resolved.names, resolved.sizes, resolved.weights],
         replace(active, source="") if isinstance(active, Recorded) else active,  # wherever the file lies
         [_rounds(trace.plan), np.array(trace.holds)],
-        _described(resolved.problem),
+        described(resolved.problem),
         resolved.dtype,
-        packages(_modules(resolved)),
+        [*packages(_modules(resolved)), *_by_value(type(resolved.algorithm))],
     ]
 
 
@@ -84,57 +79,24 @@ def _rounds(plan: Plan) -> list[object]:
 
 def _modules(resolved: Resolved) -> set[str]:
     """Where the code of algorithm, problem and network comes from."""
-    problem = resolved.problem
-    found = {kind.__module__ for part in (resolved.algorithm, problem) for kind in type(part).__mro__}
+    problem, algorithm = resolved.problem, type(resolved.algorithm)
+    found = {kind.__module__ for kind in type(problem).__mro__}
+    found |= {
+        kind.__module__ for kind in algorithm.__mro__ if _known(algorithm) or is_installed(kind.__module__)
+    }
     if isinstance(problem, NeuralNetwork) and isinstance(problem.model, Imported):
         found.add(problem.model.path.partition(":")[0])
     return found
 
 
+def _by_value(algorithm: type) -> list[str]:
+    """The code of an algorithm that was given as an object and is of no installed package."""
+    return [] if _known(algorithm) else [Code(algorithm).text]
+
+
+def _known(algorithm: type) -> bool:
+    return algorithm in algorithms().values()
+
+
 def _sha256(*parts: object) -> str:
     return hashlib.sha256(text_of(parts).encode()).hexdigest()
-
-
-def text_of(value: object) -> str:
-    """A value in full: equal in every process for equal values, and for no others.
-
-    Raises:
-        InputError: it is or holds something of which that cannot be said.
-    """
-    if value is None or type(value) in (bool, int, float, str, bytes):
-        return repr(value)
-    if isinstance(value, Enum | type | PurePath | torch.dtype | np.generic):
-        return f"{_name(type(value))}({_simple(value)!r})"
-    if isinstance(value, torch.Tensor | np.ndarray):
-        array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
-        content = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-        return f"{_name(type(value))}({array.dtype.str!r}, {array.shape}, {content})"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(sorted(f'{text_of(k)}: {text_of(v)}' for k, v in value.items()))}}}"
-    if isinstance(value, list | tuple | range):
-        return f"[{', '.join(map(text_of, value))}]"
-    if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(text_of, value)))}}}"
-    if isinstance(value, BaseModel) or is_dataclass(value):
-        return _described(value)
-    kinds = "numbers, texts, lists, mappings, arrays or dataclasses of these, so that noise can be repeated"
-    raise InputError(f"a number of a run ({_name(type(value))})", value, f"must be made of {kinds}")
-
-
-def _described(value: Any, without: Collection[str] = ()) -> str:
-    """A dataclass or model: its class and all its fields, shown by `repr` or not."""
-    names = type(value).model_fields if isinstance(value, BaseModel) else [f.name for f in fields(value)]
-    held = {name: getattr(value, name) for name in names if name not in without}
-    return f"{_name(type(value))}({text_of(held)})"
-
-
-def _simple(value: object) -> object:
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, type):
-        return _name(value)
-    return value.item() if isinstance(value, np.generic) else str(value)
-
-
-def _name(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from fedsim.common.errors import InputError
-from fedsim.data.config import Csv, IidPartition
+from fedsim.data.by_count import IidPartition
+from fedsim.data.csv_table import Csv
 from fedsim.data.draft import draft_schema
 from fedsim.data.federation import load
 
@@ -82,7 +83,7 @@ def test_missing_values_get_a_fill_and_others_none(path) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("levels", r"scenario\.data\.target: 'levels'.*did you mean 'level'"),
+        ("levels", r"^target: 'levels'.*did you mean 'level'"),
         ("name", "cannot be predicted: it has 90 different texts"),
         ("smoker", "cannot be predicted: some records have no value"),
         ("empty", "cannot be predicted: it has no values"),

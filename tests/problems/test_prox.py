@@ -22,7 +22,7 @@ CONSTRAINTS: list[Constraint] = [WholeSpace(), L2Ball(0.9), Box(-0.4, 0.5)]
 SUMS = [
     Composite(l1, l2, constraint, GroupLasso(group, GROUPS), ridge)
     for l1, l2, group, ridge, constraint in product(
-        [0.0, 0.3], [0.0, 0.9], [0.0, 0.25], [Ridge(), Ridge(0.6, CENTRE), Ridge(0.6, -0.5)], CONSTRAINTS
+        [0.0, 0.3], [0.0, 0.9], [0.0, 0.25], [Ridge(0.0), Ridge(0.6, CENTRE), Ridge(0.6, -0.5)], CONSTRAINTS
     )
     if not (group and isinstance(constraint, Box))
 ]

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsim.report import sweep_figure
-from fedsim.report.style import look
+from fedsim.report.style import look, save
 from fedsim.report.sweep_figure import Point, Series, draw
 
 LEVELS = (6.0, 0.75, 1.5, 18.0)
@@ -42,7 +42,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def picture(series: list[Series], folder: Path) -> str:
-    return draw(series, "epsilon of each silo", "test error", "title", "mean of 3 trials", folder, "figure")
+    figure = draw(series, "epsilon of each silo", "test error", "title", "mean of 3 trials")
+    return save(figure, folder, "figure")
 
 
 def lines(axes: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from fedsim.common.errors import InputError
+from fedsim.curves.compare import compare, source_of
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation import in_process, on_ray
-from fedsim.sweep import compare
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
 SMALL = ["trials=2", "algorithm.num_rounds=8", "algorithm.batch={sampler: subsample, fraction: 0.5}"]
@@ -167,7 +167,7 @@ def test_ctrl_c_ends_a_run_before_its_trials_do_saves_what_there_is_and_leaves_n
         assert silo["epsilon_spent"] == silo["epsilon_guaranteed"]
     assert "counts the whole plan" in summary["privacy"]["epsilon_spent_note"]
     with pytest.raises(InputError, match="no trial of it is complete"):
-        compare.read(tmp_path / "run")
+        compare([source_of(tmp_path / "run")])
     assert not ray_processes()
 
 

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
-from fedsim.audit.search import Attack
-from fedsim.audit.setting import Setting, prepare
+from fedsim.attacks.search import Attack
+from fedsim.attacks.setting import Setting, prepare
 from fedsim.scenario.load import parse
-from fedsim.theory.resolve import resolve
+from fedsim.scenario.resolve import resolve
 
 SMALL: dict[str, Any] = {
     "name": "small",

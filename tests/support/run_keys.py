@@ -11,11 +11,12 @@ from support.sweep_helpers import BASE
 
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation import fold, host, in_process
 from fedsim.simulation.seeded_entropy import SeededEntropy
-from fedsim.sweep import candidates
-from fedsim.sweep.cells import Cell, CellResult, run_batch
-from fedsim.theory.resolve import resolve
+from fedsim.sweeps import final_model
+from fedsim.sweeps.cell import Cell, CellResult
+from fedsim.sweeps.run_cells import run_batch
 
 SGD = BASE["algorithm"]
 TREE: dict[str, Any] = BASE | {"trials": 1, "privacy": {"epsilon": 1.0, "delta": 1e-4}}
@@ -66,7 +67,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             super().__init__(*given)
             found.extend(self._keys)
 
-    for module in (host, fold, candidates):
+    for module in (host, fold, final_model):
         monkeypatch.setattr(module, "SeededEntropy", Recorded)
     return found
 

@@ -8,7 +8,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.sweep.cells import Cell, CellResult, Failure
+from fedsim.sweeps.cell import Cell, CellResult, Outcome
 
 BASE: dict[str, Any] = {
     "name": "small",
@@ -29,10 +29,10 @@ def result(error: float = 0.1, train_loss: float | None = None) -> CellResult:
 class FakeRunner:
     """Applies a function to each cell and remembers the cells."""
 
-    def __init__(self, outcome: Callable[[Cell], CellResult | Failure]) -> None:
+    def __init__(self, outcome: Callable[[Cell], Outcome]) -> None:
         self.outcome, self.cells = outcome, list[Cell]()
 
-    def run(self, batches: Sequence[Sequence[Cell]]) -> Iterator[tuple[Cell, CellResult | Failure]]:
+    def run(self, batches: Sequence[Sequence[Cell]]) -> Iterator[tuple[Cell, Outcome]]:
         for batch in batches:
             for cell in batch:
                 self.cells.append(cell)

@@ -1,0 +1,139 @@
+"""`fedsim.audit`: attack a scenario's transcript, and set what that attains beside what is claimed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fedsim.api.given import ScenarioLike, one_run, resolved_of
+from fedsim.api.html import lines_html, table_html
+from fedsim.api.progress import watch_audit
+from fedsim.api.run import Run
+from fedsim.api.simulate import one_thread
+from fedsim.api.table import Table
+from fedsim.attacks.run import Observe, as_json, attack
+from fedsim.common.errors import InputError
+from fedsim.common.files import whole_file
+from fedsim.protocol.contract import Algorithm
+from fedsim.report.audit_section import ADVERSARIES, audit_figure, audit_table, verdict
+from fedsim.report.page import write_page
+from fedsim.results.audit_file import FILE, AuditPart
+from fedsim.results.outcome import Outcome
+from fedsim.scenario.resolve import Resolved
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEAST, MOST = 0.001, 1000.0
+"""Effort that may be asked for."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Audit:
+    """What `fedsim.audit` returns; `tree` is what `fedsim audit --json` prints."""
+
+    tree: dict[str, Any]
+
+    @cached_property
+    def part(self) -> AuditPart:
+        """The tree, typed."""
+        return AuditPart.model_validate(self.tree)
+
+    @property
+    def broken(self) -> bool:
+        """Whether some silo's claim does not hold."""
+        return self.part.broken
+
+    @property
+    def verdict(self) -> list[str]:
+        """In a line, and for each silo whose claim is broken why."""
+        return verdict(self.part)
+
+    @property
+    def silos(self) -> Table:
+        """One row per audited silo: its claim, and what each adversary attained of it (lower bounds)."""
+        return Table(pa.Table.from_pylist([_row(silo) for silo in self.tree["silos"]]))
+
+    def plot(self) -> Figure:
+        """For each silo its claim, and what each adversary attained within it."""
+        return audit_figure(self.part)
+
+    def save(self, run: str | os.PathLike[str]) -> None:
+        """Put it into a run directory, and on the run's page.
+
+        Raises:
+            InputError: no run directory, or it cannot be written.
+        """
+        path = Path(run) / FILE
+        try:
+            with whole_file(path) as draft:
+                draft.write_text(json.dumps(self.tree, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InputError("RUN", str(path), f"cannot be written ({error.strerror})") from None
+        write_page(Path(run))
+
+    def __repr__(self) -> str:
+        return f"Audit({self.tree['scenario']}: {self.verdict[0]})"
+
+    def _repr_html_(self) -> str:
+        table = audit_table(self.part)
+        return table_html(table.columns, table.rows) + lines_html([table.caption, *self.verdict])
+
+
+def _row(silo: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {name: silo[name] for name in ("name", "n", "delta", "claimed", "attained")}
+    by = {name: silo[name]["attained"] if name in silo else None for name in ADVERSARIES}
+    ratios = {name: silo[name] for name in ("sensitivity_ratio", "cross_silo_ratio", "noise_ratio")}
+    return plain | by | ratios | {"findings": silo["findings"]}
+
+
+def audit(
+    scenario: ScenarioLike | Run,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    algorithm: Algorithm | None = None,
+    data: object = None,
+    effort: float = 1.0,
+    progress: bool | Observe | None = None,
+    **short: Any,
+) -> Audit:
+    """Attack a scenario's transcript through the silos' own gate; claims are compared with what that attains.
+
+    Args:
+        scenario: see `fedsim.simulate`, as for `overrides`, `algorithm`, `data` and `short`; or a run.
+        effort: share of the default work, about a minute: 0.1 for a first look, 10 for more.
+        progress: see `fedsim.simulate`; a function is told what is done and which share of it.
+
+    Raises:
+        InputError: bad scenario or data; or a scenario that claims nothing.
+        Refused: a silo does not accept the plan.
+    """
+    if not LEAST <= effort <= MOST:
+        raise InputError("effort", effort, f"must be between {LEAST:g} and {MOST:g}")
+    if isinstance(scenario, Run):
+        resolved = _resolved_again(scenario, {**(overrides or {}), **short})
+    else:
+        resolved = resolved_of(one_run(scenario, overrides, short), algorithm)
+    return audit_of(resolved, effort, watch_audit(progress))
+
+
+def audit_of(resolved: Resolved, effort: float, watch: AbstractContextManager[Observe]) -> Audit:
+    """Of a run's objects."""
+    with watch as observe, one_thread():
+        return Audit(as_json(attack(resolved, effort, observe)))
+
+
+def _resolved_again(run: Run, changes: Mapping[str, Any]) -> Resolved:
+    if changes:
+        raise InputError("overrides", changes, "a run has its scenario; audit that, or another one")
+    if isinstance(run.source, Outcome):
+        return run.source.resolved
+    return resolved_of(one_run(run.source / "scenario.yaml"))

@@ -1,0 +1,89 @@
+"""`fedsim.compare`: runs, sweeps and published points in one table and one figure."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fedsim.api.run import Run
+from fedsim.api.sweep import Sweep
+from fedsim.api.table import Table
+from fedsim.common.errors import InputError
+from fedsim.curves import compare as curves
+from fedsim.curves.compare import COLUMNS, Source, source_of
+from fedsim.results.write import check_free
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Comparable = Run | Sweep | str | os.PathLike[str]
+"""A run, a sweep, or the directory of one."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """What `fedsim.compare` returns; `lines` is what is drawn."""
+
+    lines: curves.Comparison
+
+    @property
+    def errors(self) -> Table:
+        """One row per mean test error: whose, at which epsilon (none: without privacy), its 90 % interval."""
+        rows = [{name: asdict(row)[name] for name in COLUMNS} for row in self.lines.rows]
+        return Table(pa.Table.from_pylist(rows))
+
+    def plot(self) -> Figure:
+        """Error against epsilon."""
+        return self.lines.figure()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table as CSV and the figure as PNG and SVG into a new directory.
+
+        Raises:
+            InputError: it holds something already, or cannot be written.
+        """
+        curves.write(self.lines, check_free(Path(path)))
+
+    def __repr__(self) -> str:
+        return f"Comparison({len(self.lines.rows)} errors: {self.lines.error})"
+
+    def _repr_html_(self) -> str:
+        return self.errors._repr_html_()
+
+
+def compare(
+    runs: Mapping[str, Comparable] | Iterable[Comparable],
+    *,
+    points: str | os.PathLike[str] | None = None,
+) -> Comparison:
+    """Put several runs and sweeps beside each other, error against epsilon.
+
+    Args:
+        runs: runs, sweeps and directories of such; {name: run} to name them. Runs of one name and algorithm
+            at several epsilons make one line.
+        points: a CSV file of published points: series, epsilon, error[, low, high].
+
+    Raises:
+        InputError: something is neither, was left unfinished, or measures another error than the rest.
+    """
+    if isinstance(runs, Run | Sweep | str | os.PathLike) or not isinstance(runs, Iterable):
+        raise InputError("runs", runs, "must be a list of runs, or {name: run}")
+    named: Iterable[tuple[str, Any]] = (
+        runs.items() if isinstance(runs, Mapping) else (("", run) for run in runs)
+    )
+    sources = [_source(name, run) for name, run in named]
+    return Comparison(curves.compare(sources, None if points is None else Path(points)))
+
+
+def _source(name: str, run: Comparable) -> Source:
+    if isinstance(run, Run | Sweep):
+        return Source(name or run.summary.scenario, run.summary)
+    if isinstance(run, str | os.PathLike):
+        source = source_of(Path(run))
+        return source._replace(name=name or source.name)
+    raise InputError("runs", run, "must be a run, a sweep, or the directory of one")

@@ -1,0 +1,89 @@
+"""What a caller may name a scenario by, and what stands beside it: overrides and objects."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from fedsim.common.errors import InputError
+from fedsim.protocol.contract import Algorithm
+from fedsim.scenario.algorithm import GivenAlgorithm
+from fedsim.scenario.catalogue import find
+from fedsim.scenario.load import anchored, load_tree, parse
+from fedsim.scenario.model import Scenario
+from fedsim.scenario.overrides import apply
+from fedsim.scenario.resolve import Resolved, resolve
+
+ScenarioLike = str | os.PathLike[str] | Mapping[str, Any] | Scenario
+"""A shipped scenario's name, a YAML file, nested mappings as such a file holds them, or a `Scenario`."""
+
+
+def one_run(
+    given: ScenarioLike,
+    overrides: Mapping[str, Any] | None = None,
+    short: Mapping[str, Any] = MappingProxyType({}),
+) -> Scenario:
+    """The scenario of a single run; as `scenario_of`.
+
+    Raises:
+        InputError: it has a `sweep` section.
+    """
+    scenario = scenario_of(given, overrides, short)
+    if scenario.sweep is not None:
+        expected = "is many runs: use fedsim.sweep, or leave the section out by sweep=None"
+        raise InputError("scenario.sweep", sorted(scenario.sweep.model_fields_set), expected)
+    return scenario
+
+
+def scenario_of(
+    given: ScenarioLike, overrides: Mapping[str, Any] | None, short: Mapping[str, Any]
+) -> Scenario:
+    """A scenario with overrides applied.
+
+    Args:
+        given: see `ScenarioLike`.
+        overrides: {dotted field: value}, such as {"algorithm.step_size": 0.5}.
+        short: {last part of a field: value}, where it is the last part of one field only.
+
+    Raises:
+        InputError: it is no scenario, a field is wrong, or an override names no field.
+    """
+    if isinstance(given, Scenario) and not overrides and not short:
+        return given
+    return parse(tree_of(given, overrides, short))
+
+
+def tree_of(
+    given: ScenarioLike, overrides: Mapping[str, Any] | None, short: Mapping[str, Any]
+) -> dict[str, Any]:
+    """As `scenario_of`, before validation: nested mappings, which a sweep completes."""
+    tree, folder = _tree(given)
+    return anchored(apply(tree, {**(overrides or {}), **short}), folder)
+
+
+def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
+    """Nested mappings, and the folder that file names in them are relative to."""
+    if isinstance(given, Scenario):
+        return given.model_dump(mode="json", by_alias=True, exclude_none=True), Path.cwd()
+    if isinstance(given, str | os.PathLike):
+        path = find(given)
+        return load_tree(path), path.resolve().parent
+    if isinstance(given, Mapping):
+        return dict(given), Path.cwd()
+    expected = "must be the name of a shipped scenario, a path, a mapping or a fedsim.Scenario"
+    raise InputError("scenario", given, expected)
+
+
+def resolved_of(scenario: Scenario, algorithm: Algorithm | None = None) -> Resolved:
+    """The objects of a run.
+
+    Raises:
+        InputError: a field is wrong, or `algorithm` is none.
+        Refused: the algorithm's plan is not accepted.
+    """
+    if algorithm is not None:
+        scenario = scenario.model_copy(update={"algorithm": GivenAlgorithm.of(algorithm)})
+    return resolve(scenario)

@@ -1,0 +1,93 @@
+"""`fedsim.price`: what a run would cost each silo, before it happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from fedsim.api.given import ScenarioLike, resolved_of, scenario_of
+from fedsim.api.html import lines_html, silos_html
+from fedsim.api.table import Table
+from fedsim.protocol.contract import Algorithm
+from fedsim.results.price_statement import Price as Statement
+from fedsim.results.price_statement import price as stated
+from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.price import preview, second_opinions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fedsim.results.conversions import Conversions
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Price:
+    """What `fedsim.price` returns; `statement` is what `fedsim privacy --json` prints, typed."""
+
+    statement: Statement
+
+    @property
+    def silos(self) -> Table:
+        """One row per silo: its records, budget, what the plan costs at most, noise and releases."""
+        return Table(pa.Table.from_pylist([silo.tree() for silo in self.statement.silos]))
+
+    @property
+    def conversions(self) -> Conversions | None:
+        """The guarantees in other units, where they were asked for."""
+        return self.statement.conversions
+
+    def plot(self) -> Figure:
+        """For each silo its budget, and what the plan costs of it."""
+        from fedsim.report.figure import budgets
+
+        return budgets(self.statement.silos)
+
+    def _line(self) -> str:
+        said, samplers = self.statement, ", ".join(self.statement.sampler)
+        return f"{said.scenario}: {said.rounds} rounds, sampler {samplers}, accountant: {said.accountant}"
+
+    def __repr__(self) -> str:
+        return f"Price({self._line()})"
+
+    def _repr_html_(self) -> str:
+        return lines_html([*self.statement.notices, self._line()]) + silos_html(self.statement.silos)
+
+
+def price(
+    scenario: ScenarioLike,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    algorithm: Algorithm | None = None,
+    data: object = None,
+    verify: bool = False,
+    conversions: bool = False,
+    **short: Any,
+) -> Price:
+    """What a run would cost each silo, and the noise that it would use; no feature is read.
+
+    >>> cost = price("quickstart", epsilon=2.0)
+    >>> [round(z, 1) for z in cost.silos["noise_multiplier"]]
+    [8.6, 9.5, 10.0, 9.5, 8.6]
+
+    Args:
+        scenario: see `fedsim.simulate`, as for `overrides`, `algorithm`, `data` and `short`.
+        verify: have dp-accounting price every silo again (slower).
+        conversions: also state what it means for groups of records, for users, and centrally.
+
+    Raises:
+        InputError: bad scenario or data.
+        Refused: a silo cannot afford the plan.
+    """
+    return price_of(resolved_of(scenario_of(scenario, overrides, short), algorithm), verify, conversions)
+
+
+def price_of(resolved: Resolved, verify: bool, conversions: bool) -> Price:
+    """Of a run's objects."""
+    admitted = preview(resolved)
+    verify = verify and resolved.scenario.privacy.mechanism != "none"
+    return Price(
+        stated(resolved, admitted, second_opinions(resolved, admitted) if verify else (), conversions)
+    )

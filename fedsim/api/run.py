@@ -1,0 +1,134 @@
+"""A run: what was measured and what it cost whom, in memory or read from a directory."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedsim.api.html import lines_html, silos_html
+from fedsim.api.table import Table
+from fedsim.common.errors import InputError
+from fedsim.report import page
+from fedsim.report.plots import figure_of
+from fedsim.report.remarks import remarks, result_line
+from fedsim.results import collected
+from fedsim.results.outcome import Outcome
+from fedsim.results.read import read
+from fedsim.results.write import check_free
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from fedsim.results.summary import Summary
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Run:
+    """What `fedsim.simulate` returns and `fedsim.load_run` reads.
+
+    Attributes:
+        results: all of it, as the reports take it.
+        source: where it comes from: a run that has just ended, or a directory.
+        failure: why a trial's process was lost; None where none was.
+    """
+
+    results: collected.Run
+    source: Outcome | Path
+    failure: str | None = None
+
+    @property
+    def summary(self) -> Summary:
+        """What `summary.json` holds: metrics, participation, the privacy statement, versions."""
+        return self.results.summary
+
+    @property
+    def scenario(self) -> str:
+        """The scenario as YAML, without its seed: whoever knows the seed can remove the noise."""
+        return self.results.scenario
+
+    @property
+    def metrics(self) -> Table:
+        """One row per evaluation: trial, variant, round, test_error, test_loss, ...; simulation only."""
+        return Table(self.results.metrics)
+
+    @property
+    def ledger(self) -> Table:
+        """One row per trial, silo and round that was paid for."""
+        return Table(self.results.ledger)
+
+    @property
+    def silos(self) -> Table:
+        """One row per trial, variant and silo: the final model on its test records; simulation only."""
+        return Table(self.results.silos)
+
+    @property
+    def spend(self) -> Table:
+        """Epsilon that the rounds gone by had cost a silo, in the first trial."""
+        return Table(self.results.spend)
+
+    @cached_property
+    def model(self) -> np.ndarray:
+        """Final parameters, one row a finished trial, (trials, d); private if the scenario asks for it."""
+        return self._models("private" if self.summary.privacy.private else "nonprivate")
+
+    @cached_property
+    def twin(self) -> np.ndarray:
+        """Those of the twin without clipping and noise, (trials, d), not private; no rows without a twin."""
+        return self._models("nonprivate")
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it ended before all trials did."""
+        return self.summary.status == "interrupted"
+
+    def save(self, path: str | os.PathLike[str]) -> list[str]:
+        """Write a run directory: tables, models, scenario, and the reviewer's page, report.html.
+
+        Returns:
+            The names of what is in it. `scenario.yaml` holds the seed, so it is as secret as the records.
+
+        Raises:
+            InputError: the directory holds something already, or cannot be written.
+        """
+        place = check_free(Path(path))
+        try:
+            if isinstance(self.source, Outcome):
+                return page.save(self.source, place)
+            shutil.copytree(self.source, place, dirs_exist_ok=True)
+        except OSError as error:
+            raise InputError("out", str(path), f"cannot be written ({error.strerror})") from None
+        return page.listing(place)
+
+    def plot(self, what: str = "error") -> Figure:
+        """A figure: "error", "loss", "excess_risk" or "gradient_mapping_sq" against rounds, "silos", "spend".
+
+        Raises:
+            InputError: there is no such figure, or nothing to show in it.
+        """
+        return figure_of(self.results, what)
+
+    def _models(self, variant: str) -> np.ndarray:
+        found = [model.numpy() for model in self.results.models.get(variant, {}).values()]
+        return np.stack(found) if found else np.empty((0, self.summary.dimension))
+
+    def __repr__(self) -> str:
+        return f"Run({result_line(self.summary)})"
+
+    def _repr_html_(self) -> str:
+        said = [*self.summary.privacy.notices, result_line(self.summary), *remarks(self.summary)]
+        return lines_html(said) + silos_html(self.summary.privacy.silos)
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """Read a run directory back, as `fedsim simulate` and `Run.save` write it.
+
+    Raises:
+        InputError: names the file that is missing, damaged, or of another version.
+    """
+    return Run(read(Path(path)), Path(path))

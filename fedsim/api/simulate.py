@@ -1,0 +1,139 @@
+"""`fedsim.simulate`: a scenario, run."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsim.api.given import ScenarioLike, one_run, resolved_of
+from fedsim.api.progress import Watch, watcher
+from fedsim.api.run import Run
+from fedsim.common.interrupts import undisturbed
+from fedsim.measure.heterogeneity import measure
+from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.terms import Admitted
+from fedsim.report.trackers import open_trackers
+from fedsim.results.collected import run_of
+from fedsim.results.outcome import Measurement, Observer, Outcome, Results
+from fedsim.results.write import check_free
+from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.failures import WorkerLost
+from fedsim.simulation.price import preview
+from fedsim.simulation.trial import read
+
+
+def simulate(
+    scenario: ScenarioLike,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    algorithm: Algorithm | None = None,
+    data: object = None,
+    out: str | os.PathLike[str] | None = None,
+    progress: bool | Observer | None = None,
+    **short: Any,
+) -> Run:
+    """Train a private model across silos, in simulation.
+
+    >>> run = simulate("quickstart", trials=2, epsilon=2.0, num_rounds=3, runtime="inprocess")
+    >>> run.model.shape, len(run.ledger)
+    ((2, 31), 30)
+
+    Args:
+        scenario: name of a shipped scenario, path of a YAML file, mapping, or `fedsim.Scenario`.
+        overrides: {dotted field: value}, such as {"algorithm.step_size": 0.5}.
+        algorithm: an object that takes the place of the scenario's algorithm. Its class may be defined
+            anywhere, in a notebook too: it travels to Ray's processes by value.
+        data: records in memory that take the place of the scenario's data and partition.
+        out: a new directory for the run; nothing is written without it.
+        progress: None shows a bar on a screen or in a notebook; False nothing; True plain lines where there
+            is neither; a function is told every measurement.
+        **short: fields by their last name where it is unambiguous: trials=3, epsilon=2.0.
+
+    Returns:
+        The run. An interrupt (Ctrl-C, or a notebook's stop button) returns what there is, and
+        `Run.interrupted` is true.
+
+    Raises:
+        InputError: names the field, the value and what would be right.
+        Refused: a silo does not accept the plan, or a request within it.
+        KeyboardInterrupt: interrupted before anything was measured.
+    """
+    chosen = one_run(scenario, overrides, short)
+    place = None if out is None else check_free(Path(out))
+    return follow(resolved_of(chosen, algorithm), watcher(progress), place, warnings.warn)
+
+
+def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callable[[str], None]) -> Run:
+    """Run a resolved scenario and, where `out` is a directory, save it.
+
+    Args:
+        watch: shows how far it is.
+        complain: told of trackers that fail.
+
+    Raises:
+        Refused: as `simulate`.
+        KeyboardInterrupt: as `simulate`.
+        WorkerLost: a process was lost before anything was measured.
+    """
+    results, start = Results(), time.perf_counter()
+    trackers = open_trackers(resolved.scenario.report.trackers, True, complain)
+    admitted, heterogeneity, end = list[Admitted](), None, None
+    try:
+        admitted = _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
+        trackers.start(resolved)
+        with watch(resolved) as show, one_thread():
+            _execute(resolved, results, _both(show, trackers.measured))
+        if resolved.scenario.report.heterogeneity:
+            heterogeneity = measure(resolved, read(resolved, 0).silos)
+    except (KeyboardInterrupt, WorkerLost) as caught:
+        if not results.measurements:
+            raise
+        end = caught
+    with undisturbed():
+        seconds, failure = time.perf_counter() - start, str(end) if isinstance(end, WorkerLost) else None
+        outcome = Outcome(resolved, results, seconds, end is not None, heterogeneity, admitted)
+        run = Run(run_of(outcome), outcome, failure)
+        if out is not None:
+            run.save(out)
+        trackers.finish(outcome)
+    return run
+
+
+def _price(resolved: Resolved) -> list[Admitted]:
+    """Admission of every trial; only partial participation makes trials differ."""
+    trials = range(resolved.scenario.trials if resolved.active else 1)
+    return [admitted for trial in trials for admitted in preview(resolved, trial)]
+
+
+def _execute(resolved: Resolved, results: Results, observe: Observer) -> None:
+    if resolved.scenario.runtime.name == "ray":
+        from fedsim.simulation.on_ray import execute
+    else:
+        from fedsim.simulation.in_process import execute
+    execute(resolved, results, observe)
+
+
+def _both(first: Observer, second: Observer) -> Observer:
+    def observe(measurement: Measurement) -> None:
+        first(measurement)
+        second(measurement)
+
+    return observe
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread, since sums depend on their number; the caller's number comes back."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

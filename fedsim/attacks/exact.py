@@ -1,0 +1,216 @@
+"""The exact search: by how much one record moves an answer when there is no noise to hide it.
+
+A plan is priced on the promise that replacing one record moves an answer by at most its sensitivity 2 clip
+/ K, and no other silo's answer at all. Here records of the silos' own data are replaced by hostile ones, at
+many points, and the gate itself answers, at noise multiplier 0 and with the same batches in every world;
+asks of a round that follow from earlier answers are kept at equal points. The largest movement over the
+sensitivity is reported. What is reported above 1 is so; what is not found may still be there, since the
+search is finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.attacks import presence
+from fedsim.attacks.bench import Record, single
+from fedsim.attacks.gates import Data
+from fedsim.attacks.search import Attack
+from fedsim.attacks.setting import Broadcast, Setting
+from fedsim.attacks.wiretap import Heard, Tap, Tell, Wiretap
+from fedsim.attacks.worst import Done, replaced
+from fedsim.protocol.batch import WithReplacement
+from silos.gate import Gate
+
+TOLERANCE = 1e-6
+"""What a ratio may exceed 1 by, and another silo's answer move by, for rounding."""
+
+_STREAM = "exact"
+
+
+@dataclass
+class Found:
+    """The largest ratios, and where.
+
+    Attributes:
+        sensitivity: movement of the silo's own answer over its sensitivity; infinity where one record decides
+            whether it answers at all.
+        cross: movement of another silo's answer over that silo's sensitivity.
+        asked: how often the gate answered.
+        where: of each ratio, in words.
+    """
+
+    sensitivity: float = 0.0
+    cross: float = 0.0
+    asked: int = 0
+    where: dict[str, str] = field(default_factory=dict)
+
+    def own(self, ratio: float, where: str) -> None:
+        """Another movement of the silo's own answer."""
+        if ratio > self.sensitivity:
+            self.sensitivity, self.where["own"] = ratio, where
+
+    def other(self, ratio: float, where: str) -> None:
+        """Another movement of another silo's answer."""
+        if ratio > self.cross:
+            self.cross, self.where["cross"] = ratio, where
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A round of the plan to be asked with a broadcast, and how often the replaced record is drawn."""
+
+    round: int
+    broadcast: Broadcast
+    draws: tuple[int, ...]
+
+
+Reply = list[Heard] | Exception
+"""What a cohort said in a round, or why it did not."""
+
+
+def search(
+    setting: Setting, silo: int, chosen: Attack, points: int, records: int, done: Done = lambda _: None
+) -> Found:
+    """Replace one record of a silo by the first `records` candidates, at the first `points` of each kind."""
+    found = Found()
+    for kind in range(len(setting.kinds)):
+        drawn = presence.find(setting, silo, kind, chosen, f"{_STREAM}/{silo}")
+        if not drawn.draws:
+            continue
+        slots = [
+            Slot(r, broadcast, drawn.draws[r])
+            for broadcast, r in zip(chosen.points[kind][:points], _cycled(drawn.draws), strict=False)
+        ]
+        _compare(setting, silo, drawn.place, slots, chosen.records[:records], found, done)
+    return found
+
+
+def _cycled(rounds: dict[int, tuple[int, ...]]) -> Iterator[int]:
+    while True:
+        yield from rounds
+
+
+def _compare(
+    setting: Setting,
+    silo: int,
+    place: int,
+    slots: Sequence[Slot],
+    records: Sequence[Record],
+    found: Found,
+    done: Done,
+) -> None:
+    base = _world(setting, silo, setting.data, slots, None)
+    rows: list[list[list[Tensor]]] = [_rows(reply, silo) for reply in base]
+    for number, record in enumerate(records):
+        data = [*setting.data]
+        data[silo] = replaced(data[silo], record, place)
+        for at, reply in enumerate(_world(setting, silo, data, slots, base)):
+            where = f"candidate {number} at broadcast {at}"
+            if isinstance(reply, Exception) != isinstance(base[at], Exception):
+                found.own(inf, f"{where}: the silos answer in one world and not in the other")
+            elif isinstance(reply, list):
+                _cross(setting, silo, base[at], reply, found, where)
+                for kept, new in zip(rows[at], _rows(reply, silo), strict=True):
+                    kept += new
+        found.asked += len(slots)
+        done(len(slots))
+    for at, slot in enumerate(slots):
+        _own(setting, silo, slot, base[at], rows[at], found, f"broadcast {at}")
+
+
+def _rows(reply: Reply, silo: int) -> list[list[Tensor]]:
+    """The silo's answers, one list a query."""
+    if isinstance(reply, Exception):
+        return []
+    return [[answer[silo].double()] for heard in reply for answer in heard.answers]
+
+
+def _own(
+    setting: Setting,
+    silo: int,
+    slot: Slot,
+    base: Reply,
+    rows: Sequence[list[Tensor]],
+    found: Found,
+    where: str,
+) -> None:
+    """All worlds against each other: any two of them differ in one record."""
+    if isinstance(base, Exception):
+        return
+    counts = [count for heard, count in zip(base, slot.draws, strict=True) for _ in heard.queries]
+    queries = [query for heard in base for query in heard.queries]
+    for query, count, answers in zip(queries, counts, rows, strict=True):
+        asked, table = single(query, silo), torch.stack(list(answers))
+        times = max(1, count) if isinstance(query.batch, WithReplacement) else 1
+        sensitivity = 2 * float(asked.clip) / query.batch.size(setting.admitted[silo].terms.n) * times
+        moved = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist")
+        found.own(_over(float(moved.max()), _rounding(setting, table), sensitivity), where)
+
+
+def _cross(
+    setting: Setting, silo: int, base: Reply, reply: Sequence[Heard], found: Found, where: str
+) -> None:
+    """Every other silo's answer against the one in the base world."""
+    assert isinstance(base, list)
+    for before, after in zip(base, reply, strict=True):
+        for query, old, new in zip(before.queries, before.answers, after.answers, strict=True):
+            moved = torch.linalg.vector_norm(new.double() - old.double(), dim=1)
+            moved[silo] = 0.0
+            for other in torch.nonzero(moved).flatten().tolist():
+                size = query.batch.size(setting.admitted[other].terms.n)
+                sensitivity = 2 * float(single(query, other).clip) / size
+                ratio = _over(float(moved[other]), _rounding(setting, old[other]), sensitivity)
+                found.other(ratio, f"{where}: {setting.resolved.names[other]}")
+
+
+def _rounding(setting: Setting, answers: Tensor) -> float:
+    """What rounding an answer to its type may move it by; that of float32 is not small."""
+    size = torch.linalg.vector_norm(answers.double(), dim=-1)
+    return 2 * torch.finfo(setting.dtype).eps * float(size.nan_to_num(0.0, 0.0).max())
+
+
+def _over(moved: float, rounding: float, sensitivity: float) -> float:
+    if np.isnan(moved):
+        return inf
+    left = max(0.0, moved - rounding)
+    return left / sensitivity if sensitivity > 0 else (inf if left > 0 else 0.0)
+
+
+def _world(
+    setting: Setting, silo: int, data: Sequence[Data], slots: Sequence[Slot], base: Sequence[Reply] | None
+) -> list[Reply]:
+    """What the whole cohort says in every slot, kept on the base world's path."""
+    silos, tap, replies = range(len(data)), Tap(), list[Reply]()
+    wiretap = Wiretap(setting.algorithm, tap)
+    gate, used = None, set[int]()
+    for at, slot in enumerate(slots):
+        if gate is None or slot.round in used:  # each round of a plan is asked once
+            streams, used = [f"{_STREAM}/{i}" for i in silos], set()
+            gate = setting.gate(wiretap, silos, data, streams, noisy=False, like=silo)
+        used.add(slot.round)
+        tap.tell = None if base is None else _telling(base[at])
+        replies.append(_reply(gate, slot, tap))
+    return replies
+
+
+def _reply(gate: Gate, slot: Slot, tap: Tap) -> Reply:
+    try:
+        gate.answer(slot.round, slot.broadcast)
+    except Exception as error:  # whatever it is: that it is raised may depend on a record
+        tap.take()
+        return error
+    return tap.take()
+
+
+def _telling(base: Reply) -> Tell | None:
+    """The base world's answers, whatever this one's are."""
+    if isinstance(base, Exception):
+        return None
+    return lambda ask, heard: base[ask].answers

@@ -1,0 +1,232 @@
+"""An audit: attack a scenario's transcript, and set what the attack attains beside what is claimed.
+
+Three instruments, each for what the others do not see. The exact search (`exact`) tries whether a record's
+term is that record's and within its clip; requests outside the plan (`probes`) and the noise (`noise`) are
+tried by themselves; and runs in two worlds (`worst`, `honest`) show what all of it together lets an
+adversary tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from fedsim.attacks import exact, honest, noise, probes, worst
+from fedsim.attacks.effort import Effort, effort
+from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussian, violated
+from fedsim.attacks.search import Attack, search
+from fedsim.attacks.setting import Setting, prepare
+from fedsim.attacks.worst import Samples
+from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.scenario.resolve import Resolved
+
+ALARM = 1e-4
+"""Probability that a scenario that keeps its promise is found broken, all silos and tests together."""
+
+Observe = Callable[[str, float], None]
+"""(what is being done, share of it that is done)."""
+
+
+@dataclass(frozen=True)
+class SiloAudit:
+    """What was found about one silo.
+
+    Attributes:
+        claim: what it was promised.
+        exact: of the search without noise.
+        noise: of the noise alone.
+        adversaries: bounds by adversary: worst_server, honest_server, model.
+        findings: what breaks the promise, in words.
+    """
+
+    name: str
+    claim: Claim
+    exact: exact.Found
+    noise: noise.Measured
+    adversaries: dict[str, Bounds]
+    others: str
+    findings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """All of them."""
+
+    resolved: Resolved
+    silos: tuple[SiloAudit, ...]
+    total: int
+    share: float
+    effort: Effort
+
+    @property
+    def broken(self) -> bool:
+        """Whether some silo's promise is."""
+        return any(silo.findings for silo in self.silos)
+
+
+def attack(resolved: Resolved, share: float = 1.0, observe: Observe = lambda what, share: None) -> Audit:
+    """Audit every silo of a small federation, ten of a large one.
+
+    Args:
+        resolved: the scenario.
+        share: of the work that brings bounds near the claims, or that fits into about two minutes.
+        observe: told of progress.
+
+    Raises:
+        InputError: the scenario claims nothing, or its data cannot be read.
+        Refused: a silo does not accept the plan.
+    """
+    setting = prepare(resolved)
+    silos = setting.audited()
+    claims = {silo: _claim(setting, silo) for silo in silos}
+    planned = effort(setting, silos, claims, share)
+    attacks = {}
+    for place, silo in enumerate(silos):
+        observe("looking for the worst records and points", place / len(silos))
+        attacks[silo] = search(setting, silo)
+    searched = _searched(setting, attacks, planned, observe)
+    samples = _sampled(setting, attacks, planned, observe)
+    found = [
+        _silo(setting, silo, claims[silo], attacks[silo], searched[silo], samples[silo], len(silos))
+        for silo in silos
+    ]
+    return Audit(resolved, tuple(found), len(setting.data), share, planned)
+
+
+def _claim(setting: Setting, silo: int) -> Claim:
+    admitted = setting.admitted[silo]
+    return Claim(setting.census(silo), admitted.terms.n, admitted.epsilon_guaranteed, admitted.terms.delta)
+
+
+def _searched(
+    setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
+) -> dict[int, exact.Found]:
+    done, total = 0, len(attacks) * len(setting.kinds) * planned.search.points * planned.search.records
+
+    def count(answers: int) -> None:
+        nonlocal done
+        done += answers
+        observe("exact search", done / total)
+
+    return {
+        silo: exact.search(setting, silo, chosen, *planned.search, count) for silo, chosen in attacks.items()
+    }
+
+
+def _sampled(
+    setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
+) -> dict[int, dict[str, Samples]]:
+    done, total = 0, 2 * sum(planned.worst.values())
+
+    def count(runs: int) -> None:
+        nonlocal done
+        done += runs
+        observe(stage, done / total)
+
+    stage = "worst server"
+    samples = {
+        silo: {"worst_server": worst.attack(setting, silo, chosen, planned.worst[silo], count)}
+        for silo, chosen in attacks.items()
+    }
+    stage, done, total = "honest server", 0, 2 * planned.honest
+    pairs = honest.choose(setting, attacks)
+    read = honest.read(setting, pairs, planned.honest, count)
+    for silo in pairs:
+        samples[silo] |= {"honest_server": read.transcript[silo], "model": read.model[silo]}
+    return samples
+
+
+def _silo(
+    setting: Setting,
+    silo: int,
+    claim: Claim,
+    chosen: Attack,
+    found: exact.Found,
+    samples: dict[str, Samples],
+    silos: int,
+) -> SiloAudit:
+    alarm = ALARM / (2 * silos)  # one half for the noise, one for the runs
+    measured = noise.measure(setting, silo, chosen, alarm)
+    findings = [*_exact_findings(found), *probes.probe(setting, silo, chosen), *measured.faults]
+    above = violated(list(samples.values()), claim, alarm)
+    if above is not None:
+        findings.append(
+            f"runs prove an epsilon of at least {shown_down(above)}, above the claimed "
+            f"{shown_up(claim.epsilon)}"
+        )
+    adversaries = {name: bounds(*each, claim) for name, each in samples.items()}
+    name, beside = setting.resolved.names[silo], worst.others(setting, silo)
+    return SiloAudit(name, claim, found, measured, adversaries, beside, tuple(findings))
+
+
+def _exact_findings(found: exact.Found) -> list[str]:
+    lines = []
+    if found.sensitivity > 1 + exact.TOLERANCE:
+        ratio = f"{found.sensitivity:.4g} times its sensitivity"
+        lines.append(f"one record moves an answer by {ratio} ({found.where['own']})")
+    if found.cross > exact.TOLERANCE:
+        lines.append(
+            f"one record moves another silo's answer by {found.cross:.4g} times that silo's sensitivity "
+            f"({found.where['cross']})"
+        )
+    return lines
+
+
+def as_json(found: Audit) -> dict[str, Any]:
+    """What an audit found, as plain values; infinity is null."""
+    return {
+        "scenario": found.resolved.scenario.name,
+        "broken": found.broken,
+        "confidence": {
+            "bound": CONFIDENCE,
+            "note": "of each bound by itself, not of all silos together",
+            "false_alarm": ALARM,
+        },
+        "effort": found.share,
+        "search": found.effort.search._asdict(),
+        "audited": len(found.silos),
+        "of_silos": found.total,
+        "silos": [_row(silo) for silo in found.silos],
+    }
+
+
+def _row(silo: SiloAudit) -> dict[str, Any]:
+    adversaries = {
+        name: _bounds(each, is_gaussian(silo.claim.census)) for name, each in silo.adversaries.items()
+    }
+    attained = adversaries["worst_server"]["attained"]
+    return {
+        "name": silo.name,
+        "n": silo.claim.n,
+        "delta": silo.claim.delta,
+        "claimed": silo.claim.epsilon,
+        "attained": attained,
+        "attained_share": attained / silo.claim.epsilon if silo.claim.epsilon else None,
+        "sensitivity_ratio": _finite(silo.exact.sensitivity),
+        "cross_silo_ratio": _finite(silo.exact.cross),
+        "answers_searched": silo.exact.asked,
+        "noise_ratio": silo.noise.ratio,
+        "noise_correlation": silo.noise.repeated,
+        "other_records": silo.others,
+        **adversaries,
+        "findings": list(silo.findings),
+    }
+
+
+def _bounds(found: Bounds, gaussian_plan: bool) -> dict[str, Any]:
+    value, name = found.attained(gaussian_plan)
+    return {
+        "attained": value,
+        "estimator": name,
+        "runs": list(found.runs),
+        "mean_difference": found.mean_difference,
+        "plan_curve": found.curve,
+        "assumption_free": found.assumption_free,
+        "normality_p": found.normality,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if isfinite(value) else None

@@ -1,0 +1,216 @@
+"""What is attacked: a scenario's plan, its silos' records and what each was promised.
+
+An audit holds records, as only a simulation can: it plays a server that knows all of them but one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.attacks.gates import Data, cohort
+from fedsim.attacks.wiretap import Tap, Wiretap
+from fedsim.common.errors import InputError
+from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.problems.kinds import Problem
+from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.plan import Ask, Census, Plan
+from fedsim.protocol.terms import Admitted
+from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.price import preview
+from fedsim.simulation.trial import read
+from server.aggregate import weighted
+from server.loop import run
+from server.participation import Schedule, schedule
+from silos.gate import Gate
+
+Broadcast = Mapping[str, Tensor]
+_MOST_SILOS = 10
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Rounds that broadcast the same names and ask the same things.
+
+    Args:
+        asks: of each of these rounds.
+        names: of the broadcast.
+        rounds: ascending.
+        seen: broadcasts of some of them, of an honest run.
+    """
+
+    asks: tuple[Ask, ...]
+    names: tuple[str, ...]
+    rounds: tuple[int, ...]
+    seen: tuple[Broadcast, ...]
+
+    @property
+    def weight(self) -> float:
+        """Sum over its asks of their weight squared."""
+        return sum(ask.weight**2 for ask in self.asks)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A scenario under audit, with the data of its first trial."""
+
+    resolved: Resolved
+    data: tuple[Data, ...]
+    admitted: tuple[Admitted, ...]
+    schedule: Schedule
+    kinds: tuple[Kind, ...] = ()
+
+    @property
+    def problem(self) -> Problem:
+        """The scenario's problem."""
+        return self.resolved.problem
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The scenario's algorithm."""
+        return self.resolved.algorithm
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of parameters and features."""
+        return self.resolved.dtype
+
+    @property
+    def plan(self) -> Plan:
+        """All rounds."""
+        return self.resolved.trace.plan
+
+    @property
+    def seed(self) -> int:
+        """The scenario's."""
+        return self.resolved.scenario.seed
+
+    def rounds(self, silo: int) -> Sequence[int]:
+        """Those in the silo's plan."""
+        return self.admitted[silo].terms.rounds
+
+    def census(self, silo: int) -> Census:
+        """What the silo's plan was priced by."""
+        own = self.rounds(silo)
+        return self.plan.census(own if isinstance(own, range) else tuple(own))
+
+    def start(self) -> Tensor:
+        """Where a run begins, (d,)."""
+        return self.problem.project(self.problem.start(self.seed).to(self.dtype))
+
+    def gate(
+        self,
+        wiretap: Wiretap,
+        silos: Sequence[int],
+        data: Sequence[Data],
+        streams: Sequence[str],
+        noisy: bool = True,
+        copies: int | None = None,
+        like: int | None = None,
+    ) -> Gate:
+        """A cohort whose members are `silos` with the records `data`.
+
+        Args:
+            streams: whose batches and noise each draws.
+            noisy: with the noise that each admitted, or none.
+            copies: see `cohort`.
+            like: all take part in the rounds of this silo, instead of their own.
+        """
+        return cohort(
+            self.problem,
+            self.dtype,
+            wiretap,
+            self.plan,
+            data,
+            [self.admitted[i].noise_multiplier if noisy else 0.0 for i in silos],
+            streams,
+            seed=self.seed,
+            rounds=[self.rounds(i if like is None else like) for i in silos],
+            copies=copies,
+        )
+
+    def audited(self) -> list[int]:
+        """All silos of a small federation; of a large one some, evenly in order of what is claimed."""
+        order = sorted(range(len(self.admitted)), key=lambda i: self.admitted[i].epsilon_guaranteed)
+        order = [i for i in order if self.admitted[i].releases]
+        places = np.linspace(0, len(order) - 1, min(_MOST_SILOS, len(order))).round().astype(int)
+        return sorted(order[place] for place in places)
+
+
+class Federated:
+    """The server loop's way to gates, one a silo, that hold so many runs side by side."""
+
+    def __init__(self, gates: Sequence[Gate]) -> None:
+        self._gates = gates
+
+    def answer(self, round_index: int, broadcast: Broadcast, members: Sequence[int]) -> dict[str, Tensor]:
+        """{name: (runs, members, d)}."""
+        replies = [self.one(silo, round_index, broadcast) for silo in members]
+        return {name: torch.stack([reply[name] for reply in replies], dim=1) for name in replies[0]}
+
+    def one(self, silo: int, round_index: int, broadcast: Broadcast) -> dict[str, Tensor]:
+        """One silo's messages, {name: (runs, d)}."""
+        return self._gates[silo].answer(round_index, broadcast)
+
+
+def drive(setting: Setting, link: Federated) -> Tensor:
+    """An honest server's runs, side by side; the final models, (runs, d)."""
+    resolved = setting.resolved
+    public = resolved.public([silo.noise_multiplier for silo in setting.admitted])
+    *_, last = run(setting.algorithm, setting.problem, public, setting.seed, link, setting.schedule, weighted)
+    return last.answer.reshape(-1, setting.problem.dimension)
+
+
+def prepare(resolved: Resolved) -> Setting:
+    """Load the first trial's records and see how an honest run goes.
+
+    Raises:
+        InputError: the scenario claims nothing, or its data cannot be read.
+        Refused: a silo does not accept the plan.
+    """
+    privacy, mechanism = resolved.scenario.privacy, resolved.mechanism
+    if not mechanism.private:
+        expected = f"claims nothing, so there is nothing to audit; use {GAUSSIAN.name}"
+        raise InputError("scenario.privacy.mechanism", mechanism.name, expected)
+    admitted = tuple(preview(resolved))
+    if not all(isfinite(silo.epsilon_guaranteed) for silo in admitted):
+        expected = "gives no finite epsilon, so there is nothing to audit; add noise"
+        raise InputError("scenario.privacy.noise_multiplier", privacy.noise_multiplier, expected)
+    silos = read(resolved, 0).silos
+    data = tuple((np.asarray(s.train_features, float), np.asarray(s.train_target, float)) for s in silos)
+    rounds = schedule(len(silos), resolved.active, resolved.trace.holds, resolved.scenario.seed, 0)
+    setting = Setting(resolved, data, admitted, rounds)
+    return Setting(resolved, data, admitted, rounds, _kinds(setting))
+
+
+class _Watched(Federated):
+    """Notes what is broadcast: of every kind of round the 1st, 2nd, 4th, 8th and so on."""
+
+    def __init__(self, setting: Setting, gates: Sequence[Gate]) -> None:
+        super().__init__(gates)
+        self._plan = setting.plan
+        self.kinds: dict[tuple[tuple[Ask, ...], tuple[str, ...]], tuple[list[int], list[Broadcast]]] = {}
+
+    def answer(self, round_index: int, broadcast: Broadcast, members: Sequence[int]) -> dict[str, Tensor]:
+        """As it is."""
+        key = (self._plan.rounds[round_index], tuple(sorted(broadcast)))
+        rounds, seen = self.kinds.setdefault(key, ([], []))
+        rounds.append(round_index)
+        if len(rounds).bit_count() == 1:
+            seen.append({name: value.reshape(-1) for name, value in broadcast.items()})
+        return super().answer(round_index, broadcast, members)
+
+
+def _kinds(setting: Setting) -> tuple[Kind, ...]:
+    gates = [
+        setting.gate(Wiretap(setting.algorithm, Tap()), [i], [data], [f"path/{i}"], copies=1)
+        for i, data in enumerate(setting.data)
+    ]
+    watched = _Watched(setting, gates)
+    drive(setting, watched)
+    return tuple(Kind(*key, tuple(rounds), tuple(seen)) for key, (rounds, seen) in watched.kinds.items())

@@ -1,0 +1,57 @@
+"""From a sweep's summary to the lines of its figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedsim.curves.naming import title
+from fedsim.curves.sweep_summary import SweepSummary
+from fedsim.report.sweep_figure import Point, Series
+
+EPSILON = "privacy.epsilon"
+
+
+def abscissa(summary: SweepSummary) -> str | None:
+    """The field on the horizontal axis: epsilon if it varies, else the first number that does."""
+    for field in sorted(summary.varied, key=lambda field: field != EPSILON):
+        values = {row.varied.get(field) for row in summary.combinations} - {None}
+        if len(values) > 1 and all(isinstance(v, float | int) and not isinstance(v, bool) for v in values):
+            return field
+    return None
+
+
+def series(summary: SweepSummary, x: str | None) -> list[Series]:
+    """One per combination of the other fields; those without `x` are levels, and so are all without x."""
+    lines: dict[tuple[str, str], list[Point]] = {}
+    for row in summary.combinations:
+        if row.error is None:
+            continue
+        label, family = (title(row.varied, private, without=[x]) for private in (row.private, True))
+        at = row.varied.get(x) if x else None
+        lines.setdefault((label, family), []).append(Point(_number(at), *row.error))
+    return [Series(label, tuple(points), family) for (label, family), points in lines.items()]
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, float | int) else None
+
+
+def x_label(field: str | None) -> str:
+    """What stands under the axis."""
+    if field == EPSILON:
+        return "epsilon of each silo"
+    return field or ""
+
+
+def interval_note(trials: Sequence[int]) -> str:
+    """How to read the bars.
+
+    >>> interval_note([3, 3]), interval_note([1])
+    ('mean of 3 trials; bars hold 90 % of them', 'one trial')
+    """
+    if not trials:
+        return ""
+    if max(trials) == 1:
+        return "one trial"
+    count = f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
+    return f"mean of {count} trials; bars hold 90 % of them"

@@ -1,0 +1,161 @@
+"""A sweep's page: one self-contained HTML file, the privacy statement first, and its figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fedsim.curves.naming import last_part, title
+from fedsim.curves.series import abscissa, interval_note, series, x_label
+from fedsim.curves.sweep_summary import SweepPrivacy, SweepSummary, Tuning, TuningLedger, read_sweep
+from fedsim.privacy.rounding import shown_up
+from fedsim.report.page import PAGE, named, publish, template
+from fedsim.report.remarks import error_text
+from fedsim.report.style import save
+from fedsim.report.sweep_figure import draw
+from fedsim.results.read import scenario_of
+from fedsim.results.silo_table import Table, given, plain
+
+_NOTHING = Table("", [], [])
+
+
+def write_page(directory: Path) -> Path:
+    """Write report.html and the figure into a sweep's directory; what was there is replaced.
+
+    Raises:
+        InputError: it is no finished sweep of this version, or cannot be written.
+    """
+    sweep = read_sweep(directory)
+    scenario, description = scenario_of(directory / "scenario.yaml")
+
+    def fill(folder: Path) -> None:
+        (folder / PAGE).write_text(_render(sweep, scenario, description, folder), encoding="utf-8")
+
+    return publish(directory, fill)
+
+
+def figure_name(sweep: SweepSummary) -> str:
+    """`error_vs_epsilon`, or by the last part of whatever field is on the axis."""
+    field = abscissa(sweep)
+    return f"error_vs_{last_part(field)}" if field else "error"
+
+
+def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> str:
+    return template("sweep.html").render(
+        title=sweep.scenario,
+        description=description,
+        sweep=sweep,
+        facts=_facts(sweep.privacy),
+        costs=_costs(sweep),
+        shared=sweep.shares_noise,
+        ledger=_ledger(sweep.privacy.tuning),
+        figure=_figure(sweep, folder),
+        errors=errors(sweep),
+        candidates=_candidates(sweep.tuning),
+        failures=_failures(sweep),
+        environment=_environment(sweep),
+        scenario=scenario,
+    )
+
+
+def _facts(privacy: SweepPrivacy) -> list[tuple[str, str]]:
+    facts = {
+        "Unit": [privacy.unit],
+        "Adjacency": [privacy.adjacency],
+        "Guarantee": [privacy.guarantee],
+        "Mechanism": privacy.mechanism,
+        "Calibration": privacy.calibration,
+        "Sampler": privacy.sampler,
+        "Accountant": privacy.accountant,
+    }
+    said = {name: ", ".join(texts) or "none" for name, texts in facts.items()}
+    return [*said.items(), *[("Theorem", ", ".join(privacy.theorem))] * bool(privacy.theorem)]
+
+
+def _costs(sweep: SweepSummary) -> Table:
+    """One row for each combination that has a mechanism and was run."""
+    columns = ["combination", "budget epsilon", "guaranteed epsilon (true)", "noise multiplier", "silo"]
+    rows = [
+        [
+            title(row.varied, True),
+            given(row.epsilon_budget),
+            shown_up(row.epsilon_guaranteed),
+            plain(row.noise_multiplier),
+            str(row.costliest_silo),
+        ]
+        for row in sweep.combinations
+        if row.private and row.trials
+    ]
+    return Table("For replacing one record; the largest over trials.", columns, rows)
+
+
+def _ledger(tuning: TuningLedger | None) -> Table:
+    """What private tuning cost, beside the reported run, at the silo where each is largest."""
+    if tuning is None:
+        return _NOTHING
+    rows = []
+    for one in tuning.combinations:
+        spent = zip(*((s.epsilon_tuning, s.epsilon_run, s.epsilon_total) for s in one.silos), strict=True)
+        rows.append([title(one.varied, True), *(shown_up(_largest(s)) for s in spent)])
+    columns = ["combination", "tuning", "reported run", "together"]
+    return Table(f"Epsilon, largest over silos. {tuning.guarantee.capitalize()}.", columns, rows)
+
+
+def _largest(values: tuple[float | None, ...]) -> float | None:
+    """None is infinity, or nothing reported."""
+    return None if None in values else max(value for value in values if value is not None)
+
+
+def figure_of(sweep: SweepSummary) -> Figure:
+    """Test error against what was varied."""
+    x = abscissa(sweep)
+    trials = [row.trials for row in sweep.combinations if row.trials]
+    tuned = sweep.privacy.tuning.note if sweep.privacy.tuning else ""
+    note = "; ".join(filter(None, [interval_note(trials), tuned]))
+    return draw(series(sweep, x), x_label(x), "test error", sweep.scenario, note)
+
+
+def _figure(sweep: SweepSummary, folder: Path) -> str:
+    x = abscissa(sweep)
+    drawn = save(figure_of(sweep), folder, figure_name(sweep))
+    return named(drawn, f"Test error against {x_label(x)}" if x else "Test error")
+
+
+def errors(sweep: SweepSummary) -> Table:
+    """One row per combination: what was chosen, and its error."""
+    chosen = sweep.chosen
+    columns = ["combination", *(f"chosen {last_part(field)}" for field in chosen), "test error", "trials"]
+    rows = []
+    for row in sweep.combinations:
+        values = [str((row.chosen or {}).get(field, "-")) for field in chosen]
+        rows.append(
+            [title(row.varied, row.private), *values, error_text(row.error) or "failed", str(row.trials)]
+        )
+    return Table("", columns, rows)
+
+
+def _candidates(tuning: Tuning | None) -> Table:
+    if tuning is None:
+        return _NOTHING
+    rows = []
+    for row in tuning.candidates:
+        mean = tuning.mean(row)
+        value, mark = "failed" if mean is None else f"{mean:.5g}", "chosen" if row.selected else ""
+        rows.append([title(row.varied, row.private), title(row.candidate, True), value, mark])
+    caption = f"Mean {tuning.criterion} over {tuning.repetitions} runs."
+    return Table(caption, ["combination", "candidate", tuning.criterion, ""], rows)
+
+
+def _failures(sweep: SweepSummary) -> Table:
+    rows = [
+        [title(row.varied | row.chosen, True), str(row.trial), row.kind, row.message]
+        for row in sweep.failures
+    ]
+    return Table("", ["cell", "trial", "kind", "message"], rows)
+
+
+def _environment(sweep: SweepSummary) -> list[tuple[str, str]]:
+    versions = ", ".join(f"{name} {version}" for name, version in sweep.code.items())
+    counts = f"{sweep.runs.made:,} made, {sweep.runs.from_cache:,} from cache, {sweep.runs.failed:,} failed"
+    return [("Cells", counts), ("Wall time", f"{sweep.wall_seconds:,.1f} s"), ("Code", versions)]

@@ -1,0 +1,214 @@
+"""A sweep's `summary.json`: what each combination came to and how it was chosen, as types that write and read
+themselves.
+
+A field that does not apply is left out; a number that does not exist, or is infinite, is None.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedsim.common.errors import InputError
+from fedsim.results.summary import FILE, Interval, Part, Spread, read_json, validated
+from fedsim.scenario.sweep import Criterion
+
+FORMAT = "fedsim sweep 1"
+CELLS = "cells"
+"""The folder of a sweep's finished cells."""
+AGAIN = "run the sweep again with this version; its finished cells are kept"
+
+SHARED = (
+    "runs that differ in step size, clip norm and epsilon alone, taken together, in this sweep or another: "
+    "they share noise (common random numbers), so that two of them can show what the noise of each hides"
+)
+
+Label = str | float | int | bool | None
+Labels = dict[str, Label]
+"""Of each varied field."""
+Setting = dict[str, Any]
+"""Dotted field to value."""
+
+
+class Runs(Part):
+    """How many cells were run, found in the cache, and failed (whether run or not)."""
+
+    made: int
+    from_cache: int
+    failed: int
+
+
+class CombinationRow(Part):
+    """One point of the grid, over its finished trials.
+
+    `epsilon_guaranteed` is what it costs the silo that it costs most, tuning included where that was private.
+    `epsilon_budget` is the largest of the silos' budgets; None without a mechanism, or without a limit.
+    `chosen` is None where nothing could be chosen.
+    """
+
+    varied: Labels
+    private: bool
+    chosen: Setting | None
+    epsilon_budget: float | None
+    epsilon_guaranteed: float | None
+    costliest_silo: str | None
+    noise_multiplier: float | None
+    trials: int
+    test_error: float | None
+    test_error_interval90: Interval | None
+    test_loss: float | None
+    test_loss_interval90: Interval | None
+    seconds_per_run: float | None
+
+    @property
+    def error(self) -> Spread | None:
+        """The test error; None where no trial finished."""
+        if self.test_error is None or self.test_error_interval90 is None:
+            return None
+        return Spread(self.test_error, *self.test_error_interval90)
+
+
+class FailureRow(Part):
+    """A cell that came to nothing; `kind` is of `fedsim.simulation.failures`."""
+
+    varied: Labels
+    chosen: Setting
+    trial: int
+    kind: str
+    message: str
+
+
+class CandidateRow(Part):
+    """A candidate's `values` over repetitions, None where one failed; the criterion's field is their mean."""
+
+    varied: Labels
+    private: bool
+    candidate: Setting
+    final_train_loss: float | None = None
+    final_test_loss: float | None = None
+    final_test_error: float | None = None
+    private_error: float | None = None
+    values: list[float | None]
+    selected: bool
+
+
+class Tuning(Part):
+    """How what is reported was chosen."""
+
+    criterion: Criterion
+    repetitions: int
+    private: bool
+    candidates: list[CandidateRow]
+
+    def mean(self, candidate: CandidateRow) -> float | None:
+        """The criterion's; None where a run failed."""
+        value: float | None = getattr(candidate, self.criterion)
+        return value
+
+
+class TunedSilo(Part):
+    """What private tuning and the reported run cost one silo; see `silos.selection`."""
+
+    name: str
+    n_tune: int
+    n_run: int
+    delta: float
+    epsilon_budget: float | None
+    noise_multiplier: float
+    score_noise_multiplier: float
+    epsilon_training: float | None
+    epsilon_scores: float | None
+    epsilon_tuning: float | None
+    epsilon_run: float | None
+    epsilon_total: float | None
+
+
+class TunedCombination(Part):
+    """A combination that was tuned by so many runs, and what that cost each silo."""
+
+    varied: Labels
+    runs: int
+    silos: list[TunedSilo]
+
+
+class TuningLedger(Part):
+    """What private tuning cost."""
+
+    note: str
+    guarantee: str
+    mechanism: str
+    fraction: float
+    combinations: list[TunedCombination]
+
+
+class SweepPrivacy(Part):
+    """The privacy statement over all combinations, in the words of `fedsim.results.privacy_statement`."""
+
+    unit: str
+    adjacency: str
+    guarantee: str
+    notices: list[str]
+    mechanism: list[str]
+    calibration: list[str]
+    sampler: list[str]
+    accountant: list[str]
+    theorem: list[str]
+    not_private: list[str]
+    tuning: TuningLedger | None = None
+
+
+class SweepSummary(Part):
+    """A sweep; `error` says what its test error measures, None where nothing finished."""
+
+    format: str
+    scenario: str
+    status: str
+    trials: int
+    runs: Runs
+    wall_seconds: float
+    error: str | None
+    varied: list[str]
+    combinations: list[CombinationRow]
+    failures: list[FailureRow]
+    tuning: Tuning | None
+    privacy: SweepPrivacy
+    code: dict[str, str]
+
+    @property
+    def chosen(self) -> list[str]:
+        """The fields that were tuned."""
+        return list(dict.fromkeys(field for row in self.combinations for field in row.chosen or {}))
+
+    @property
+    def shares_noise(self) -> bool:
+        """Whether its runs carry no guarantee together."""
+        return SHARED in self.privacy.not_private
+
+
+def is_sweep(directory: Path) -> bool:
+    """Whether a directory holds a sweep, finished or not.
+
+    Raises:
+        InputError: its summary cannot be read.
+    """
+    path = directory / FILE
+    if (directory / CELLS).is_dir() or not path.is_file():
+        return (directory / CELLS).is_dir()
+    tree = read_json(path, "run the scenario again")
+    return isinstance(tree, dict) and str(tree.get("format")).startswith(FORMAT.rpartition(" ")[0])
+
+
+def read_sweep(directory: Path) -> SweepSummary:
+    """The summary in a sweep's directory.
+
+    Raises:
+        InputError: it is no finished sweep of this version.
+    """
+    path = directory / FILE
+    if not path.exists():
+        raise InputError("RUN", str(directory), "its sweep has not finished; run it to the end")
+    tree = read_json(path, AGAIN)
+    found = tree.get("format") if isinstance(tree, dict) else None
+    if found != FORMAT:
+        raise InputError("RUN", str(path), f"format {found!r}, this version reads {FORMAT!r}; {AGAIN}")
+    return validated(SweepSummary, tree, path, AGAIN)

@@ -1,0 +1,95 @@
+"""Curves of a run against its rounds: one function draws every curve and its band."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from matplotlib.axes import Axes
+from matplotlib.ticker import LogFormatter
+
+from fedsim.report.style import Look, look, thinned
+from fedsim.results.collected import Run
+
+VARIANTS = {"private": (0, "private"), "nonprivate": (1, "non-private twin")}
+_ROUNDING = 1e-14
+
+
+def curve(
+    axes: Axes,
+    x: np.ndarray,
+    y: np.ndarray,
+    style: Look,
+    name: str,
+    band: tuple[np.ndarray, np.ndarray] | None = None,
+    **line: Any,
+) -> None:
+    """A line and, where given, the band between (low, high) around it.
+
+    Args:
+        axes: drawn on.
+        x: (points,).
+        y: (points,).
+        style: the line's colour, dash and marker.
+        name: in the legend.
+        band: two arrays (points,).
+        line: more of what `Axes.plot` takes.
+    """
+    colour: dict[str, Any] = {"color": style.colour, "linestyle": style.dash}
+    marked: dict[str, Any] = {"marker": style.marker, "markersize": 4.5} if "markevery" in line else {}
+    axes.plot(x, y, label=name, **colour, **marked, **line)
+    if band is not None:
+        axes.fill_between(x, *band, color=style.colour, alpha=0.15, linewidth=0)
+        for edge in band:
+            axes.plot(x, edge, linewidth=0.6, **colour)
+
+
+def draw_runs(axes: Axes, run: Run, column: str) -> None:
+    """A metric against rounds, of the run (filled markers) and its twin (hollow): mean over trials, and the
+    range that 90 % of them fall in.
+    """
+    for variant, style, name in variants_of(run):
+        rounds, values = of_trials(run.metrics, variant, column)
+        if not len(rounds):
+            continue
+        kept = thinned(len(rounds))
+        rounds, values = rounds[kept], values[:, kept]
+        every = max(1, len(rounds) // 8)
+        low, high = np.percentile(values, [5, 95], axis=0)
+        curve(
+            axes,
+            rounds,
+            values.mean(0),
+            style,
+            name,
+            (low, high) if len(values) > 1 else None,
+            markevery=(int(every * VARIANTS[variant][0] / 2), every),
+            markerfacecolor=style.colour if variant == "private" else "white",
+        )
+
+
+def of_trials(metrics: pa.Table, variant: str, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """(rounds, values (trials, rounds)), as far as every trial that was begun has come and has a value."""
+    rows: dict[int, dict[int, float]] = {}
+    columns = (metrics[name].to_pylist() for name in ("trial", "variant", "round", column))
+    for trial, kind, index, value in zip(*columns, strict=True):
+        if kind == variant and value is not None:
+            rows.setdefault(trial, {})[index] = value
+    rounds = sorted(set.intersection(*map(set, rows.values()))) if rows else []
+    return np.array(rounds), np.array([[row[r] for r in rounds] for row in rows.values()])
+
+
+def variants_of(run: Run) -> Iterator[tuple[str, Look, str]]:
+    """(variant, look, name) of the run and its twin."""
+    for variant, (index, name) in VARIANTS.items():
+        yield variant, look(index), name if run.summary.privacy.private else "no privacy"
+
+
+def logarithmic(axes: Axes) -> None:
+    """A logarithmic axis, down to what rounding leaves of a number: below that nothing is measured."""
+    axes.set_yscale("log", nonpositive="mask")
+    axes.set_ylim(bottom=max(axes.get_ylim()[0], _ROUNDING))
+    axes.yaxis.set_major_formatter(LogFormatter())  # the usual one writes mathematics
+    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.2, 0.5)))

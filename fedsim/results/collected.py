@@ -1,0 +1,141 @@
+"""A run's results as one object, whether it has just ended or was read from its directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import yaml
+
+from fedsim.results.audit_file import AuditPart
+from fedsim.results.outcome import Measurement, Outcome, SiloMeasurement, variants
+from fedsim.results.spend import spend_table
+from fedsim.results.summarise import summarise
+from fedsim.results.summary import Summary
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Models = dict[str, dict[int, "Tensor"]]
+"""By variant and trial, the final parameters, flat (d,)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run came to.
+
+    Args:
+        summary: all of it in numbers.
+        scenario: YAML without its seed, which removes the noise.
+        description: the scenario's.
+        metrics: one row per evaluation; see `metrics_table`.
+        silos: one row per trial, variant and silo; see `silos_table`.
+        ledger: one row per trial, silo and round paid for; see `ledger_table`.
+        price_spend: makes `spend`.
+        load_models: makes `models`.
+        directory: where it was read from.
+        audit: what attacks attained, where somebody has tried.
+    """
+
+    summary: Summary
+    scenario: str
+    description: str
+    metrics: pa.Table
+    silos: pa.Table
+    ledger: pa.Table
+    price_spend: Callable[[], pa.Table] = field(repr=False)
+    load_models: Callable[[], Models] = field(repr=False)
+    directory: Path | None = None
+    audit: AuditPart | None = None
+
+    @cached_property
+    def spend(self) -> pa.Table:
+        """One row per silo and point: epsilon of the rounds gone by; see `fedsim.results.spend`."""
+        return self.price_spend()
+
+    @cached_property
+    def models(self) -> Models:
+        """By variant and trial, the final parameters, flat (d,)."""
+        return self.load_models()
+
+
+def run_of(outcome: Outcome) -> Run:
+    """The results of a run that has ended."""
+    scenario = scenario_tree(outcome)
+    return Run(
+        summarise(outcome),
+        without_seed(scenario),
+        str(scenario.get("description", "")),
+        metrics_table(outcome),
+        silos_table(outcome),
+        ledger_table(outcome),
+        lambda: spend_table(outcome),
+        lambda: _models(outcome),
+    )
+
+
+def scenario_tree(outcome: Outcome) -> dict[str, Any]:
+    """The run's scenario as plain values, its seed among them."""
+    tree: dict[str, Any] = outcome.resolved.scenario.model_dump(mode="json", exclude_none=True)
+    return tree
+
+
+def without_seed(scenario: Mapping[str, Any]) -> str:
+    """A scenario as YAML to show to anybody: whoever knows the seed can remove the noise."""
+    return yaml.safe_dump({key: value for key, value in scenario.items() if key != "seed"}, sort_keys=False)
+
+
+def metrics_table(outcome: Outcome) -> pa.Table:
+    """One row per evaluation, `Measurement`'s fields; simulation only."""
+    numbers = [pa.float64()] * 2
+    types = [pa.int64(), pa.string(), pa.int64(), *numbers, pa.int64(), pa.float64(), *numbers]
+    marked = {
+        "simulation_only": "made of test records, and excess_risk and gradient_mapping_sq of training ones"
+    }
+    schema = pa.schema(list(zip(Measurement._fields, types, strict=True)), metadata=marked)
+    return pa.Table.from_pylist([row._asdict() for row in outcome.results.measurements], schema=schema)
+
+
+def silos_table(outcome: Outcome) -> pa.Table:
+    """One row per trial, variant and silo: the final model on that silo's test records; simulation only."""
+    rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.silos]
+    types = [pa.int64(), pa.string(), pa.string(), pa.float64(), pa.float64(), pa.int64()]
+    fields = list(zip(SiloMeasurement._fields, types, strict=True))
+    marked = pa.schema(fields, metadata={"simulation_only": "made of test records, which no silo releases"})
+    return pa.Table.from_pylist([row._asdict() for row in rows], schema=marked)
+
+
+_LEDGER = {
+    "trial": pa.int64(),
+    "silo": pa.string(),
+    "round": pa.int64(),
+    "releases": pa.int64(),
+    "broadcast_sha256": pa.string(),
+}
+
+
+def ledger_table(outcome: Outcome) -> pa.Table:
+    """One row per trial, silo and round paid for: what was asked, and how many noisy answers it cost."""
+    rows: dict[str, list[object]] = {name: [] for name in _LEDGER}
+    plan = outcome.resolved.trace.plan
+    releases = [plan.num_queries([r]) for r in range(len(plan.rounds))]
+    for number, trial in sorted(outcome.results.trials.items()):
+        for said in trial.statements:
+            rows["trial"] += [number] * len(said.rounds)
+            rows["silo"] += [said.admitted.terms.name] * len(said.rounds)
+            rows["round"] += said.rounds
+            rows["releases"] += [releases[r] for r in said.rounds]
+            rows["broadcast_sha256"] += said.digests
+    return pa.table(rows, schema=pa.schema(_LEDGER))
+
+
+def _models(outcome: Outcome) -> Models:
+    trials = sorted(outcome.results.trials.items())
+    return {
+        variant: {number: trial.models[variant].contiguous() for number, trial in trials}
+        for variant in variants(outcome.resolved)
+    }

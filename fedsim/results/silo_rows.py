@@ -1,0 +1,101 @@
+"""What a run costs each silo: a row each of what it admitted, what is claimed for it, and what it spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import isfinite
+from typing import Any
+
+from fedsim.privacy.attainable import epsilon as attainable_epsilon
+from fedsim.protocol.batch import WithReplacement
+from fedsim.protocol.terms import Admitted, Statement
+from fedsim.results.outcome import Outcome
+from fedsim.results.summary import SiloRow
+from fedsim.scenario.resolve import Resolved
+
+
+def silo_rows(outcome: Outcome) -> list[SiloRow]:
+    """One row a silo; over trials with different participation, the one that cost it most.
+
+    Where none is complete, each silo counts as having spent all that it had accepted.
+    """
+    worst: dict[str, Statement] = {}
+    for said in [said for trial in outcome.results.trials.values() for said in trial.statements] or [
+        Statement(accepted, accepted.epsilon_guaranteed, list(accepted.terms.rounds), [])
+        for accepted in outcome.admitted
+    ]:
+        name = said.admitted.terms.name
+        if _cost(said) >= _cost(worst.setdefault(name, said)):
+            worst[name] = said
+    rows = [worst[name] for name in sorted(worst)]
+    spent = [{"epsilon_spent": finite(said.epsilon_spent), "rounds": len(said.rounds)} for said in rows]
+    return admitted_rows(outcome.resolved, [said.admitted for said in rows], spent)
+
+
+def _cost(said: Statement) -> tuple[float, float]:
+    return said.admitted.epsilon_guaranteed, said.epsilon_spent
+
+
+def admitted_rows(
+    resolved: Resolved, admitted: Sequence[Admitted], more: Sequence[dict[str, Any]] = ()
+) -> list[SiloRow]:
+    """What silos accepted, with `more` fields of each row."""
+    bounds, claims = _attainable(resolved, admitted), _claimed(resolved)
+    return [
+        SiloRow(
+            name=silo.terms.name,
+            n=silo.terms.n,
+            epsilon_budget=finite(silo.terms.epsilon),
+            delta=silo.terms.delta,
+            epsilon_guaranteed=finite(silo.epsilon_guaranteed),
+            noise_multiplier=silo.noise_multiplier,
+            releases=silo.releases,
+            **claims.get(silo.terms.name, {}),
+            **bound,
+            **fields,
+        )
+        for silo, bound, fields in zip(admitted, bounds, more or [{}] * len(admitted), strict=True)
+    ]
+
+
+def _claimed(resolved: Resolved) -> dict[str, dict[str, float]]:
+    """By silo, a theorem's claim, to stand beside the true epsilon."""
+    prescribed = resolved.prescribed
+    if prescribed is None or prescribed.claimed_epsilons is None or prescribed.claimed_deltas is None:
+        return {}
+    claims = zip(resolved.names, prescribed.claimed_epsilons, prescribed.claimed_deltas, strict=True)
+    return {name: {"epsilon_claimed": epsilon, "delta_claimed": delta} for name, epsilon, delta in claims}
+
+
+def _attainable(resolved: Resolved, silos: Sequence[Admitted]) -> list[dict[str, float]]:
+    """{"epsilon_attainable": lower bound} of each silo, {} where the guaranteed number says it all."""
+    if not has_gap(resolved):
+        return [{}] * len(silos)
+    price, census = cache(attainable_epsilon), cache(resolved.trace.plan.census)
+    return [
+        {"epsilon_attainable": price(census(_hashable(terms.rounds)), terms.n, z, terms.delta)}
+        if isfinite(silo.epsilon_guaranteed)
+        else {}
+        for silo in silos
+        for terms, z in [(silo.terms, silo.noise_multiplier)]
+    ]
+
+
+def _hashable(rounds: Sequence[int]) -> Sequence[int]:
+    return rounds if isinstance(rounds, range) else tuple(rounds)
+
+
+def samplers(resolved: Resolved) -> list[str]:
+    """The samplers that the plan uses."""
+    return sorted({release.batch.sampler for release, _ in resolved.trace.plan.census()})
+
+
+def has_gap(resolved: Resolved) -> bool:
+    """Whether the plan uses a sampler whose proven bound is not known to be attained."""
+    return WithReplacement.sampler in samplers(resolved)
+
+
+def finite(value: float) -> float | None:
+    """None for infinity, which JSON cannot say."""
+    return value if isfinite(value) else None

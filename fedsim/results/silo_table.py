@@ -1,0 +1,92 @@
+"""The table of silos that a person reads, in a terminal and on a page: its columns, rows and figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
+from fedsim.results.summary import SiloRow
+
+TITLE = "Epsilon per silo (replace one record)"
+_TIGHTEST = 20
+
+
+@dataclass(frozen=True)
+class Table:
+    """Text in rows; `total` is a last row for all, `short` titles for a terminal; empty where not needed."""
+
+    caption: str
+    columns: list[str]
+    rows: list[list[str]]
+    total: list[str] = field(default_factory=list)
+    short: list[str] = field(default_factory=list)
+
+
+class _Column(NamedTuple):
+    title: str
+    short: str
+    write: Callable[[Any], str]
+
+
+def given(value: float | None) -> str:
+    """A budget, which is an input and not a result."""
+    return "unlimited" if value is None else f"{value:.6g}"
+
+
+def plain(value: float | None) -> str:
+    """A number that is no promise, to the nearest."""
+    return UNBOUNDED if value is None else f"{value:.4g}"
+
+
+_COLUMNS = {
+    "n": _Column("records n", "n", lambda count: f"{count:,}"),
+    "epsilon_budget": _Column("budget epsilon", "budget", given),
+    "delta": _Column("delta", "delta", shown_up),
+    "epsilon_guaranteed": _Column("guaranteed epsilon (true)", "guaranteed", shown_up),
+    "epsilon_attainable": _Column("true epsilon at least", "at least", shown_down),
+    "epsilon_claimed": _Column("claimed epsilon", "claimed", shown_up),
+    "epsilon_dp_accounting": _Column("verified epsilon", "verified", shown_up),
+    "epsilon_spent": _Column("spent epsilon", "spent", shown_up),
+    "noise_multiplier": _Column("noise multiplier", "noise\nmult.", plain),
+    "releases": _Column("releases", "releases", lambda count: f"{count:,}"),
+}
+_OPTIONAL = ("epsilon_attainable", "epsilon_claimed", "epsilon_dp_accounting", "epsilon_spent")
+"""Shown where any silo has one."""
+
+
+def silo_table(silos: Sequence[SiloRow], most: int) -> Table:
+    """Up to `most` silos as they are; of more, the 20 with the least slack and the range of all of them."""
+    keys = [k for k in _COLUMNS if k not in _OPTIONAL or any(getattr(silo, k) is not None for silo in silos)]
+    few = len(silos) <= most
+    shown = silos if few else sorted(silos, key=slack)[:_TIGHTEST]
+    caption = f"For replacing one record: the {_TIGHTEST} of {len(silos):,} silos with the least slack."
+    return Table(
+        "For replacing one record." if few else caption,
+        ["silo", *(_COLUMNS[key].title for key in keys)],
+        [[silo.name, *(_cell(silo, key) for key in keys)] for silo in shown],
+        [] if few else [f"all {len(silos):,} silos", *(_range(key, silos) for key in keys)],
+        ["silo", *(_COLUMNS[key].short for key in keys)],
+    )
+
+
+def slack(silo: SiloRow) -> float:
+    """Share of the budget that the guarantee leaves; all of it where it is unlimited."""
+    if silo.epsilon_budget is None:
+        return 1.0
+    if silo.epsilon_guaranteed is None:
+        return -math.inf
+    return 1 - silo.epsilon_guaranteed / silo.epsilon_budget
+
+
+def _cell(silo: SiloRow, key: str) -> str:
+    return _COLUMNS[key].write(getattr(silo, key))
+
+
+def _range(key: str, silos: Sequence[SiloRow]) -> str:
+    values = [getattr(silo, key) for silo in silos]
+    order = sorted(values, key=lambda value: math.inf if value is None else value)
+    low, high = map(_COLUMNS[key].write, (order[0], order[-1]))
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,36 @@
+"""The scenarios that come with fedsim, by name; the folder `shipped` is the repository's `scenarios/`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from fedsim.common.errors import InputError
+from fedsim.common.suggest import suggest
+
+_FOLDER = Path(__file__).parent / "shipped"
+
+
+def shipped() -> dict[str, Path]:
+    """{name: file} of the scenarios that come with fedsim, sorted by name.
+
+    >>> "quickstart" in shipped()
+    True
+    """
+    return {path.stem: path for path in sorted(_FOLDER.glob("*.yaml"))}
+
+
+def find(given: str | os.PathLike[str]) -> Path:
+    """The file that is meant: a path, or the name of a shipped scenario. A file that exists wins.
+
+    Raises:
+        InputError: `given` is a name, and none of a shipped scenario.
+    """
+    path, known = Path(given), shipped()
+    if path.is_file() or path.suffix or len(path.parts) != 1:
+        return path  # a path that is wrong is reported when it is read
+    if path.name in known:
+        return known[path.name]
+    raise InputError(
+        "scenario", str(given), f"is neither a file nor a shipped scenario; {suggest(given, known)}"
+    )

@@ -1,0 +1,171 @@
+"""The `problem` section, and the problem that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from fedsim.common.errors import InputError
+from fedsim.common.section import Section
+from fedsim.data.outline import Outline
+from fedsim.problems.composite import Composite, Constraint, WholeSpace
+from fedsim.problems.kinds import Problem, check
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_models import Model
+from fedsim.problems.nonsmooth import KinkedLoss
+from fedsim.problems.registry import problems
+from fedsim.problems.regularisers import GroupLasso, Ridge
+
+Share = Annotated[float, Field(gt=0)]
+FeatureIndex = Annotated[int, Field(ge=0)]
+
+if TYPE_CHECKING:
+    ProblemName = str
+else:
+    ProblemName = Literal[tuple(problems())]
+
+
+class ContiguousGroups(Section):
+    """Groups of neighbouring features, the last one possibly smaller."""
+
+    size: int = Field(ge=1, description="features in a group")
+
+
+class GroupLassoSection(Section):
+    """weight sum_g sqrt(|g|) |w_g|_2."""
+
+    weight: float = Field(gt=0, description="factor of the sum over groups")
+    groups: (
+        Annotated[tuple[Annotated[tuple[FeatureIndex, ...], Field(min_length=1)], ...], Field(min_length=1)]
+        | ContiguousGroups
+    ) = Field(
+        description="lists of features (from 0; the constant one is the last), or {size: k} for neighbours; "
+        "a feature brings its coefficients for all outputs; a feature in no list is not penalised"
+    )
+
+
+class RegulariserSection(Section):
+    """l1 |w|_1 + l2 / 2 |w|^2 + group lasso, public and never clipped."""
+
+    l1: float = Field(0.0, ge=0, description="weight of the l1 norm")
+    l2: float = Field(0.0, ge=0, description="lambda: weight of half the squared l2 norm")
+    group_lasso: GroupLassoSection | None = Field(None, description="sum of the groups' l2 norms")
+
+
+class SmoothingSection(Section):
+    """Moreau envelope of every record's loss; reported losses and errors stay the original loss's."""
+
+    beta: float = Field(gt=0, description="beta: smoothness of the envelope, at most L^2 / (2 beta) below f")
+
+
+class ProblemSection(Section):
+    """What is minimised: the silos' weighted mean loss, plus a public part."""
+
+    name: ProblemName = Field(
+        description="the loss of one record; neural_network takes its classes' cross entropy, or half the "
+        "squared error of a number"
+    )
+    model: Model | None = Field(None, description="neural_network: which network")
+    regulariser: RegulariserSection = Field(RegulariserSection(), description="f1, without the constraint")
+    ridge: Ridge | None = Field(None, description="pulls the parameters towards w0")
+    smoothing: SmoothingSection | None = Field(None, description="smooths a loss with a kink")
+    constraint: Constraint = Field(WholeSpace(), description="W: the set that parameters stay in")
+    silo_weights: Literal["equal", "size"] | tuple[Share, ...] | dict[str, Share] = Field(
+        "equal", description="p_i: equal (1/N), by number of records, or one weight a silo (scaled to sum 1)"
+    )
+
+
+def problem_of(section: ProblemSection, shape: Outline, dtype: torch.dtype) -> Problem:
+    """The problem for data of this outline: features become coordinates of w, and sizes are checked.
+
+    Raises:
+        InputError: names the field, the value and what would be right.
+    """
+    kind = _kind(section.name, shape.num_classes)
+    features, outputs = shape.num_features, kind.outputs(shape.num_classes)
+    public = _composite(section, features, outputs)
+    if kind is NeuralNetwork:
+        if section.model is None:
+            expected = "is required with neural_network, such as {name: mlp, hidden: [64]}"
+            raise InputError("scenario.problem.model", None, expected)
+        problem: Problem = NeuralNetwork(features, outputs, public, section.model)
+    elif section.model is not None:
+        raise InputError("scenario.problem.model", section.model.name, "needs problem.name neural_network")
+    else:
+        problem = kind(features, outputs, public)
+    if section.smoothing is not None:
+        problem = _smoothed(problem, section.name, section.smoothing.beta)
+    check(problem, dtype)
+    return problem
+
+
+def _kind(name: str, classes: int) -> type[Problem]:
+    kind = problems()[name]
+    if kind.suits(classes):
+        return kind
+    target = f"{classes} classes" if classes else "a number"
+    right = [name for name, other in problems().items() if other.suits(classes)]
+    expected = f"the target is {target}; use {' or '.join(right) or 'data with at least two classes'}"
+    raise InputError("scenario.problem.name", name, expected)
+
+
+def _smoothed(problem: Problem, name: str, beta: float) -> Problem:
+    if isinstance(problem, KinkedLoss):
+        return replace(problem, smoothing=beta)
+    kinked = [name for name, kind in problems().items() if issubclass(kind, KinkedLoss)]
+    expected = f"{name} is smooth already; leave smoothing out, or use {' or '.join(kinked)}"
+    raise InputError("scenario.problem.smoothing", {"beta": beta}, expected)
+
+
+def _composite(section: ProblemSection, features: int, outputs: int) -> Composite:
+    """f1 for parameters W (features, outputs), flat in row-major order."""
+    chosen = section.regulariser
+    return Composite(
+        chosen.l1,
+        chosen.l2,
+        section.constraint,
+        _group_lasso(chosen.group_lasso, features, outputs),
+        _ridge(section.ridge, features * outputs),
+    )
+
+
+def _group_lasso(section: GroupLassoSection | None, features: int, outputs: int) -> GroupLasso:
+    """A group of features holds their rows of W: the coefficients of all outputs."""
+    if section is None:
+        return GroupLasso()
+    if isinstance(section.groups, ContiguousGroups):
+        size = section.groups.size
+        groups: Sequence[Sequence[int]] = [
+            range(start, min(start + size, features)) for start in range(0, features, size)
+        ]
+    else:
+        groups = section.groups
+        _check_groups(groups, features)
+    rows = [[j * outputs + k for j in group for k in range(outputs)] for group in groups]
+    return GroupLasso(section.weight, tuple(map(tuple, rows)))
+
+
+def _check_groups(groups: Sequence[Sequence[int]], features: int) -> None:
+    home: dict[int, int] = {}
+    for i, group in enumerate(groups):
+        for j in group:
+            field = f"scenario.problem.regulariser.group_lasso.groups.{i}"
+            if j >= features:
+                raise InputError(field, j, f"features are 0 to {features - 1}")
+            if j in home:
+                expected = f"groups must be disjoint, but feature {j} is in group {home[j]} already"
+                raise InputError(field, list(group), expected)
+            home[j] = i
+
+
+def _ridge(chosen: Ridge | None, dimension: int) -> Ridge:
+    if chosen is None:
+        return Ridge(0.0)
+    if isinstance(chosen.centre, tuple) and len(chosen.centre) != dimension:
+        expected = f"one number, or one for each of the {dimension} parameters, not {len(chosen.centre)}"
+        raise InputError("scenario.problem.ridge.centre", list(chosen.centre), expected)
+    return chosen

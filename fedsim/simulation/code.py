@@ -1,0 +1,123 @@
+"""What a class does, as text that is equal in every process, also where the class has no file.
+
+A class of a notebook's cell or of a script is in no installed package whose files could be hashed. Its code
+can be read wherever it has travelled, and so can that of the functions and classes that it uses. Where they
+stand does not count, nor do comments.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from fedsim.common.errors import InputError
+from fedsim.simulation.installed import NOT_THEIRS, packages
+from fedsim.simulation.text import text_of
+
+_GENERATED = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__"}
+"""What `dataclass` writes; it follows from the fields."""
+
+
+@cache
+def _distributed() -> frozenset[str]:
+    return frozenset(metadata.packages_distributions())
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module is Python's, fedsim's or of an installed distribution: every process has it."""
+    top = module.partition(".")[0]
+    return top in NOT_THEIRS or top in _distributed()
+
+
+class Code:
+    """The code of a class, and of whatever it uses that is not installed.
+
+    Attributes:
+        text: equal for classes that do the same.
+        modules: where it stands; none of them is installed.
+    """
+
+    def __init__(self, kind: type) -> None:
+        self.modules: set[str] = set()
+        self._seen: set[int] = set()
+        self.text = "\n".join(self._class(kind))
+
+    def _class(self, kind: type) -> Iterator[str]:
+        for part in kind.__mro__:
+            if not self._new(part):
+                continue
+            yield f"class {part.__qualname__}"
+            for name, member in sorted(vars(part).items()):
+                if name not in _GENERATED:
+                    yield from self._member(name, member)
+
+    def _new(self, thing: type | FunctionType) -> bool:
+        """Whether a class or function is to be read: not installed, and met for the first time."""
+        module = thing.__module__ or ""
+        if is_installed(module) or id(thing) in self._seen:
+            return False
+        self._seen.add(id(thing))
+        self.modules.add(module)
+        return True
+
+    def _member(self, name: str, member: Any) -> Iterator[str]:
+        wrapped = (member.fget, member.fset) if isinstance(member, property) else (member,)
+        for each in wrapped:
+            function = getattr(each, "__func__", each)  # of a static or class method
+            if isinstance(function, FunctionType):
+                yield from self._function(function)
+            elif not name.startswith("__"):
+                yield f"{name} = {self._value(function)}"
+
+    def _function(self, function: FunctionType) -> Iterator[str]:
+        if not self._new(function):
+            return
+        yield f"def {function.__qualname__}"
+        yield _compiled(function.__code__)
+        cells = [cell.cell_contents for cell in function.__closure__ or ()]
+        named = [
+            function.__globals__[name] for name in _globals(function.__code__) if name in function.__globals__
+        ]
+        for used in (function.__defaults__, function.__kwdefaults__, *cells, *named):
+            yield from self._used(used)
+
+    def _used(self, value: Any) -> Iterator[str]:
+        if isinstance(value, type):
+            yield from self._class(value)
+        elif isinstance(value, FunctionType):
+            yield from self._function(value)
+        yield self._value(value)
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, type | FunctionType):
+            return f"{value.__module__}.{value.__qualname__}"
+        if isinstance(value, ModuleType):
+            top = value.__name__.partition(".")[0]
+            return value.__name__ if is_installed(top) else "".join(packages([top]))
+        try:
+            return text_of(value)
+        except InputError:
+            return type(value).__qualname__  # no number, so nothing that sets what is released
+
+
+def _compiled(code: CodeType) -> str:
+    """Instructions, names and constants, nested functions included."""
+    constants = [
+        _compiled(each) if isinstance(each, CodeType) else _constant(each) for each in code.co_consts
+    ]
+    return f"{code.co_code.hex()} {code.co_exceptiontable.hex()} {code.co_names} {constants}"
+
+
+def _constant(value: Any) -> str:
+    return str(sorted(map(repr, value))) if isinstance(value, frozenset) else repr(value)
+
+
+def _globals(code: CodeType) -> list[str]:
+    """Names that are looked up in the module, here and in nested functions."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    nested = [name for each in code.co_consts if isinstance(each, CodeType) for name in _globals(each)]
+    return sorted(names.union(nested))

@@ -1,0 +1,56 @@
+"""Why a run, or the process that ran it, came to nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedsim.common.errors import InputError, Refused
+
+Kind = Literal["bad input", "refused", "out of memory", "failed", "worker died"]
+
+_NO_MEMORY = ("not enough memory", "can't allocate memory", "memory pressure", "running low on memory")
+"""How torch says so in a RuntimeError, and Ray of a worker that it ended."""
+
+
+class WorkerLost(Exception):
+    """A process that ran a part of the work, or all that Ray had, was ended from outside."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What kind of failure it was, and what a person is told."""
+
+    kind: Kind
+    message: str
+
+
+def failure(error: Exception) -> Failure:
+    """Of a run that raised.
+
+    >>> failure(Refused("it costs too much"))
+    Failure(kind='refused', message='it costs too much')
+    >>> failure(ZeroDivisionError("division by zero"))
+    Failure(kind='failed', message='ZeroDivisionError: division by zero')
+    """
+    if isinstance(error, InputError):
+        return Failure("bad input", str(error))
+    if isinstance(error, Refused):
+        return Failure("refused", str(error))
+    if isinstance(error, MemoryError):
+        return Failure("out of memory", str(error) or "no memory is left")
+    return Failure("out of memory" if _of_memory(error) else "failed", f"{type(error).__name__}: {error}")
+
+
+def death(error: Exception) -> Failure:
+    """Of a worker that ended, from what Ray says of it."""
+    if _of_memory(error) or "OutOfMemory" in type(error).__name__:
+        return Failure("out of memory", "Ray ended the worker because memory ran out")
+    return Failure(
+        "worker died", "the process that ran it was ended from outside, perhaps for want of memory"
+    )
+
+
+def _of_memory(error: Exception) -> bool:
+    text = " ".join(str(error).split())
+    return any(words in text for words in _NO_MEMORY)

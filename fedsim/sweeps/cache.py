@@ -1,0 +1,95 @@
+"""Finished cells: in memory, or on disk as one small JSON file each, checked when read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from fedsim.common.canonical import canonical
+from fedsim.common.files import whole_file
+from fedsim.sweeps.cell import Cell, CellResult
+
+FORMAT = "fedsim cell 1"
+
+
+class Memory(dict[str, CellResult]):
+    """Results by key, in memory."""
+
+    def put(self, key: str, cell: Cell, result: CellResult) -> None:
+        """Keep a result."""
+        self[key] = result
+
+
+class Folder:
+    """Results by key, in `folder`; `tell` is told of every entry that had to be set aside."""
+
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        self._folder, self._tell = folder, tell
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, key: str) -> CellResult | None:
+        """The result of this key; None where there is none, or none that can be trusted."""
+        file = self._file(key)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            self._set_aside(file, f"cannot be read ({error})")
+            return None
+        try:
+            return _result(text, key)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._set_aside(file, str(error))
+            return None
+
+    def put(self, key: str, cell: Cell, result: CellResult) -> None:
+        """Store a result with what it came from; a reader sees the whole entry or none."""
+        content = {"scenario": cell.scenario, "trial": cell.trial, "result": _to_json(result)}
+        entry = {"format": FORMAT, "key": key, "sha256": _digest(content), **content}
+        with whole_file(self._file(key), sync=False) as draft:  # it is checked when it is read
+            draft.write_text(json.dumps(entry, allow_nan=False), encoding="utf-8")
+
+    def _file(self, key: str) -> Path:
+        return self._folder / f"{key}.json"
+
+    def _set_aside(self, file: Path, why: str) -> None:
+        aside = file.with_suffix(".bad")
+        count = 1
+        while aside.exists():
+            aside, count = file.with_suffix(f".{count}.bad"), count + 1
+        file.rename(aside)
+        self._tell(f"{file}: {why}; kept as {aside.name}, and the cell is run again")
+
+
+def _result(text: str, key: str) -> CellResult:
+    try:
+        entry = json.loads(text)
+    except ValueError:
+        raise ValueError("half-written or not JSON") from None
+    if not isinstance(entry, dict) or entry.get("format") != FORMAT:
+        found = entry.get("format") if isinstance(entry, dict) else None
+        raise ValueError(f"an entry of another format, {found!r} and not {FORMAT!r}")
+    if entry.get("key") != key:
+        raise ValueError("a foreign entry: its key is another than its name")
+    content = {name: entry.get(name) for name in ("scenario", "trial", "result")}
+    if entry.get("sha256") != _digest(content):
+        raise ValueError("its content was changed after it was written")
+    values = content["result"]
+    if not isinstance(values, dict) or set(values) != {field.name for field in fields(CellResult)}:
+        raise ValueError("a result with other fields than this version's")
+    return CellResult(**values | {"epsilon": inf if values["epsilon"] is None else values["epsilon"]})
+
+
+def _to_json(result: CellResult) -> dict[str, Any]:
+    values = asdict(result)
+    return values | {"epsilon": None if values["epsilon"] == inf else values["epsilon"]}
+
+
+def _digest(content: dict[str, Any]) -> str:
+    return hashlib.sha256(canonical(content).encode()).hexdigest()

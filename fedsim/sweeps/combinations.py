@@ -1,0 +1,181 @@
+"""From a `sweep` section to the scenarios it stands for, each named by what was varied."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedsim.common.canonical import canonical
+from fedsim.common.errors import InputError
+from fedsim.curves.naming import title
+from fedsim.curves.sweep_summary import Label
+from fedsim.scenario.load import parse, parse_sweep
+from fedsim.scenario.model import Scenario
+from fedsim.scenario.overrides import place
+from fedsim.scenario.sweep import Grid, SweepSection
+from fedsim.sweeps.labels import labels
+from fedsim.sweeps.section_checks import SWEEP, check_distinct, check_section, grids
+
+Setting = dict[str, Any]
+"""Dotted field to value."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One choice of the tuned fields and the scenario it makes."""
+
+    chosen: Setting
+    scenario: Scenario
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One point of the outer grid: one candidate, or several of which tuning chooses one.
+
+    `varied` has the label of each varied field; a twin has those that it depends on.
+    """
+
+    varied: dict[str, Label]
+    private: bool
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def scenario(self) -> Scenario:
+        """Of the first candidate."""
+        return self.candidates[0].scenario
+
+    def title(self, candidate: int | None = None) -> str:
+        """Its name in tables and messages, or that of one of its candidates."""
+        chosen = {} if candidate is None else self.candidates[candidate].chosen
+        return title(self.varied | chosen, self.private)
+
+
+def combinations(tree: Mapping[str, Any]) -> list[Combination]:
+    """Every combination of the scenario `tree`, then the non-private twins, each of them once.
+
+    Raises:
+        InputError: a field that does not exist or is no matter of a sweep, an empty grid, a value given
+            twice, or too many runs.
+    """
+    base, section = base_and_section(tree)
+    check_section(section, tree.get("trials", 1))
+    outer, inner = list(_outer(section)), list(_product(section.tune.grid if section.tune else {}))
+    check_distinct(f"{SWEEP}.cells", outer, "duplicate cells; each combination once")
+    names = labels(section)
+    found = [_combination(base, section, names, setting, inner) for setting in outer]
+    if not any(c.private and c.scenario.report.nonprivate_twin for c in found):
+        return _distinct(found)
+    return _distinct([*found, *(_twin(c) for c in found if c.private)])
+
+
+def base_and_section(tree: Mapping[str, Any]) -> tuple[dict[str, Any], SweepSection]:
+    """The scenario without its sweep, and the sweep alone: a base may lack what the sweep gives."""
+    if not tree.get("sweep"):
+        raise InputError(
+            SWEEP, tree.get("sweep"), "give a grid, cells or tune; `fedsim simulate` runs one scenario"
+        )
+    return {key: value for key, value in tree.items() if key != "sweep"}, parse_sweep(tree["sweep"])
+
+
+def _outer(section: SweepSection) -> Iterator[Setting]:
+    for cell in section.cells or [{}]:
+        for setting in _product(section.grid):
+            yield cell | setting
+
+
+def _product(grid: Grid) -> Iterator[Setting]:
+    for values in itertools.product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+def _combination(
+    base: Mapping[str, Any],
+    section: SweepSection,
+    names: Mapping[str, Mapping[str, Label]],
+    setting: Setting,
+    inner: Sequence[Setting],
+) -> Combination:
+    candidates = tuple(Candidate(chosen, scenario_of(base, setting | chosen, section)) for chosen in inner)
+    varied = {field: names[field][canonical(value)] for field, value in setting.items()}
+    private = candidates[0].scenario.privacy.mechanism != "none"
+    return Combination(varied, private, candidates)
+
+
+def scenario_of(base: Mapping[str, Any], setting: Setting, section: SweepSection) -> Scenario:
+    """The base with the fields of `setting`, whole sections before what is inside them.
+
+    Raises:
+        InputError: names the swept field where the fault is in one, else the scenario's own.
+    """
+    tree = copy.deepcopy(dict(base))
+    for field in sorted(setting, key=lambda field: field.count(".")):
+        value = copy.deepcopy(setting[field])
+        if isinstance(value, dict):
+            value.pop("label", None)
+        place(tree, field, value)
+    if section.tune and section.tune.private:
+        _put_aside(tree, section.tune.private.fraction)
+    try:
+        return parse(tree)
+    except InputError as error:
+        raise _renamed(error, setting, section) from None
+
+
+def _put_aside(tree: dict[str, Any], fraction: float) -> None:
+    given = tree["data"].get("reserve") if isinstance(tree.get("data"), dict) else None
+    if given is not None:
+        raise InputError("scenario.data.reserve", given, f"leave it out; {SWEEP}.tune.private sets it")
+    place(tree, "data.reserve", {"fraction": fraction})
+
+
+def _renamed(error: InputError, setting: Setting, section: SweepSection) -> InputError:
+    """An error in a varied field is one of the sweep section, which is where a person can mend it."""
+    wrong = error.field.removeprefix("scenario.")
+    for field in sorted(setting, key=len, reverse=True):
+        if _within(wrong, field) or _within(field, wrong):
+            place_of = next(
+                (name for name, grid in grids(section).items() if field in grid), f"{SWEEP}.cells"
+            )
+            inside = wrong.removeprefix(field) if _within(wrong, field) else ""
+            value = error.value if inside else setting[field]
+            expected = error.expected if inside or wrong == field else f"{wrong}: {error.expected}"
+            return InputError(f"{place_of}.{field}{inside}", value, expected)
+    return error
+
+
+def _within(field: str, parent: str) -> bool:
+    return field == parent or field.startswith(parent + ".")
+
+
+def _twin(combination: Combination) -> Combination:
+    """The same with neither clipping nor noise; it depends on no field of the privacy section.
+
+    Raises:
+        InputError: a theorem chooses numbers by epsilon.
+    """
+    none = {"mechanism": "none"}
+    if any(candidate.scenario.algorithm.parameters == "theorem" for candidate in combination.candidates):
+        expected = "must be false in a sweep with algorithm.parameters theorem, which chooses by epsilon"
+        raise InputError("scenario.report.nonprivate_twin", True, expected)
+    candidates = []
+    for candidate in combination.candidates:
+        chosen = {field: value for field, value in candidate.chosen.items() if not _within(field, "privacy")}
+        scenario = parse(candidate.scenario.model_dump(mode="json") | {"privacy": none})
+        candidates.append(Candidate(chosen, scenario))
+    varied = {field: v for field, v in combination.varied.items() if not _within(field, "privacy")}
+    unique = {canonical([c.chosen, c.scenario.model_dump(mode="json")]): c for c in candidates}
+    return Combination(varied, False, tuple(unique.values()))
+
+
+def _distinct(found: Sequence[Combination]) -> list[Combination]:
+    """Each once; what differs only in fields that a run without noise does not have is the same."""
+    unique: dict[str, Combination] = {}
+    for one in found:
+        same = one if one.private else _twin(one)
+        key = json.dumps([c.scenario.model_dump_json() for c in same.candidates])
+        unique.setdefault(key, same)
+    return list(unique.values())

@@ -1,0 +1,90 @@
+"""A sweep's directory: its cells, which stay, and its results, each replaced as a whole."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import yaml
+
+from fedsim.common.errors import InputError
+from fedsim.common.files import remove_drafts, whole_file, whole_files
+from fedsim.curves.sweep_page import figure_name, write_page
+from fedsim.curves.sweep_summary import CELLS, SweepSummary
+from fedsim.results.summary import FILE
+from fedsim.results.write import SECRET
+from fedsim.simulation.failures import Failure
+from fedsim.sweeps.cells_table import cells_table
+from fedsim.sweeps.engine import Event, Results
+from fedsim.sweeps.job import Job
+
+FAILED, LOCK = "failed", ".lock"
+
+
+@contextmanager
+def claimed(directory: Path) -> Iterator[Path]:
+    """Make the directory, or take the one of an earlier sweep, which is then continued; lock it meanwhile.
+
+    Raises:
+        InputError: it holds something else, is in use, or cannot be made.
+    """
+    place = directory.resolve()
+    if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / CELLS).is_dir()):
+        raise InputError(
+            "--out", str(directory), "holds a run or other files, and no sweep; name another one"
+        )
+    try:
+        (place / CELLS).mkdir(parents=True, exist_ok=True)
+        handle = os.open(place / LOCK, os.O_CREAT | os.O_RDWR)
+    except OSError as error:
+        raise InputError("--out", str(directory), f"cannot be written ({error.strerror})") from None
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError("--out", str(directory), "another sweep is at work in it; wait for it") from None
+        remove_drafts(place / CELLS)
+        for old in (place / FAILED).glob("*.yaml"):  # they are run again
+            old.unlink()
+        yield place
+    finally:
+        os.close(handle)
+
+
+def write(job: Job, results: Results, summary: SweepSummary, directory: Path) -> list[str]:
+    """Write or replace the results; returns the names of the files."""
+    scenario = SECRET + yaml.safe_dump(dict(job.tree), sort_keys=False)
+    with whole_files(directory) as draft:
+        (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
+        (draft / FILE).write_text(summary.json_text() + "\n", encoding="utf-8")
+        pq.write_table(cells_table(job, results), draft / "cells.parquet")
+    for event, failure in results.failures:
+        write_failure(event, failure, job.title(event.place), directory)
+    write_page(directory)
+    name = figure_name(summary)
+    return ["report.html", "scenario.yaml", FILE, "cells.parquet", f"{name}.png", f"{name}.svg"]
+
+
+def write_failure(event: Event, failure: Failure, title: str, directory: Path) -> None:
+    """Write a scenario that `fedsim simulate` runs to see the failure again."""
+    cell, path = event.cell, failure_file(event, directory)
+    tree = {**cell.scenario, "name": f"failed: {title}", "trials": cell.trial + 1}
+    path.parent.mkdir(exist_ok=True)
+    head = f"# Trial {cell.trial} failed ({failure.kind}).\n# " + "\n# ".join(failure.message.splitlines())
+    if not cell.repeated_by_simulate:
+        head += (
+            "\n# In the sweep its noise had another key: simulate draws noise of its own, and may not fail."
+        )
+    seed = "" if cell.scenario["privacy"].get("mechanism") == "none" else SECRET
+    text = f"{head}\n# fedsim simulate {path.name}\n{seed}{yaml.safe_dump(tree, sort_keys=False)}"
+    with whole_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def failure_file(event: Event, directory: Path) -> Path:
+    """Where the scenario of a failed cell is in a sweep's directory."""
+    return directory / FAILED / f"{event.key[:16]}.yaml"

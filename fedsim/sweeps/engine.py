@@ -1,0 +1,195 @@
+"""Runs a sweep: tuning first, then the reported trials; what the cache has is not run again."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import NamedTuple, Protocol
+
+from fedsim.scenario.resolve import LIMITS
+from fedsim.simulation.failures import Failure
+from fedsim.sweeps.cache import Folder, Memory
+from fedsim.sweeps.cell import Cell, CellResult, Outcome, cell_of
+from fedsim.sweeps.groups import batches
+from fedsim.sweeps.job import Job, Place
+from fedsim.sweeps.keys import key_of
+from silos.parts import Parts
+
+
+class Runner(Protocol):
+    """Runs batches of cells somewhere."""
+
+    def run(self, batches: Sequence[Sequence[Cell]]) -> Iterator[tuple[Cell, Outcome]]:
+        """What becomes of each cell, in any order."""
+        ...
+
+
+class Event(NamedTuple):
+    """A cell is done, or was found in the cache."""
+
+    place: Place
+    key: str
+    cell: Cell
+    outcome: Outcome
+    cached: bool
+
+
+class Row(NamedTuple):
+    """A reported trial."""
+
+    place: Place
+    key: str
+    result: CellResult
+    cached: bool
+
+
+@dataclass
+class Results:
+    """Filled as a sweep goes on.
+
+    Args:
+        scores: the criterion of each tuning run, None for one that failed.
+        chosen: for each combination the position of its candidate; None if every one failed.
+        rows: the reported trials that succeeded, in order of place.
+        failures: cells that came to nothing, each at the first place that it was for.
+        cached: how many cells were found in the cache.
+        ran: how many were run.
+    """
+
+    scores: dict[Place, float | None] = field(default_factory=dict)
+    chosen: dict[int, int | None] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    failures: list[tuple[Event, Failure]] = field(default_factory=list)
+    cached: int = 0
+    ran: int = 0
+
+    @property
+    def criterion(self) -> dict[tuple[int, int], list[float | None]]:
+        """For each (combination, candidate) the scores over repetitions."""
+        found: dict[tuple[int, int], list[float | None]] = {}
+        for place, score in sorted(self.scores.items()):
+            found.setdefault((place.combination, place.candidate), []).append(score)
+        return found
+
+
+class Engine:
+    """One sweep's way through its cells."""
+
+    def __init__(self, job: Job, cache: Folder | Memory) -> None:
+        self._job, self._cache = job, cache
+        self._criterion = job.tune.criterion if job.tune else ""
+        self._untuned: dict[int, Parts] = {}  # with nothing to choose, there is a reported run all the same
+        self.results = Results()
+
+    def run(self, runner: Runner, observe: Callable[[Event], None]) -> Results:
+        """Choose, then run what was chosen; `observe` is told every cell, for every place that it is for.
+
+        If it is interrupted, `results` has what was done.
+        """
+        for event in self._events(runner, self._job.tuning_places(), self._tuning_cell):
+            self._score(event)
+            observe(event)
+        self._choose()
+        for event in self._events(runner, self._reported_places(), self._granted_cell):
+            self._report(event)
+            observe(event)
+        return self.results
+
+    def _reported_places(self) -> list[Place]:
+        return [
+            Place(number, chosen, trial)
+            for number, chosen in self.results.chosen.items()
+            if chosen is not None
+            for trial in self._job.reported_trials
+        ]
+
+    def _choose(self) -> None:
+        scores = self.results.criterion
+        for number, combination in enumerate(self._job.combinations):
+            values = [scores.get((number, c), []) for c in range(len(combination.candidates))]
+            self.results.chosen[number] = best(values) if len(values) > 1 else 0
+
+    def _events(
+        self, runner: Runner, places: Sequence[Place], cell_at: Callable[[Place], Cell]
+    ) -> Iterator[Event]:
+        """Every place's cell; equal cells are run once."""
+        wanted: dict[str, list[Place]] = {}
+        cells: dict[str, Cell] = {}
+        for place in places:
+            cell = cell_at(place)
+            key = key_of(cell)
+            wanted.setdefault(key, []).append(place)
+            cells[key] = cell
+        missing = []
+        for key, cell in cells.items():
+            if (known := self._cache.get(key)) is None:
+                missing.append(cell)
+            else:
+                self.results.cached += 1
+                yield from (Event(place, key, cell, known, True) for place in wanted[key])
+        for cell, outcome in runner.run(batches(missing)):
+            key = key_of(cell)
+            events = [Event(place, key, cell, outcome, False) for place in wanted[key]]
+            self.results.ran += 1
+            if isinstance(outcome, Failure):
+                self.results.failures.append((events[0], outcome))
+            else:
+                self._cache.put(key, cell, outcome)
+            yield from events
+
+    def _score(self, event: Event) -> None:
+        self.results.scores[event.place] = measure(self._criterion, event.outcome)
+
+    def _report(self, event: Event) -> None:
+        if isinstance(event.outcome, CellResult):
+            row = Row(event.place, event.key, event.outcome, event.cached)
+            insort(self.results.rows, row, key=lambda row: row.place)
+
+    def _reported_cell(self, place: Place, train_loss: bool = False) -> Cell:
+        scenario = self._job.combinations[place.combination].candidates[place.candidate].scenario
+        return cell_of(scenario, place.trial, train_loss)
+
+    def _granted_cell(self, place: Place) -> Cell:
+        """A reported cell, with leave to use the rest of the records where some were put aside."""
+        cell, selection = self._reported_cell(place), self._job.selections.get(place.combination)
+        if cell.scenario["data"].get("reserve") is None:
+            return cell
+        untuned = self._untuned.setdefault(place.combination, Parts((), (), LIMITS))
+        parts = selection.parts if selection else untuned
+        return cell._replace(grant=parts.reported(cell.run_id))
+
+    def _tuning_cell(self, place: Place) -> Cell:
+        selection = self._job.selections.get(place.combination)
+        if selection is None:
+            return self._reported_cell(place, self._criterion == "final_train_loss")
+        cell = cell_of(selection.scenarios[place.candidate], place.trial, False)
+        return cell._replace(grant=selection.parts.candidate(cell.run_id), selection=selection.digest)
+
+
+def measure(criterion: str, outcome: Outcome) -> float | None:
+    """The criterion's value; None where it is not finite, or the run failed."""
+    name = "test_error" if criterion == "private_error" else criterion.removeprefix("final_")
+    value = getattr(outcome, name, None)
+    return value if value is not None and isfinite(value) else None
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """None if there is no value, or one is missing: a candidate that failed once is not compared.
+
+    >>> mean([1.0, 3.0]), mean([1.0, None])
+    (2.0, None)
+    """
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present and len(present) == len(values) else None
+
+
+def best(criterion: Sequence[Sequence[float | None]]) -> int | None:
+    """The candidate of least mean, the first of equals; None if none has one.
+
+    >>> best([[3.0, 3.0], [0.0, None], [2.0, 2.0]])
+    2
+    """
+    means = [(value, place) for place, values in enumerate(criterion) if (value := mean(values)) is not None]
+    return min(means)[1] if means else None

@@ -1,0 +1,156 @@
+"""Batches of cells on Ray workers, or in this process. Workers start once and are used again."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+import psutil
+import torch
+
+from fedsim.simulation.failures import Failure, WorkerLost, death, failure
+from fedsim.sweeps.cell import Cell, Outcome
+from fedsim.sweeps.run_cells import run_batch
+
+Batch = Sequence[Cell]
+Finished = tuple[Cell, Outcome]
+
+
+class Local(AbstractContextManager["Local"]):
+    """No workers: cells run here, one batch after another."""
+
+    def run(self, batches: Sequence[Batch]) -> Iterator[Finished]:
+        """What becomes of each cell, as it becomes known."""
+        torch.set_num_threads(1)  # sums depend on the number of threads
+        for batch in batches:
+            yield from zip(batch, run_batch(batch), strict=True)
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to end."""
+
+
+class Workers(AbstractContextManager["Workers"]):
+    """Ray actors, one CPU each. Ray starts with the first batch; no process of ours is left on leaving."""
+
+    def __init__(self, workers: int | None, address: str | None) -> None:
+        self._wanted, self._address = workers, address
+        self._actors: list[Any] = []
+        self._started = False
+        self._others = set(psutil.Process().children(recursive=True))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Shut Ray down, also in the middle of its start-up."""
+        if self._started:
+            from fedsim.simulation import on_ray as ray_runtime
+
+            ray_runtime.stop(self._actors, self._others)
+
+    def run(self, batches: Sequence[Batch]) -> Iterator[Finished]:
+        """What becomes of each cell, as it becomes known, in no order that can be relied on."""
+        if batches and not self._started:
+            self._start()
+        return _Dispatch(self._actors, batches).run()
+
+    def _start(self) -> None:
+        from fedsim.simulation import on_ray as ray_runtime
+
+        self._started = True
+        ray_runtime.start(self._address)
+        count = min(self._wanted or ray_runtime.cpus(), ray_runtime.cpus())
+        self._actors += [_actor() for _ in range(count)]
+
+
+_AHEAD = 2  # batches a worker has been given: the next one waits there, so that it is never idle
+
+
+class _Dispatch:
+    """Hands batches to workers, and finds out which cell a worker died of.
+
+    A worker runs what it was given in order, so the oldest of its batches is the one that it died in.
+    If that is one cell, the cell has failed; if several, each is run again in a batch of its own. This
+    runs a simulation again, whose noise follows from its seed: no silo answers twice.
+    """
+
+    def __init__(self, actors: list[Any], batches: Sequence[Batch]) -> None:
+        self._actors, self._waiting = actors, deque(batches)
+        self._given: list[deque[tuple[Any, Batch]]] = [deque() for _ in actors]
+
+    def run(self) -> Iterator[Finished]:
+        """What becomes of each cell.
+
+        Raises:
+            WorkerLost: no node is left, so that new workers would be waited for in vain.
+        """
+        import ray
+
+        self._hand_out()
+        while any(self._given):
+            oldest = {queue[0][0]: place for place, queue in enumerate(self._given) if queue}
+            ready, _ = ray.wait(list(oldest), num_returns=1, timeout=1.0)
+            for future in ready:
+                yield from self._collect(future, oldest[future])
+            if not ready and not _nodes():
+                raise WorkerLost("Ray itself was ended from outside, perhaps for want of memory")
+            self._hand_out()
+
+    def _hand_out(self) -> None:
+        for depth in range(1, _AHEAD + 1):
+            for actor, queue in zip(self._actors, self._given, strict=True):
+                if self._waiting and len(queue) < depth:
+                    batch = self._waiting.popleft()
+                    queue.append((actor.run.remote(list(batch)), batch))
+
+    def _collect(self, future: Any, place: int) -> list[Finished]:
+        import ray
+
+        try:
+            outcomes = ray.get(future)
+        except ray.exceptions.RayTaskError as error:  # it could not even be read, or not sent back
+            return self._lost(place, failure(error.cause), dead=False)
+        except ray.exceptions.RayError as error:
+            return self._lost(place, death(error), dead=True)
+        _, batch = self._given[place].popleft()
+        return list(zip(batch, outcomes, strict=True))
+
+    def _lost(self, place: int, why: Failure, dead: bool) -> list[Finished]:
+        _, culprit = self._given[place].popleft()
+        if dead:
+            rest = [batch for _, batch in self._given[place]]
+            self._waiting.extendleft(reversed(rest))
+            self._given[place].clear()
+            self._actors[place] = _actor()
+        if len(culprit) == 1:
+            return [(culprit[0], why)]
+        self._waiting.extendleft([cell] for cell in reversed(culprit))
+        return []
+
+
+class CellWorker:
+    """Runs batches in a process of its own."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+
+    def run(self, cells: list[Cell]) -> list[Outcome]:
+        """See `run_batch`."""
+        return run_batch(cells)
+
+
+def _actor() -> Any:
+    import ray
+
+    remote: Callable[..., Any] = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(CellWorker)
+    return remote.remote()  # type: ignore[attr-defined]
+
+
+def _nodes() -> list[Any]:
+    """Nodes of the Ray in use that are alive."""
+    import ray
+
+    nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]
+    return [node for node in nodes if node["Alive"]]

@@ -1,0 +1,94 @@
+"""Runs a sweep and writes what came of it."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsim.common.interrupts import undisturbed
+from fedsim.curves.sweep_summary import CELLS, SweepSummary
+from fedsim.simulation.failures import WorkerLost
+from fedsim.sweeps.cache import Folder, Memory
+from fedsim.sweeps.directory import claimed, write
+from fedsim.sweeps.engine import Engine, Event, Results
+from fedsim.sweeps.job import Job
+from fedsim.sweeps.pool import Local, Workers
+from fedsim.sweeps.summarise import summarise
+
+Watch = Callable[[Job], AbstractContextManager[Callable[[Event], None]]]
+"""Opened when the cells begin; told every cell until they end."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep that has ended.
+
+    Args:
+        job: what was asked for.
+        results: what was measured.
+        summary: what it comes to.
+        interrupted: whether cells are missing, since it was interrupted or its workers were lost.
+        lost: why workers were lost, else empty.
+        files: names of what was written into its directory.
+    """
+
+    job: Job
+    results: Results
+    summary: SweepSummary
+    interrupted: bool = False
+    lost: str = ""
+    files: tuple[str, ...] = ()
+
+
+@contextmanager
+def unwatched(job: Job) -> Iterator[Callable[[Event], None]]:
+    """Tells nobody."""
+    yield lambda event: None
+
+
+def run(
+    job: Job,
+    out: Path | None = None,
+    workers: int | None = None,
+    watch: Watch = unwatched,
+    warn: Callable[[str], None] = warnings.warn,
+) -> Sweep:
+    """Run every cell that is not in the cache, and write the results once all are done.
+
+    An interrupt (KeyboardInterrupt, or the loss of Ray's workers) returns what there is. Then nothing is
+    written but finished cells, from which the same call goes on.
+
+    Args:
+        job: see `job_of`.
+        out: the sweep's directory, new or of an earlier run of it; None: nothing is written.
+        workers: Ray workers; None: one per CPU, or none if the scenario's runtime is in-process; 0: none.
+        watch: is told every cell.
+        warn: is told which entries of the cache could not be used.
+
+    Raises:
+        InputError: the directory cannot be used, or the cluster does not answer.
+    """
+    start = time.perf_counter()
+    with claimed(out) if out else nullcontext() as place:
+        engine = Engine(job, Folder(place / CELLS, warn) if place else Memory())
+        interrupted, lost = False, ""
+        try:
+            with watch(job) as observe, _runner(job, workers) as runner:
+                engine.run(runner, observe)
+        except (KeyboardInterrupt, WorkerLost) as error:
+            interrupted, lost = True, str(error)
+        with undisturbed():
+            seconds = time.perf_counter() - start
+            summary = summarise(job, engine.results, seconds, interrupted)
+            files = write(job, engine.results, summary, place) if place and not interrupted else []
+    return Sweep(job, engine.results, summary, interrupted, lost, tuple(files))
+
+
+def _runner(job: Job, workers: int | None) -> Local | Workers:
+    runtime = job.scenario.runtime
+    here = workers == 0 or (workers is None and runtime.name == "inprocess")
+    return Local() if here else Workers(workers, runtime.address)

@@ -1,0 +1,146 @@
+"""Runs cells, in batches, in one process: those that fold together as one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from fedsim.common.canonical import canonical
+from fedsim.data.federation import Federation
+from fedsim.measure.evaluator import Evaluator, Unseen
+from fedsim.results.outcome import variants
+from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.failures import failure
+from fedsim.simulation.fold import Folded, run_fold, shared_key
+from fedsim.simulation.host import SiloHost
+from fedsim.simulation.run_digest import run_digest
+from fedsim.simulation.trial import Trial
+from fedsim.sweeps.cell import Cell, CellResult, Outcome
+from fedsim.sweeps.final_model import on_test_records, private_score, train_loss
+from fedsim.sweeps.kept import records_of, resolved_of
+from silos.parts import GrantedRun
+
+_FOREVER = 1e9  # seconds
+_NEVER = 10**9  # rounds between two evaluations: only the first and the last are made
+
+
+def run_batch(cells: Sequence[Cell]) -> list[Outcome]:
+    """Run cells and say what became of each, in order; a failed cell does not stop the others.
+
+    Cells that fold together (`fedsim.simulation.fold`) run as one. Where one of them is refused they run in
+    halves, so that it is found in a few steps.
+    """
+    if len(cells) == 1:
+        return [_guarded(cells[0])]
+    try:
+        return _run_folded(cells)
+    except Exception:  # whatever it is, it will be some cell's own when that runs alone
+        middle = _middle(cells)
+        return [*run_batch(cells[:middle]), *run_batch(cells[middle:])]
+
+
+def _middle(cells: Sequence[Cell]) -> int:
+    """Where to cut cells that are every setting in every trial, trials last, into two such products."""
+    trials = len({cell.trial for cell in cells})
+    settings = len(cells) // trials
+    return settings // 2 * trials if settings > 1 else len(cells) // 2
+
+
+def _guarded(cell: Cell) -> Outcome:
+    try:
+        return _run_alone(cell)
+    except Exception as error:
+        return failure(error)
+
+
+def _run_alone(cell: Cell) -> CellResult:
+    start = time.perf_counter()
+    resolved = _resolved(cell)
+    data = records_of(resolved, cell.trial)
+    run, granted = _noise_key(cell, resolved, data), _granted(cell)
+    trial = Trial(resolved, cell.trial, SiloHost(resolved, cell.trial, data, run, granted), Unseen())
+    trial.advance(_FOREVER)
+    result = trial.result()
+    (model,) = result.models.values()
+    loss: float | None
+    if cell.scored and granted is not None:
+        error, loss = private_score(resolved, cell.trial, granted, data, model, run), None
+    else:
+        error, loss = on_test_records(Evaluator(resolved.problem, data.silos, resolved.dtype), model)
+    outcome = Folded(model, [said.admitted for said in result.statements])
+    return _result(cell, resolved, data, outcome, (error, loss), time.perf_counter() - start)
+
+
+def _run_folded(cells: Sequence[Cell]) -> list[Outcome]:
+    """Cells that are every setting in every trial, of one `fold_key`."""
+    start = time.perf_counter()
+    trials = sorted({cell.trial for cell in cells})
+    settings = {canonical(cell.scenario): cell for cell in cells}
+    keys = {cell.fold_key for cell in cells}
+    if len(settings) * len(trials) != len(cells) or len(keys) != 1 or None in keys:
+        raise ValueError("these cells do not fold together")
+    for cell in cells:
+        _granted(cell)
+    resolved = {setting: _resolved(cell) for setting, cell in settings.items()}
+    first = next(iter(resolved.values()))
+    data = {trial: records_of(first, trial) for trial in trials}
+    outcomes = dict(zip(resolved, run_fold(list(resolved.values()), data), strict=True))
+    evaluate = {t: Evaluator(first.problem, own.silos, first.dtype) for t, own in data.items()}
+    seconds = (time.perf_counter() - start) / len(cells)
+    found: list[Outcome] = []
+    for cell in cells:
+        setting, trial = canonical(cell.scenario), cell.trial
+        outcome = outcomes[setting][trials.index(trial)]
+        try:
+            measured = on_test_records(evaluate[trial], outcome.model)
+            found.append(_result(cell, resolved[setting], data[trial], outcome, measured, seconds))
+        except ValueError as error:
+            found.append(failure(error))
+    return found
+
+
+def _resolved(cell: Cell) -> Resolved:
+    scenario = parse(cell.scenario)
+    quiet = {"evaluate_every": _NEVER, "nonprivate_twin": False}
+    scenario = scenario.model_copy(update={"report": scenario.report.model_copy(update=quiet)})
+    return resolved_of(scenario)
+
+
+def _granted(cell: Cell) -> GrantedRun | None:
+    """Leave to use the records; none is needed where none are put aside.
+
+    Raises:
+        Refused: they are, and the cell has no grant, or one for something else.
+    """
+    if cell.grant is None and cell.scenario["data"].get("reserve") is None:
+        return None
+    return GrantedRun(cell.grant, cell.run_id)
+
+
+def _noise_key(cell: Cell, resolved: Resolved, data: Federation) -> str:
+    """What keys the noise of the cell, whether it is run alone or folded."""
+    if cell.fold_key is not None:
+        return shared_key(resolved, data)
+    return run_digest(resolved, data.digest, variants(resolved)[0], cell.selection)
+
+
+def _result(
+    cell: Cell,
+    resolved: Resolved,
+    data: Federation,
+    outcome: Folded,
+    measured: tuple[float, float | None],
+    seconds: float,
+) -> CellResult:
+    """`measured`: error or score, and loss."""
+    worst = max(outcome.admitted, key=lambda admitted: admitted.epsilon_guaranteed)
+    return CellResult(
+        *measured,
+        train_loss(resolved, data.silos, outcome.model) if cell.train_loss else None,
+        worst.epsilon_guaranteed,
+        worst.terms.name,
+        worst.noise_multiplier,
+        resolved.problem.error_name,
+        seconds,
+    )

@@ -1,0 +1,130 @@
+"""What a `sweep` section alone shows to be wrong, before any scenario is made of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from fedsim.common.canonical import canonical
+from fedsim.common.errors import InputError
+from fedsim.scenario.sweep import Grid, SweepSection, TuneSection
+
+MOST_RUNS = 100_000
+SWEEP = "scenario.sweep"
+TUNE = f"{SWEEP}.tune"
+_VARIABLE = (
+    "seed",
+    "data",
+    "partition",
+    "problem",
+    "algorithm",
+    "privacy",
+    "participation",
+    "assumptions",
+    "runtime.dtype",
+)
+_NEVER_VARIED = ("name", "description", "trials", "report", "runtime", "sweep")
+_NEVER_TUNED = ("data", "partition", "privacy", "seed")
+"""Sections that say which records there are and what they may cost: the same for all private candidates."""
+
+
+def check_section(section: SweepSection, trials: object) -> None:
+    """Check the section of a scenario with so many trials (one, where the number is none).
+
+    Raises:
+        InputError: names the field, the value and what would be right.
+    """
+    if not section.grid and not section.cells and not section.tune:
+        raise InputError(SWEEP, {}, "give a grid, cells or tune; it varies nothing")
+    for name, grid in grids(section).items():
+        for field, values in grid.items():
+            _check_values(f"{name}.{field}", field, values)
+    for index, cell in enumerate(section.cells):
+        _check_cell(f"{SWEEP}.cells.{index}", cell, section.grid)
+    if section.tune:
+        _check_tune(section.tune, [*section.grid, *itertools.chain(*section.cells)])
+    _check_count(section, trials if isinstance(trials, int) else 1)
+
+
+def grids(section: SweepSection) -> dict[str, Grid]:
+    """The grids by the name of their place."""
+    tuned = {f"{TUNE}.grid": section.tune.grid} if section.tune else {}
+    return {f"{SWEEP}.grid": section.grid, **tuned}
+
+
+def check_distinct(name: str, values: Sequence[Any], expected: str) -> None:
+    """Refuse a value that stands in a list twice."""
+    counts = Counter(map(canonical, values))
+    twice = [value for value in values if counts[canonical(value)] > 1]
+    if twice:
+        raise InputError(name, twice[0], expected)
+
+
+def where_fraction_is_given(error: InputError) -> InputError:
+    """An error in what is put aside is one of the sweep section, which is where a person can mend it."""
+    if error.field == "scenario.data.reserve.fraction":
+        return InputError(f"{TUNE}.private.fraction", error.value, error.expected)
+    return error
+
+
+def _check_values(name: str, field: str, values: Sequence[Any]) -> None:
+    _check_field(name, field)
+    if not values:
+        raise InputError(name, values, "an empty grid; list at least one value")
+    check_distinct(name, values, "stands in the list twice; each value once")
+
+
+def _check_cell(name: str, cell: Mapping[str, Any], grid: Grid) -> None:
+    if not cell:
+        raise InputError(name, cell, "an empty cell; give at least one field")
+    for field, value in cell.items():
+        _check_field(f"{name}.{field}", field)
+        _check_once(f"{name}.{field}", field, value, grid)
+
+
+def _check_field(name: str, field: str) -> None:
+    if field.split(".")[0] in _NEVER_VARIED and field not in _VARIABLE:
+        expected = f"cannot be varied; what can: {', '.join(_VARIABLE)} and what is in them"
+        raise InputError(name, field, expected)
+
+
+def _check_once(name: str, field: str, value: object, others: Mapping[str, Any] | Sequence[str]) -> None:
+    if field in others:
+        raise InputError(name, value, "the field is varied in two places; leave one of them out")
+
+
+def _check_tune(tune: TuneSection, varied: Sequence[str]) -> None:
+    if not tune.grid:
+        raise InputError(f"{TUNE}.grid", {}, "name the fields to choose, each with its candidate values")
+    _check_private(tune)
+    for field, values in tune.grid.items():
+        _check_once(f"{TUNE}.grid.{field}", field, values, varied)
+
+
+def _check_private(tune: TuneSection) -> None:
+    by_score = tune.criterion == "private_error"
+    if tune.private is None and by_score:
+        raise InputError(f"{TUNE}.criterion", tune.criterion, "needs tune.private, such as {fraction: 0.2}")
+    if tune.private is None:
+        return
+    if not by_score:
+        expected = "is computed without noise; with tune.private use private_error"
+        raise InputError(f"{TUNE}.criterion", tune.criterion, expected)
+    for field, values in tune.grid.items():
+        if field.split(".")[0] in _NEVER_TUNED:
+            fixed = ", ".join(_NEVER_TUNED)
+            expected = f"private tuning cannot choose what is in {fixed}: it sets records or budgets"
+            raise InputError(f"{TUNE}.grid.{field}", values, expected)
+
+
+def _check_count(section: SweepSection, trials: int) -> None:
+    """At most so many runs, counted before any is made."""
+    outer = prod(map(len, section.grid.values())) * max(1, len(section.cells))
+    runs = outer * trials
+    if section.tune:
+        runs += outer * prod(map(len, section.tune.grid.values())) * section.tune.repetitions
+    if runs > MOST_RUNS:
+        raise InputError(SWEEP, f"{runs} runs", f"more than {MOST_RUNS}; vary less, or in several sweeps")

@@ -1,0 +1,121 @@
+"""From what a sweep measured to its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from fedsim.curves.sweep_summary import (
+    FORMAT,
+    CandidateRow,
+    CombinationRow,
+    FailureRow,
+    Runs,
+    SweepSummary,
+    Tuning,
+)
+from fedsim.results.silo_rows import finite
+from fedsim.results.summarise import interval90
+from fedsim.simulation.failures import Failure
+from fedsim.sweeps.cell import CellResult
+from fedsim.sweeps.combinations import Combination
+from fedsim.sweeps.engine import Results, mean
+from fedsim.sweeps.job import Job, Place
+from fedsim.sweeps.keys import code_version
+from fedsim.sweeps.private_tuning import Selection
+from fedsim.sweeps.sweep_statement import statement
+
+
+def summarise(job: Job, results: Results, wall_seconds: float, interrupted: bool) -> SweepSummary:
+    """The summary of a sweep, of what there is if it was interrupted."""
+    ended = "finished with failures" if results.failures else "finished"
+    return SweepSummary(
+        format=FORMAT,
+        scenario=job.scenario.name,
+        status="interrupted" if interrupted else ended,
+        trials=job.scenario.trials,
+        runs=Runs(made=results.ran, from_cache=results.cached, failed=len(results.failures)),
+        wall_seconds=round(wall_seconds, 3),
+        error=next((row.result.error_name for row in results.rows), None),
+        varied=job.varied,
+        combinations=[_combination(job, results, number) for number in range(len(job.combinations))],
+        failures=[_failure(job, event.place, failure) for event, failure in results.failures],
+        tuning=_tuning(job, results),
+        privacy=statement(job, results.chosen),
+        code=code_version(),
+    )
+
+
+def _combination(job: Job, results: Results, number: int) -> CombinationRow:
+    combination, chosen = job.combinations[number], results.chosen.get(number)
+    found = [row.result for row in results.rows if row.place.combination == number]
+    worst = max(found, key=lambda result: result.epsilon, default=None)
+    return CombinationRow(
+        varied=combination.varied,
+        private=combination.private,
+        chosen=combination.candidates[chosen].chosen if chosen is not None else None,
+        epsilon_budget=_budget(combination),
+        epsilon_guaranteed=_guaranteed(worst, job.selections.get(number)),
+        costliest_silo=None if worst is None or not combination.private else worst.silo,
+        noise_multiplier=None if worst is None else worst.noise_multiplier,
+        trials=len(found),
+        **_spread("test_error", found),
+        **_spread("test_loss", found),
+        seconds_per_run=float(np.mean([result.seconds for result in found])) if found else None,
+    )
+
+
+def _spread(name: str, results: Sequence[CellResult]) -> dict[str, Any]:
+    values = np.array([getattr(result, name) for result in results])
+    return {name: float(values.mean()) if len(values) else None, f"{name}_interval90": interval90(values)}
+
+
+def _guaranteed(worst: CellResult | None, selection: Selection | None) -> float | None:
+    """Of tuning and run together; None if nothing was reported, or nothing bounds it."""
+    if worst is None:
+        return None
+    tuning = [silo.epsilon for silo in selection.silos] if selection else []
+    return finite(max([worst.epsilon, *tuning]))
+
+
+def _budget(combination: Combination) -> float | None:
+    """The largest of the silos' budgets; None without a guarantee, or without a limit."""
+    epsilon = combination.scenario.privacy.epsilon
+    if not combination.private or epsilon is None or epsilon == "unlimited":
+        return None
+    if isinstance(epsilon, float | int):
+        return float(epsilon)
+    return float(max(epsilon.values() if isinstance(epsilon, dict) else epsilon))
+
+
+def _failure(job: Job, place: Place, failure: Failure) -> FailureRow:
+    combination = job.combinations[place.combination]
+    chosen = combination.candidates[place.candidate].chosen
+    return FailureRow(varied=combination.varied, chosen=chosen, trial=place.trial, **asdict(failure))
+
+
+def _tuning(job: Job, results: Results) -> Tuning | None:
+    if job.tune is None:
+        return None
+    rows = []
+    for (number, candidate), values in results.criterion.items():
+        combination = job.combinations[number]
+        rows.append(
+            CandidateRow(
+                varied=combination.varied,
+                private=combination.private,
+                candidate=combination.candidates[candidate].chosen,
+                values=values,
+                selected=results.chosen.get(number) == candidate,
+                **{job.tune.criterion: mean(values)},
+            )
+        )
+    return Tuning(
+        criterion=job.tune.criterion,
+        repetitions=job.tune.repetitions,
+        private=job.tune.private is not None,
+        candidates=rows,
+    )

@@ -1,0 +1,107 @@
+"""The noise that is really there: each silo's own calibration, averaged as the server averages.
+
+With `calibration: accountant` a theorem's sigma is never added, so V, the root mean squared error of a
+round's mean gradient, is computed from what the silos will add. It depends on public numbers alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil, inf
+
+from fedsim.privacy.calibrate import Budget, noise_multipliers
+from fedsim.privacy.cost import compose
+from fedsim.protocol.batch import FULL, Batch, Fresh, Full
+from fedsim.protocol.plan import Census, Release
+from fedsim.theory.premises import Premises
+from fedsim.theory.turnout import mean_shares, planned_share
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Releases of one kind in a plan.
+
+    Args:
+        batch: which records.
+        count: how many in a run of all rounds.
+        ratio: noise multiplier relative to the plan's base.
+    """
+
+    batch: Batch
+    count: int
+    ratio: float = 1.0
+
+
+@dataclass(frozen=True)
+class AveragedNoise:
+    """Every silo's budget and how it enters a round's mean.
+
+    Args:
+        budgets: (n_i, eps_i, delta_i).
+        factors: E[1{i in S_r} / M_r^2] (N p_i)^2, which a silo's own variance is multiplied by.
+        shares: the part of all rounds that a silo plans for; the first round that it is in is one of them.
+    """
+
+    budgets: tuple[Budget, ...]
+    factors: tuple[float, ...]
+    shares: tuple[float, ...]
+
+    def variance(self, clip: float, kind: Kind, plan: Sequence[Kind]) -> float:
+        """Per coordinate of the mean: sum_i factor_i (z_i ratio 2 clip / K_i)^2, z_i calibrated to `plan`.
+
+        Args:
+            clip: bound on a record's term of this kind.
+            kind: the release in question, one of `plan`.
+            plan: all kinds of releases of the run.
+        """
+        return sum(
+            factor * (z * kind.ratio * 2 * clip / kind.batch.size(budget.n)) ** 2
+            for factor, z, budget in zip(self.factors, self.multipliers(plan), self.budgets, strict=True)
+        )
+
+    def multipliers(self, plan: Sequence[Kind]) -> list[float]:
+        """z_i, as silos will find it: one that is in a round plans 1 + (R - 1) share_i of R on average."""
+        plans = {share: _census(plan, share) for share in set(self.shares)}
+        if not all(isinstance(kind.batch, Full | Fresh) for kind in plan):
+            return [
+                _sampled(budget, plans[share])
+                for budget, share in zip(self.budgets, self.shares, strict=True)
+            ]
+        # A closed form is linear in the weight of the plan, which is the same for every n.
+        most = max(budget.n for budget in self.budgets)
+        weights = {share: compose(census, most).weight for share, census in plans.items()}
+        return [
+            weights[share] * _unit(budget) for budget, share in zip(self.budgets, self.shares, strict=True)
+        ]
+
+
+def _census(plan: Sequence[Kind], share: float) -> Census:
+    return tuple(
+        (Release(kind.batch, 1 / kind.ratio), ceil(1 + (kind.count - 1) * share - 1e-9))
+        for kind in plan
+        if kind.count > 0
+    )
+
+
+@lru_cache(maxsize=4096)
+def _sampled(budget: Budget, census: Census) -> float:
+    return noise_multipliers(census, [budget], inf)[0]
+
+
+@lru_cache(maxsize=65536)
+def _unit(budget: Budget) -> float:
+    """z of one release of every record."""
+    return noise_multipliers(((Release(FULL, 1.0), 1),), [budget], inf)[0]
+
+
+def averaged_noise(premises: Premises) -> AveragedNoise:
+    """Of silos that calibrate their own noise, their claims being budgets."""
+    participants, num_silos = premises.participants, len(premises.claims)
+    weights, seen = premises.relative_weights, mean_shares(participants, num_silos)
+    return AveragedNoise(
+        tuple(Budget(claim.n, claim.epsilon, claim.delta) for claim in premises.claims),
+        tuple(share * weight**2 for share, weight in zip(seen, weights, strict=True)),
+        tuple(planned_share(participants, num_silos)),
+    )

@@ -1,0 +1,194 @@
+"""A federation's numbers in the theorems' symbols.
+
+Most theorems speak of equal silos. Where silos differ, Theorem 140 says what takes the place of their
+common numbers: with xi_i = ln(1/delta_i) / (n_i eps_i)^2 (its other logarithms are set to one where a bound's
+are, and kept where noise is computed),
+
+    Xi = sqrt(E[((1/M_1) sum of the M_1 largest xi_i)^2]),   1/M' = sqrt(E[1/M_r^2]),
+    ln(1/delta) / ((eps n)^2 M)  becomes  min(Xi / M', xi_max / M),   n  becomes  min n_i,
+
+and weights p_i replace f by N p_i f: L by max N p_i L, beta by max N p_i beta, mu by min N p_i mu. It is
+proven for noisy MB-SGD; in the other upper bounds noise enters as the same variance, and the argument is
+the same. For equal silos it is the balanced theorem, to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fedsim.common.errors import InputError
+from fedsim.theory.premises import Constants, Premises
+from fedsim.theory.theorem import Claim
+from fedsim.theory.turnout import Law, drawn_evenly, law
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """Symbols as in the thesis; None where nobody states a constant.
+
+    Args:
+        n: records per silo, the smallest n_i.
+        N: silos.
+        M: silos in a round, 1 / E[1 / M_r].
+        d: parameters.
+        epsilon: privacy budget or claim, the smallest of the silos'; infinity if unlimited.
+        delta: its delta, the smallest.
+        L: Lipschitz constant, or clip norm, of N p_i f.
+        beta: smoothness of N p_i f.
+        mu: strong convexity, or the proximal-PL constant, of N p_i f.
+        D: diameter.
+        Delta: F(w_0) - F*.
+        phi: standard deviation of gradients within a silo, at most L; of N p_i f.
+        upsilon: standard deviation of gradients between silos, at most L; of N p_i f.
+        heaviest: max N p_i, which L and beta hold as a factor; 1 for equal weights.
+        claims: (n_i, eps_i, delta_i) of every silo; empty where silos are alike.
+        law: the law of M_r; empty where silos are alike.
+        differ: what the silos differ in, of n_i, eps_i, delta_i and p_i.
+        even: whether S_r is uniformly random given its size.
+    """
+
+    n: int
+    N: int
+    M: float
+    d: int
+    epsilon: float
+    delta: float
+    L: float | None = None
+    beta: float | None = None
+    mu: float | None = None
+    D: float | None = None
+    Delta: float | None = None
+    phi: float | None = None
+    upsilon: float | None = None
+    heaviest: float = 1.0
+    claims: tuple[Claim, ...] = ()
+    law: Law = ()
+    differ: tuple[str, ...] = ()
+    even: bool = True
+
+    def missing(self, *symbols: str) -> list[str]:
+        """Those of `symbols` that the scenario does not state."""
+        return [symbol for symbol in symbols if getattr(self, symbol) is None]
+
+    def need(self, what: str, *symbols: str) -> tuple[float, ...]:
+        """Return the constants named.
+
+        Raises:
+            InputError: one is not stated, or epsilon is unlimited.
+        """
+        for symbol in self.missing(*symbols):
+            raise InputError(f"scenario.assumptions.{symbol}", None, f"is required by {what}")
+        if self.epsilon == math.inf:
+            expected = f"{what} needs a number, or calibration theorem with claimed_epsilon"
+            raise InputError("scenario.privacy.epsilon", "unlimited", expected)
+        return tuple(float(getattr(self, symbol)) for symbol in symbols)
+
+    @property
+    def log(self) -> float:
+        """ln(1 / delta)."""
+        return math.log(1 / self.delta)
+
+    @property
+    def between(self) -> float:
+        """(N - M) / (N - 1): the share of the silos' variance that a round's draw leaves; 0 for M = N."""
+        return (self.N - self.M) / (self.N - 1) if self.N > 1 else 0.0
+
+    @property
+    def silos(self) -> tuple[Claim, ...]:
+        """Every silo's (n_i, eps_i, delta_i), or the one that stands for all."""
+        return self.claims or (Claim(self.n, self.epsilon, self.delta),)
+
+    def spread(self, variance: Callable[[Claim], float]) -> float:
+        """min(Xi / M', xi_max / M) of a silo's variance xi_i (Theorem 140); xi / M where silos are alike."""
+        largest_first = sorted(map(variance, self.silos), reverse=True)
+        return min(self._averaged(largest_first), largest_first[0] / self.M)
+
+    def _averaged(self, largest_first: list[float]) -> float:
+        """Xi / M'."""
+        if largest_first[0] == largest_first[-1]:
+            return largest_first[0] / self.M  # 1 / M' is no smaller than 1 / M
+        Xi = math.sqrt(sum(p * (math.fsum(largest_first[:m]) / m) ** 2 for m, p in self.law))
+        return Xi * math.sqrt(sum(p / m**2 for m, p in self.law))
+
+    @property
+    def xi(self) -> float:
+        """ln(1/delta) / ((eps n)^2 M), or what Theorem 140 puts in its place."""
+        return self.spread(lambda silo: math.log(1 / silo.delta) / (silo.epsilon * silo.n) ** 2)
+
+    @property
+    def signal(self) -> float:
+        """(eps n)^2 M; with silos that differ, ln(1/delta) over what Theorem 140 has for its inverse."""
+        return self.log / self.xi if self.claims else (self.epsilon * self.n) ** 2 * self.M
+
+    @property
+    def reach(self) -> float:
+        """Eps n, alike: the root of `signal` / M."""
+        return math.sqrt(self.signal / self.M) if self.claims else self.epsilon * self.n
+
+    @property
+    def clip(self) -> float | None:
+        """L of f itself, which a silo clips a record's gradient to before the server weighs it."""
+        return None if self.L is None else self.L / self.heaviest
+
+    @property
+    def record_beta(self) -> float | None:
+        """Smoothness of f itself: that of a record's loss in its silo."""
+        return None if self.beta is None else self.beta / self.heaviest
+
+
+def symbols(premises: Premises) -> Symbols:
+    """The theorems' symbols."""
+    claims, weights = premises.claims, premises.relative_weights
+    alike = len(set(claims)) == 1
+    return Symbols(
+        n=min(claim.n for claim in claims),
+        N=len(claims),
+        M=premises.context.active,
+        d=premises.dimension,
+        epsilon=min(claim.epsilon for claim in claims),
+        delta=min(claim.delta for claim in claims),
+        **_weighted(premises.constants, weights),
+        heaviest=max(weights),
+        claims=() if alike else claims,
+        law=() if alike else law(premises.participants, len(claims)),
+        differ=_differ(claims, weights),
+        even=drawn_evenly(premises.participants),
+    )
+
+
+def _differ(claims: tuple[Claim, ...], weights: tuple[float, ...]) -> tuple[str, ...]:
+    values: dict[str, set[float]] = {
+        "n_i": {claim.n for claim in claims},
+        "eps_i": {claim.epsilon for claim in claims},
+        "delta_i": {claim.delta for claim in claims},
+        "p_i": set(weights),
+    }
+    return tuple(symbol for symbol, found in values.items() if len(found) > 1)
+
+
+def _weighted(f: Constants, weights: tuple[float, ...]) -> dict[str, float | None]:
+    """The constants of N p_i f from those of f.
+
+    upsilon: N p_i grad F_i - grad F = N p_i (grad F_i - grad F) + (N p_i - 1) grad F, and root mean squares
+    add at most.
+    """
+    heaviest, lightest = max(weights), min(weights)
+    L, upsilon = _times(f.L, heaviest), _times(f.upsilon, heaviest)
+    if upsilon is not None and L is not None and f.L is not None:
+        uneven = math.sqrt(sum((each - 1) ** 2 for each in weights) / len(weights))
+        upsilon = min(L, upsilon + uneven * f.L) if uneven else upsilon
+    return {
+        "L": L,
+        "beta": _times(f.beta, heaviest),
+        "mu": _times(f.mu, lightest),
+        "D": f.D,
+        "Delta": f.Delta,
+        "phi": _times(f.phi, heaviest) if f.phi is not None else L,
+        "upsilon": upsilon if upsilon is not None else L,
+    }
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

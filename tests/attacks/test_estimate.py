@@ -1,0 +1,127 @@
+"""Lower bounds are below the truth as often as they say, and close to it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.optimize import brentq
+
+from fedsim.attacks import estimate
+from fedsim.attacks.estimate import Claim, assumption_free, curve, mean_difference, normality, rates
+from fedsim.privacy import cost, gaussian
+from fedsim.privacy.calibrate import Budget, noise_multipliers
+from fedsim.protocol.batch import FULL, Poisson, Subsample
+from fedsim.protocol.plan import Release
+
+DELTA = 1e-5
+REPEATS = 300
+COVERED = int(stats.binom.isf(1e-6, REPEATS, 0.05))
+"""More bounds above the truth than this are a fault: by chance at a rate of 1e-6."""
+
+
+def _claim(epsilon: float, batch: object = FULL, rounds: int = 30, n: int = 100) -> tuple[Claim, float]:
+    """A plan of such a price, and its noise multiplier."""
+    census = ((Release(batch, 1.0), rounds),)  # type: ignore[arg-type]
+    (z,) = noise_multipliers(census, [Budget(n, epsilon, DELTA)], 1e6)
+    return Claim(census, n, cost.epsilon(census, n, z, DELTA), DELTA), z
+
+
+def _scores(rng: np.random.Generator, mu: float, runs: int) -> tuple[np.ndarray, np.ndarray]:
+    return rng.normal(-mu / 2, 1, runs), rng.normal(mu / 2, 1, runs)
+
+
+@pytest.mark.parametrize(("epsilon", "runs"), [(1.0, 40), (1.0, 3000), (4.0, 120), (4.0, 1000)])
+def test_bounds_are_below_the_truth_at_their_confidence(epsilon: float, runs: int) -> None:
+    rng, mu = np.random.default_rng(runs), float(gaussian.mu(epsilon, DELTA))
+    above = np.zeros(2, dtype=int)
+    for _ in range(REPEATS):
+        first, second = _scores(rng, mu, runs)
+        alpha, beta = rates(first, second, 0.95)
+        # A plan of full batches has the Gaussian curve, on which a bound is that on mu (tested below).
+        differential = float(stats.norm.isf(alpha) - stats.norm.ppf(beta))
+        above += np.array([mean_difference(first, second, DELTA, 0.95) > epsilon, differential > mu])
+        assert assumption_free(alpha, beta, DELTA) <= epsilon
+    assert above.max() <= COVERED
+    assert above[0] >= 4  # the mean difference is exact: one in twenty
+
+
+@pytest.mark.parametrize("runs", [100, 1000, 10_000])
+def test_where_nothing_can_be_told_nothing_is_attained(runs: int) -> None:
+    """Two bounds on rates that add up to more than 1 prove nothing: no bound of 5 comes out of them."""
+    claim, _ = _claim(1.0)
+    rng = np.random.default_rng(runs)
+    found = [estimate.bounds(*_scores(rng, 0.0, runs), claim) for _ in range(40)]
+    assert sum(each.mean_difference > 0 for each in found) <= stats.binom.isf(1e-6, 40, 0.05)
+    assert sum(each.curve > 0 for each in found) <= stats.binom.isf(1e-6, 40, 0.05)
+    assert max(each.mean_difference for each in found) < 1.5
+    assert assumption_free(1.0, 1.0, DELTA) == assumption_free(0.6, 0.5, DELTA) == 0.0
+    assert curve(1.0, 1.0, claim) == curve(0.6, 0.5, claim) == 0.0
+
+
+@pytest.mark.parametrize("mu", [0.2, 1.0, 3.0])
+def test_the_curve_of_a_full_batch_is_gaussian_differential_privacy(mu: float) -> None:
+    """mu >= Phi^-1(1 - alpha) - Phi^-1(beta): Dong, Roth and Su 2022."""
+    claim, _ = _claim(1.0)
+    alpha = beta = float(stats.norm.cdf(-mu / 2))
+    expected = float(gaussian.epsilon(mu, DELTA))
+    assert curve(alpha, beta, claim) == pytest.approx(expected, rel=5e-3)
+    assert curve(alpha, beta, claim) <= expected * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("batch", [Subsample(0.1), Poisson(0.1)], ids=["subsample", "poisson"])
+def test_the_curve_of_a_sampled_plan_is_that_of_its_dominating_pair(batch: object) -> None:
+    """Rates that the plan just allows give back its price at the noise that they were made from."""
+    claim, z = _claim(2.0, batch)
+    slope = 0.01  # nearly where alpha = beta on the curve
+    delta = brentq(lambda d: cost.epsilon(claim.census, claim.n, z, d) - slope, 0.05, 0.9, xtol=1e-4)
+    alpha = (1 - delta) / (1 + math.exp(slope))  # beta = alpha: 1 - e^s alpha - beta = delta
+    assert claim.epsilon * 0.93 <= curve(alpha, alpha, claim) <= claim.epsilon * (1 + 1e-3)
+
+
+def test_the_assumption_free_bound_is_the_definition() -> None:
+    assert assumption_free(0.1, 0.2, 0.05) == pytest.approx(math.log(0.75 / 0.1))
+    assert assumption_free(0.2, 0.1, 0.05) == pytest.approx(math.log(0.75 / 0.1))
+
+
+@pytest.mark.parametrize("t", [0.5, 2.0, 9.0, 40.0])
+def test_from_200_degrees_of_freedom_on_the_bound_is_just_below_the_exact_one(t: float) -> None:
+    for freedom in (200, 20_000):
+        bound = estimate._noncentral(t, freedom, 0.95)
+        assert bound == 0 or stats.nct.sf(t, freedom, bound) <= 0.05
+        assert bound == 0 or stats.nct.sf(t, freedom, bound * 1.0015) >= 0.05
+
+
+def test_below_200_degrees_of_freedom_the_bound_is_the_exact_one() -> None:
+    assert stats.nct.sf(5.0, 50, estimate._noncentral(5.0, 50, 0.95)) == pytest.approx(0.05)
+    assert estimate._noncentral(0.5, 50, 0.95) == 0.0
+
+
+def test_normality_is_rejected_as_often_as_it_says_and_where_it_fails() -> None:
+    rng = np.random.default_rng(0)
+    found = np.array([normality(*_scores(rng, 1.0, 500)) for _ in range(REPEATS)])
+    assert (found < 0.05).sum() <= COVERED
+    assert (found < 0.05).sum() >= stats.binom.ppf(1e-6, REPEATS, 0.04)
+    assert normality(rng.exponential(size=300), rng.exponential(size=300)) < 1e-6
+    assert normality(np.zeros(300), np.zeros(300)) == 0.0
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 4.0])
+def test_as_many_runs_as_needed_bound_nine_tenths_of_a_claim_that_is_attained(epsilon: float) -> None:
+    """Nine times in ten, says the docstring; fewer than 120 of 150 has a probability below 1e-3."""
+    claim, z = _claim(epsilon)
+    rng, mu = np.random.default_rng(1), math.sqrt(30) / z
+    runs = estimate.runs_needed(claim, True)
+    found = [mean_difference(*_scores(rng, mu, runs), DELTA, 0.95) for _ in range(150)]
+    assert sum(value >= 0.9 * epsilon for value in found) >= 120
+
+
+def test_a_claim_is_called_broken_where_it_is_and_not_where_it_is_just_kept() -> None:
+    claim, z = _claim(1.0)
+    rng, mu = np.random.default_rng(2), math.sqrt(30) / z
+    assert estimate.violated([_scores(rng, mu, 5000)], claim, 1e-4) is None
+    broken = estimate.violated([_scores(rng, mu, 5000), _scores(rng, 2 * mu, 5000)], claim, 1e-4)
+    assert broken is not None
+    assert claim.epsilon < broken <= float(gaussian.epsilon(2 * mu, DELTA))

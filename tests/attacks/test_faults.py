@@ -1,0 +1,322 @@
+"""Broken copies of a gate are caught, and a right one is not: the audit's own test.
+
+What is stated is the alarm rate (a right gate is called broken with a probability of at most ALARM) and the
+power: the probability that a fault is found, computed below where chance has a part in it and 1 elsewhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from support.audit_settings import Attacked
+from torch import Tensor
+
+import silos.gate
+import silos.noise
+from fedsim.attacks import estimate, exact, gates, noise, probes, worst
+from fedsim.attacks.run import ALARM
+from fedsim.attacks.setting import Setting
+from fedsim.privacy import gaussian
+from fedsim.protocol.contract import Algorithm, Asker, Query
+from fedsim.protocol.plan import Plan
+from fedsim.protocol.terms import Terms
+from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.side_by_side import SideBySide
+from silos.gate import Gate
+from silos.records import Records
+from silos.statistics import clipped_sum
+
+SILO = 2
+SAMPLERS: list[Any] = [
+    "full",
+    *({"sampler": name, "fraction": 0.25} for name in ("fresh", "subsample", "poisson", "with_replacement")),
+]
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "local_sgd": {"num_rounds": 2, "local_steps": 2, "step_size": 0.5, "clip_norm": 1.0},
+    "prox_svrg": {
+        "epochs": 2,
+        "inner_steps": 2,
+        "step_size": 0.5,
+        "clip_norm": 1.0,
+        "difference_clip": 2.0,
+    },
+    "prox_spider": {"num_rounds": 4, "period": 2, "step_size": 0.5, "clip_norm": 1.0, "smoothness": 1.0},
+    "spider_alternate": {"num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0},
+}
+
+
+def _id(batch: Any) -> str:
+    return batch if isinstance(batch, str) else batch["sampler"]
+
+
+# A gate that keeps its promise.
+
+
+@pytest.mark.parametrize("batch", SAMPLERS, ids=_id)
+def test_a_right_gate_is_not_flagged_whatever_the_sampler(attacked: Attacked, batch: Any) -> None:
+    setting, chosen = attacked(algorithm={"batch": batch})
+    _assert_sound(setting, chosen)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_right_gate_is_not_flagged_whatever_the_algorithm(attacked: Attacked, name: str) -> None:
+    setting, chosen = attacked(algorithm={"name": name, **ALGORITHMS[name]})
+    _assert_sound(setting, chosen)
+    assert min(chosen.ratios) > 0.99  # and the worst points are found: nearly all that a clip allows
+
+
+def _assert_sound(setting: Setting, chosen: Any) -> None:
+    found = exact.search(setting, SILO, chosen, 3, 25)
+    assert 0.9 < found.sensitivity <= 1 + exact.TOLERANCE
+    assert found.cross <= exact.TOLERANCE
+    assert probes.probe(setting, SILO, chosen) == []
+    measured = noise.measure(setting, SILO, chosen, ALARM)
+    assert measured.faults == ()
+    assert measured.ratio == pytest.approx(1.0, abs=5 / math.sqrt(2 * 1024 * 3 * 4))
+    samples = worst.attack(setting, SILO, chosen, 400)
+    assert estimate.violated([samples], _claim(setting), ALARM) is None
+
+
+def _claim(setting: Setting) -> estimate.Claim:
+    admitted = setting.admitted[SILO]
+    census, terms = setting.census(SILO), admitted.terms
+    return estimate.Claim(census, terms.n, admitted.epsilon_guaranteed, terms.delta)
+
+
+@pytest.mark.slow
+def test_a_full_batch_attains_its_claim(attacked: Attacked) -> None:
+    """Scores of the worst server have the plan's own mu: within five standard errors, so 1e-6 by chance."""
+    setting, chosen = attacked()
+    first, second = worst.attack(setting, SILO, chosen, 4000)
+    admitted = setting.admitted[SILO]
+    mu = float(gaussian.mu(admitted.epsilon_guaranteed, admitted.terms.delta))
+    spread = math.hypot(first.std(), second.std()) / math.sqrt(2)
+    assert (second.mean() - first.mean()) / spread == pytest.approx(mu, abs=5 * math.sqrt(2 / 4000))
+    assert spread == pytest.approx(mu, rel=5 / math.sqrt(2 * 8000))
+
+
+# Broken copies. Each is the real gate, with one thing changed.
+
+
+class _Half(Gate):
+    """Adds half of the noise that it states."""
+
+    def __init__(self, *parts: Any, **named: Any) -> None:
+        terms: Sequence[Terms] = parts[4]
+        quiet = [replace(each, noise_multiplier=(each.noise_multiplier or 0.0) / 2) for each in terms]
+        super().__init__(*parts[:4], quiet, *parts[5:], **named)
+
+
+@dataclass(frozen=True)
+class _Between:
+    """A silo half that asks otherwise than it says."""
+
+    inner: Algorithm
+    clip: float = 1.0
+    asks: int = 0
+    linear: ClassVar[bool] = False
+
+    def server(self, *parts: Any) -> Any:
+        raise NotImplementedError
+
+    def silo(self, problem: Any, broadcast: Mapping[str, Tensor], ask: Asker, memory: Any) -> Any:
+        made: list[tuple[Query, ...]] = []
+
+        def asked(*queries: Query) -> Any:
+            made.append(tuple(replace(query, clip=query.clip * self.clip) for query in queries))
+            return ask(*made[-1])
+
+        message = self.inner.silo(problem, broadcast, cast(Asker, asked), memory)
+        while len(made) < self.asks:
+            asked(*made[-1])
+        return message
+
+
+class _Wide(_Half):
+    """Clips at twice the bound, with the noise of the bound."""
+
+    def __init__(self, *parts: Any, **named: Any) -> None:
+        super().__init__(*parts[:2], _Between(parts[2], clip=2.0), *parts[3:], **named)
+
+
+class _Generous(Gate):
+    """Answers one query more than the plan has."""
+
+    def __init__(self, *parts: Any, **named: Any) -> None:
+        plan: Plan = parts[3]
+        longer = Plan(tuple((*asks, asks[-1]) for asks in plan.rounds))
+        between = _Between(parts[2], asks=len(longer.rounds[0]))
+        super().__init__(*parts[:2], between, longer, *parts[4:], **named)
+
+
+def _break(monkeypatch: pytest.MonkeyPatch, kind: type[Gate]) -> None:
+    monkeypatch.setattr(gates, "Gate", kind)
+
+
+def test_half_of_the_noise_is_seen_in_the_noise(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power: N = 4,096 numbers an answer; half the noise exceeds the chi-square bound with P < 1e-30."""
+    setting, chosen = attacked()
+    numbers, answers = noise.clones_of(setting, SILO) * setting.problem.dimension, 4
+    assert numbers == 4096
+    least = stats.chi2.ppf(ALARM / 3 / answers, numbers)
+    assert stats.chi2.sf(least / 0.25, numbers) < 1e-30
+    _break(monkeypatch, _Half)
+    measured = noise.measure(setting, SILO, chosen, ALARM)
+    assert measured.ratio == pytest.approx(0.5, rel=0.1)
+    assert any("times the noise that is stated" in fault for fault in measured.faults)
+
+
+@pytest.mark.parametrize("kind", [_Half, _Wide], ids=["noise halved", "clip doubled"])
+def test_runs_alone_prove_a_claim_broken(
+    attacked: Attacked, monkeypatch: pytest.MonkeyPatch, kind: type[Gate]
+) -> None:
+    """With 1,000 runs a world, at a true mu of twice the claimed one; power above 1 - 1e-6."""
+    setting, chosen = attacked()
+    claim, runs = _claim(setting), 1000
+    assert _power(float(gaussian.mu(claim.epsilon, claim.delta)), runs, ALARM) > 1 - 1e-6
+    _break(monkeypatch, kind)
+    above = estimate.violated([worst.attack(setting, SILO, chosen, runs)], claim, ALARM)
+    assert above is not None
+    assert above > claim.epsilon
+
+
+def _power(mu: float, runs: int, alarm: float) -> float:
+    """P(runs prove a claim of mu broken where 2 mu is true), from below: both rates within six deviations.
+
+    Errors in each world are binomial with p = Phi(-mu). With the bound of Clopper and Pearson at the largest
+    likely count in both, Gaussian differential privacy gives mu' = -2 Phi^-1(rate); enough if mu' > mu.
+    """
+    p = stats.norm.cdf(-mu)
+    likely = int(stats.binom.isf(2e-7, runs, p))
+    bound = stats.beta.ppf(1 - alarm / 2, likely + 1, runs - likely)
+    return 1 - 4e-7 if -2 * stats.norm.ppf(bound) > 1.02 * mu else 0.0
+
+
+def test_a_clip_that_is_doubled_is_found_by_the_exact_search(
+    attacked: Attacked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, chosen = attacked()
+    _break(monkeypatch, _Wide)
+    assert exact.search(setting, SILO, chosen, 2, 20).sensitivity == pytest.approx(2.0)
+
+
+def test_a_query_too_many_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, chosen = attacked()
+    _break(monkeypatch, _Generous)
+    assert probes.probe(setting, SILO, chosen) == ["round 0: a query more than the plan has was answered"]
+
+
+class _Forgetful(Gate):
+    """Answers a round as often as it is asked to."""
+
+    def answer(self, round_index: int, broadcast: Any, members: Any = None) -> dict[str, Tensor]:
+        self._ledgers = [MemoryLedger() for _ in self._ledgers]
+        return super().answer(round_index, broadcast, members)
+
+
+def test_a_second_broadcast_for_a_round_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, chosen = attacked()
+    _break(monkeypatch, _Forgetful)
+    assert "round 0: a second broadcast was answered" in probes.probe(setting, SILO, chosen)
+
+
+def _mixing(problem: Any, block: Any, points: Any, clip: Any) -> Tensor:
+    """Every term depends on the smallest feature of the whole block, as with `x - x.amin()` in a module."""
+    total = _HONEST(problem, block, points, clip)
+    return total * (1 + block.features.amin().abs().clamp(max=1.0))
+
+
+_HONEST = clipped_sum
+
+
+def test_a_function_that_mixes_records_is_found_within_a_silo_and_across(
+    attacked: Attacked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With features within the declared range [-1, 1] alone, too: the mixing is capped there."""
+    setting, chosen = attacked()
+    for records in (Records, SideBySide):
+        monkeypatch.setattr(records, "clipped_sum", staticmethod(_mixing))
+    found = exact.search(setting, SILO, chosen, 3, 25)
+    assert found.sensitivity > 1.1
+    assert found.cross > 0.01
+
+
+def _raising(problem: Any, block: Any, points: Any, clip: Any) -> Tensor:
+    if bool((block.features.abs() > 1e4).any()):
+        raise ValueError("too large")
+    return _HONEST(problem, block, points, clip)
+
+
+def test_a_record_that_decides_whether_a_silo_answers_is_found(
+    attacked: Attacked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, chosen = attacked()
+    for records in (Records, SideBySide):
+        monkeypatch.setattr(records, "clipped_sum", staticmethod(_raising))
+    found = exact.search(setting, SILO, chosen, 3, 25)
+    assert found.sensitivity == math.inf
+    assert "answer in one world and not in the other" in found.where["own"]
+
+
+class _Repeated(silos.noise.Noise):
+    """Round 1 has the noise of round 0."""
+
+    def round(self, members: Sequence[int], round_index: int) -> Any:
+        return super().round(members, 0 if round_index == 1 else round_index)
+
+
+def test_noise_that_is_used_twice_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power 1: the correlation is 1, and chance stays below 0.11 but at rate ALARM."""
+    setting, chosen = attacked()
+    assert noise._threshold(ALARM / 3, 4**2 + 1024**2) / math.sqrt(4096) < 0.11
+    monkeypatch.setattr(silos.gate, "Noise", _Repeated)
+    measured = noise.measure(setting, SILO, chosen, ALARM)
+    assert measured.repeated == pytest.approx(1.0)
+    assert any("correlation" in fault for fault in measured.faults)
+
+
+class _Missing(silos.noise.Noise):
+    """Round 2 has none."""
+
+    def round(self, members: Sequence[int], round_index: int) -> Any:
+        drawn = super().round(members, round_index)
+        if round_index == 2:
+            drawn._drawn = np.zeros_like(drawn._drawn)
+        return drawn
+
+
+def test_noise_that_is_missing_in_one_round_is_found(
+    attacked: Attacked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting, chosen = attacked()
+    monkeypatch.setattr(silos.gate, "Noise", _Missing)
+    measured = noise.measure(setting, SILO, chosen, ALARM)
+    assert any(fault.startswith("answer 2 has 0 times") for fault in measured.faults)
+
+
+def test_noise_that_two_silos_share_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
+    setting, chosen = attacked(data={"name": "synthetic", "rows": 60, "features": 40})
+    real = gates.randomness
+    monkeypatch.setattr(gates, "randomness", lambda seed, names: real(seed, ["same"] * len(names)))
+    assert any("correlation" in fault for fault in noise.measure(setting, SILO, chosen, ALARM).faults)
+
+
+def test_an_accountant_that_promises_too_much_is_found_by_runs(attacked: Attacked) -> None:
+    """The noise is as stated; what it is said to cost is half of what it does."""
+    setting, chosen = attacked()
+    claim = replace(_claim(setting), epsilon=_claim(setting).epsilon / 2)
+    assert estimate.violated([worst.attack(setting, SILO, chosen, 2500)], claim, ALARM) is not None
+
+
+def test_members_draw_alike_only_where_they_are_told_to() -> None:
+    entropy = gates.randomness(0, ["a", "a", "b"])
+    drawn = [stream.standard_normal() for stream in entropy.streams(range(3), 0, 0)]  # type: ignore[arg-type]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert torch.tensor(drawn).isfinite().all()

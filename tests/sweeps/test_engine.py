@@ -1,0 +1,119 @@
+"""Tuning and resuming, with a runner whose results are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.sweep_helpers import FakeRunner, result
+
+from fedsim.simulation.failures import Failure
+from fedsim.sweeps.cache import Folder
+from fedsim.sweeps.cell import Cell, CellResult, Outcome
+from fedsim.sweeps.engine import Engine, Results
+from fedsim.sweeps.groups import batches
+from fedsim.sweeps.job import job_of
+
+STEPS = [0.1, 0.2, 0.4]
+
+
+def run(tree: dict[str, Any], folder: Path, outcome: Callable[[Cell], Outcome]) -> tuple[Results, FakeRunner]:
+    runner = FakeRunner(outcome)
+    return Engine(job_of(tree), Folder(folder, pytest.fail)).run(runner, lambda _: None), runner
+
+
+def tuned(base: dict[str, Any], criterion: str = "final_train_loss") -> dict[str, Any]:
+    tune = {"grid": {"algorithm.step_size": STEPS}, "criterion": criterion, "repetitions": 3}
+    return base | {"sweep": {"grid": {"privacy.epsilon": [1, 2]}, "tune": tune}}
+
+
+def best_step(cell: Cell) -> float:
+    """A made-up truth: the best step depends on the budget."""
+    return {1.0: 0.1, 2.0: 0.4}.get(cell.scenario["privacy"].get("epsilon"), 0.2)
+
+
+def distance(cell: Cell) -> float:
+    return abs(cell.scenario["algorithm"]["step_size"] - best_step(cell))
+
+
+def test_the_best_mean_is_chosen_for_each_combination_and_reported_on_trials_of_its_own(
+    base: dict[str, Any], tmp_path: Path
+) -> None:
+    def outcome(cell: Cell) -> CellResult:  # one lucky run of a bad step must not win
+        lucky = cell.trial == 0 and cell.scenario["algorithm"]["step_size"] == 0.2
+        return result(0.5, distance(cell) - 0.05 * lucky if cell.train_loss else None)
+
+    results, runner = run(tuned(base), tmp_path, outcome)
+    chosen = [STEPS[results.chosen[number] or 0] for number in range(3)]
+    assert chosen == [0.1, 0.4, 0.2]
+    tuning = {cell.trial for cell in runner.cells if cell.train_loss}
+    reported = {cell.trial for cell in runner.cells if not cell.train_loss}
+    assert (tuning, reported) == ({0, 1, 2}, {3, 4})
+    assert len(runner.cells) == 3 * 3 * 3 + 3 * 2
+    assert {row.place.trial for row in results.rows} == {3, 4}
+    for row in results.rows:
+        assert row.place.candidate == results.chosen[row.place.combination]
+
+
+def test_train_loss_is_measured_only_where_it_chooses(base: dict[str, Any], tmp_path: Path) -> None:
+    results, runner = run(tuned(base, "final_test_error"), tmp_path, lambda cell: result(distance(cell)))
+    assert not any(cell.train_loss for cell in runner.cells)
+    assert [STEPS[results.chosen[number] or 0] for number in range(3)] == [0.1, 0.4, 0.2]
+
+
+def test_a_candidate_that_failed_once_is_not_chosen(base: dict[str, Any], tmp_path: Path) -> None:
+    def outcome(cell: Cell) -> Outcome:
+        if distance(cell) == 0 and cell.trial == 1:
+            return Failure("refused", "diverged")
+        return result(0.5, distance(cell))
+
+    results, _ = run(tuned(base), tmp_path, outcome)
+    assert [STEPS[results.chosen[number] or 0] for number in range(3)] == [0.2, 0.2, 0.1]
+    assert len(results.failures) == 3
+
+
+def test_where_every_candidate_fails_nothing_is_reported_and_the_rest_goes_on(
+    base: dict[str, Any], tmp_path: Path
+) -> None:
+    def outcome(cell: Cell) -> Outcome:
+        failed = cell.scenario["privacy"].get("epsilon") == 1
+        return Failure("failed", "no") if failed else result(0.5, distance(cell))
+
+    results, _ = run(tuned(base), tmp_path, outcome)
+    assert results.chosen[0] is None
+    assert {row.place.combination for row in results.rows} == {1, 2}
+
+
+def test_finished_cells_are_not_run_again_and_failed_ones_are(base: dict[str, Any], tmp_path: Path) -> None:
+    tree = base | {"sweep": {"grid": {"privacy.epsilon": [1, 2, 4]}}}
+
+    def flaky(cell: Cell) -> Outcome:
+        failed = cell.scenario["privacy"].get("epsilon") == 2
+        return Failure("out of memory", "no") if failed else result(0.1)
+
+    first, before = run(tree, tmp_path, flaky)
+    assert (len(before.cells), first.ran, len(first.failures)) == (8, 8, 2)
+    second, after = run(tree, tmp_path, lambda _: result(0.3))
+    assert [cell.scenario["privacy"]["epsilon"] for cell in after.cells] == [2, 2]
+    assert (second.cached, second.ran) == (6, 2)
+    assert sorted(row.result.test_error for row in second.rows) == [0.1] * 6 + [0.3] * 2
+
+
+def test_more_trials_run_only_the_new_ones(base: dict[str, Any], tmp_path: Path) -> None:
+    run(tuned(base), tmp_path, lambda cell: result(0.5, distance(cell)))
+    _, runner = run(tuned(base) | {"trials": 5}, tmp_path, lambda cell: result(0.5, distance(cell)))
+    assert {cell.trial for cell in runner.cells} == {5, 6, 7}
+
+
+def test_a_batch_holds_every_setting_in_every_trial(base: dict[str, Any], tmp_path: Path) -> None:
+    tree = base | {"sweep": {"grid": {"privacy.epsilon": [1, 2], "algorithm.num_rounds": [3, 4]}}}
+    _, runner = run(tree, tmp_path, lambda _: result())
+    found = batches(reversed(runner.cells), most=10)
+    assert sorted(map(len, found)) == [2, 2, 4, 4]  # twins and private runs of 3 and of 4 rounds, two trials
+    for batch in found:
+        settings = {str(cell.scenario) for cell in batch}
+        assert len({cell.trial for cell in batch}) * len(settings) == len(batch)
+        assert len({cell.scenario["algorithm"]["num_rounds"] for cell in batch}) == 1
+    assert sorted(map(len, batches(runner.cells, most=1))) == [1] * 12

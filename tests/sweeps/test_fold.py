@@ -1,0 +1,163 @@
+"""Runs folded into one are the runs alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from support.sweep_helpers import BASE
+
+from fedsim.algorithms.registry import algorithms
+from fedsim.measure.evaluator import Evaluator
+from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
+from fedsim.simulation.fold import FIELDS, fold_key, run_fold, shared_key
+from fedsim.simulation.host import SiloHost
+from fedsim.simulation.trial import Trial, read
+from fedsim.sweeps.cell import cell_of
+from fedsim.sweeps.groups import batches
+
+ROUNDS = {"num_rounds": 5, "step_size": 0.1, "clip_norm": 0.5}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "noisy_minibatch_sgd": ROUNDS | {"strong_convexity": 0.1},
+    "accelerated_minibatch_sgd": ROUNDS,
+    "multi_stage_accelerated_minibatch_sgd": {
+        "num_rounds": 12,
+        "smoothness": 1.0,
+        "strong_convexity": 1.0,
+        "initial_excess": 1.0,
+        "noise": 0.0,
+        "clip_norm": 0.5,
+    },
+    "prox_sgd": ROUNDS,
+    "prox_svrg": {
+        "epochs": 2,
+        "inner_steps": 2,
+        "step_size": 0.1,
+        "clip_norm": 0.5,
+        "difference_clip": 0.4,
+    },
+    "prox_pl_svrg": {
+        "restarts": 2,
+        "epochs": 1,
+        "inner_steps": 2,
+        "step_size": 0.1,
+        "clip_norm": 0.5,
+        "difference_clip": 0.4,
+    },
+    "prox_spider": ROUNDS | {"period": 2, "smoothness": 0.3},
+    "spider_alternate": ROUNDS,
+    "local_sgd": ROUNDS | {"local_steps": 3, "batch": {"sampler": "subsample", "fraction": 0.1}},
+}
+PROBLEMS: dict[str, dict[str, Any]] = {
+    "softmax": {
+        "data": {"name": "synthetic", "link": "softmax", "rows": 120, "features": 3},
+        "problem": {"name": "softmax_regression", "constraint": {"name": "l2_ball", "radius": 0.2}},
+    },
+    "absolute": {
+        "data": {"name": "synthetic", "link": "linear", "rows": 120, "features": 3},
+        "problem": {"name": "absolute_error", "smoothing": {"beta": 2.0}, "ridge": {"weight": 0.1}},
+    },
+    "unequal silos": {"partition": {"name": "iid", "num_partitions": 3, "proportions": [1, 2, 5]}},
+    "sparse groups": {
+        "problem": {
+            "name": "logistic_regression",
+            "regulariser": {"l1": 0.01, "group_lasso": {"weight": 0.02, "groups": {"size": 2}}},
+        }
+    },
+    "float32": {"runtime": {"name": "inprocess", "dtype": "float32"}},
+    "no mechanism": {"privacy": {"mechanism": "none"}},
+}
+BATCHES: dict[str, dict[str, Any]] = {
+    "poisson": {"sampler": "poisson", "fraction": 0.3},
+    "fresh": {"sampler": "fresh", "fraction": 0.2},
+    "with_replacement": {"sampler": "with_replacement", "fraction": 0.3},
+}
+TRIALS = (0, 3)
+
+
+def check(tree: Mapping[str, Any]) -> None:
+    """Every step size, clip norm and epsilon, in two trials, folded and alone."""
+    algorithm, mechanism = tree["algorithm"], tree["privacy"].get("mechanism", "gaussian")
+    numbers = [{}, {"clip_norm": 0.9}, {"step_size": 0.25, "clip_norm": 0.2}]
+    trees = [
+        tree
+        | {
+            "algorithm": algorithm | {k: v for k, v in some.items() if k in algorithm},
+            "privacy": tree["privacy"] if mechanism == "none" else {"epsilon": epsilon},
+        }
+        for some in numbers
+        for epsilon in (1.0, 4.0)
+    ]
+    assert len({fold_key(cell_of(parse(each), 0, False).scenario) for each in trees}) == 1
+    configs = [resolve(parse(each)) for each in trees]
+    data = {trial: read(configs[0], trial) for trial in TRIALS}
+    tolerance = 1e-9 if configs[0].dtype == torch.float64 else 1e-4
+    for config, outcomes in zip(configs, run_fold(configs, data), strict=True):
+        for trial, outcome in zip(TRIALS, outcomes, strict=True):
+            alone = Trial(
+                config,
+                trial,
+                SiloHost(config, trial, data[trial], shared_key(config, data[trial])),
+                Evaluator(config.problem, data[trial].silos, config.dtype),
+            )
+            alone.advance(1e9)
+            result = alone.result()
+            model = next(iter(result.models.values()))
+            assert torch.allclose(outcome.model, model, rtol=tolerance, atol=tolerance)
+            assert outcome.admitted == [said.admitted for said in result.statements]
+    assert not torch.allclose(outcome.model, torch.zeros_like(outcome.model))
+
+
+@pytest.fixture
+def tree() -> dict[str, Any]:
+    report = {"nonprivate_twin": False}
+    return BASE | {"report": report, "algorithm": {"name": "noisy_minibatch_sgd", **ROUNDS}}
+
+
+def test_the_table_has_every_algorithm() -> None:
+    assert set(ALGORITHMS) == set(algorithms())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_folds(name: str, tree: dict[str, Any]) -> None:
+    check(tree | {"algorithm": {"name": name, **ALGORITHMS[name]}})
+
+
+@pytest.mark.parametrize("changes", PROBLEMS.values(), ids=PROBLEMS)
+def test_problems_fold(changes: dict[str, Any], tree: dict[str, Any]) -> None:
+    check(tree | changes)
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_samplers_fold(batch: dict[str, Any], tree: dict[str, Any]) -> None:
+    check(tree | {"algorithm": tree["algorithm"] | {"batch": batch}})
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_numbers_that_fold_do_not_change_a_plan(name: str, tree: dict[str, Any]) -> None:
+    """A fold is admitted by the plan of its first run."""
+    algorithm = {"name": name, **ALGORITHMS[name]}
+    plans = [resolve(parse(tree | {"algorithm": algorithm})).trace]
+    for field in FIELDS:
+        if field in algorithm:
+            changed = algorithm | {field: algorithm[field] * 3.7}
+            plans.append(resolve(parse(tree | {"algorithm": changed})).trace)
+    assert len(set(plans)) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"participation": {"name": "uniform", "num_silos": 2}},
+        {"problem": {"name": "neural_network", "model": {"name": "mlp", "hidden": [2]}}},
+        {"privacy": {"epsilon": 1.0, "calibration": "sigma", "noise_multiplier": 9.0}},
+    ],
+    ids=["participation", "network", "sigma"],
+)
+def test_what_does_not_fold_runs_alone(changes: dict[str, Any], tree: dict[str, Any]) -> None:
+    cells = [cell_of(parse(tree | changes), trial, False) for trial in range(3)]
+    assert fold_key(cells[0].scenario) is None
+    assert [len(batch) for batch in batches(cells)] == [1, 1, 1]

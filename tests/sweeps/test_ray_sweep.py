@@ -1,0 +1,124 @@
+"""Cells on real Ray workers: the same results, a death survived, an interruption that loses nothing."""
+
+from __future__ import annotations
+
+import copy
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from support.sweep_helpers import BASE
+
+from fedsim.scenario.load import parse
+from fedsim.simulation.failures import Failure, WorkerLost
+from fedsim.sweeps.cell import Cell, CellResult, cell_of
+from fedsim.sweeps.pool import Workers
+from fedsim.sweeps.run_cells import run_batch
+
+
+def cell(rounds: int, epsilon: float) -> Cell:
+    tree = copy.deepcopy(BASE) | {"privacy": {"epsilon": epsilon}}
+    tree["algorithm"]["num_rounds"] = rounds
+    return cell_of(parse(tree), 0, True)
+
+
+def busy_workers() -> list[psutil.Process]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        try:
+            if "ray::CellWorker.run" in " ".join(child.cmdline()):
+                found.append(child)
+        except psutil.Error:
+            continue
+    return found
+
+
+def kill_twice() -> None:
+    killed = set[int]()
+    until = time.monotonic() + 300
+    while len(killed) < 2 and time.monotonic() < until:
+        for worker in busy_workers():
+            if worker.pid not in killed:
+                killed.add(worker.pid)
+                time.sleep(0.5)
+                worker.kill()
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_its_cell_alone_and_the_rest_is_as_in_one_process() -> None:
+    endless, quick = cell(1_000_000, 1.0), [cell(4, epsilon) for epsilon in (1.0, 2.0, 4.0)]
+    killer = threading.Thread(target=kill_twice)
+    with Workers(1, None) as workers:
+        killer.start()
+        found = list(workers.run([[endless, quick[0]], [quick[1]], [quick[2]]]))
+        killer.join()
+    assert len(found) == 4
+    outcomes = {str(done.scenario): outcome for done, outcome in found}
+    failure = outcomes[str(endless.scenario)]
+    assert isinstance(failure, Failure)
+    assert failure.kind == "worker died"
+    for one, here in zip(quick, run_batch(quick), strict=True):
+        there = outcomes[str(one.scenario)]
+        assert isinstance(there, CellResult)
+        assert isinstance(here, CellResult)
+        assert replace(there, seconds=0.0) == replace(here, seconds=0.0)
+    assert not psutil.Process().children(recursive=True)
+
+
+@pytest.mark.slow
+def test_the_end_of_ray_itself_is_not_waited_out() -> None:
+    def kill() -> None:
+        while not busy_workers():
+            time.sleep(0.05)
+        for child in psutil.Process().children(recursive=True):
+            if child.name() == "raylet":
+                child.kill()
+
+    killer = threading.Thread(target=kill)
+    with Workers(1, None) as workers:
+        killer.start()
+        with pytest.raises(WorkerLost, match="ended from outside"):
+            list(workers.run([[cell(1_000_000, 1.0)], [cell(1_000_000, 2.0)]]))
+        killer.join()
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_finished_cells_and_leaves_no_process(tmp_path: Path) -> None:
+    tree: dict[str, Any] = copy.deepcopy(BASE)
+    tree |= {"runtime": "ray", "trials": 300, "sweep": {"grid": {"privacy.epsilon": [1, 2]}}}
+    tree["algorithm"]["num_rounds"] = 300
+    scenario, out = tmp_path / "scenario.yaml", tmp_path / "out"
+    scenario.write_text(yaml.safe_dump(tree))
+    command = [sys.executable, "-m", "fedsim.cli.main", "sweep", str(scenario), "--out", str(out)]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while len(list((out / "cells").glob("*.json"))) < 5:
+        assert process.poll() is None
+        time.sleep(0.05)
+    below = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 130
+    finished = len(list((out / "cells").glob("*.json")))
+    assert f"{finished} finished cells are kept" in output
+    _, alive = psutil.wait_procs(below, timeout=300)
+    assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]
+    again = [*command, "--workers", "0", "--set", f"trials={finished // 3 + 2}"]
+    assert subprocess.run(again, check=False).returncode == 0
+    runs = json.loads((out / "summary.json").read_text())["runs"]
+    assert runs["from_cache"] >= finished - 12  # two workers run a little ahead of the trials asked for now

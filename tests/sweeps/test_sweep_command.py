@@ -1,0 +1,294 @@
+"""`fedsim sweep` and `fedsim compare` from end to end, in one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from support.sweep_helpers import BASE, invoke
+
+TUNE = {"grid": {"algorithm.step_size": [0.01, 1.0]}, "repetitions": 2}
+SWEEP = {"grid": {"privacy.epsilon": [0.5, 8]}, "tune": TUNE}
+
+
+def write(folder: Path, tree: dict[str, Any], name: str = "scenario.yaml") -> Path:
+    path = folder / name
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("swept")
+    code, output = invoke("sweep", write(folder, BASE | {"sweep": SWEEP}), "--out", folder / "out")
+    assert code == 0, output
+    assert "18 cells run, 0 from the cache, 0 failed" in output
+    assert "18/18 cells" in output
+    assert "best so far" in output
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    code, output = invoke("simulate", write(folder, BASE), "--out", folder / "one")
+    assert code == 0, output
+    return folder / "one"
+
+
+def test_the_directory_holds_cells_results_and_figures(swept: Path) -> None:
+    names = {path.name for path in swept.iterdir()}
+    assert {"cells", "cells.parquet", "scenario.yaml", "summary.json"} <= names
+    assert (swept / "error_vs_epsilon.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (swept / "error_vs_epsilon.svg").read_bytes()
+    assert len(list((swept / "cells").glob("*.json"))) == 18
+
+
+def test_the_summary_says_what_came_out_and_how_it_was_chosen(swept: Path) -> None:
+    summary = json.loads((swept / "summary.json").read_text())
+    budgets = [one["epsilon_budget"] for one in summary["combinations"]]
+    assert budgets == [0.5, 8, None]
+    for one in summary["combinations"]:
+        assert one["trials"] == 2
+        low, high = one["test_error_interval90"]
+        assert low <= one["test_error"] <= high
+        if one["private"]:
+            assert 0.97 * one["epsilon_budget"] <= one["epsilon_guaranteed"] <= one["epsilon_budget"]
+    tuning = summary["tuning"]
+    assert tuning["private"] is False
+    for one in summary["combinations"]:
+        rows = [
+            r for r in tuning["candidates"] if (r["varied"], r["private"]) == (one["varied"], one["private"])
+        ]
+        assert [len(row["values"]) for row in rows] == [2, 2]
+        least = min(rows, key=lambda row: row["final_train_loss"])
+        assert [row for row in rows if row["selected"]] == [least]
+        assert one["chosen"] == least["candidate"]
+    assert "the choice of algorithm.step_size" in summary["privacy"]["not_private"][0]
+    assert len(summary["code"]["source"]) == 64
+
+
+def test_an_unlimited_epsilon_is_summarised_and_compared_by_what_it_costs(tmp_path: Path) -> None:
+    sigma = {"epsilon": "unlimited", "calibration": "sigma", "noise_multiplier": 2.0}
+    path = write(tmp_path, BASE | {"privacy": sigma, "sweep": {"grid": {"algorithm.step_size": [0.1, 1.0]}}})
+    code, output = invoke("sweep", path, "--out", tmp_path / "swept")
+    assert code == 0, output
+    found = json.loads((tmp_path / "swept" / "summary.json").read_text())["combinations"]
+    assert [one["epsilon_budget"] for one in found] == [None] * len(found)
+    cost = next(one["epsilon_guaranteed"] for one in found if one["private"])
+    code, output = invoke("simulate", write(tmp_path, BASE | {"privacy": sigma}), "--out", tmp_path / "run")
+    assert code == 0, output
+    code, output = invoke("compare", tmp_path / "swept", tmp_path / "run", "--out", tmp_path / "compared")
+    assert code == 0, output
+    assert output.count(f"{cost:.4g}") >= 3
+
+
+def test_a_reported_trial_is_the_one_that_simulate_runs_at_other_noise(swept: Path, tmp_path: Path) -> None:
+    """A sweep's cells share noise, and `simulate` with none of them; without noise they are equal."""
+    rows = pq.read_table(swept / "cells.parquet").to_pylist()
+    assert len(rows) == 6
+    row = next(row for row in rows if row["privacy.epsilon"] == 8 and row["trial"] == 3)
+    tree = BASE | {"privacy": {"epsilon": 8}, "trials": 4}
+    tree["algorithm"] = BASE["algorithm"] | {"step_size": row["algorithm.step_size"]}
+    code, output = invoke("simulate", write(tmp_path, tree), "--out", tmp_path / "run")
+    assert code == 0, output
+    metrics = pq.read_table(tmp_path / "run" / "metrics.parquet").to_pylist()
+    for variant, epsilon in (("private", 8), ("nonprivate", None)):
+        same = [r for r in rows if r["privacy.epsilon"] == epsilon and r["trial"] == 3]
+        (last,) = [m for m in metrics if (m["trial"], m["round"], m["variant"]) == (3, 4, variant)]
+        if same[0]["algorithm.step_size"] == row["algorithm.step_size"]:
+            assert (same[0]["test_loss"] == last["test_loss"]) == (variant == "nonprivate")
+
+
+def test_a_sweep_is_gone_on_with_and_a_bad_entry_is_run_again(swept: Path) -> None:
+    scenario = swept.parent / "scenario.yaml"
+    _, output = invoke("sweep", scenario, "--out", swept)
+    assert "0 cells run, 18 from the cache" in output
+    entry = sorted((swept / "cells").glob("*.json"))[0]
+    entry.write_text(entry.read_text()[:100])
+    code, output = invoke("sweep", scenario, "--out", swept)
+    assert code == 0
+    assert "1 cells run, 17 from the cache" in output
+    assert f"{entry.stem}.bad" in output
+    assert entry.exists()
+
+
+def test_a_failed_cell_is_reported_reproducible_and_stops_nothing(tmp_path: Path) -> None:
+    huge = {"name": "synthetic", "rows": 10**13, "features": 3}
+    linear = {"name": "synthetic", "link": "linear", "rows": 100, "features": 3}
+    sweep = {
+        "cells": [
+            {"data": huge},
+            {"data": linear, "problem": "linear_regression", "algorithm.step_size": 1e5,
+             "algorithm.num_rounds": 90, "privacy": {"mechanism": "none"}},
+            {"privacy.epsilon": 1e-7, "privacy.delta": 1e-12},
+            {"privacy.epsilon": 2},
+        ]
+    }  # fmt: skip
+    tree = BASE | {"trials": 1, "report": {"nonprivate_twin": False}, "sweep": sweep}
+    code, output = invoke("sweep", write(tmp_path, tree), "--out", tmp_path / "out")
+    assert code == 1
+    assert "4 cells run, 0 from the cache, 3 failed" in output
+    assert "out of memory" in output
+    assert "lower the step size" in output
+    assert "plan costs" in output
+    assert "Traceback" not in output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["status"] == "finished with failures"
+    assert [one["trials"] for one in summary["combinations"]] == [0, 0, 0, 1]
+    assert [one["kind"] for one in summary["failures"]].count("out of memory") == 1
+    failed = sorted((tmp_path / "out" / "failed").glob("*.yaml"))
+    assert len(failed) == 3
+    (diverging,) = [file for file in failed if "lower the step size" in file.read_text()]
+    code, again = invoke("simulate", diverging, "--out", tmp_path / "again")
+    assert code == 2
+    assert "lower the step size" in again
+
+
+def test_a_sweep_of_which_everything_fails_says_so(tmp_path: Path) -> None:
+    sweep = {"grid": {"privacy.epsilon": [1e-7]}, "tune": TUNE}
+    tree = BASE | {"report": {"nonprivate_twin": False}, "sweep": sweep}
+    tree["privacy"] = {"epsilon": 1, "delta": 1e-12}
+    code, output = invoke("sweep", write(tmp_path, tree), "--out", tmp_path / "out")
+    assert code == 1
+    assert "4 failed" in output
+    assert json.loads((tmp_path / "out" / "summary.json").read_text())["combinations"][0]["chosen"] is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["sweep.grid.privacy.epsilon=[]"], ["scenario.sweep.grid.privacy.epsilon", "empty"]),
+        (["sweep.grid.algorithm.step_sise=[1]"], ["scenario.sweep.grid.algorithm.step_sise", "step_size"]),
+        (["sweep.tune.criterion=luck"], ["scenario.sweep.tune.criterion", "luck", "final_train_loss"]),
+        (["sweep.grid.privacy.epsilon=[[1, 2], 3]"], ["privacy.epsilon", "one value a silo: 3"]),
+        (["sweep=null"], ["scenario.sweep", "give a grid"]),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    overrides: list[str], expected: list[str], tmp_path: Path
+) -> None:
+    sets = [part for override in overrides for part in ("--set", override)]
+    scenario = write(tmp_path, BASE | {"sweep": SWEEP})
+    code, output = invoke("sweep", scenario, "--out", tmp_path / "out", *sets)
+    assert code == 2
+    for text in expected:
+        assert text in output
+    assert len(output.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_that_holds_a_run_is_refused(run_directory: Path, tmp_path: Path) -> None:
+    code, output = invoke("sweep", write(tmp_path, BASE | {"sweep": SWEEP}), "--out", run_directory)
+    assert code == 2
+    assert "no sweep" in output
+
+
+def test_simulate_points_to_sweep(tmp_path: Path) -> None:
+    scenario = write(tmp_path, BASE | {"sweep": SWEEP})
+    code, output = invoke("simulate", scenario, "--out", tmp_path / "out")
+    assert code == 2
+    assert "fedsim sweep" in output
+    code, _ = invoke("simulate", scenario, "--out", tmp_path / "out", "--set", "sweep=null")
+    assert code == 0
+
+
+def test_a_killed_sweep_goes_on_without_doing_finished_cells_again(tmp_path: Path) -> None:
+    tree = BASE | {"trials": 200, "sweep": {"grid": {"privacy.epsilon": [1, 2]}}}
+    tree["algorithm"] = BASE["algorithm"] | {"num_rounds": 150}
+    scenario, out = write(tmp_path, tree), tmp_path / "out"
+    command = [sys.executable, "-m", "fedsim.cli.main", "sweep", str(scenario), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while len(list((out / "cells").glob("*.json"))) < 5:
+        assert process.poll() is None
+        time.sleep(0.02)
+    code, output = invoke("sweep", scenario, "--out", out)
+    assert (code, "another sweep is at work" in output) == (2, True)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    finished = {file: file.stat().st_mtime_ns for file in (out / "cells").glob("*.json")}
+    assert 5 <= len(finished) < 600
+    assert not (out / "summary.json").exists()
+    code, output = invoke("compare", out)
+    assert (code, "has not finished" in output) == (2, True)
+    last = max(json.loads(file.read_text())["trial"] for file in finished)
+    code, output = invoke("sweep", scenario, "--out", out, "--set", f"trials={last + 2}")
+    assert code == 0, output
+    runs = json.loads((out / "summary.json").read_text())["runs"]
+    assert (runs["from_cache"], runs["failed"]) == (len(finished), 0)
+    assert runs["made"] > 0
+    for file, written in finished.items():
+        assert file.stat().st_mtime_ns == written
+    assert not list((out / "cells").glob(".writing-*"))
+
+
+def test_compare_puts_runs_sweeps_and_points_into_one_table_and_figure(
+    swept: Path, run_directory: Path, tmp_path: Path
+) -> None:
+    points = tmp_path / "points.csv"
+    points.write_text("series,epsilon,error,low,high\nfigure 3,1,0.2,0.1,0.3\nfigure 3,,0.05,,\n")
+    code, output = invoke("compare", swept, run_directory, "--points", points, "--out", tmp_path / "compared")
+    assert code == 0, output
+    lines = (tmp_path / "compared" / "comparison.csv").read_text().splitlines()
+    assert lines[0] == "source,series,epsilon,error,low,high,trials"
+    assert [line.split(",")[0] for line in lines[1:]] == ["out"] * 3 + ["one"] * 2 + ["points.csv"] * 2
+    assert [line.split(",")[2] for line in lines[1:]] == ["0.5", "8.0", "", "1.0", "", "1.0", ""]
+    summary = json.loads((run_directory / "summary.json").read_text())
+    assert float(lines[4].split(",")[3]) == summary["metrics"]["test_error"]
+    assert (tmp_path / "compared" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (tmp_path / "compared" / "comparison.svg").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "no run or sweep directory"),
+        ("{", "not valid JSON"),
+        ('{"format": "fedsim sweep 0"}', "'fedsim sweep 0'"),
+        ('{"format": "fedsim sweep 1"}', "scenario: field required"),
+        ('{"algorithm": "x"}', "format None"),
+        (
+            '{"format": 1, "algorithm": "x"}',
+            "format 1, written by fedsim unknown; this version reads format 2",
+        ),
+    ],
+)
+def test_a_directory_that_cannot_be_compared_is_named(
+    content: str | None, expected: str, tmp_path: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    if content is not None:
+        (tmp_path / "run" / "summary.json").write_text(content)
+    code, output = invoke("compare", tmp_path / "run", "--out", tmp_path / "out")
+    assert code == 2
+    assert expected in output
+    assert str(tmp_path / "run") in output
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("series,eps,error\na,1,2\n", "no column 'epsilon'"),
+        ("series,epsilon,error\n", "no points"),
+        ("series,epsilon,error\na,1,often\n", "'often': a finite number"),
+        ("series,epsilon,error\na,-1,0.2\n", "above 0"),
+        ("series,epsilon,error,low,high\na,1,0.2,0.3,0.4\n", "between low and high"),
+    ],
+)
+def test_bad_points_are_named(text: str, expected: str, run_directory: Path, tmp_path: Path) -> None:
+    points = tmp_path / "points.csv"
+    points.write_text(text)
+    code, output = invoke("compare", run_directory, "--points", points, "--out", tmp_path / "out")
+    assert code == 2
+    assert "points.csv" in output
+    assert expected in output
