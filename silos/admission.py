@@ -11,6 +11,7 @@ from math import inf
 from fedsim.common.errors import Refused
 from fedsim.privacy import cost
 from fedsim.privacy.calibrate import Budget, noise_multipliers, over_budget
+from fedsim.privacy.rounding import shown_up
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Census, Plan
 from fedsim.protocol.terms import Admitted, Terms
@@ -74,8 +75,8 @@ def _given(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[t
     for terms, z, epsilon in zip(silos, given, epsilons, strict=True):
         if epsilon > terms.epsilon:
             raise Refused(
-                f"silo {terms.name!r}: plan costs epsilon {epsilon:.6g} at the given noise multiplier "
-                f"{z:.6g}; its budget is {terms.epsilon:.6g}"
+                f"silo {terms.name!r}: plan costs epsilon {shown_up(epsilon, 6)} at the given noise "
+                f"multiplier {z:.6g}; its budget is {terms.epsilon:.6g}"
             )
     return list(zip(given, epsilons, strict=True))
 

@@ -4,7 +4,7 @@
 part, one reported run on the rest. The price holds as long as nobody uses a part once more. `Parts` keeps
 count: it admits a selection, and from then on hands out each part as it was priced, once; the next request
 is refused. What it hands out is a `Grant`, and where the records are, a gate or a scorer on one of the parts
-is built through a `GrantedRun` alone (`fedsim.sweeps.cells`):
+is built through a `GrantedRun` alone (`fedsim.sweeps.run_cells`):
 
 * *training part*: to each priced run once, which must then answer exactly the releases that were priced for
   it, at the noise that was admitted, in every silo;

@@ -19,6 +19,7 @@ from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussi
 from fedsim.attacks.search import Attack, search
 from fedsim.attacks.setting import Setting, prepare
 from fedsim.attacks.worst import Samples
+from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.scenario.resolve import Resolved
 
 ALARM = 1e-4
@@ -152,7 +153,8 @@ def _silo(
     above = violated(list(samples.values()), claim, alarm)
     if above is not None:
         findings.append(
-            f"runs prove an epsilon of at least {above:.3g}, above the claimed {claim.epsilon:.4g}"
+            f"runs prove an epsilon of at least {shown_down(above)}, above the claimed "
+            f"{shown_up(claim.epsilon)}"
         )
     adversaries = {name: bounds(*each, claim) for name, each in samples.items()}
     name, beside = setting.resolved.names[silo], worst.others(setting, silo)

@@ -6,8 +6,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fedsim.privacy.convert import Guarantee
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.results.conversions import Conversions, Pair, SiloConversions
+from fedsim.results.conversions import Conversions, SiloConversions
 
 MOST_ROWS = 5
 
@@ -43,11 +44,11 @@ def _weakest_first(silo: SiloConversions) -> float:
     return -first.epsilon if first else float("-inf")
 
 
-def _cell(guarantee: Pair | None) -> str:
+def _cell(guarantee: Guarantee | None) -> str:
     return f"({shown_up(guarantee.epsilon)}, {shown_up(guarantee.delta, 2)})" if guarantee else "no guarantee"
 
 
-def _to_set(budget: Pair | None) -> str:
+def _to_set(budget: Guarantee | None) -> str:
     """A budget that may be set to what is shown, so rounded down."""
     return (
         f"({shown_down(budget.epsilon)}, {shown_down(budget.delta, 2)})" if budget else "only up to epsilon 1"

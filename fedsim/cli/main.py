@@ -88,7 +88,7 @@ def sweep(
     overrides: Overrides = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Sweep directory; one that is there is gone on with. Default runs/NAME."),
+        typer.Option(help="Sweep directory; finished cells in it are used again. Default runs/NAME."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Ray workers; default one per CPU; 0: in this process.")

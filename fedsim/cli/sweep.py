@@ -53,10 +53,10 @@ def _interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
 def _report(console: Console, sweep: Sweep, directory: Path) -> None:
     summary = sweep.summary
     console.print(sweep_table(summary), soft_wrap=False)
-    for failed in sweep.results.failures:
-        name, trial = sweep.job.title(failed.place), failed.cell.trial
-        file = failure_file(failed, directory).relative_to(directory)
-        text = f"{failed.failure.kind}: {name}, trial {trial}: {failed.failure.message}; see {file}"
+    for event, failure in sweep.results.failures:
+        name, trial = sweep.job.title(event.place), event.cell.trial
+        file = failure_file(event, directory).relative_to(directory)
+        text = f"{failure.kind}: {name}, trial {trial}: {failure.message}; see {file}"
         console.print(text, style="red")
     if sweep.job.tuning_note:
         console.print(f"Privacy: {sweep.job.tuning_note}; summary.json says at what cost.")

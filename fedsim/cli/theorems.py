@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import typer
 
+from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.theory.claims import TARGETS, Condition, Entry, Row, audit
 
 _LARGEST = 1000  # beyond that a number says no more than the word
@@ -19,8 +20,8 @@ A. Lowy's thesis (USC 2023) states for a claimed epsilon and prices the plan tha
 replace-one adjacency, with fedsim's own accountant (`fedsim/privacy/cost.py`): exact for full and disjoint
 batches, an upper bound by about 1e-4 where batches are sampled. A claim fails where the true epsilon
 exceeds it for some way to draw the batch that the proof covers. The zCDP column is the thesis's own
-conversion, rho + 2 sqrt(rho ln(1/delta)), looser than the exact number and shown where it applies. Conditions
-are those that a setting can be checked for, M being 25.
+conversion, rho + 2 sqrt(rho ln(1/delta)), looser than the exact number and shown where it applies. Epsilons
+are rounded up, and lower bounds down. Conditions are those that a setting can be checked for, M being 25.
 """
 
 
@@ -65,8 +66,9 @@ def _columns(entry: Entry) -> list[str]:
 
 
 def _cells(entry: Entry, row: Row) -> list[str]:
-    zcdp = [_number(row.zcdp)] if _has_zcdp(entry) and row.zcdp is not None else []
-    return [f"{row.target:g}", *map(_number, row.true.values()), *zcdp, _claim(row)]
+    zcdp = [_number("zCDP", row.zcdp)] if _has_zcdp(entry) and row.zcdp is not None else []
+    true = [_number(name, value) for name, value in row.true.items()]
+    return [f"{row.target:g}", *true, *zcdp, _claim(row)]
 
 
 def _has_zcdp(entry: Entry) -> bool:
@@ -81,8 +83,10 @@ def _word(row: Row) -> str:
     return "fails" if row.fails else "holds"
 
 
-def _number(value: float) -> str:
-    return f"above {_LARGEST:,}" if value > _LARGEST else f"{value:.3g}"
+def _number(name: str, value: float) -> str:
+    if value > _LARGEST:
+        return f"above {_LARGEST:,}"
+    return (shown_down if name.endswith("at least") else shown_up)(value, 3)
 
 
 def _plain(entry: Entry) -> dict[str, object]:

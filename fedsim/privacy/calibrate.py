@@ -14,6 +14,7 @@ import numpy as np
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import cost, gaussian
+from fedsim.privacy.rounding import shown_up
 from fedsim.protocol.plan import Census
 
 _TOLERANCE = 1e-3  # of epsilon, relative below 1
@@ -149,6 +150,6 @@ def _at_limit(composition: cost.Composition, budget: Budget, limit: float) -> fl
 def over_budget(spent: float, limit: float, epsilon: float) -> str:
     """The text of a refusal: the plan's cost at the largest noise multiplier, and the budget."""
     return (
-        f"plan costs epsilon {spent:.6g} at noise multiplier {limit:.6g}, the largest this silo allows; "
-        f"its budget is {epsilon:.6g}"
+        f"plan costs epsilon {shown_up(spent, 6)} at noise multiplier {limit:.6g}, the largest this silo "
+        f"allows; its budget is {epsilon:.6g}"
     )

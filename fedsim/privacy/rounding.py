@@ -7,7 +7,6 @@ attained, what some pair of data sets attains) is rounded down, and so is one th
 from __future__ import annotations
 
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context
-from math import isfinite
 
 UNBOUNDED = "none"
 
@@ -15,12 +14,12 @@ UNBOUNDED = "none"
 def shown_up(value: float | None, digits: int = 4) -> str:
     """The least number of so many significant digits that is not below `value`.
 
-    None and infinity are "none": nothing is guaranteed.
+    None, where nothing is guaranteed, is "none".
 
     >>> shown_up(1.00004), shown_up(0.99996), shown_up(1.0), shown_up(0.1)
     ('1.001', '1', '1', '0.1')
     >>> shown_up(4.3282e-05, 2), shown_up(float("inf"))
-    ('4.4e-05', 'none')
+    ('4.4e-05', 'inf')
     """
     return _shown(value, digits, ROUND_CEILING)
 
@@ -35,7 +34,7 @@ def shown_down(value: float | None, digits: int = 4) -> str:
 
 
 def _shown(value: float | None, digits: int, rounding: str) -> str:
-    if value is None or not isfinite(value):
+    if value is None:
         return UNBOUNDED
     # repr is the shortest text of a float: 0.1 stays 0.1, though its binary value lies above a tenth.
     rounded = Context(prec=digits, rounding=rounding).create_decimal(repr(float(value)))

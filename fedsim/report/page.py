@@ -15,11 +15,11 @@ from fedsim.common.files import whole_directory, whole_files
 from fedsim.report import plots, style
 from fedsim.report.audit_section import audit_figure, audit_table, verdict
 from fedsim.report.figure import draw
-from fedsim.report.remarks import measured, remarks
+from fedsim.report.remarks import measured, remarks, result_line
 from fedsim.results.collected import Run, run_of
 from fedsim.results.outcome import Outcome
 from fedsim.results.read import read
-from fedsim.results.silo_table import Table, silo_table
+from fedsim.results.silo_table import TITLE, Table, silo_table
 from fedsim.results.summary import SiloRow, Summary
 from fedsim.results.write import write
 
@@ -102,6 +102,14 @@ def template(name: str) -> Template:
     )
     environment.filters["count"] = lambda number: f"{number:,}"
     return environment.get_template(name)
+
+
+def fragment(run: Run) -> str:
+    """HTML for a notebook: what came of a run, and the table of its silos."""
+    summary = run.summary
+    lines = [*summary.privacy.notices, result_line(summary), *remarks(summary)]
+    silos = silo_table(summary.privacy.silos, _MOST_SILOS)
+    return template("fragment.html").render(lines=lines, title=TITLE, silos=silos)
 
 
 def render(run: Run, figures: Path) -> str:

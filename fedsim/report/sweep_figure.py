@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from fedsim.privacy.rounding import shown_up
 from fedsim.report.style import GREY, label, legend_below, look, styled
 
 _MOST_TICKS = 10
@@ -166,7 +167,7 @@ def _scale(axes: Axes, xs: Sequence[float]) -> None:
 
 
 def _number(value: float) -> str:
-    return f"{float(f'{value:.4g}'):g}"
+    return shown_up(float(f"{value:.12g}"))  # a tick carries the error of arithmetic, as 0.1 + 0.2 does
 
 
 def _apart(xs: Sequence[float]) -> list[float]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import Annotated
+
+from pydantic import PlainSerializer
 
 from fedsim.privacy import convert
 from fedsim.privacy.convert import Guarantee
@@ -16,18 +19,15 @@ GROUPS = (2, 5, 10)
 EXACT, GENERIC = "exact Gaussian, k mu", "(k epsilon, k e^((k-1) epsilon) delta)"
 
 
-class Pair(Part):
-    """(epsilon, delta)-DP."""
-
-    epsilon: float
-    delta: float
+Plain = Annotated[Guarantee, PlainSerializer(Guarantee._asdict)]
+"""{"epsilon": ..., "delta": ...} in JSON."""
 
 
 class GroupPrivacy(Part):
     """For replacing so many records; None where nothing is guaranteed (delta would reach 1)."""
 
     records: int
-    guarantee: Pair | None
+    guarantee: Plain | None
 
 
 class SiloConversions(Part):
@@ -37,21 +37,21 @@ class SiloConversions(Part):
     n: int
     group_rule: str
     group: list[GroupPrivacy]
-    user_level: Pair | None
-    record_level_for_user_level_budget: Pair | None
+    user_level: Plain | None
+    record_level_for_user_level_budget: Plain | None
 
 
 class Conversions(Part):
     """`central` is for one record, wherever it lies."""
 
-    central: Pair | None
+    central: Plain | None
     silos: list[SiloConversions]
 
 
 def conversions(resolved: Resolved, silos: Sequence[Admitted]) -> Conversions:
     """The guarantees of silos that admitted the run's plan."""
     pairs = [(silo.epsilon_guaranteed, silo.terms.delta) for silo in silos]
-    return Conversions(central=_pair(convert.central(pairs)), silos=[_silo(resolved, each) for each in silos])
+    return Conversions(central=convert.central(pairs), silos=[_silo(resolved, each) for each in silos])
 
 
 def _silo(resolved: Resolved, silo: Admitted) -> SiloConversions:
@@ -62,9 +62,9 @@ def _silo(resolved: Resolved, silo: Admitted) -> SiloConversions:
         name=terms.name,
         n=terms.n,
         group_rule=rule,
-        group=[GroupPrivacy(records=k, guarantee=_pair(of_group(k))) for k in GROUPS if k <= terms.n],
-        user_level=_pair(of_group(terms.n)),
-        record_level_for_user_level_budget=_pair(recipe),
+        group=[GroupPrivacy(records=k, guarantee=of_group(k)) for k in GROUPS if k <= terms.n],
+        user_level=of_group(terms.n),
+        record_level_for_user_level_budget=recipe,
     )
 
 
@@ -76,7 +76,3 @@ def _group_rule(resolved: Resolved, silo: Admitted) -> tuple[str, Callable[[int]
         return GENERIC, lambda k: convert.group(silo.epsilon_guaranteed, terms.delta, k)
     mu = composition.weight / z if z > 0 else inf if composition.weight > 0 else 0.0
     return EXACT, lambda k: convert.group_gaussian(mu, terms.delta, k)
-
-
-def _pair(guarantee: Guarantee | None) -> Pair | None:
-    return None if guarantee is None else Pair(epsilon=guarantee.epsilon, delta=guarantee.delta)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import asdict, fields
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedsim.common.canonical import canonical
 from fedsim.common.files import whole_file
@@ -17,31 +17,12 @@ from fedsim.sweeps.cell import Cell, CellResult
 FORMAT = "fedsim cell 1"
 
 
-class Cache(Protocol):
-    """Results by key."""
-
-    def get(self, key: str) -> CellResult | None:
-        """The result of this key; None where there is none, or none that can be trusted."""
-        ...
+class Memory(dict[str, CellResult]):
+    """Results by key, in memory."""
 
     def put(self, key: str, cell: Cell, result: CellResult) -> None:
-        """Store a result with what it came from."""
-        ...
-
-
-class Memory:
-    """Results by key, for as long as the process needs them."""
-
-    def __init__(self) -> None:
-        self._results: dict[str, CellResult] = {}
-
-    def get(self, key: str) -> CellResult | None:
-        """See `Cache.get`."""
-        return self._results.get(key)
-
-    def put(self, key: str, cell: Cell, result: CellResult) -> None:
-        """See `Cache.put`."""
-        self._results[key] = result
+        """Keep a result."""
+        self[key] = result
 
 
 class Folder:
@@ -52,7 +33,7 @@ class Folder:
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, key: str) -> CellResult | None:
-        """See `Cache.get`."""
+        """The result of this key; None where there is none, or none that can be trusted."""
         file = self._file(key)
         try:
             text = file.read_text(encoding="utf-8")

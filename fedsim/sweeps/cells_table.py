@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ def cells_table(job: Job, results: Results) -> pa.Table:
 
 def _row(job: Job, row: Row) -> dict[str, Any]:
     combination, result = job.combinations[row.place.combination], row.result
-    picked: Mapping[str, Any] = combination.candidates[row.place.candidate].chosen
+    picked = combination.candidates[row.place.candidate].chosen
     return {
         **{field: combination.varied.get(field) for field in job.varied},
         **{field: picked.get(field) for field in (job.tune.grid if job.tune else ())},

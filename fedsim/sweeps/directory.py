@@ -17,8 +17,9 @@ from fedsim.curves.sweep_page import figure_name, write_page
 from fedsim.curves.sweep_summary import CELLS, SweepSummary
 from fedsim.results.summary import FILE
 from fedsim.results.write import SECRET
+from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cells_table import cells_table
-from fedsim.sweeps.engine import Failed, Results
+from fedsim.sweeps.engine import Event, Results
 from fedsim.sweeps.job import Job
 
 FAILED, LOCK = "failed", ".lock"
@@ -61,18 +62,17 @@ def write(job: Job, results: Results, summary: SweepSummary, directory: Path) ->
         (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
         (draft / FILE).write_text(summary.json_text() + "\n", encoding="utf-8")
         pq.write_table(cells_table(job, results), draft / "cells.parquet")
-    for failed in results.failures:
-        write_failure(failed, job.title(failed.place), directory)
+    for event, failure in results.failures:
+        write_failure(event, failure, job.title(event.place), directory)
     write_page(directory)
     name = figure_name(summary)
     return ["report.html", "scenario.yaml", FILE, "cells.parquet", f"{name}.png", f"{name}.svg"]
 
 
-def write_failure(failed: Failed, title: str, directory: Path) -> None:
+def write_failure(event: Event, failure: Failure, title: str, directory: Path) -> None:
     """Write a scenario that `fedsim simulate` runs to see the failure again."""
-    cell, failure = failed.cell, failed.failure
+    cell, path = event.cell, failure_file(event, directory)
     tree = {**cell.scenario, "name": f"failed: {title}", "trials": cell.trial + 1}
-    path = failure_file(failed, directory)
     path.parent.mkdir(exist_ok=True)
     head = f"# Trial {cell.trial} failed ({failure.kind}).\n# " + "\n# ".join(failure.message.splitlines())
     if not cell.repeated_by_simulate:
@@ -85,6 +85,6 @@ def write_failure(failed: Failed, title: str, directory: Path) -> None:
         draft.write_text(text, encoding="utf-8")
 
 
-def failure_file(failed: Failed, directory: Path) -> Path:
-    """Where its scenario is in a sweep's directory."""
-    return directory / FAILED / f"{failed.key[:16]}.yaml"
+def failure_file(event: Event, directory: Path) -> Path:
+    """Where the scenario of a failed cell is in a sweep's directory."""
+    return directory / FAILED / f"{event.key[:16]}.yaml"

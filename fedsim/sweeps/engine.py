@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 
 from fedsim.scenario.resolve import LIMITS
 from fedsim.simulation.failures import Failure
-from fedsim.sweeps.cache import Cache
+from fedsim.sweeps.cache import Folder, Memory
 from fedsim.sweeps.cell import Cell, CellResult, Outcome, cell_of
 from fedsim.sweeps.groups import batches
 from fedsim.sweeps.job import Job, Place
@@ -45,15 +45,6 @@ class Row(NamedTuple):
     cached: bool
 
 
-class Failed(NamedTuple):
-    """A cell that came to nothing; `place` is the first that it was for."""
-
-    place: Place
-    key: str
-    cell: Cell
-    failure: Failure
-
-
 @dataclass
 class Results:
     """Filled as a sweep goes on.
@@ -62,7 +53,7 @@ class Results:
         scores: the criterion of each tuning run, None for one that failed.
         chosen: for each combination the position of its candidate; None if every one failed.
         rows: the reported trials that succeeded, in order of place.
-        failures: cells that came to nothing.
+        failures: cells that came to nothing, each at the first place that it was for.
         cached: how many cells were found in the cache.
         ran: how many were run.
     """
@@ -70,7 +61,7 @@ class Results:
     scores: dict[Place, float | None] = field(default_factory=dict)
     chosen: dict[int, int | None] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
-    failures: list[Failed] = field(default_factory=list)
+    failures: list[tuple[Event, Failure]] = field(default_factory=list)
     cached: int = 0
     ran: int = 0
 
@@ -86,7 +77,7 @@ class Results:
 class Engine:
     """One sweep's way through its cells."""
 
-    def __init__(self, job: Job, cache: Cache) -> None:
+    def __init__(self, job: Job, cache: Folder | Memory) -> None:
         self._job, self._cache = job, cache
         self._criterion = job.tune.criterion if job.tune else ""
         self._untuned: dict[int, Parts] = {}  # with nothing to choose, there is a reported run all the same
@@ -140,15 +131,13 @@ class Engine:
                 yield from (Event(place, key, cell, known, True) for place in wanted[key])
         for cell, outcome in runner.run(batches(missing)):
             key = key_of(cell)
-            self._keep(wanted[key][0], key, cell, outcome)
-            yield from (Event(place, key, cell, outcome, False) for place in wanted[key])
-
-    def _keep(self, place: Place, key: str, cell: Cell, outcome: Outcome) -> None:
-        self.results.ran += 1
-        if isinstance(outcome, Failure):
-            self.results.failures.append(Failed(place, key, cell, outcome))
-        else:
-            self._cache.put(key, cell, outcome)
+            events = [Event(place, key, cell, outcome, False) for place in wanted[key]]
+            self.results.ran += 1
+            if isinstance(outcome, Failure):
+                self.results.failures.append((events[0], outcome))
+            else:
+                self._cache.put(key, cell, outcome)
+            yield from events
 
     def _score(self, event: Event) -> None:
         self.results.scores[event.place] = measure(self._criterion, event.outcome)

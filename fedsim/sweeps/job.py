@@ -11,10 +11,9 @@ from fedsim.common.errors import InputError
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweeps.combinations import Combination, base_and_section, combinations
-from fedsim.sweeps.kept import outline_of
+from fedsim.sweeps.kept import resolved_of
 from fedsim.sweeps.private_tuning import Selection, selections, trials_of
 from fedsim.sweeps.section_checks import where_fraction_is_given
-from fedsim.theory.resolve import resolve
 
 
 class Place(NamedTuple):
@@ -110,11 +109,7 @@ def _check_data(combination: Combination) -> None:
     """What the data's outline shows to be wrong is said before anything runs."""
     for number, candidate in enumerate(combination.candidates):
         try:
-            shape = outline_of(candidate.scenario)
-        except InputError as error:
-            raise where_fraction_is_given(error) from None
-        try:
-            resolve(candidate.scenario, shape)
+            resolved_of(candidate.scenario)
         except InputError as error:
             expected = f"{error.expected} (in {combination.title(number)})"
-            raise InputError(error.field, error.value, expected) from None
+            raise where_fraction_is_given(InputError(error.field, error.value, expected)) from None

@@ -11,6 +11,7 @@ from fedsim.data.outline import Outline, outline
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.trial import read
+from fedsim.theory.resolve import resolve
 
 T = TypeVar("T")
 
@@ -43,6 +44,15 @@ def data_key(scenario: Mapping[str, Any]) -> str:
 def outline_of(scenario: Scenario) -> Outline:
     """The outline of the scenario's data."""
     return _OUTLINES.get(_key(scenario), lambda: outline(scenario.data, scenario.partition, scenario.seed))
+
+
+def resolved_of(scenario: Scenario) -> Resolved:
+    """The scenario resolved, with what its theorem chooses.
+
+    Raises:
+        InputError: names the field, the value and what would be right.
+    """
+    return resolve(scenario, outline_of(scenario))
 
 
 def records_of(resolved: Resolved, trial: int) -> Federation:

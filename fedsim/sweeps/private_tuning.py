@@ -15,9 +15,8 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import LIMITS, Resolved
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweeps.combinations import Combination
-from fedsim.sweeps.kept import outline_of
+from fedsim.sweeps.kept import resolved_of
 from fedsim.sweeps.section_checks import TUNE
-from fedsim.theory.resolve import resolve
 from server.participation import admitted_rounds, schedule
 from silos.parts import Parts
 from silos.selection import AdmittedSelection, SelectionTerms
@@ -101,13 +100,13 @@ def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
         InputError: a candidate cannot be tuned so.
         Refused: names the silo that cannot afford it.
     """
-    budget = resolve(candidates[0], outline_of(candidates[0]))
+    budget = resolved_of(candidates[0])
     if budget.outline.num_classes == 0:
         expected = "private tuning counts misclassified records, so the target must be a class, not a number"
         raise InputError("scenario.problem.name", candidates[0].problem.name, expected)
     unknown = (_ANY,) * len(budget.names)
     drafts = [_on_reserve(candidate, budget.deltas, unknown) for candidate in candidates]
-    runs = [resolve(draft, outline_of(draft)) for draft in drafts]
+    runs = [resolved_of(draft) for draft in drafts]
     silos = [
         SelectionTerms(*each)
         for each in zip(budget.names, runs[0].sizes, budget.epsilons, budget.deltas, strict=True)

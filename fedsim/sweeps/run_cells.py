@@ -17,8 +17,7 @@ from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.trial import Evaluator, Trial, Unseen
 from fedsim.sweeps.cell import Cell, CellResult, Outcome
 from fedsim.sweeps.final_model import on_test_records, private_score, train_loss
-from fedsim.sweeps.kept import outline_of, records_of
-from fedsim.theory.resolve import resolve
+from fedsim.sweeps.kept import records_of, resolved_of
 from silos.parts import GrantedRun
 
 _FOREVER = 1e9  # seconds
@@ -104,7 +103,7 @@ def _resolved(cell: Cell) -> Resolved:
     scenario = parse(cell.scenario)
     quiet = {"evaluate_every": _NEVER, "nonprivate_twin": False}
     scenario = scenario.model_copy(update={"report": scenario.report.model_copy(update=quiet)})
-    return resolve(scenario, outline_of(scenario))
+    return resolved_of(scenario)
 
 
 def _granted(cell: Cell) -> GrantedRun | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
 from fedsim.scenario.sweep import Grid, SweepSection, TuneSection
 
+MOST_RUNS = 100_000
 SWEEP = "scenario.sweep"
 TUNE = f"{SWEEP}.tune"
 _VARIABLE = (
@@ -29,8 +31,8 @@ _NEVER_TUNED = ("data", "partition", "privacy", "seed")
 """Sections that say which records there are and what they may cost: the same for all private candidates."""
 
 
-def check_section(section: SweepSection) -> None:
-    """Check it.
+def check_section(section: SweepSection, trials: object) -> None:
+    """Check the section of a scenario with so many trials (one, where the number is none).
 
     Raises:
         InputError: names the field, the value and what would be right.
@@ -44,6 +46,7 @@ def check_section(section: SweepSection) -> None:
         _check_cell(f"{SWEEP}.cells.{index}", cell, section.grid)
     if section.tune:
         _check_tune(section.tune, [*section.grid, *itertools.chain(*section.cells)])
+    _check_count(section, trials if isinstance(trials, int) else 1)
 
 
 def grids(section: SweepSection) -> dict[str, Grid]:
@@ -115,3 +118,13 @@ def _check_private(tune: TuneSection) -> None:
             fixed = ", ".join(_NEVER_TUNED)
             expected = f"private tuning cannot choose what is in {fixed}: it sets records or budgets"
             raise InputError(f"{TUNE}.grid.{field}", values, expected)
+
+
+def _check_count(section: SweepSection, trials: int) -> None:
+    """At most so many runs, counted before any is made."""
+    outer = prod(map(len, section.grid.values())) * max(1, len(section.cells))
+    runs = outer * trials
+    if section.tune:
+        runs += outer * prod(map(len, section.tune.grid.values())) * section.tune.repetitions
+    if runs > MOST_RUNS:
+        raise InputError(SWEEP, f"{runs} runs", f"more than {MOST_RUNS}; vary less, or in several sweeps")

@@ -8,13 +8,12 @@ from contextlib import suppress
 from fedsim.common.errors import Refused
 from fedsim.curves.sweep_summary import TunedCombination, TunedSilo, TuningLedger
 from fedsim.results.silo_rows import finite
-from fedsim.scenario.resolve import LIMITS
+from fedsim.scenario.resolve import LIMITS, Resolved
 from fedsim.simulation.host import terms
 from fedsim.sweeps.combinations import Combination
 from fedsim.sweeps.job import Job
-from fedsim.sweeps.kept import outline_of
+from fedsim.sweeps.kept import resolved_of
 from fedsim.sweeps.private_tuning import Selection, silos_rounds
-from fedsim.theory.resolve import resolve
 from silos.admission import admit
 from silos.selection import AdmittedSelection
 
@@ -49,28 +48,26 @@ def ledger(job: Job, chosen: Mapping[int, int | None]) -> TuningLedger | None:
 def _row(
     combination: Combination, selection: Selection, chosen: int | None, trials: Sequence[int]
 ) -> TunedCombination:
-    sizes, runs = outline_of(combination.scenario).sizes, _run_epsilons(combination, chosen, trials)
+    run = resolved_of(combination.candidates[chosen or 0].scenario)
+    costs: Sequence[float | None] = [None] * len(run.names)
+    if chosen is not None:
+        costs = _run_epsilons(run, trials)
     return TunedCombination(
         varied=combination.varied,
         runs=len(selection.scenarios) * selection.repetitions,
-        silos=[_silo(silo, sizes[silo.terms.name], runs.get(silo.terms.name)) for silo in selection.silos],
+        silos=[_silo(*each) for each in zip(selection.silos, run.sizes, costs, strict=True)],
     )
 
 
-def _run_epsilons(combination: Combination, chosen: int | None, trials: Sequence[int]) -> dict[str, float]:
+def _run_epsilons(run: Resolved, trials: Sequence[int]) -> list[float]:
     """epsilon_guaranteed of each silo in the reported run: the largest over trials, finished or not; 0 where
-    its plan is refused, since then nothing is released. Empty where nothing was chosen.
+    its plan is refused, since then nothing is released.
     """
-    if chosen is None:
-        return {}
-    scenario = combination.candidates[chosen].scenario
-    run = resolve(scenario, outline_of(scenario))
-    largest = dict.fromkeys(run.names, 0.0)
+    largest = [0.0] * len(run.names)
     for trial in trials:
         with suppress(Refused):
-            for silo in admit(run.trace.plan, terms(run, run.names, silos_rounds(run, trial), True), LIMITS):
-                name = silo.terms.name
-                largest[name] = max(largest[name], silo.epsilon_guaranteed)
+            priced = admit(run.trace.plan, terms(run, run.names, silos_rounds(run, trial), True), LIMITS)
+            largest = [max(old, new.epsilon_guaranteed) for old, new in zip(largest, priced, strict=True)]
     return largest
 
 

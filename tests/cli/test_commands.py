@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.cli.main import app
+from fedsim.privacy.rounding import shown_down
 from fedsim.scenario.load import load
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
@@ -266,7 +267,7 @@ def test_draws_with_replacement_show_the_attainable_bound_beside_the_guarantee(t
     shown = json.loads(invoke("privacy", QUICKSTART, "--json", "--set", batch))["silos"]
     for silo in shown:
         assert 0.5 * silo["epsilon_guaranteed"] < silo["epsilon_attainable"] < silo["epsilon_guaranteed"]
-    assert f"{shown[0]['epsilon_attainable']:.4g}" in invoke("privacy", QUICKSTART, "--set", batch)
+    assert shown_down(shown[0]["epsilon_attainable"]) in invoke("privacy", QUICKSTART, "--set", batch)
     options = ["--runtime", "inprocess", "--set", "trials=1", "--set", batch]
     invoke("simulate", QUICKSTART, *options, "--out", tmp_path / "run")
     privacy = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]

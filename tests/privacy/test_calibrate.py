@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import calibrate, cost, gaussian
 from fedsim.privacy.calibrate import Budget, noise_multipliers
+from fedsim.privacy.rounding import shown_up
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Release
 
@@ -101,7 +102,7 @@ def test_refused_names_both_numbers(batch):
     with pytest.raises(Refused) as refusal:
         noise_multipliers(census(batch), [budget], limit)
     assert str(refusal.value) == (
-        f"plan costs epsilon {spent:.6g} at noise multiplier 0.125, the largest this silo allows; "
+        f"plan costs epsilon {shown_up(spent, 6)} at noise multiplier 0.125, the largest this silo allows; "
         "its budget is 0.5"
     )
 

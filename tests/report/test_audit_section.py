@@ -12,7 +12,6 @@ from support.browser import BINARY, assert_fits, chromium
 from support.report_runs import HOSTILE
 
 from fedsim.common.errors import InputError
-from fedsim.report.audit_section import rounded_down
 from fedsim.report.page import write_page
 from fedsim.results.audit_file import FILE
 
@@ -48,14 +47,6 @@ def test_claims_are_rounded_up_and_attained_bounds_down(small_run: Path, tmp_pat
     )
     assert "<td>2</td><td>1.87 (93 %)</td>" in text
     assert "No claim is broken by what was tried" in text
-
-
-@pytest.mark.parametrize(
-    ("value", "shown"), [(0.9999, 0.999), (1.0, 1.0), (0.5, 0.5), (123.9, 123.0), (0.0, 0.0), (1e-9, 1e-9)]
-)
-def test_rounding_down(value: float, shown: float) -> None:
-    assert rounded_down(value) == pytest.approx(shown, rel=1e-12)
-    assert rounded_down(value) <= value
 
 
 def test_a_broken_claim_stands_out(small_run: Path, tmp_path: Path) -> None:

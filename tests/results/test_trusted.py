@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedsim.results.trusted import OWN, plug_ins, trusted
-
+from fedsim.results.privacy_statement import OWN, plug_ins, trusted
 from fedsim.scenario.load import parse
 from fedsim.theory.resolve import resolve
 

@@ -15,7 +15,7 @@ from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cache import Memory
 from fedsim.sweeps.cell import Cell, CellResult, cell_of
 from fedsim.sweeps.directory import failure_file, write_failure
-from fedsim.sweeps.engine import Engine, Failed
+from fedsim.sweeps.engine import Engine, Event
 from fedsim.sweeps.job import Place, job_of
 from fedsim.sweeps.run_cells import run_batch
 
@@ -62,8 +62,9 @@ def test_simulate_shares_with_a_cell_only_what_is_the_same_run(
     own, alone = of_batch([cell], keys), of_run(tree, keys)
     assert own == alone if equal else own.isdisjoint(alone)
     assert cell.repeated_by_simulate == equal
-    failed = Failed(Place(0, 0, 0), "0" * 64, cell, Failure("failed", "of noise"))
-    write_failure(failed, "title", tmp_path)
+    failure = Failure("failed", "of noise")
+    failed = Event(Place(0, 0, 0), "0" * 64, cell, failure, False)
+    write_failure(failed, failure, "title", tmp_path)
     said = failure_file(failed, tmp_path).read_text()
     assert ("draws noise of its own" in said) == (not equal)
     assert "Keep the seed" in said

@@ -252,11 +252,14 @@ def test_compare_puts_runs_sweeps_and_points_into_one_table_and_figure(
     ("content", "expected"),
     [
         (None, "no run or sweep directory"),
-        ("{", "broken"),
+        ("{", "not valid JSON"),
         ('{"format": "fedsim sweep 0"}', "'fedsim sweep 0'"),
-        ('{"format": "fedsim sweep 1"}', "lacks 'combinations'"),
-        ('{"algorithm": "x"}', "another version"),
-        ('{"format": 1, "algorithm": "x"}', "another version of fedsim: it is of format 1"),
+        ('{"format": "fedsim sweep 1"}', "scenario: field required"),
+        ('{"algorithm": "x"}', "format None"),
+        (
+            '{"format": 1, "algorithm": "x"}',
+            "format 1, written by fedsim unknown; this version reads format 2",
+        ),
     ],
 )
 def test_a_directory_that_cannot_be_compared_is_named(

@@ -1,0 +1,103 @@
+"""The privacy statement of a sweep: a run's, over all combinations, and what is not covered by it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from fedsim.curves.sweep_summary import SHARED, SweepPrivacy
+from fedsim.results.privacy_statement import (
+    ADJACENCY,
+    CHOICE,
+    GUARANTEE,
+    UNIT,
+    accountant,
+    claim,
+    not_private,
+    notices,
+)
+from fedsim.results.silo_rows import samplers
+from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.sweep import TuneSection
+from fedsim.sweeps.cell import cell_of
+from fedsim.sweeps.combinations import Combination
+from fedsim.sweeps.job import Job
+from fedsim.sweeps.kept import resolved_of
+from fedsim.sweeps.tuning_ledger import ledger
+
+CHOICE_BUT = "the choice of all that was not tuned, candidate values included, where data was looked at"
+
+
+def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
+    """The `privacy` part of a summary.
+
+    Args:
+        job: the sweep.
+        chosen: the candidate of each combination; None where every one failed.
+    """
+    tuned = ledger(job, chosen)
+    alone = " or, where it was tuned, with its tuning (see tuning)" if tuned else ""
+    return SweepPrivacy(
+        unit=UNIT,
+        adjacency=ADJACENCY,
+        guarantee=f"of each private run taken alone{alone}: {GUARANTEE}",
+        **_how(job.combinations),
+        not_private=list(dict.fromkeys([*_tuned_openly(job.tune), *_of_runs(job), *_together(job)])),
+        **({"tuning": tuned} if tuned else {}),
+    )
+
+
+_HOW: dict[str, Callable[[Resolved], Sequence[str]]] = {
+    "notices": notices,
+    "mechanism": lambda run: [run.scenario.privacy.mechanism],
+    "calibration": lambda run: [run.scenario.privacy.calibration],
+    "sampler": samplers,
+    "accountant": lambda run: [accountant(run)],
+    "theorem": lambda run: [claim(run)["theorem"]] if claim(run) else [],
+}
+
+
+def _how(combinations: Sequence[Combination]) -> dict[str, list[str]]:
+    """What a run's statement says of how it is private, over the private combinations, without repetition."""
+    private = [combination.scenario for combination in combinations if combination.private]
+    runs = [resolved_of(scenario) for scenario in private]
+    return {
+        part: list(dict.fromkeys(text for run in runs for text in say(run))) for part, say in _HOW.items()
+    }
+
+
+def _tuned_openly(tune: TuneSection | None) -> list[str]:
+    """What a reader must know about fields that were chosen without noise."""
+    if tune is None or tune.private:
+        return []
+    looked = "training" if tune.criterion == "final_train_loss" else "test"
+    return [
+        f"the choice of {', '.join(tune.grid)}: for each combination the values of least mean "
+        f"{tune.criterion} over {tune.repetitions} runs, computed from all silos' {looked} "
+        "records without noise"
+    ]
+
+
+def _of_runs(job: Job) -> list[str]:
+    """What each run alone does not cover."""
+    notes = []
+    for combination in job.combinations:
+        if combination.private:
+            notes += not_private(combination.scenario)
+        else:
+            notes.append("all of the runs marked non-private, which neither clip nor add noise")
+    if job.tune and job.tune.private:
+        return [note.replace(CHOICE, CHOICE_BUT) for note in notes]
+    return notes
+
+
+def _together(job: Job) -> list[str]:
+    """What the runs taken together do not cover."""
+    tuned = " together with what was released to tune it" if job.tune and job.tune.private else ""
+    repeated = (
+        "the sweep as a whole: each run is one use of the records, and its guarantee is that of one run"
+    )
+    private = [one.scenario for c in job.combinations if c.private for one in c.candidates]
+    shared = any(cell_of(scenario, 0, False).fold_key is not None for scenario in private)
+    fields = {field for c in job.combinations for field in (*c.varied, *c.candidates[0].chosen)}
+    seeds = "the noise of runs whose seed is varied: the seeds stand here"
+    return [repeated + tuned, *[SHARED] * shared, *[seeds] * ("seed" in fields)]
