@@ -5,17 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_type_hints
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SerializeAsAny,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny, create_model, model_validator
 from pydantic.fields import FieldInfo
-from pydantic_core import InitErrorDetails
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
@@ -37,8 +28,7 @@ class AlgorithmSection(Section):
     def _complete(self) -> Self:
         absent = [key for key in self.required if getattr(self, key) is None]
         if self.parameters == "given" and absent:
-            lines = [InitErrorDetails(type="missing", loc=(key,), input=None) for key in absent]
-            raise ValidationError.from_exception_data(self.name, lines)
+            raise InputError(absent[0], None, "is required")
         return self
 
     @property
