@@ -9,7 +9,7 @@ import typer
 from fedsim.common.errors import InputError
 from fedsim.data.draft import draft_schema
 
-_HERE = {"scenario.data.path": "TABLE", "scenario.data.target": "--target"}
+_HERE = {"path": "TABLE", "target": "--target"}
 
 
 def show(table: Path, target: str) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.choice import kinds
-from fedsim.data.registry import datasets, partitions
+from fedsim.data.registry import PARTITIONS, data_sets
 from fedsim.problems.composite import Constraint
 from fedsim.problems.network_models import Model
 from fedsim.problems.registry import problems
@@ -30,8 +30,8 @@ def show() -> None:
         "problems": {name: first_line(kind) for name, kind in problems().items()},
         "networks (problem.model)": _lines(Model),
         "constraints (problem.constraint)": _lines(Constraint),
-        "data sets": datasets(),
-        "partitions": partitions(),
+        "data sets": {name: first_line(kind) for name, kind in data_sets().items()},
+        "partitions": {name: first_line(kind) for name, kind in PARTITIONS.items()},
         "samplers": _lines(Batch),
         "mechanisms": {name: mechanism.line for name, mechanism in MECHANISMS.items()},
         "participation": _lines(Participation),

@@ -16,7 +16,13 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
 
 
 def suggest(name: object, known: Iterable[str]) -> str:
-    """The end of an error message: the nearest known name, or the first few of all of them."""
+    """The end of an error message: the nearest known name, or the first few of all of them.
+
+    >>> suggest("Digit", ["digits", "synthetic"])
+    "did you mean 'digits'?"
+    >>> suggest("mnist", ["digits", "synthetic"])
+    "known: 'digits', 'synthetic'"
+    """
     names = list(known)
     if close := nearest(name, names):
         return f"did you mean {close!r}?"

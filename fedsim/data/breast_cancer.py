@@ -11,11 +11,13 @@ of the data set (`sklearn.datasets.load_breast_cancer().DESCR`).
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from fedsim.data.source import Design, Floats, Ints, Labels, Ranges, whole_numbers
+from fedsim.data.dataset import Dataset
+from fedsim.data.source import Floats, Ints, Matrix, Ranges
 
 ROWS = 569
 TARGET = "diagnosis"
@@ -59,21 +61,34 @@ DOCUMENTED = {
 }
 
 
-def ranges() -> Ranges:
+class BreastCancer(Dataset):
+    """Breast Cancer Wisconsin (diagnostic): 569 records, 30 features; 0 malignant, 1 benign."""
+
+    name: Literal["breast_cancer"] = Field("breast_cancer", description="The data set's name.")
+
+    def open(self) -> BreastCancerSource:
+        """All that is public; records are read when asked for."""
+        return BreastCancerSource()
+
+
+def documented_ranges() -> Ranges:
     """The documented ranges, on a log scale."""
     low, high = np.array(list(DOCUMENTED.values())).T
     everywhere = np.ones(len(DOCUMENTED), dtype=bool)
     return Ranges(np.where(low > 0, low, FLOOR * high), high, log=everywhere, numeric=everywhere)
 
 
-class BreastCancerSource:
+class BreastCancerSource(Matrix):
     """569 records in scikit-learn's order; sizes are known without reading them."""
 
-    target = label_column = TARGET
+    target = TARGET
+    names = tuple(DOCUMENTED)
     columns = (*DOCUMENTED, TARGET)
     num_rows = ROWS
     num_features = len(DOCUMENTED)
     num_classes = len(CLASSES)
+    classes = CLASSES
+    ranges = documented_ranges()
 
     @cached_property
     def _bunch(self) -> Any:
@@ -82,25 +97,10 @@ class BreastCancerSource:
         return load_breast_cancer()
 
     @property
-    def _classes(self) -> Ints:
-        return np.asarray(self._bunch.target, dtype=np.int64)
-
-    @property
-    def _features(self) -> Floats:
+    def features(self) -> Floats:
+        """Measurements as published."""
         return np.asarray(self._bunch.data, dtype=np.float64)
 
-    def keys(self, column: str, field: str) -> Floats:
-        """A feature's raw values, or the class."""
-        if column == TARGET:
-            return self._classes.astype(np.float64)
-        return self._features[:, self.columns.index(column)]
-
-    def labels(self, column: str, field: str) -> Labels:
-        """The diagnosis; the features are measurements."""
-        if column == TARGET:
-            return Labels(self._classes, CLASSES)
-        return whole_numbers(self.keys(column, field), column, field)
-
-    def design(self) -> Design:
-        """Raw features and classes."""
-        return Design(self._features, ranges(), self._classes, None)
+    def other(self, column: str) -> Ints:
+        """The diagnosis."""
+        return np.asarray(self._bunch.target, dtype=np.int64)

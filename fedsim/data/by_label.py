@@ -1,21 +1,153 @@
-"""Partitions by label: each label's records are divided among the silos that hold it."""
+"""Partitions by label: each label's records go to the silo of its name, or are divided among some silos."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
-from fedsim.data.assignment import PARTITION, UNUSED, Assignment, require_enough, silo_names
-from fedsim.data.config import Dataset
-from fedsim.data.datasets import Digits
-from fedsim.data.partitions import DirichletPartition, LabelPairsPartition, PathologicalPartition
+from fedsim.data.partition import (
+    PARTITION,
+    UNUSED,
+    Assignment,
+    NumPartitions,
+    Partition,
+    require_enough,
+    silo_names,
+)
+from fedsim.data.schema import Label
 from fedsim.data.source import Floats, Ints, Labels, Source, resolve
 
 BY = f"{PARTITION}.partition_by"
 ATTEMPTS = 200
+PartitionBy = Annotated[str | None, Field(description="Column that holds the labels; default: the target.")]
+
+
+class NaturalIdPartition(Partition):
+    """One silo per value of a column, such as the hospital."""
+
+    not_private = ()
+    name: Literal["natural_id"] = Field("natural_id", description="The partition's name.")
+    partition_by: str | None = Field(
+        None, description="Column that names the silo; default: the table's silo_column."
+    )
+
+    def deal(self, source: Source, rng: np.random.Generator) -> Assignment:
+        """Nothing is drawn."""
+        column = self.partition_by or source.silo_column
+        if column is None:
+            raise InputError(BY, None, "name the column that says whose record it is")
+        labels = present_labels(source, column)
+        return Assignment(labels.names, labels.codes)
+
+
+class DirichletPartition(Partition):
+    """Each label's records divided by a draw from Dirichlet(alpha): the smaller alpha, the more skewed."""
+
+    name: Literal["dirichlet"] = Field("dirichlet", description="The partition's name.")
+    num_partitions: NumPartitions
+    alpha: float = Field(ge=1e-3, le=1e9, description="Concentration: large is near iid, small is skewed.")
+    partition_by: PartitionBy = None
+    min_partition_size: int = Field(
+        10, ge=1, description="The division is drawn again until every silo has this many records."
+    )
+
+    def deal(self, source: Source, rng: np.random.Generator) -> Assignment:
+        """Draw label by label and anew until the smallest silo has enough records."""
+        labels, silos = present_labels(source, self.partition_by), self.num_partitions
+        smallest = self.min_partition_size
+        require_enough(source.num_rows, silos)
+        if silos * smallest > source.num_rows:
+            limit = f"{silos} silos of {smallest} records need more than the {source.num_rows} there are"
+            raise InputError(f"{PARTITION}.min_partition_size", smallest, limit)
+        rows = _shuffled_rows(labels, rng)
+        for _ in range(ATTEMPTS):
+            drawn = _dirichlet_draw(rows, np.full(silos, self.alpha), rng)
+            if drawn.counts().min() >= smallest:
+                return drawn
+        cure = (
+            f"no draw of {ATTEMPTS} gave each silo {smallest} records; raise it, or lower min_partition_size"
+        )
+        raise InputError(f"{PARTITION}.alpha", self.alpha, cure)
+
+
+def _dirichlet_draw(rows: list[Ints], alpha: Floats, rng: np.random.Generator) -> Assignment:
+    """One division: each label's m records are cut at floor(m cumsum(p)) with p ~ Dirichlet(alpha)."""
+    owner = np.empty(sum(map(len, rows)), dtype=np.int64)
+    for members in rows:
+        parts = np.cumsum(rng.dirichlet(alpha))
+        ends = np.floor(parts / parts[-1] * len(members))
+        owner[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
+    return Assignment(silo_names(len(alpha)), owner)
+
+
+class PathologicalPartition(Partition):
+    """Each silo holds a few labels only; a label's records are divided equally among its silos."""
+
+    name: Literal["pathological"] = Field("pathological", description="The partition's name.")
+    num_partitions: NumPartitions
+    num_classes_per_partition: int = Field(ge=1, description="Labels that each silo holds.")
+    partition_by: PartitionBy = None
+
+    def deal(self, source: Source, rng: np.random.Generator) -> Assignment:
+        """Deal shuffled labels round and round, so that all are held about equally often."""
+        labels, silos = present_labels(source, self.partition_by), self.num_partitions
+        held = self.num_classes_per_partition
+        require_enough(source.num_rows, silos)
+        if held > len(labels.names):
+            limit = f"the column has {len(labels.names)} labels"
+            raise InputError(f"{PARTITION}.num_classes_per_partition", held, limit)
+        deck = np.resize(rng.permutation(len(labels.names)), silos * held).reshape(silos, held)
+        holders = [np.flatnonzero((deck == code).any(axis=1)) for code in range(len(labels.names))]
+        return _share_out(labels, holders, silo_names(silos), rng)
+
+
+class LabelPairsPartition(Partition):
+    """One silo per pair of labels (a, b); a label's records are divided equally among its silos."""
+
+    name: Literal["label_pairs"] = Field("label_pairs", description="The partition's name.")
+    first: tuple[Label, ...] | None = Field(None, description="Labels a; default for digits: the even ones.")
+    second: tuple[Label, ...] | None = Field(None, description="Labels b; default for digits: the odd ones.")
+    partition_by: str | None = Field(
+        None, description="Column that holds the labels; default: the target, for digits the digit."
+    )
+
+    def deal(self, source: Source, rng: np.random.Generator) -> Assignment:
+        """A record goes to one of the silos whose pair has its label."""
+        column = source.label_column if self.partition_by is None else self.partition_by
+        labels = present_labels(source, column)
+        first, second = self._sides(source.label_pairs if column == source.label_column else ((), ()))
+        for side, wanted in (("first", first), ("second", second)):
+            _check_labels(labels, side, wanted)
+        pairs = [(a, b) for a in first for b in second]
+        holders = [
+            np.array([k for k, pair in enumerate(pairs) if name in pair], dtype=np.int64)
+            for name in labels.names
+        ]
+        return _share_out(labels, holders, tuple(f"{a}+{b}" for a, b in pairs), rng)
+
+    def _sides(
+        self, default: tuple[tuple[str, ...], tuple[str, ...]]
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        first, second = self.first or default[0], self.second or default[1]
+        for side, labels in (("first", first), ("second", second)):
+            if not labels:
+                raise InputError(f"{PARTITION}.{side}", None, "list the labels of this side of the pairs")
+        twice = sorted({name for name in first + second if (first + second).count(name) > 1})
+        if twice:
+            raise InputError(f"{PARTITION}.second", twice[0], "a label may stand once, in first or in second")
+        return first, second
+
+
+def _check_labels(labels: Labels, side: str, wanted: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in labels.names:
+            hint = suggest(name, labels.names)
+            raise InputError(f"{PARTITION}.{side}", name, f"no record has this label; {hint}")
 
 
 def present_labels(source: Source, column: str | None) -> Labels:
@@ -30,82 +162,6 @@ def _shuffled_rows(labels: Labels, rng: np.random.Generator) -> list[Ints]:
     order = np.argsort(labels.codes, kind="stable")
     pieces = np.split(order, np.cumsum(np.bincount(labels.codes))[:-1])
     return [rng.permutation(piece) for piece in pieces]
-
-
-def dirichlet(source: Source, partition: DirichletPartition, rng: np.random.Generator) -> Assignment:
-    """Draw label by label and anew until the smallest silo has enough records."""
-    labels, silos = present_labels(source, partition.partition_by), partition.num_partitions
-    smallest = partition.min_partition_size
-    require_enough(source.num_rows, silos)
-    if silos * smallest > source.num_rows:
-        limit = f"{silos} silos of {smallest} records need more than the {source.num_rows} there are"
-        raise InputError(f"{PARTITION}.min_partition_size", smallest, limit)
-    rows = _shuffled_rows(labels, rng)
-    for _ in range(ATTEMPTS):
-        drawn = _dirichlet_draw(rows, np.full(silos, partition.alpha), rng)
-        if drawn.counts().min() >= smallest:
-            return drawn
-    cure = f"no draw of {ATTEMPTS} gave each silo {smallest} records; raise it, or lower min_partition_size"
-    raise InputError(f"{PARTITION}.alpha", partition.alpha, cure)
-
-
-def _dirichlet_draw(rows: list[Ints], alpha: Floats, rng: np.random.Generator) -> Assignment:
-    """One division: each label's m records are cut at floor(m cumsum(p)) with p ~ Dirichlet(alpha)."""
-    owner = np.empty(sum(map(len, rows)), dtype=np.int64)
-    for members in rows:
-        parts = np.cumsum(rng.dirichlet(alpha))
-        ends = np.floor(parts / parts[-1] * len(members))
-        owner[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
-    return Assignment(silo_names(len(alpha)), owner)
-
-
-def pathological(source: Source, partition: PathologicalPartition, rng: np.random.Generator) -> Assignment:
-    """Deal shuffled labels round and round, so that all are held about equally often."""
-    labels, silos = present_labels(source, partition.partition_by), partition.num_partitions
-    held = partition.num_classes_per_partition
-    require_enough(source.num_rows, silos)
-    if held > len(labels.names):
-        limit = f"the column has {len(labels.names)} labels"
-        raise InputError(f"{PARTITION}.num_classes_per_partition", held, limit)
-    deck = np.resize(rng.permutation(len(labels.names)), silos * held).reshape(silos, held)
-    holders = [np.flatnonzero((deck == code).any(axis=1)) for code in range(len(labels.names))]
-    return _share_out(labels, holders, silo_names(silos), rng)
-
-
-def label_pairs(
-    data: Dataset, source: Source, partition: LabelPairsPartition, rng: np.random.Generator
-) -> Assignment:
-    """One silo per pair; a record goes to one of the silos whose pair has its label."""
-    column = source.label_column if partition.partition_by is None else partition.partition_by
-    labels = present_labels(source, column)
-    first, second = _pair_lists(data, partition)
-    for side, wanted in (("first", first), ("second", second)):
-        _check_labels(labels, side, wanted)
-    pairs = [(a, b) for a in first for b in second]
-    holders = [
-        np.array([k for k, pair in enumerate(pairs) if name in pair], dtype=np.int64) for name in labels.names
-    ]
-    return _share_out(labels, holders, tuple(f"{a}+{b}" for a, b in pairs), rng)
-
-
-def _pair_lists(data: Dataset, partition: LabelPairsPartition) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    is_digit = isinstance(data, Digits) and partition.partition_by in (None, "digit")
-    first = partition.first or (tuple("02468") if is_digit else ())
-    second = partition.second or (tuple("13579") if is_digit else ())
-    for side, labels in (("first", first), ("second", second)):
-        if not labels:
-            raise InputError(f"{PARTITION}.{side}", None, "list the labels of this side of the pairs")
-    twice = sorted({name for name in first + second if (first + second).count(name) > 1})
-    if twice:
-        raise InputError(f"{PARTITION}.second", twice[0], "a label may stand once, in first or in second")
-    return first, second
-
-
-def _check_labels(labels: Labels, side: str, wanted: Sequence[str]) -> None:
-    for name in wanted:
-        if name not in labels.names:
-            hint = suggest(name, labels.names)
-            raise InputError(f"{PARTITION}.{side}", name, f"no record has this label; {hint}")
 
 
 def _share_out(

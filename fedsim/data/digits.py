@@ -8,12 +8,13 @@ numbers in 0..16.
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from pydantic import Field
 
-from fedsim.data.datasets import Digits
-from fedsim.data.source import Design, Floats, Ints, Labels, Ranges, whole_numbers
+from fedsim.data.dataset import Dataset
+from fedsim.data.source import Floats, Ints, Matrix, Ranges
 
 ROWS = 1797
 SIDE = 8
@@ -21,17 +22,33 @@ BRIGHTEST = 16.0
 PIXELS = tuple(f"pixel_{row}_{column}" for row in range(SIDE) for column in range(SIDE))
 
 
-class DigitsSource:
+class Digits(Dataset):
+    """Handwritten digits of 8 x 8 pixels: 1,797 records, 64 features; the digit, or odd against even."""
+
+    name: Literal["digits"] = Field("digits", description="The data set's name.")
+    task: Literal["digit", "parity"] = Field(
+        "digit", description="digit: ten classes; parity: 1 for odd, 0 for even digits."
+    )
+
+    def open(self) -> DigitsSource:
+        """All that is public; records are read when asked for."""
+        return DigitsSource(self.task)
+
+
+class DigitsSource(Matrix):
     """1,797 records in scikit-learn's order; both tasks keep both label columns."""
 
-    label_column = "digit"
+    names = PIXELS
     columns = (*PIXELS, "digit", "parity")
     num_rows = ROWS
     num_features = len(PIXELS)
+    ranges = Ranges.linear(np.zeros(len(PIXELS)), np.full(len(PIXELS), BRIGHTEST))
+    label_column = "digit"
+    label_pairs = (tuple("02468"), tuple("13579"))
 
-    def __init__(self, config: Digits) -> None:
-        self.target = config.task
-        self.num_classes = {"digit": 10, "parity": 2}[config.task]
+    def __init__(self, task: Literal["digit", "parity"]) -> None:
+        self.target = task
+        self.num_classes = {"digit": 10, "parity": 2}[task]
 
     @cached_property
     def _bunch(self) -> Any:
@@ -40,25 +57,11 @@ class DigitsSource:
         return load_digits()
 
     @property
-    def _pixels(self) -> Floats:
+    def features(self) -> Floats:
+        """Each pixel's brightness."""
         return np.asarray(self._bunch.data, dtype=np.float64)
 
-    def _codes(self, column: str) -> Ints:
+    def other(self, column: str) -> Ints:
+        """The digit or its parity."""
         digits = np.asarray(self._bunch.target, dtype=np.int64)
         return digits % 2 if column == "parity" else digits
-
-    def keys(self, column: str, field: str) -> Floats:
-        """The digit, its parity or a pixel's brightness."""
-        if column in PIXELS:
-            return self._pixels[:, PIXELS.index(column)]
-        return self._codes(column).astype(np.float64)
-
-    def labels(self, column: str, field: str) -> Labels:
-        """Digits are '0' to '9', parities '0' and '1'."""
-        return whole_numbers(self.keys(column, field), column, field)
-
-    def design(self) -> Design:
-        """Raw pixels and the task's classes."""
-        d = len(PIXELS)
-        ranges = Ranges(np.zeros(d), np.full(d, BRIGHTEST), np.zeros(d, dtype=bool), np.ones(d, dtype=bool))
-        return Design(self._pixels, ranges, self._codes(self.target), None)

@@ -10,7 +10,7 @@ import numpy as np
 import yaml
 
 from fedsim.common.errors import InputError
-from fedsim.data.column_values import as_numbers, as_texts, is_missing
+from fedsim.data.column_values import Cells, is_missing
 from fedsim.data.source import Floats
 from fedsim.data.table import open_table
 
@@ -29,32 +29,36 @@ class _LeftOutError(Exception):
 
 
 def draft_schema(path: Path, target: str) -> str:
-    """The YAML text of a schema that reads this table, the target last; `path` is a CSV or Parquet file."""
-    table = open_table(Path(path))
-    table.require(target, "scenario.data.target")
+    """The YAML text of a schema that reads this CSV or Parquet table, the target last.
+
+    Raises:
+        InputError: on `path` or `target`: the table cannot be read, or the target not be predicted.
+    """
+    table = open_table(Path(path), "path")
+    table.require(target, "target")
     entries: dict[str, Entry] = {}
     left_out: dict[str, str] = {}
-    for name, cells in table.read([name for name in table.names if table.names.count(name) == 1]).items():
+    for name, found in table.read([name for name in table.names if table.names.count(name) == 1]).items():
         try:
-            entries[name] = _entry(name, cells, is_target=name == target)
+            entries[name] = _entry(Cells(found, np.arange(len(found)), name), is_target=name == target)
         except _LeftOutError as reason:
             left_out[name] = str(reason)
     if target in left_out:
-        raise InputError("scenario.data.target", target, f"cannot be predicted: {left_out[target]}")
+        raise InputError("target", target, f"cannot be predicted: {left_out[target]}")
     entries[target] = entries.pop(target)
     remarks = "".join(f"# {name!r} is left out: {reason}\n" for name, reason in left_out.items())
     body = yaml.safe_dump(entries, default_flow_style=None, sort_keys=False, allow_unicode=True, width=110)
     return WARNING + remarks + body
 
 
-def _entry(name: str, cells: Any, is_target: bool) -> Entry:
+def _entry(cells: Cells, is_target: bool) -> Entry:
     try:
-        values = as_numbers(cells, name)
+        values = cells.as_numbers()
     except InputError:
-        return _category(name, cells, is_target)
+        return _category(cells, is_target)
     present = values[~np.isnan(values)]
     if is_target and _looks_like_classes(present):
-        return _category(name, cells, is_target)
+        return _category(cells, is_target)
     return _number(values, present, is_target)
 
 
@@ -85,9 +89,9 @@ def _short(value: float) -> float | int:
     return int(value) if value.is_integer() and abs(value) < 1e15 else value
 
 
-def _category(name: str, cells: Any, is_target: bool) -> Entry:
+def _category(cells: Cells, is_target: bool) -> Entry:
     try:
-        texts = as_texts(cells, name)
+        texts = cells.as_texts()
     except InputError as error:
         raise _LeftOutError(f"its type is {error.value}") from error
     missing = is_missing(texts)

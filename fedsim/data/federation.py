@@ -10,12 +10,11 @@ import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
-from fedsim.data.assign import assign
-from fedsim.data.config import AnyPartition, Dataset
-from fedsim.data.pca import check_components, principal_components
-from fedsim.data.reserve import divide
-from fedsim.data.scaling import declared, scaled_target, standardised
-from fedsim.data.source import Design, Floats, Ints, Target
+from fedsim.data.dataset import Dataset
+from fedsim.data.partition import Partition
+from fedsim.data.prepare import prepare
+from fedsim.data.source import Floats, Ints, Source, Target
+from fedsim.data.split import divide
 
 Splits = dict[str, tuple[Ints, Ints]]
 
@@ -32,94 +31,107 @@ class SiloSplit:
 
 
 @dataclass(frozen=True, eq=False)
-class Federation:
-    """Silos sorted by name.
-
-    `num_features` counts the intercept, which is the last feature. `num_classes` is 0 for regression.
-    `optimum` is the population optimum where it is known, flat; under softmax laid out (features, classes).
-    `digest` is the SHA-256 of all records as they were prepared and of who trains on which: of all silos,
-    also where `silos` are some.
-    """
+class Hosted:
+    """Some silos of a federation, sorted by name; `digest` is the whole `Federation`'s."""
 
     silos: tuple[SiloSplit, ...]
-    num_features: int
-    num_classes: int
-    optimum: Floats | None
     digest: str
 
 
-def load(
-    data: Dataset, partition: AnyPartition, seed: int, trial: int, only: Collection[str] | None = None
-) -> Federation:
-    """Read the records of all silos, or of `only` some.
+@dataclass(frozen=True, eq=False)
+class Federation(Hosted):
+    """All silos, sorted by name.
+
+    `num_features` counts the intercept, which is the last feature. `num_classes` is 0 for regression.
+    `optimum` is the population optimum where it is known, flat; under softmax laid out (features, classes).
+    `digest` is the SHA-256 of all records as they were prepared and of who trains on which.
+    """
+
+    num_features: int
+    num_classes: int
+    optimum: Floats | None
+
+
+def load(data: Dataset, partition: Partition, seed: int, trial: int) -> Federation:
+    """Read the records of all silos.
 
     Who holds which record depends on `seed` alone, so every trial has the same sizes. The split into training
-    and test records is drawn for each (seed, trial, silo name), so `only` changes nothing in those it keeps.
+    and test records is drawn for each (seed, trial, silo name).
 
     Raises:
         InputError: the data cannot be read or divided as asked, or a value is not finite.
     """
     source = data.open()
-    rows = assign(data, source, partition, seed).rows()
-    _check_only(only, rows)
-    splits = {
-        name: divide(mine, data.test_fraction, data.reserve, seed, trial, name) for name, mine in rows.items()
-    }
-    design = source.design()
-    features, target = _prepare(data, design, splits)
-    wanted = splits.keys() if only is None else set(only)
-    kept = {name: both for name, both in splits.items() if name in wanted}
-    silos = tuple(_silo(name, features, target, *both) for name, both in kept.items())
-    optimum = design.optimum if data.pca is None else None  # it is one of the features as they were
+    splits = _splits(data, source, partition, seed, trial)
+    features, target = _prepared(data, source, np.arange(source.num_rows), splits)
     return Federation(
-        silos, features.shape[1], source.num_classes, optimum, _digest(features, target, splits)
+        _silos(splits, features, target),
+        _digest(features, target, splits),
+        features.shape[1],
+        source.num_classes,
+        source.optimum if data.knows_optimum else None,
     )
 
 
-def _check_only(only: Collection[str] | None, known: Collection[str]) -> None:
-    for name in only or ():
-        if name not in known:
-            raise InputError("scenario.partition", name, f"no such silo; {suggest(name, known)}")
+def load_silos(
+    data: Dataset, partition: Partition, seed: int, trial: int, names: Collection[str]
+) -> tuple[SiloSplit, ...]:
+    """Read the records of the named silos, sorted by name: the same arrays as `load` gives them.
+
+    No feature or target of another silo's record is taken from the source, unless preparing them takes all
+    silos' records (`Dataset.pools_records`), which only a simulation can do. To find out whose record is
+    whose a partition may read a column of all records, as its simulation must.
+
+    Raises:
+        InputError: as `load`, or there is no such silo.
+    """
+    source = data.open()
+    splits = _splits(data, source, partition, seed, trial)
+    for name in names:
+        if name not in splits:
+            raise InputError("scenario.partition", name, f"no such silo; {suggest(name, splits)}")
+    own = {name: both for name, both in splits.items() if name in set(names)}
+    if data.pools_records:
+        return _silos(own, *_prepared(data, source, np.arange(source.num_rows), splits))
+    rows = np.sort(_joined(own, (0, 1)))
+    places = {name: _places(rows, both) for name, both in own.items()}
+    return _silos(places, *_prepared(data, source, rows, places))
 
 
-def _prepare(data: Dataset, design: Design, splits: Splits) -> tuple[Floats, Target]:
-    """Scaled features with their intercept, and targets, of all records."""
-    features, target = _scaled(data, design, splits), scaled_target(design, data.scaling)
-    for values, what in ((features, "feature"), (target, "target")):
-        if not np.isfinite(values).all():
-            row = int(np.argwhere(~np.isfinite(values))[0][0])
-            raise InputError(
-                "scenario.data.scaling", data.scaling, f"row {row + 1} has a {what} that is not finite"
-            )
-    if data.pca is not None:
-        check_components(data.pca, features.shape[1])
-        features = principal_components(features, _training_rows(splits), data.pca)
-    if data.intercept:
-        features = np.hstack([features, np.ones((len(features), 1))])
-    return features, target
+def _splits(data: Dataset, source: Source, partition: Partition, seed: int, trial: int) -> Splits:
+    """Training and test rows of each silo, sorted by name."""
+    rows = partition.assign(source, seed).rows()
+    return {
+        name: divide(mine, data.test_fraction, data.reserve, seed, trial, name) for name, mine in rows.items()
+    }
 
 
-def _scaled(data: Dataset, design: Design, splits: Splits) -> Floats:
-    if data.scaling == "none":
-        return design.features
-    if data.scaling == "declared":
-        return declared(design.features, design.ranges)
-    return standardised(design.features, design.ranges, _training_rows(splits))
+def _places(rows: Ints, both: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
+    """Where a silo's training and test rows stand among the rows that are read, which are sorted."""
+    train, test = both
+    return np.searchsorted(rows, train), np.searchsorted(rows, test)
 
 
-def _training_rows(splits: Splits) -> Ints:
-    return np.concatenate([train for train, _ in splits.values()])
+def _prepared(data: Dataset, source: Source, rows: Ints, splits: Splits) -> tuple[Floats, Target]:
+    return prepare(data, source.design(rows), rows, _joined(splits, (0,)))
+
+
+def _joined(splits: Splits, parts: tuple[int, ...]) -> Ints:
+    """All silos' training rows (part 0), test rows (1), or both."""
+    return np.concatenate([np.arange(0), *(both[part] for both in splits.values() for part in parts)])
+
+
+def _silos(splits: Splits, features: Floats, target: Target) -> tuple[SiloSplit, ...]:
+    return tuple(
+        SiloSplit(name, features[train], target[train], features[test], target[test])
+        for name, (train, test) in splits.items()
+    )
 
 
 def _digest(features: Floats, target: Target, splits: Splits) -> str:
     """See `Federation`; of whole arrays, so that ten thousand silos cost no more than one."""
-    sizes = [(name, len(train)) for name, (train, _) in sorted(splits.items())]
-    found = hashlib.sha256(repr(sizes).encode())
-    for array in (_training_rows(dict(sorted(splits.items()))), features, target):
+    found = hashlib.sha256(repr([(name, len(train)) for name, (train, _) in splits.items()]).encode())
+    for array in (_joined(splits, (0,)), features, target):
         found.update(f"{array.dtype.str}{array.shape}".encode())
         found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()
-
-
-def _silo(name: str, features: Floats, target: Target, train: Ints, test: Ints) -> SiloSplit:
-    return SiloSplit(name, features[train], target[train], features[test], target[test])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedsim.data.assign import assign, known_counts
-from fedsim.data.assignment import silo_names
-from fedsim.data.config import AnyPartition, Dataset, IidPartition, SizePartition, SortedPartition
-from fedsim.data.pca import check_components
-from fedsim.data.reserve import training_records
-from fedsim.data.source import Source, resolve
+from fedsim.data.dataset import Dataset
+from fedsim.data.partition import Partition, silo_names
+from fedsim.data.prepare import check_components
+from fedsim.data.source import Source
+from fedsim.data.split import training_records
 
 
 @dataclass(frozen=True)
@@ -25,23 +24,21 @@ class Outline:
     num_classes: int
 
 
-def outline(data: Dataset, partition: AnyPartition, seed: int) -> Outline:
+def outline(data: Dataset, partition: Partition, seed: int) -> Outline:
     """What `load` will give, without reading feature values; labels and ids only where they are needed."""
     source = data.open()
     sizes = {
         name: training_records(n, data.test_fraction, data.reserve, name)
-        for name, n in _records(data, source, partition, seed)
+        for name, n in _records(source, partition, seed)
     }
     features = check_components(data.pca, source.num_features)
     return Outline(sizes, features + data.intercept, source.num_classes)
 
 
-def _records(data: Dataset, source: Source, partition: AnyPartition, seed: int) -> list[tuple[str, int]]:
+def _records(source: Source, partition: Partition, seed: int) -> list[tuple[str, int]]:
     """Records of each silo, training and test together, sorted by name."""
-    if isinstance(partition, IidPartition | SizePartition | SortedPartition):
-        if isinstance(partition, SortedPartition):
-            resolve(source, partition.by, "scenario.partition.by")
-        counts = known_counts(source, partition)
+    counts = partition.counts(source)
+    if counts is not None:
         return list(zip(silo_names(len(counts)), counts, strict=True))
-    assignment = assign(data, source, partition, seed)
+    assignment = partition.assign(source, seed)
     return sorted(zip(assignment.names, assignment.counts().tolist(), strict=True))

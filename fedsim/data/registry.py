@@ -1,28 +1,82 @@
-"""One line on each data set and partition, for `fedsim list`."""
+"""Data sets and partitions by the names that a scenario chooses them by."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable
-from typing import get_args
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args
 
-from fedsim.data.config import AnyPartition
-from fedsim.data.datasets import data_sets
-from fedsim.data.model import Config
+from pydantic import Field, SerializeAsAny, WrapValidator
+
+from fedsim.common.errors import InputError
+from fedsim.common.plugins import extended
+from fedsim.common.section import Section
+from fedsim.data.breast_cancer import BreastCancer
+from fedsim.data.by_count import IidPartition, SizePartition, SortedPartition
+from fedsim.data.by_label import (
+    DirichletPartition,
+    LabelPairsPartition,
+    NaturalIdPartition,
+    PathologicalPartition,
+)
+from fedsim.data.csv_table import Csv
+from fedsim.data.dataset import Dataset
+from fedsim.data.digits import Digits
+from fedsim.data.partition import Partition
+from fedsim.data.synthetic import Synthetic
+
+GROUP = "fedsim.data_sets"
+S = TypeVar("S", bound=Section)
 
 
-def datasets() -> dict[str, str]:
-    """Name to one line, for every data set."""
-    return _lines(data_sets().values())
+def _by_name(*kinds: type[S]) -> dict[str, type[S]]:
+    return {kind.model_fields["name"].default: kind for kind in kinds}
 
 
-def partitions() -> dict[str, str]:
-    """Name to one line, for every partition."""
-    return _lines(get_args(AnyPartition))
+OWN: dict[str, type[Dataset]] = _by_name(BreastCancer, Digits, Synthetic, Csv)
+PARTITIONS: dict[str, type[Partition]] = _by_name(
+    IidPartition,
+    SizePartition,
+    DirichletPartition,
+    PathologicalPartition,
+    NaturalIdPartition,
+    LabelPairsPartition,
+    SortedPartition,
+)
 
 
-def _lines(models: Iterable[type[Config]]) -> dict[str, str]:
-    return {
-        model.model_fields["name"].default: (inspect.getdoc(model) or "").partition("\n")[0]
-        for model in models
-    }
+@cache
+def data_sets() -> dict[str, type[Dataset]]:
+    """{scenario name: model}: ours, and those of the entry point group `fedsim.data_sets`.
+
+    Raises:
+        InputError: names the distribution whose entry point does not load, takes a name twice, or has a class
+            whose field `name` is not the literal name of the entry point.
+    """
+    found = extended(GROUP, OWN, Dataset)  # type: ignore[type-abstract]
+    for name, kind in found.items():
+        field = kind.model_fields.get("name")
+        if field is None or get_args(field.annotation) != (name,) or field.default != name:
+            expected = f"needs the field  name: Literal[{name!r}] = {name!r}"
+            raise InputError(f"entry point {GROUP}:{name}", kind.__qualname__, expected)
+        if absent := sorted(kind.__abstractmethods__):
+            expected = f"a class with the method {', '.join(absent)}"
+            raise InputError(f"entry point {GROUP}:{name}", kind.__qualname__, expected)
+    return found
+
+
+def _as_it_is(value: Any, validate: Callable[[Any], Dataset]) -> Dataset:
+    """A data set in memory has no form in YAML: it stands in a scenario as the object."""
+    return value if isinstance(value, Dataset) else validate(value)
+
+
+if TYPE_CHECKING:
+    DataConfig = Dataset
+    PartitionConfig = Partition
+else:
+    DataConfig = Annotated[
+        SerializeAsAny[Union[tuple(data_sets().values())]],  # noqa: UP007
+        Field(discriminator="name"),
+        WrapValidator(_as_it_is),
+    ]
+    PartitionConfig = Annotated[Union[tuple(PARTITIONS.values())], Field(discriminator="name")]  # noqa: UP007

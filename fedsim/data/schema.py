@@ -7,13 +7,20 @@ every silo, so preparing one record uses nothing of another.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, model_validator
+import numpy as np
+import yaml
+from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
 
+from fedsim.common.errors import InputError
+from fedsim.common.section import Section
 from fedsim.common.suggest import suggest
-from fedsim.data.model import Config
+from fedsim.data.source import Ranges
+
+SCHEMA = "scenario.data.schema"
 
 
 def _as_text(value: Any) -> Any:
@@ -28,7 +35,7 @@ def _as_text(value: Any) -> Any:
 Label = Annotated[str, BeforeValidator(_as_text)]
 
 
-class NumberColumn(Config):
+class NumberColumn(Section):
     """A measured number: clipped to [lower, upper] and mapped to [-1, 1]."""
 
     kind: Literal["number"] = Field(description="The column holds numbers.")
@@ -57,7 +64,7 @@ class NumberColumn(Config):
         return 1
 
 
-class CategoryColumn(Config):
+class CategoryColumn(Section):
     """One of the declared categories: a feature for each, 1 for the record's own and 0 for the others."""
 
     kind: Literal["category"] = Field(description="The column holds one of a fixed set of texts.")
@@ -82,5 +89,43 @@ class CategoryColumn(Config):
         return len(self.categories)
 
 
-ColumnConfig = Annotated[NumberColumn | CategoryColumn, Discriminator("kind")]
+Column = Annotated[NumberColumn | CategoryColumn, Discriminator("kind")]
 Schema = Mapping[str, NumberColumn | CategoryColumn]
+SchemaOrFile = Annotated[
+    Annotated[dict[str, Column], Tag("inline")] | Annotated[Path, Tag("file")],
+    Discriminator(lambda value: "inline" if isinstance(value, Mapping) else "file"),
+]
+
+
+def read_schema(schema: Schema | Path) -> Schema:
+    """The schema itself, or the one in a YAML file.
+
+    Raises:
+        InputError: the file cannot be read, or names the entry of it that is wrong.
+    """
+    if not isinstance(schema, Path):
+        return schema
+    try:
+        content = yaml.safe_load(schema.read_text(encoding="utf-8"))
+        return TypeAdapter(dict[str, Column]).validate_python(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        # Behind the column's name the location holds its kind, which is no key of the file.
+        place = ".".join([SCHEMA, *map(str, first["loc"][:1] + first["loc"][2:])])
+        raise InputError(place, first["input"], f"in {schema}: {first['msg']}") from error
+    except (OSError, UnicodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(SCHEMA, str(schema), f"not a readable YAML file ({reason})") from error
+
+
+def ranges(columns: Iterable[NumberColumn | CategoryColumn]) -> Ranges:
+    """Declared ranges of the features that the columns become."""
+    rows = [_range(column) for column in columns for _ in range(column.width)]
+    lower, upper, log, numeric = (np.array(values) for values in zip(*rows, strict=True))
+    return Ranges(lower, upper, log, numeric)
+
+
+def _range(column: NumberColumn | CategoryColumn) -> tuple[float, float, bool, bool]:
+    if isinstance(column, CategoryColumn):
+        return 0.0, 1.0, False, False
+    return column.lower, column.upper, column.scale == "log", True

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,53 +33,103 @@ class Ranges:
     log: NDArray[np.bool_]  # map the logarithm, not the value
     numeric: NDArray[np.bool_]  # False: a category's indicator, which no scaling touches
 
+    @classmethod
+    def linear(cls, lower: Floats, upper: Floats) -> Ranges:
+        """Of measured numbers, none of them on a log scale."""
+        return cls(lower, upper, np.zeros(len(lower), dtype=bool), np.ones(len(lower), dtype=bool))
+
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """All records as numbers, before scaling: missing values filled, categories as indicators."""
+    """Records as numbers, before scaling: missing values filled, categories as indicators."""
 
     features: Floats  # (n, d)
     ranges: Ranges
     target: Target  # (n,): float64 to regress on, int64 classes
     target_range: Ranges | None  # of one column; None: the target is not scaled
-    optimum: Floats | None = None  # flat population optimum, intercept included
 
 
-class Source(Protocol):
-    """One data set. Only `design` reads feature values, and only a partition that needs a column reads it."""
+class Source(ABC):
+    """One data set's records. Only `design` reads features, and of no other rows than it is asked for.
+
+    Attributes:
+        target: name of the target column.
+        columns: those that a partition may name.
+        num_rows: records in the data set.
+        num_features: features, the intercept not counted.
+        num_classes: classes of the target; 0 for regression.
+        label_column: the column with the finest labels; None for the target.
+        label_pairs: labels of that column that the partition `label_pairs` pairs if it names none.
+        silo_column: the column that says whose record it is, if there is one.
+    """
+
+    target: str
+    columns: tuple[str, ...]
+    num_rows: int
+    num_features: int
+    num_classes: int
+    label_column: str | None = None
+    label_pairs: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    silo_column: str | None = None
 
     @property
-    def target(self) -> str:
-        """Name of the target column."""
+    def optimum(self) -> Floats | None:
+        """Flat population optimum, intercept included, where it is known."""
+        return None
 
-    @property
-    def label_column(self) -> str:
-        """Column with the finest labels; the target unless the data set says otherwise."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """Columns a partition may name."""
-
-    @property
-    def num_rows(self) -> int:
-        """Records in the data set."""
-
-    @property
-    def num_features(self) -> int:
-        """Features, the intercept not counted."""
-
-    @property
-    def num_classes(self) -> int:
-        """Classes of the target; 0 for regression."""
-
+    @abstractmethod
     def keys(self, column: str, field: str) -> Floats:
-        """What to sort records by, shape (n,): numbers themselves, categories by their place."""
+        """What to sort records by, shape (num_rows,): numbers themselves, categories by their place."""
 
+    @abstractmethod
     def labels(self, column: str, field: str) -> Labels:
         """A column as labels; InputError on `field` where it measures something and has none."""
 
-    def design(self) -> Design:
-        """All feature values and targets."""
+    @abstractmethod
+    def design(self, rows: Ints) -> Design:
+        """The records of these rows, shape (n,), in this order."""
+
+
+class Matrix(Source):
+    """A source whose features are a matrix in memory.
+
+    Attributes:
+        names: of the features, in the order of the matrix's columns.
+        ranges: of the features.
+    """
+
+    names: tuple[str, ...]
+    ranges: Ranges
+
+    @property
+    @abstractmethod
+    def features(self) -> Floats:
+        """Raw features, shape (num_rows, d)."""
+
+    @abstractmethod
+    def other(self, column: str) -> Target:
+        """A column that is no feature, such as the target, shape (num_rows,)."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the target's classes, also of one that no record happens to have."""
+        return tuple(str(k) for k in range(self.num_classes))
+
+    def keys(self, column: str, field: str) -> Floats:
+        """A feature's raw values, or the other column's."""
+        if column in self.names:
+            return self.features[:, self.names.index(column)]
+        return self.other(column).astype(np.float64)
+
+    def labels(self, column: str, field: str) -> Labels:
+        """The target's classes; another column's whole numbers."""
+        if column == self.target and self.num_classes:
+            return Labels(self.other(column).astype(np.int64), self.classes)
+        return whole_numbers(self.keys(column, field), column, field)
+
+    def design(self, rows: Ints) -> Design:
+        """Raw features and targets; a number to predict has no range."""
+        return Design(self.features[rows], self.ranges, self.other(self.target)[rows], None)
 
 
 def resolve(source: Source, column: str | None, field: str) -> str:
@@ -92,7 +142,11 @@ def resolve(source: Source, column: str | None, field: str) -> str:
 
 
 def whole_numbers(values: Floats, column: str, field: str) -> Labels:
-    """Labels of a column of whole numbers, in increasing order."""
+    """Labels of a column of whole numbers, in increasing order.
+
+    >>> whole_numbers(np.array([7.0, 0.0, 7.0]), "digit", "scenario.partition.partition_by").names
+    ('0', '7')
+    """
     if not np.array_equal(values, np.round(values)):
         raise InputError(field, column, "a column of measured numbers has no labels; name a category column")
     found, codes = np.unique(values, return_inverse=True)

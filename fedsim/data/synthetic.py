@@ -12,75 +12,87 @@ drawn once with E|w*|^2 = STRENGTH^2 (per class), and the target follows the mod
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
+from pydantic import Field
 
-from fedsim.data.datasets import Synthetic
-from fedsim.data.source import Design, Floats, Labels, Ranges, Target, whole_numbers
+from fedsim.data.dataset import Dataset
+from fedsim.data.source import Floats, Matrix, Ranges, Target
 from fedsim.protocol.seeds import generator
 
 TARGET = "y"
 STRENGTH = 3.0  # logits then have a standard deviation of about 1.7: neither separable nor noise
 
 
-class SyntheticSource:
+class Synthetic(Dataset):
+    """A generalised linear model with features uniform on [-1, 1] and a known population optimum."""
+
+    name: Literal["synthetic"] = Field("synthetic", description="The data set's name.")
+    link: Literal["logistic", "linear", "softmax"] = Field(
+        "logistic", description="How features set the target."
+    )
+    rows: int = Field(1000, ge=1, description="Records in all silos together.")
+    features: int = Field(10, ge=1, description="Features, the intercept not counted.")
+    classes: int = Field(3, ge=2, description="Classes (softmax only).")
+    noise: float = Field(0.1, ge=0, description="Standard deviation of the target's noise (linear only).")
+    seed: int = Field(0, ge=0, description="Seed of parameters and records, apart from the scenario's seed.")
+
+    def open(self) -> SyntheticSource:
+        """All that is public; records are made when asked for."""
+        return SyntheticSource(self)
+
+    @property
+    def knows_optimum(self) -> bool:
+        """Standardised features and components have optima of their own."""
+        return not self.pools_records
+
+
+class SyntheticSource(Matrix):
     """Records made from the data set's own seed, so that they are the same whatever the scenario's seed."""
 
-    target = label_column = TARGET
+    target = TARGET
 
-    def __init__(self, config: Synthetic) -> None:
-        self._config = config
-        self._names = tuple(f"x{j}" for j in range(config.features))
-        self.columns = (*self._names, TARGET)
-        self.num_rows = config.rows
-        self.num_features = config.features
-        self.num_classes = {"logistic": 2, "linear": 0, "softmax": config.classes}[config.link]
-
-    @cached_property
-    def _features(self) -> Floats:
-        rng = generator("synthetic features", self._config.seed)
-        return rng.uniform(-1.0, 1.0, (self._config.rows, self._config.features))
+    def __init__(self, data: Synthetic) -> None:
+        self._data = data
+        self.names = tuple(f"x{j}" for j in range(data.features))
+        self.columns = (*self.names, TARGET)
+        self.num_rows, self.num_features = data.rows, data.features
+        self.num_classes = {"logistic": 2, "linear": 0, "softmax": data.classes}[data.link]
+        self.ranges = Ranges.linear(-np.ones(data.features), np.ones(data.features))
 
     @cached_property
+    def features(self) -> Floats:
+        """Already in their declared range."""
+        rng = generator("synthetic features", self._data.seed)
+        return rng.uniform(-1.0, 1.0, (self._data.rows, self._data.features))
+
+    @property
     def optimum(self) -> Floats:
+        """w*, flat; under softmax laid out (d, classes). The intercept comes last of the d."""
+        return self._parameters.reshape(-1)
+
+    @cached_property
+    def _parameters(self) -> Floats:
         """w*: shape (d,), for softmax (d, classes) with zeros for the last class; d counts the intercept."""
-        d = self._config.features + self._config.intercept
-        free = self._config.classes - 1 if self._config.link == "softmax" else 1
-        rng = generator("synthetic parameters", self._config.seed)
+        d = self._data.features + self._data.intercept
+        free = self._data.classes - 1 if self._data.link == "softmax" else 1
+        rng = generator("synthetic parameters", self._data.seed)
         drawn = rng.normal(0.0, STRENGTH / np.sqrt(d), (d, free))
-        return np.hstack([drawn, np.zeros((d, 1))]) if self._config.link == "softmax" else drawn[:, 0]
+        return np.hstack([drawn, np.zeros((d, 1))]) if self._data.link == "softmax" else drawn[:, 0]
+
+    def other(self, column: str) -> Target:
+        """The target."""
+        return self._target
 
     @cached_property
     def _target(self) -> Target:
-        slopes, constant = (
-            self.optimum[: self._config.features],
-            self.optimum[self._config.features :].sum(axis=0),
-        )
-        scores = self._features @ slopes + constant
-        rng = generator("synthetic target", self._config.seed)
-        if self._config.link == "linear":
-            return np.asarray(scores + self._config.noise * rng.normal(size=len(scores)), dtype=np.float64)
-        if self._config.link == "logistic":
+        w, d = self._parameters, self._data.features
+        scores = self.features @ w[:d] + w[d:].sum(axis=0)
+        rng = generator("synthetic target", self._data.seed)
+        if self._data.link == "linear":
+            return np.asarray(scores + self._data.noise * rng.normal(size=len(scores)), dtype=np.float64)
+        if self._data.link == "logistic":
             return np.asarray(rng.logistic(size=len(scores)) < scores, dtype=np.int64)
         # The largest of scores with independent Gumbel noise is a draw from the softmax.
         return np.asarray(np.argmax(scores + rng.gumbel(size=scores.shape), axis=1), dtype=np.int64)
-
-    def keys(self, column: str, field: str) -> Floats:
-        """A feature or the target."""
-        if column == TARGET:
-            return self._target.astype(np.float64)
-        return self._features[:, self._names.index(column)]
-
-    def labels(self, column: str, field: str) -> Labels:
-        """The classes '0', '1', ..., also one that no record happens to have."""
-        if column == TARGET and self.num_classes:
-            return Labels(self._target.astype(np.int64), tuple(str(k) for k in range(self.num_classes)))
-        return whole_numbers(self.keys(column, field), column, field)
-
-    def design(self) -> Design:
-        """Features already in their declared range; the target of a linear model has none."""
-        d = self._config.features
-        ranges = Ranges(-np.ones(d), np.ones(d), np.zeros(d, dtype=bool), np.ones(d, dtype=bool))
-        # Standardised features belong to other parameters, so the optimum would be wrong there.
-        known = self._config.scaling != "training_statistics"
-        return Design(self._features, ranges, self._target, None, self.optimum.reshape(-1) if known else None)

@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 
-PATH = "scenario.data.path"
 Columns = dict[str, Any]  # name to pyarrow.ChunkedArray
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Table:
-    """A file that is a table with at least one record."""
+    """A file that is a table with at least one record; `field` is what an error about the file names."""
 
     path: Path
+    field: str
     names: tuple[str, ...]
     is_parquet: bool
 
@@ -36,31 +36,37 @@ class Table:
 
     def num_rows(self) -> int:
         """Records, from a Parquet file's metadata or from one column of a CSV file."""
-        count = _parquet_rows(self.path) if self.is_parquet else _csv_rows(self.path, self.names[0])
-        if count == 0:
-            raise InputError(PATH, str(self.path), "the table has a header and no records")
-        return count
+        count = _parquet_rows if self.is_parquet else lambda path: _csv_rows(path, self.names[0])
+        return self._not_empty(_mendable(self.path, self.field, lambda: count(self.path)))
 
     def read(self, columns: Collection[str]) -> Columns:
         """The named columns; a CSV file's as texts, so that the schema alone says what they mean."""
         names = list(dict.fromkeys(columns))
         read = _read_parquet if self.is_parquet else _read_csv
-        table = _mendable(self.path, lambda: read(self.path, names))
-        if table.num_rows == 0:
-            raise InputError(PATH, str(self.path), "the table has a header and no records")
+        table = _mendable(self.path, self.field, lambda: read(self.path, names))
+        self._not_empty(table.num_rows)
         return {name: table.column(name) for name in names}
 
+    def _not_empty(self, count: int) -> int:
+        if count == 0:
+            raise InputError(self.field, str(self.path), "the table has a header and no records")
+        return count
 
-def open_table(path: Path) -> Table:
-    """Look at the header only."""
+
+def open_table(path: Path, field: str) -> Table:
+    """Look at the header only.
+
+    Raises:
+        InputError: on `field`: the file is no table.
+    """
     if not path.is_file():
-        raise InputError(PATH, str(path), "no such file")
-    is_parquet = _mendable(path, lambda: _looks_like_parquet(path))
-    names = _mendable(path, lambda: _parquet_names(path) if is_parquet else _csv_names(path))
-    return Table(path, names, is_parquet)
+        raise InputError(field, str(path), "no such file")
+    is_parquet = _mendable(path, field, lambda: _looks_like_parquet(path))
+    names = _mendable(path, field, lambda: _parquet_names(path) if is_parquet else _csv_names(path))
+    return Table(path, field, names, is_parquet)
 
 
-def _mendable(path: Path, action: Callable[[], T]) -> T:
+def _mendable(path: Path, field: str, action: Callable[[], T]) -> T:
     """Run a reader; what it cannot read is the person's file, not our fault."""
     import pyarrow as pa
 
@@ -68,7 +74,7 @@ def _mendable(path: Path, action: Callable[[], T]) -> T:
         return action()
     except (pa.ArrowException, OSError, UnicodeError) as error:
         reason = _printable((str(error).splitlines() or [type(error).__name__])[0])
-        raise InputError(PATH, str(path), f"not a readable CSV or Parquet table ({reason})") from error
+        raise InputError(field, str(path), f"not a readable CSV or Parquet table ({reason})") from error
 
 
 def _printable(text: str) -> str:
@@ -91,7 +97,7 @@ def _parquet_names(path: Path) -> tuple[str, ...]:
 def _parquet_rows(path: Path) -> int:
     import pyarrow.parquet as pq
 
-    return int(_mendable(path, lambda: pq.read_metadata(path)).num_rows)
+    return int(pq.read_metadata(path).num_rows)
 
 
 def _read_parquet(path: Path, columns: list[str]) -> Any:
@@ -106,11 +112,8 @@ def _csv_names(path: Path) -> tuple[str, ...]:
 
 
 def _csv_rows(path: Path, column: str) -> int:
-    def count() -> int:
-        with _open_csv(path, [column]) as reader:
-            return sum(batch.num_rows for batch in reader)
-
-    return _mendable(path, count)
+    with _open_csv(path, [column]) as reader:
+        return sum(batch.num_rows for batch in reader)
 
 
 def _read_csv(path: Path, columns: list[str]) -> Any:

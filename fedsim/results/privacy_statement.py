@@ -99,18 +99,8 @@ def not_private(scenario: Scenario) -> list[str]:
     """What the guarantee does not cover, most important first."""
     private = scenario.privacy.mechanism == "gaussian"
     notes = {
-        "features were scaled by statistics of the training records (scaling: training_statistics)": (
-            scenario.data.scaling == "training_statistics"
-        ),
-        "features were reduced to principal components of the training records (pca)": (
-            scenario.data.pca is not None
-        ),
         "everything: mechanism none neither clips nor adds noise": not private,
-        "the schema: its ranges, categories and fill values count as public, so take them from "
-        "documentation, not from the data": scenario.data.name == "csv",
-        "who holds which record: the partition looks at labels or features to deal records out": (
-            scenario.partition.name not in ("iid", "size", "natural_id")
-        ),
+        **dict.fromkeys([*scenario.data.not_private, *scenario.partition.not_private], True),
         "metrics: they are computed from test records, which only a simulation can do": True,
         "heterogeneity: it is computed from all silos' training records, which only a simulation can do": (
             scenario.report.heterogeneity

@@ -25,11 +25,8 @@ def read_attendance(path: Path, names: Sequence[str]) -> Attendance:
     Raises:
         InputError: names the file, the value in it and what would be right.
     """
-    try:
-        table = open_table(path)
-        sets = _rows(table, names) if {"round", "silo"} <= set(table.names) else _flags(table, names)
-    except InputError as error:
-        raise InputError(FIELD, error.value, error.expected) from error
+    table = open_table(path, FIELD)
+    sets = _rows(table, names) if {"round", "silo"} <= set(table.names) else _flags(table, names)
     attended = tuple(members for members in sets if members)
     if not attended:
         raise InputError(FIELD, str(path), "has no round with a silo in it")

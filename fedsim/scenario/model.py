@@ -8,7 +8,7 @@ from pydantic import Field
 
 from fedsim.common.choice import Shorthand
 from fedsim.common.section import Section
-from fedsim.data.config import DataConfig, PartitionConfig
+from fedsim.data.registry import DataConfig, PartitionConfig
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.assumptions import AssumptionsSection
 from fedsim.scenario.participation import AllSilos, Participation

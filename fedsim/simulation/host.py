@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from fedsim.data.federation import Federation
+from fedsim.data.federation import Hosted
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.results.outcome import Variant
 from fedsim.scenario.resolve import LIMITS, Resolved
@@ -23,7 +23,7 @@ class SiloHost:
         self,
         resolved: Resolved,
         trial: int,
-        data: Federation,
+        data: Hosted,
         run: str | None = None,
         granted: GrantedRun | None = None,
     ) -> None:

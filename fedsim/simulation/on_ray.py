@@ -2,7 +2,7 @@
 
 Actors are reused by later trials, since starting one costs seconds. Nothing is ever retried by Ray:
 a private step that ran twice would have to be paid for twice. Records are read where their silos
-live; they do not travel.
+live; only those that are in memory already travel there.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
+from fedsim.data.federation import Hosted, load_silos
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Measurement, Observer, Results, TrialResult, Variant
 from fedsim.scenario.model import Scenario
@@ -176,17 +177,20 @@ class TrialWorker:
         hosts = self._resolved.scenario.runtime.silo_hosts
         if hosts == 0:
             return in_one_process(self._resolved, trial)
-        evaluate = evaluator(self._resolved, read(self._resolved, trial).silos)
-        return Trial(self._resolved, trial, _RemoteHosts(self._resolved, trial, hosts), evaluate)
+        data = read(self._resolved, trial)
+        remote = _RemoteHosts(self._resolved, trial, data.digest, hosts)
+        return Trial(self._resolved, trial, remote, evaluator(self._resolved, data.silos))
 
 
 class HostWorker:
     """A silo host in a process of its own; only public tensors and noisy messages pass, as arrays."""
 
-    def __init__(self, scenario: Scenario, trial: int, names: list[str]) -> None:
+    def __init__(self, scenario: Scenario, trial: int, names: list[str], digest: str) -> None:
+        """The named silos, of which alone records are read; `digest` is `Federation.digest`, of all."""
         torch.set_num_threads(1)
         resolved = resolve(scenario)
-        self._host = SiloHost(resolved, trial, read(resolved, trial, only=names))
+        silos = load_silos(scenario.data, scenario.partition, scenario.seed, trial, names)
+        self._host = SiloHost(resolved, trial, Hosted(silos, digest))
 
     def open(self, variant: Variant, rounds: list[Sequence[int]]) -> list[Admitted]:
         """See `SiloHost.open`."""
@@ -212,14 +216,16 @@ _HostActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Hos
 class _RemoteHosts:
     """A trial's silos on k silo-host actors, in consecutive runs of the canonical order."""
 
-    def __init__(self, resolved: Resolved, trial: int, hosts: int) -> None:
+    def __init__(self, resolved: Resolved, trial: int, digest: str, hosts: int) -> None:
         total = len(resolved.names)
         count = min(hosts, total)
         bounds = [total * k // count for k in range(count + 1)]
         self._ranges = [range(a, b) for a, b in pairwise(bounds)]
         with by_value(resolved):
             self._actors = [
-                _HostActor.remote(resolved.scenario, trial, list(resolved.names[own.start : own.stop]))
+                _HostActor.remote(
+                    resolved.scenario, trial, list(resolved.names[own.start : own.stop]), digest
+                )
                 for own in self._ranges
             ]
 

@@ -201,15 +201,15 @@ class Trial:
                 )
 
 
-def read(resolved: Resolved, trial: int, only: Sequence[str] | None = None) -> Federation:
-    """The trial's records, of all silos or `only` some.
+def read(resolved: Resolved, trial: int) -> Federation:
+    """The trial's records, of all silos.
 
     Raises:
         InputError: the data cannot be read or divided as asked.
     """
     scenario = resolved.scenario
-    federation = load(scenario.data, scenario.partition, scenario.seed, trial, only=only)
-    if only is None and not any(len(silo.test_target) for silo in federation.silos):
+    federation = load(scenario.data, scenario.partition, scenario.seed, trial)
+    if not any(len(silo.test_target) for silo in federation.silos):
         fraction = scenario.data.test_fraction
         raise InputError("scenario.data.test_fraction", fraction, "leaves no silo a record to test with")
     return federation

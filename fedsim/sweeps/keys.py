@@ -14,9 +14,8 @@ from typing import Any
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
-from fedsim.data.datasets import data_sets
+from fedsim.data.registry import data_sets
 from fedsim.problems.registry import problems
-from fedsim.scenario.load import FILES
 from fedsim.simulation.installed import packages
 from fedsim.sweeps.cell import Cell
 
@@ -34,8 +33,12 @@ def key_of(cell: Cell) -> str:
 
 
 def _files(scenario: Mapping[str, Any]) -> list[str]:
-    named = [(name, key, scenario.get(name, {}).get(key)) for name, keys in FILES.items() for key in keys]
-    return [_content(f"{name}.{key}", path) for name, key, path in named if isinstance(path, str)]
+    section = scenario["data"]
+    data = data_sets()[section["name"]].model_validate(section)
+    named = {f"data.{field}": str(path) for field, path in data.files.items()}
+    if path := scenario.get("participation", {}).get("path"):
+        named["participation.path"] = path
+    return [_content(field, path) for field, path in named.items()]
 
 
 @lru_cache(maxsize=1024)  # read once a sweep

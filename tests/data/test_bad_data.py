@@ -9,7 +9,9 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from fedsim.common.errors import InputError
-from fedsim.data.config import (
+from fedsim.data.federation import load, load_silos
+from fedsim.data.outline import outline
+from fedsim.data.registry import (
     BreastCancer,
     DataConfig,
     Digits,
@@ -23,8 +25,6 @@ from fedsim.data.config import (
     SortedPartition,
     Synthetic,
 )
-from fedsim.data.federation import load
-from fedsim.data.outline import outline
 
 ONE = IidPartition(num_partitions=1)
 SMALL = Synthetic(rows=20)
@@ -109,7 +109,7 @@ def test_a_bad_partition_is_named_before_and_while_loading(data, partition, mess
 
 def test_an_unknown_silo_is_named() -> None:
     with pytest.raises(InputError, match=r"'silo-2': no such silo; did you mean 'silo-02'\?"):
-        load(SMALL, IidPartition(num_partitions=3), 0, 0, only=["silo-2"])
+        load_silos(SMALL, IidPartition(num_partitions=3), 0, 0, ["silo-2"])
 
 
 TABLES = [

@@ -9,10 +9,16 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
-from fedsim.data.config import Csv, DataConfig, IidPartition, NaturalIdPartition, SortedPartition
-from fedsim.data.csv_source import CsvSource
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
+from fedsim.data.registry import (
+    Csv,
+    DataConfig,
+    IidPartition,
+    NaturalIdPartition,
+    SortedPartition,
+    Synthetic,
+)
 
 
 def all_records(data: Csv) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +106,7 @@ def test_values_beyond_the_range_are_clipped(make_csv) -> None:
 
 def test_a_column_outside_the_schema_can_sort_the_records(make_csv, schema) -> None:
     del schema["age"]
-    source = CsvSource(make_csv(schema=schema))
+    source = make_csv(schema=schema).open()
     assert source.keys("age", "").tolist() == [63, 41, 57, 29, 48, 70]
     assert source.keys("hospital", "").tolist() == [1, 2, 1, 0, 2, 0]
 
@@ -111,3 +117,10 @@ def test_the_outline_reads_no_feature(make_csv) -> None:
     assert outline(data, NaturalIdPartition(), 0).sizes == {"a": 1, "b": 1}
     with pytest.raises(ValueError, match="not a number"):
         load(data, NaturalIdPartition(), 0, 0)
+
+
+def test_the_table_and_its_schemas_file_are_what_records_depend_on(make_csv, tmp_path) -> None:
+    schema = tmp_path / "schema.yaml"
+    assert make_csv(schema=schema).files == {"path": tmp_path / "clinic.csv", "schema": schema}
+    assert make_csv().files == {"path": tmp_path / "clinic.csv"}
+    assert Synthetic().files == {}

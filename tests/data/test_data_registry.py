@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from typing import get_args
+import inspect
 
 import pytest
 
-from fedsim.data.config import AnyPartition
-from fedsim.data.datasets import data_sets
-from fedsim.data.registry import datasets, partitions
+from fedsim.data.registry import PARTITIONS, data_sets
 
-MODELS = [*data_sets().values(), *get_args(AnyPartition)]
+MODELS = [*data_sets().values(), *PARTITIONS.values()]
 
 
 def test_every_data_set_and_partition_has_its_line() -> None:
-    assert set(datasets()) == {"breast_cancer", "digits", "synthetic", "csv"}
+    assert set(data_sets()) == {"breast_cancer", "digits", "synthetic", "csv"}
     names = {"iid", "size", "dirichlet", "pathological", "natural_id", "label_pairs", "sorted"}
-    assert set(partitions()) == names
-    assert all(line.endswith(".") for line in [*datasets().values(), *partitions().values()])
+    assert set(PARTITIONS) == names
+    assert {name: kind.model_fields["name"].default for name, kind in PARTITIONS.items()} == {
+        name: name for name in names
+    }
+    assert all(inspect.getdoc(model).partition("\n")[0].endswith(".") for model in MODELS)
 
 
 @pytest.mark.parametrize("model", MODELS)

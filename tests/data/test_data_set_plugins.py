@@ -10,7 +10,7 @@ import yaml
 from support.distribution import fedsim, install
 
 from fedsim.common.errors import InputError
-from fedsim.data.datasets import GROUP, data_sets
+from fedsim.data.registry import GROUP, data_sets
 
 COINS = '''
 from typing import Literal
@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from fedsim.data.datasets import Dataset
-from fedsim.data.source import Design, Labels, Ranges
+from fedsim.data.dataset import Dataset
+from fedsim.data.source import Design, Labels, Ranges, Source
 
 
 class Coins(Dataset):
@@ -29,11 +29,11 @@ class Coins(Dataset):
     rows: int = Field(60, ge=1, description="Coins.")
 
     def open(self):
-        return Source(self.rows)
+        return Weights(self.rows)
 
 
-class Source:
-    target, label_column, columns = "false", "false", ("weight", "false")
+class Weights(Source):
+    target, columns = "false", ("weight", "false")
     num_features, num_classes = 1, 2
 
     def __init__(self, rows):
@@ -46,16 +46,17 @@ class Source:
     def labels(self, column, field):
         return Labels((self.weight > 2).astype(np.int64), ("no", "yes"))
 
-    def design(self):
+    def design(self, rows):
         ranges = Ranges(np.array([1.0]), np.array([3.0]), np.array([False]), np.array([True]))
-        return Design(self.weight[:, None], ranges, (self.weight > 2).astype(np.int64), None)
+        weight = self.weight[rows]
+        return Design(weight[:, None], ranges, (weight > 2).astype(np.int64), None)
 
 
 class Unnamed(Dataset):
     """No name."""
 
     def open(self):
-        return Source(3)
+        return Weights(3)
 
 
 class Closed(Dataset):
@@ -103,7 +104,7 @@ def test_a_distribution_adds_a_data_set(tmp_path: Path) -> None:
         ("money", "Coins", "name: Literal['money']"),
         ("unnamed", "Unnamed", "name: Literal['unnamed']"),
         ("closed", "Closed", "a class with the method open"),
-        ("source", "Source", "derived from Dataset"),
+        ("weights", "Weights", "derived from Dataset"),
     ],
 )
 def test_what_cannot_be_registered_is_named(

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fedsim.data.config import (
-    AnyPartition,
+from fedsim.data.dataset import Dataset
+from fedsim.data.federation import load
+from fedsim.data.outline import outline
+from fedsim.data.partition import Partition
+from fedsim.data.registry import (
     BreastCancer,
-    Dataset,
     Digits,
     DirichletPartition,
     IidPartition,
@@ -26,11 +28,9 @@ from fedsim.data.config import (
     SortedPartition,
     Synthetic,
 )
-from fedsim.data.federation import load
-from fedsim.data.outline import outline
 
 SOFTMAX = Synthetic(link="softmax", rows=300, features=3, classes=4)
-CASES: list[tuple[Dataset, AnyPartition]] = [
+CASES: list[tuple[Dataset, Partition]] = [
     (BreastCancer(), SortedPartition(num_partitions=3)),
     (BreastCancer(), SortedPartition(num_partitions=3, by="worst area", descending=True)),
     (BreastCancer(scaling="none", intercept=False), IidPartition(num_partitions=4)),
@@ -47,7 +47,7 @@ CASES: list[tuple[Dataset, AnyPartition]] = [
 ]
 
 
-def assert_outline_equals_load(data: Dataset, partition: AnyPartition, seed: int, trial: int = 0) -> None:
+def assert_outline_equals_load(data: Dataset, partition: Partition, seed: int, trial: int = 0) -> None:
     told, given_ = outline(data, partition, seed), load(data, partition, seed, trial)
     assert told.sizes == {silo.name: len(silo.train_target) for silo in given_.silos}
     assert list(told.sizes) == sorted(told.sizes)
@@ -64,7 +64,7 @@ def assert_outline_equals_load(data: Dataset, partition: AnyPartition, seed: int
 
 
 @pytest.mark.parametrize(("data", "partition"), CASES)
-def test_outline_equals_load(data: Dataset, partition: AnyPartition) -> None:
+def test_outline_equals_load(data: Dataset, partition: Partition) -> None:
     assert_outline_equals_load(data, partition, seed=3, trial=1)
 
 
@@ -89,7 +89,7 @@ def test_outline_equals_load_for_a_table(make_csv) -> None:
 def test_outline_equals_load_for_any_proportions(rows, fraction, proportions, name, seed) -> None:
     data = Synthetic(rows=rows, features=2, test_fraction=fraction, seed=seed % 5)
     section: dict[str, Any] = {"name": name, "num_partitions": len(proportions), "proportions": proportions}
-    partition: AnyPartition = TypeAdapter(PartitionConfig).validate_python(section)
+    partition: Partition = TypeAdapter(PartitionConfig).validate_python(section)
     assert_outline_equals_load(data, partition, seed)
 
 
@@ -115,9 +115,9 @@ def test_sizes_known_in_advance_import_no_heavy_library() -> None:
     """Asked in a fresh process, since this one has long imported everything."""
     code = (
         "import sys\n"
-        "from fedsim.data.config import BreastCancer, SortedPartition\n"
+        "from fedsim.data.registry import BreastCancer, SortedPartition\n"
         "from fedsim.data.outline import outline\n"
-        "import fedsim.data.federation, fedsim.data.draft, fedsim.data.registry\n"
+        "import fedsim.data.arrays, fedsim.data.draft, fedsim.data.federation\n"
         "outline(BreastCancer(), SortedPartition(num_partitions=3), 0)\n"
         "print(sorted({'torch', 'sklearn', 'pyarrow'} & set(sys.modules)))\n"
     )

@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedsim.data.assign import assign
-from fedsim.data.config import (
-    AnyPartition,
+from fedsim.data.dataset import Dataset
+from fedsim.data.federation import load
+from fedsim.data.partition import Partition
+from fedsim.data.registry import (
     BreastCancer,
-    Dataset,
     Digits,
     DirichletPartition,
     IidPartition,
@@ -22,10 +22,8 @@ from fedsim.data.config import (
     SortedPartition,
     Synthetic,
 )
-from fedsim.data.digits import DigitsSource
-from fedsim.data.federation import load
 
-PARTITIONS: list[AnyPartition] = [
+PARTITIONS: list[Partition] = [
     IidPartition(num_partitions=7),
     IidPartition(num_partitions=3, proportions=[1, 2, 5]),
     SizePartition(partition_sizes=[5, 50, 500]),
@@ -36,15 +34,15 @@ PARTITIONS: list[AnyPartition] = [
     LabelPairsPartition(first=[1, 2], second=[3]),
     SortedPartition(num_partitions=9),
 ]
-DIGITS = np.asarray(DigitsSource(Digits()).keys("digit", ""), dtype=int)
+DIGITS = np.asarray(Digits().open().keys("digit", ""), dtype=int)
 
 
-def rows_of(data: Dataset, partition: AnyPartition, seed: int = 0) -> dict[str, np.ndarray]:
-    return assign(data, data.open(), partition, seed).rows()
+def rows_of(data: Dataset, partition: Partition, seed: int = 0) -> dict[str, np.ndarray]:
+    return partition.assign(data.open(), seed).rows()
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_every_record_is_in_at_most_one_silo(partition: AnyPartition) -> None:
+def test_every_record_is_in_at_most_one_silo(partition: Partition) -> None:
     rows = np.concatenate(list(rows_of(Digits(), partition).values()))
     assert len(np.unique(rows)) == len(rows)
     assert rows.min() >= 0
@@ -52,7 +50,7 @@ def test_every_record_is_in_at_most_one_silo(partition: AnyPartition) -> None:
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
-def test_the_partition_is_a_function_of_the_seed(partition: AnyPartition) -> None:
+def test_the_partition_is_a_function_of_the_seed(partition: Partition) -> None:
     first, again, other = (rows_of(Digits(), partition, seed) for seed in (0, 0, 1))
     same = [np.array_equal(first[name], again[name]) for name in first]
     assert all(same)
@@ -131,7 +129,7 @@ def test_dirichlet_shares_have_the_dirichlet_mean_and_variance() -> None:
     share = []
     for seed in range(2000):
         partition = DirichletPartition(num_partitions=silos, alpha=alpha, min_partition_size=1)
-        owner = assign(data, source, partition, seed).owner
+        owner = partition.assign(source, seed).owner
         share.append(np.mean(owner[codes == 0] == 1))
     expected = (silos - 1) / (silos**2 * (silos * alpha + 1))
     assert abs(np.mean(share) - 1 / silos) < 6 * np.sqrt(expected / 2000) + 0.002

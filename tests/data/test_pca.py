@@ -7,11 +7,11 @@ import pytest
 from sklearn.decomposition import PCA
 
 from fedsim.common.errors import InputError
-from fedsim.data.config import Digits, LabelPairsPartition, Synthetic
-from fedsim.data.config import IidPartition as Iid
-from fedsim.data.federation import load
+from fedsim.data.federation import load, load_silos
 from fedsim.data.outline import outline
-from fedsim.data.pca import principal_components
+from fedsim.data.prepare import principal_components
+from fedsim.data.registry import Digits, LabelPairsPartition, Synthetic
+from fedsim.data.registry import IidPartition as Iid
 from fedsim.results.privacy_statement import not_private
 from fedsim.scenario.load import parse
 
@@ -36,8 +36,8 @@ def test_a_federation_has_so_many_features_fitted_on_its_training_records() -> N
     np.testing.assert_allclose(covariance, np.diag(np.diag(covariance)), atol=1e-9)
     assert (np.diff(np.diag(covariance)) <= 0).all()
     assert (training[:, 30] == 1).all()
-    some = load(data, partition, 0, 0, only=[federation.silos[3].name])
-    np.testing.assert_array_equal(some.silos[0].train_features, federation.silos[3].train_features)
+    (some,) = load_silos(data, partition, 0, 0, [federation.silos[3].name])
+    np.testing.assert_array_equal(some.train_features, federation.silos[3].train_features)
 
 
 def test_more_components_than_features_are_refused() -> None:

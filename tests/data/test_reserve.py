@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from fedsim.common.errors import InputError
-from fedsim.data.config import (
-    AnyPartition,
+from fedsim.data.federation import Federation, load
+from fedsim.data.outline import outline
+from fedsim.data.partition import Partition
+from fedsim.data.registry import (
     Digits,
     DirichletPartition,
     IidPartition,
@@ -16,18 +18,16 @@ from fedsim.data.config import (
     SortedPartition,
     Synthetic,
 )
-from fedsim.data.federation import Federation, load
-from fedsim.data.outline import outline
-from fedsim.data.reserve import Reserve
+from fedsim.data.split import Reserve
 
-PARTITIONS: list[AnyPartition] = [
+PARTITIONS: list[Partition] = [
     SizePartition(partition_sizes=(7, 20, 33)),
     SortedPartition(num_partitions=3),
     DirichletPartition(num_partitions=3, alpha=1.0, min_partition_size=4),
 ]
 
 
-def halves(partition: AnyPartition, fraction: float, use: str, trial: int) -> Federation:
+def halves(partition: Partition, fraction: float, use: str, trial: int) -> Federation:
     data = Synthetic(rows=60, features=4, reserve=Reserve(fraction=fraction, use=use))  # type: ignore[arg-type]
     return load(data, partition, 3, trial)
 
@@ -38,7 +38,7 @@ def rows(features: np.ndarray) -> set[bytes]:
 
 @pytest.mark.parametrize("partition", PARTITIONS, ids=lambda partition: partition.name)
 @pytest.mark.parametrize("fraction", [0.4, 0.8])
-def test_a_record_is_for_ever_in_one_of_three_parts(fraction: float, partition: AnyPartition) -> None:
+def test_a_record_is_for_ever_in_one_of_three_parts(fraction: float, partition: Partition) -> None:
     whole = load(Synthetic(rows=60, features=4), partition, 3, 0)
     for i, silo in enumerate(whole.silos):
         size = len(silo.train_target) + len(silo.test_target)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.data.breast_cancer import DOCUMENTED, BreastCancerSource, ranges
-from fedsim.data.config import BreastCancer, Digits, IidPartition, NaturalIdPartition, Synthetic
+from fedsim.data.breast_cancer import DOCUMENTED, BreastCancerSource, documented_ranges
 from fedsim.data.federation import load
-from fedsim.data.scaling import declared, standardised
+from fedsim.data.prepare import declared, standardised
+from fedsim.data.registry import BreastCancer, Digits, IidPartition, NaturalIdPartition, Synthetic
 from fedsim.data.source import Ranges
 
 ONE_SILO = IidPartition(num_partitions=1)
@@ -61,7 +61,7 @@ def test_documented_ranges_are_scikit_learns_summary_table() -> None:
 
 
 def test_a_documented_zero_becomes_the_stated_floor() -> None:
-    for (low, high), floor in zip(DOCUMENTED.values(), ranges().lower, strict=True):
+    for (low, high), floor in zip(DOCUMENTED.values(), documented_ranges().lower, strict=True):
         assert floor == pytest.approx(low or high / 100)
 
 

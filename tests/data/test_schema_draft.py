@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from fedsim.common.errors import InputError
-from fedsim.data.config import Csv, IidPartition
 from fedsim.data.draft import draft_schema
 from fedsim.data.federation import load
+from fedsim.data.registry import Csv, IidPartition
 
 ROWS = 90
 RNG = np.random.default_rng(0)
@@ -82,7 +82,7 @@ def test_missing_values_get_a_fill_and_others_none(path) -> None:
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("levels", r"scenario\.data\.target: 'levels'.*did you mean 'level'"),
+        ("levels", r"^target: 'levels'.*did you mean 'level'"),
         ("name", "cannot be predicted: it has 90 different texts"),
         ("smoker", "cannot be predicted: some records have no value"),
         ("empty", "cannot be predicted: it has no values"),

@@ -7,10 +7,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedsim.data.config import (
-    AnyPartition,
+from fedsim.data.dataset import Dataset
+from fedsim.data.federation import Federation, SiloSplit, load, load_silos
+from fedsim.data.outline import outline
+from fedsim.data.partition import Partition
+from fedsim.data.registry import (
     BreastCancer,
-    Dataset,
     Digits,
     DirichletPartition,
     IidPartition,
@@ -18,11 +20,9 @@ from fedsim.data.config import (
     SortedPartition,
     Synthetic,
 )
-from fedsim.data.federation import Federation, SiloSplit, load
-from fedsim.data.outline import outline
 from fedsim.data.split import split, training_size
 
-CASES: list[tuple[Dataset, AnyPartition]] = [
+CASES: list[tuple[Dataset, Partition]] = [
     (BreastCancer(), SortedPartition(num_partitions=3)),
     (BreastCancer(scaling="training_statistics"), IidPartition(num_partitions=5)),
     (Digits(), LabelPairsPartition()),
@@ -53,13 +53,14 @@ def test_training_and_test_records_are_disjoint_and_complete() -> None:
 
 
 @pytest.mark.parametrize(("data", "partition"), CASES)
-def test_only_gives_identical_rows(data: Dataset, partition: AnyPartition) -> None:
+def test_silos_loaded_alone_have_identical_rows(data: Dataset, partition: Partition) -> None:
     everything = {silo.name: silo for silo in load(data, partition, 1, 2).silos}
     name = list(everything)[1]
-    alone = load(data, partition, 1, 2, only={name})
-    assert [silo.name for silo in alone.silos] == [name]
-    assert equal(alone.silos[0], everything[name])
-    assert load(data, partition, 1, 2, only=[]).silos == ()
+    (alone,) = load_silos(data, partition, 1, 2, [name])
+    assert equal(alone, everything[name])
+    last = max(everything)
+    assert [silo.name for silo in load_silos(data, partition, 1, 2, [last, name])] == [name, last]
+    assert load_silos(data, partition, 1, 2, []) == ()
 
 
 def test_trials_draw_other_splits_of_the_same_silos() -> None:

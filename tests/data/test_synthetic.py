@@ -7,8 +7,8 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
-from fedsim.data.config import IidPartition, Synthetic
 from fedsim.data.federation import Federation, load
+from fedsim.data.registry import IidPartition, Synthetic
 
 ROWS = 200_000
 

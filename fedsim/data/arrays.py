@@ -1,0 +1,207 @@
+"""Records in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import ConfigDict, Field, PlainSerializer, ValidationError
+
+from fedsim.common.errors import InputError
+from fedsim.data.dataset import Dataset, Scaling
+from fedsim.data.source import Floats, Labels, Matrix, Ranges, Target
+
+TARGET, SILO = "target", "silo"
+
+
+def _summary(values: NDArray[Any]) -> str:
+    """Type, shape and SHA-256: what stands for an array in a scenario's text and in keys made of it."""
+    content = np.ascontiguousarray(values)
+    return f"{content.dtype.str}{content.shape} sha256 {hashlib.sha256(content.data).hexdigest()}"
+
+
+_Array = Annotated[np.ndarray[Any, Any], PlainSerializer(_summary, return_type=str, when_used="json")]
+
+
+class Arrays(Dataset):
+    """Arrays in memory.
+
+    A scenario's text holds their hashes, so it cannot be read back. To other processes they travel whole,
+    also to one that hosts some of the silos.
+
+    Columns for a partition: features `x0`, `x1`, ..., `target`, and `silo` if it is given.
+
+    >>> data = Arrays([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]], [0, 1, 1], ["north", "south", "north"])
+    >>> source = data.open()
+    >>> source.num_rows, source.num_features, source.num_classes, source.silo_column
+    (3, 2, 2, 'silo')
+
+    Args:
+        features: numbers, shape (n, p).
+        target: shape (n,): whole numbers from 0 are classes, real numbers are regressed on.
+        silo: whose record it is, n texts or whole numbers; None where a partition deals records out.
+        ranges: (lower, upper), each a number or of shape (p,), declared and not taken from the records.
+        scaling: as in every data set; by default `declared` with ranges and `none` without.
+        options: the other fields of `Dataset`: intercept, pca, test_fraction, reserve.
+
+    Raises:
+        InputError: names the argument, the value and what would be right.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+
+    name: Literal["arrays"] = Field("arrays", description="The data set's name.")
+    features: _Array = Field(repr=False)
+    target: _Array = Field(repr=False)
+    silo: _Array | None = Field(repr=False)
+    ranges: _Array | None = Field(repr=False)
+
+    def __init__(
+        self,
+        features: ArrayLike,
+        target: ArrayLike,
+        silo: ArrayLike | None = None,
+        *,
+        ranges: tuple[ArrayLike, ArrayLike] | None = None,
+        scaling: Scaling | None = None,
+        **options: Any,
+    ) -> None:
+        if scaling == "declared" and ranges is None:
+            raise InputError("scaling", scaling, "needs ranges")
+        matrix = _features(features)
+        given: dict[str, Any] = {
+            "features": matrix,
+            "target": _target(target, len(matrix)),
+            "silo": None if silo is None else _silo(silo, len(matrix)),
+            "ranges": None if ranges is None else _ranges(ranges, matrix.shape[1]),
+            "scaling": scaling or ("none" if ranges is None else "declared"),
+        }
+        try:
+            super().__init__(**given, **options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise InputError(".".join(map(str, first["loc"])), first["input"], first["msg"]) from None
+
+    def open(self) -> ArraysSource:
+        """The arrays themselves."""
+        return ArraysSource(self)
+
+    @property
+    def not_private(self) -> list[str]:
+        """The ranges too."""
+        public = "the ranges count as public, so take them from documentation, not from the data"
+        return super().not_private + ([public] if self.scaling == "declared" else [])
+
+    def __eq__(self, other: object) -> bool:
+        """By content."""
+        return isinstance(other, Arrays) and self.model_dump_json() == other.model_dump_json()
+
+    def __hash__(self) -> int:
+        """By content."""
+        return hash(self.model_dump_json())
+
+
+class ArraysSource(Matrix):
+    """All columns by name."""
+
+    target = TARGET
+
+    def __init__(self, data: Arrays) -> None:
+        self._data = data
+        self.num_rows, self.num_features = data.features.shape
+        self.num_classes = int(data.target.max()) + 1 if data.target.dtype == np.int64 else 0
+        self.names = tuple(f"x{j}" for j in range(self.num_features))
+        self.columns = (*self.names, TARGET)
+        if data.silo is not None:
+            self.silo_column = SILO
+            self.columns += (SILO,)
+        unknown = np.full((2, self.num_features), np.nan)
+        self.ranges = Ranges.linear(*(unknown if data.ranges is None else data.ranges))
+
+    @property
+    def features(self) -> Floats:
+        """As given."""
+        return self._data.features
+
+    def other(self, column: str) -> Target:
+        """The target, or each silo's place among the names."""
+        return self._data.target if column == TARGET else self._silos.codes
+
+    def labels(self, column: str, field: str) -> Labels:
+        """The silos' names too."""
+        return self._silos if column == SILO else super().labels(column, field)
+
+    @property
+    def _silos(self) -> Labels:
+        assert self._data.silo is not None
+        names, codes = np.unique(self._data.silo, return_inverse=True)
+        return Labels(codes.astype(np.int64), tuple(map(str, names)))
+
+
+def _features(given: ArrayLike) -> Floats:
+    values = _numbers("features", given, "numbers of shape (n, p)")
+    if values.ndim != 2 or 0 in values.shape:
+        expected = "must have shape (n, p), with at least one record and feature"
+        raise InputError("features", values.shape, expected)
+    return _frozen(values.astype(np.float64))
+
+
+def _target(given: ArrayLike, records: int) -> Target:
+    values = _numbers("target", given, "whole numbers from 0 for classes, or real numbers")
+    _require_length("target", values, records)
+    if values.dtype.kind == "f":
+        return _frozen(values.astype(np.float64))
+    if values.min() < 0:
+        raise InputError("target", int(values.min()), "classes are whole numbers from 0")
+    if values.max() == 0:
+        raise InputError("target", 0, "needs records of at least two classes, 0 and 1")
+    return _frozen(values.astype(np.int64))
+
+
+def _silo(given: ArrayLike, records: int) -> NDArray[Any]:
+    values = np.asarray(given, dtype=object)
+    _require_length("silo", values, records)
+    for row, name in enumerate(values):
+        if isinstance(name, bool) or not isinstance(name, str | int | np.integer) or name == "":
+            raise InputError("silo", name, f"row {row}: must be a name or a whole number")
+    return _frozen(values.astype(str))
+
+
+def _ranges(given: tuple[ArrayLike, ArrayLike], features: int) -> NDArray[Any]:
+    """Lower and upper ends, shape (2, p)."""
+    expected = f"must be (lower, upper): finite numbers or {features} of them each, lower below upper"
+    try:
+        lower, upper = (np.broadcast_to(np.asarray(end, dtype=np.float64), features) for end in given)
+    except (TypeError, ValueError):
+        raise InputError("ranges", given, expected) from None
+    if not (np.isfinite(upper - lower).all() and (lower < upper).all()):
+        raise InputError("ranges", given, expected)
+    return _frozen(np.stack([lower, upper]))
+
+
+def _numbers(name: str, given: ArrayLike, expected: str) -> NDArray[Any]:
+    """An array of whole numbers or finite ones."""
+    try:
+        values = np.asarray(given)
+    except ValueError as error:  # rows of unequal length
+        raise InputError(name, type(given).__name__, f"must be {expected} ({error})") from None
+    if values.dtype.kind not in "biuf":
+        raise InputError(name, str(values.dtype), f"must be {expected}")
+    for place in np.argwhere(~np.isfinite(values))[:1]:
+        raise InputError(name, float(values[tuple(place)]), f"at {place.tolist()}: must be finite")
+    return values
+
+
+def _require_length(name: str, values: NDArray[Any], records: int) -> None:
+    if values.shape != (records,):
+        expected = f"must have shape ({records},): one value for each row of features"
+        raise InputError(name, values.shape, expected)
+
+
+def _frozen(values: NDArray[Any]) -> NDArray[Any]:
+    """A copy that nobody writes to."""
+    own = values.copy()
+    own.flags.writeable = False
+    return own

@@ -1,0 +1,75 @@
+"""What every data set can be asked for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+
+from fedsim.common.section import Section
+from fedsim.data.source import Source
+from fedsim.data.split import Reserve
+
+Scaling = Literal["declared", "none", "training_statistics"]
+
+
+class Dataset(Section, ABC):
+    """The `data` section of a scenario; another distribution's data set derives from it."""
+
+    if TYPE_CHECKING:
+
+        @property
+        def name(self) -> str:
+            """The name that a scenario chooses it by: in a subclass a field with one literal value."""
+
+    intercept: bool = Field(True, description="Append a feature that is 1 in every record.")
+    scaling: Scaling = Field(
+        "declared",
+        description="declared: map features by declared ranges to [-1, 1]; none: leave them as they are; "
+        "training_statistics: standardise by all silos' pooled training records, which is not private "
+        "(simulation only).",
+    )
+    pca: int | None = Field(
+        None,
+        ge=1,
+        description="Keep so many principal components of the scaled features, fitted on all silos' pooled "
+        "training records, which is not private (simulation only).",
+    )
+    test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of each silo's records kept for testing.")
+    reserve: Reserve | None = Field(
+        None, description="Records that each silo puts aside once and for all, to tune with; default none."
+    )
+
+    @abstractmethod
+    def open(self) -> Source:
+        """The records, with nothing read but the header of a table."""
+
+    @property
+    def pools_records(self) -> bool:
+        """Whether preparing one silo's records takes the training records of all."""
+        return self.scaling == "training_statistics" or self.pca is not None
+
+    @property
+    def knows_optimum(self) -> bool:
+        """Whether its `Source.optimum` is that of the features as they are prepared."""
+        return False
+
+    @property
+    def not_private(self) -> list[str]:
+        """What the guarantee does not cover in how records are prepared."""
+        notes = []
+        if self.scaling == "training_statistics":
+            notes.append(
+                "features were scaled by statistics of the training records (scaling: training_statistics)"
+            )
+        if self.pca is not None:
+            notes.append("features were reduced to principal components of the training records (pca)")
+        return notes
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Files that the records depend on, by the field that names them."""
+        fields = {info.alias or name: getattr(self, name) for name, info in type(self).model_fields.items()}
+        return {name: value for name, value in fields.items() if isinstance(value, Path)}
