@@ -37,7 +37,7 @@ def one_run(
     """
     scenario = scenario_of(given, overrides, short)
     if scenario.sweep is not None:
-        expected = "is many runs: use fedsim.sweep, or leave the section out by sweep=None"
+        expected = "is many runs; `fedsim sweep` makes them all, and sweep=null leaves the section out"
         raise InputError("scenario.sweep", sorted(scenario.sweep.model_fields_set), expected)
     return scenario
 

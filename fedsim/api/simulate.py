@@ -50,8 +50,8 @@ def simulate(
         overrides: {dotted field: value}, such as {"algorithm.step_size": 0.5}.
         algorithm: an object that takes the place of the scenario's algorithm. Its class may be defined
             anywhere, in a notebook too: it travels to Ray's processes by value.
-        data: `fedsim.Arrays`, records in memory that take the place of the scenario's data; and of its partition
-            where they name their silos, unless one is given here.
+        data: `fedsim.Arrays`, records in memory that take the place of the scenario's data, and of its
+            partition where they name their silos, unless one is given here.
         out: a new directory for the run; nothing is written without it.
         progress: None shows a bar on a screen or in a notebook; False nothing; True plain lines where there
             is neither; a function is told every measurement.
