@@ -89,7 +89,8 @@ class GivenAlgorithm(AlgorithmSection):
             )
             raise InputError("algorithm", algorithm, expected)
         values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}
-        section = cls(name=kind.__name__, **{key: _plain(values[key]) for key in values.keys() - _OWN})
+        name = next((name for name, known in algorithms().items() if known is kind), kind.__name__)
+        section = cls(name=name, **{key: _plain(value) for key, value in values.items() if key not in _OWN})
         section._object = algorithm
         return section
 

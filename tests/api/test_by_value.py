@@ -125,7 +125,7 @@ def test_an_object_of_a_shipped_algorithm_is_named_as_in_scenarios() -> None:
         trials=1,
         runtime="inprocess",
     )
-    assert run.summary.algorithm in ("prox_sgd", "ProxSGD")
+    assert run.summary.algorithm == "prox_sgd"
     assert "fraction: 0.5" in run.scenario
 
 
