@@ -17,6 +17,7 @@ import torch
 from document import table, where, write
 from scaling_point import Link, scenario
 
+import server.aggregate
 import server.loop
 from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRegression
 from fedsim.simulation.host import SiloHost
@@ -43,7 +44,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (LogisticRegression, "coefficient"),
         (SoftmaxRegression, "coefficient"),
         (statistics, "bounded"),
-        (gate, "clipped_sum"),
+        (gate._RoundAsker, "_clipped_sum"),
     ],
     "batches drawn": [(batches, "_draw"), (batches.RoundBatches, "next")],
     "records gathered": [(records, "_gather")],
@@ -57,7 +58,7 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     ],
     "digest of the broadcast": [(gate, "digests")],
     "ledger, memory, copies": [(gate.Gate, "answer"), (gate.Gate, "_reply")],
-    "server's sum": [(server.loop, "combine")],
+    "server's sum": [(server.aggregate, "combine")],
 }
 
 
@@ -94,8 +95,9 @@ def profile(clock: Clock, point: dict[str, Any]) -> dict[str, float]:
     admitted = host.open("private", admitted_rounds(None, rounds, len(resolved.names)))
     public = resolved.public([silo.noise_multiplier for silo in admitted])
     each: dict[str, list[float]] = defaultdict(list)
+    algorithm, link, aggregate = resolved.algorithm, Link(host), server.aggregate.weighted
     start = time.perf_counter()
-    for _ in server.loop.run(resolved.algorithm, resolved.problem, public, 0, Link(host), rounds):
+    for _ in server.loop.run(algorithm, resolved.problem, public, 0, link, rounds, aggregate):
         whole = time.perf_counter() - start
         parts = {part: clock.spent[part] for part in PARTS}
         for part, seconds in {

@@ -17,14 +17,17 @@ import numpy as np
 import torch
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.contract import Public
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.terms import Terms
+from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.seeded_entropy import SeededEntropy
+from server.aggregate import weighted
 from server.loop import run
 from server.participation import schedule
-from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
 
 SILOS, RECORDS, FEATURES, ROUNDS = 25, 1238, 50, 200
@@ -59,10 +62,11 @@ def platform(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> 
 
     def once() -> torch.Tensor:
         entropy = SeededEntropy(0, 0, names, ["round cost"] * len(names))
-        gate = Gate(records, problem, algorithm, plan, terms, "gaussian", entropy, Limits(), dtype)
+        ledgers = [MemoryLedger() for _ in names]
+        gate = Gate(records, problem, algorithm, plan, terms, GAUSSIAN, entropy, ledgers, Limits(), dtype)
         rounds = schedule(SILOS, None, [False] * ROUNDS, 0, 0)
         start = time.perf_counter()
-        for progress in run(algorithm, problem, public, 0, gate, rounds):
+        for progress in run(algorithm, problem, public, 0, gate, rounds, weighted):
             answer = progress.answer
         once.seconds = time.perf_counter() - start  # type: ignore[attr-defined]
         return answer

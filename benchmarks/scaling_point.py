@@ -21,10 +21,10 @@ from torch import Tensor
 
 from fedsim.results.outcome import Measurement, Results
 from fedsim.scenario.load import parse
-from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.scenario.resolve import LIMITS, Resolved, resolve
 from fedsim.simulation.host import SiloHost, terms
 from fedsim.simulation.trial import read
-from fedsim.theory.resolve import resolve
+from server.aggregate import weighted
 from server.loop import run
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit
@@ -88,7 +88,7 @@ def in_process(point: Mapping[str, Any]) -> dict[str, float]:
     admitted = host.open("private", admitted_rounds(resolved.active, rounds, len(resolved.names)))
     public = resolved.public([silo.noise_multiplier for silo in admitted])
     setup = time.perf_counter() - start
-    rounds_run = run(resolved.algorithm, resolved.problem, public, 0, Link(host), rounds)
+    rounds_run = run(resolved.algorithm, resolved.problem, public, 0, Link(host), rounds, weighted)
     ends = [time.perf_counter() for _ in rounds_run]  # before each round, and after the last
     each = [after - before for before, after in pairwise(ends[1:])]
     return {"setup": setup, "rounds_per_second": 1 / median(each), "memory_mib": held() - imports}
@@ -107,9 +107,9 @@ def admission(point: Mapping[str, Any]) -> dict[str, float]:
     """Seconds to price a plan and calibrate the noise of silos whose budgets all differ."""
     silos = point["silos"]
     resolved = scenario({**point, "epsilon": [0.5 + 7.5 * i / silos for i in range(silos)]})
-    own = terms(resolved, resolved.names, [range(point["rounds"])] * silos, private=True)
+    own = terms(resolved, resolved.names, [range(point["rounds"])] * silos, resolved.mechanism)
     plan, start = resolved.trace.plan, time.perf_counter()
-    admit(plan, own, LIMITS)
+    admit(plan, own, resolved.mechanism, LIMITS)
     return {"seconds": time.perf_counter() - start}
 
 

@@ -6,6 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
+from fedsim.protocol.contract import Public
+
+
+def weighted(messages: Mapping[str, Tensor], public: Public, members: Sequence[int]) -> dict[str, Tensor]:
+    """The members' messages combined with `coefficients` of the public weights, {name: (d,)}."""
+    return combine(messages, coefficients(public.weights, members, len(public.names)))
+
 
 def coefficients(weights: Tensor, members: Sequence[int], num_silos: int) -> Tensor:
     """N p_i / M_r for each member i of a round of M_r silos (thesis B.1.9 with f replaced by N p_i f).

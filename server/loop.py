@@ -5,26 +5,19 @@ Deterministic given the aggregates and the public seed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.contract import Algorithm, Public, PublicProblem
 from fedsim.protocol.dryrun import server_rng
-from server.aggregate import coefficients, combine
+from fedsim.protocol.links import Link
 from server.participation import Schedule
 
-
-class Link(Protocol):
-    """The way to the silos; the only thing that differs between runtimes."""
-
-    def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> Mapping[str, Tensor]:
-        """The members' messages {name: (members, d)}, in the order of `members`."""
-        ...
+Aggregate = Callable[[Mapping[str, Tensor], Public, Sequence[int]], Mapping[str, Tensor]]
+"""(messages {name: (members, d)}, public numbers, members) to what the algorithm is sent, {name: (d,)}."""
 
 
 class Progress(NamedTuple):
@@ -36,25 +29,32 @@ class Progress(NamedTuple):
 
 
 def run(
-    algorithm: Algorithm, problem: PublicProblem, public: Public, seed: int, link: Link, rounds: Schedule
+    algorithm: Algorithm,
+    problem: PublicProblem,
+    public: Public,
+    seed: int,
+    link: Link,
+    rounds: Schedule,
+    aggregate: Aggregate,
 ) -> Iterator[Progress]:
     """Yield the answer before every round, and the final model last.
 
     Args:
-        public: the federation's public numbers; p_i weight the messages of whoever answers.
+        public: the federation's public numbers.
         seed: public seed of the server half, the one that silos saw at admission.
         rounds: who takes part in each round.
+        aggregate: combines the messages of whoever answers (`server.aggregate.weighted`).
 
     Raises:
         Refused: a silo refused a request.
     """
     start = problem.project(problem.start(seed).to(public.weights.dtype))
     coroutine = algorithm.server(start, problem, public, server_rng(seed))
-    aggregate: dict[str, Tensor] | None = None
+    combined: Mapping[str, Tensor] | None = None
     r = 0
     while True:
         try:
-            step = next(coroutine) if aggregate is None else coroutine.send(aggregate)
+            step = next(coroutine) if combined is None else coroutine.send(combined)
         except StopIteration as stop:
             yield Progress(r, stop.value, len(rounds[-1]) if rounds else 0)
             return
@@ -64,5 +64,5 @@ def run(
             messages = link.answer(r, step.broadcast, members)
         except Refused as refusal:
             raise Refused(f"round {r}: {refusal}") from None
-        aggregate = combine(messages, coefficients(public.weights, members, len(public.names)))
+        combined = aggregate(messages, public, members)
         r += 1

@@ -9,22 +9,27 @@ from itertools import pairwise
 from math import inf
 
 from fedsim.common.errors import Refused
-from fedsim.privacy import cost
-from fedsim.privacy.calibrate import Budget, noise_multipliers, over_budget
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.rounding import shown_up
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Census, Plan
 from fedsim.protocol.terms import Admitted, Terms
 
 
-def admit(plan: Plan, silos: Sequence[Terms], limits: Limits) -> list[Admitted]:
+def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limits) -> list[Admitted]:
     """The noise multiplier of each silo and its true cost, which is within that silo's budget.
 
     A silo takes the smallest multiplier whose cost is, unless its terms give one.
 
     Raises:
-        Refused: a silo cannot afford the plan, at the given noise or at the largest it allows.
+        Refused: a silo cannot afford the plan, at the given noise or at the largest it allows, or has a
+            budget that the mechanism cannot keep.
     """
+    for terms in silos:
+        if not mechanism.private and terms.epsilon < inf:
+            expected = f"mechanism {mechanism.name} cannot keep a budget of {terms.epsilon:g}"
+            raise Refused(f"silo {terms.name!r}: {expected}")
     positions: dict[Census, list[int]] = defaultdict(list)
     priced: dict[Hashable, tuple[Census, int]] = {}
     releases = []
@@ -39,25 +44,30 @@ def admit(plan: Plan, silos: Sequence[Terms], limits: Limits) -> list[Admitted]:
         releases.append(count)
     admitted: dict[int, Admitted] = {}
     for census, group in positions.items():
-        prices = _prices(census, [silos[position] for position in group], limits)
+        prices = _prices(mechanism, census, [silos[position] for position in group], limits)
         for position, (multiplier, epsilon) in zip(group, prices, strict=True):
             admitted[position] = Admitted(silos[position], multiplier, epsilon, releases[position])
     return [admitted[position] for position in range(len(silos))]
 
 
-def _prices(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[tuple[float, float]]:
+def _prices(
+    mechanism: Mechanism, census: Census, silos: Sequence[Terms], limits: Limits
+) -> Sequence[tuple[float, float]]:
+    """(noise multiplier, epsilon guaranteed) of each silo."""
     if any(terms.noise_multiplier is not None for terms in silos):
-        return _given(census, silos, limits)
+        return _given(mechanism, census, silos, limits)
     if all(terms.epsilon == inf for terms in silos):
         return [(0.0, inf)] * len(silos)
     budgets = tuple(Budget(terms.n, terms.epsilon, terms.delta) for terms in silos)
     try:
-        return _calibrated(census, budgets, limits.max_noise_multiplier)
+        return _calibrated(mechanism, census, budgets, limits.max_noise_multiplier)
     except Refused as refusal:
-        raise _named(refusal, census, silos, limits) from None
+        raise _named(refusal, mechanism, census, silos, limits) from None
 
 
-def _given(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[tuple[float, float]]:
+def _given(
+    mechanism: Mechanism, census: Census, silos: Sequence[Terms], limits: Limits
+) -> Sequence[tuple[float, float]]:
     """The given noise multipliers at their true cost, which must be within the budgets all the same."""
     given = [terms.noise_multiplier for terms in silos if terms.noise_multiplier is not None]
     if len(given) < len(silos):
@@ -67,11 +77,10 @@ def _given(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[t
             bounds = f"[0, {limits.max_noise_multiplier:g}]"
             raise Refused(f"silo {terms.name!r}: noise multiplier {z:.6g} is not within {bounds}")
     try:
-        epsilons = cost.epsilons(
-            census, [(terms.n, z, terms.delta) for terms, z in zip(silos, given, strict=True)]
-        )
+        cases = [(terms.n, z, terms.delta) for terms, z in zip(silos, given, strict=True)]
+        epsilons = mechanism.epsilons(census, cases)
     except Refused as refusal:
-        raise _named(refusal, census, silos, limits) from None
+        raise _named(refusal, mechanism, census, silos, limits) from None
     for terms, z, epsilon in zip(silos, given, epsilons, strict=True):
         if epsilon > terms.epsilon:
             raise Refused(
@@ -82,19 +91,22 @@ def _given(census: Census, silos: Sequence[Terms], limits: Limits) -> Sequence[t
 
 
 @lru_cache(maxsize=64)  # the trials of a run ask for the same prices
-def _calibrated(census: Census, budgets: tuple[Budget, ...], limit: float) -> list[tuple[float, float]]:
-    """(noise multiplier, epsilon guaranteed) of each budget."""
-    multipliers = noise_multipliers(census, budgets, limit)
+def _calibrated(
+    mechanism: Mechanism, census: Census, budgets: tuple[Budget, ...], limit: float
+) -> list[tuple[float, float]]:
+    multipliers = mechanism.noise_multipliers(census, budgets, limit)
     cases = [(budget.n, z, budget.delta) for budget, z in zip(budgets, multipliers, strict=True)]
-    return list(zip(multipliers, cost.epsilons(census, cases), strict=True))
+    return list(zip(multipliers, mechanism.epsilons(census, cases), strict=True))
 
 
-def _named(refusal: Refused, census: Census, silos: Sequence[Terms], limits: Limits) -> Refused:
+def _named(
+    refusal: Refused, mechanism: Mechanism, census: Census, silos: Sequence[Terms], limits: Limits
+) -> Refused:
     """The refusal of the first silo that cannot carry the plan even with the largest noise it allows."""
     z = limits.max_noise_multiplier
     for terms in silos:
         try:
-            least = cost.epsilon(census, terms.n, z, terms.delta)
+            (least,) = mechanism.epsilons(census, [(terms.n, z, terms.delta)])
         except Refused as own:
             return Refused(f"silo {terms.name!r}: {own}")
         if least > terms.epsilon:
@@ -102,12 +114,12 @@ def _named(refusal: Refused, census: Census, silos: Sequence[Terms], limits: Lim
     return refusal
 
 
-def spent(plan: Plan, admitted: Admitted, debited: Iterable[int]) -> float:
+def spent(plan: Plan, admitted: Admitted, debited: Iterable[int], mechanism: Mechanism) -> float:
     """Epsilon of the rounds paid for; valid as a guarantee if participation did not depend on answers."""
     if admitted.epsilon_guaranteed == inf:
         return inf
     rounds = sorted(debited)
     if rounds == list(admitted.terms.rounds):
         return admitted.epsilon_guaranteed
-    terms = admitted.terms
-    return cost.epsilon(plan.census(rounds), terms.n, admitted.noise_multiplier, terms.delta)
+    case = admitted.terms.n, admitted.noise_multiplier, admitted.terms.delta
+    return mechanism.epsilons(plan.census(rounds), [case])[0]

@@ -12,8 +12,9 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Plan
-from silos.entropy import Purpose, SeededEntropy
-from silos.records import Block, Records
+from silos.block import Block
+from silos.entropy import Entropy, Purpose
+from silos.records import Records
 
 _AHEAD = 1_000_000  # record numbers that a cohort draws ahead at most (8 MB)
 
@@ -35,13 +36,14 @@ class Batches:
         plan: Plan,
         rounds: Sequence[Iterable[int]],
         names: Sequence[str],
-        entropy: SeededEntropy,
+        entropy: Entropy,
     ) -> None:
         self._records, self._entropy, self._plan = records, entropy, plan
         fresh = _fresh_asks(plan)
-        silos = [*zip(rounds, records.sizes, names, strict=True)][: records.silos]  # copies draw alike
-        self._bounds = [_bounds(fresh, own, n, name) if fresh else {} for own, n, name in silos]
-        cut = [member for member, bounds in enumerate(self._bounds) if bounds]
+        drawing = records.drawing(range(len(names))) if fresh else ()
+        bounds = {m: _bounds(fresh, rounds[m], records.sizes[m], names[m]) for m in drawing}
+        self._bounds = {member: own for member, own in bounds.items() if own}
+        cut = list(self._bounds)
         streams = entropy.streams(cut, 0, Purpose.PERMUTATION)
         self._order = {m: s.permutation(records.sizes[m]) for m, s in zip(cut, streams, strict=True)}
         self._divisors: dict[Batch, Tensor] = {}
@@ -75,7 +77,7 @@ class RoundBatches:
 
     def __init__(self, batches: Batches, members: Sequence[int], round_index: int) -> None:
         self._all, self._members, self._round = batches, members, round_index
-        self._own = batches._records.drawn(members)
+        self._own = batches._records.drawing(members)
         self._streams: list[np.random.Generator] | None = None
         self._ask = -1
         self._ahead, self._first = np.empty((0, 0, 0), dtype=np.int64), 0

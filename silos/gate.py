@@ -6,9 +6,10 @@ Guarantee (ISRL-DP, thesis Definitions 32 and 139): for every silo i, the transc
 that the gate ever returns for it is (epsilon_i, delta_i)-DP with respect to replacing one of its
 records, n_i fixed, for any behaviour of the server and of the other silos. Why:
 
-* Adaptive composition: an answer is a Gaussian mechanism (or its subsampled form) whose points and
-  clip are functions of broadcasts and earlier noisy answers of this silo; its noise scales with the
-  clip, so its cost is the plan's entry whatever the points are.
+* Adaptive composition: an answer is a release of the run's mechanism (a Gaussian mechanism, or its
+  subsampled form: `fedsim.mechanisms.silo_gaussian`) whose points and clip are functions of broadcasts and
+  earlier noisy answers of this silo; its noise scales with the clip, so its cost is the plan's entry
+  whatever the points are.
 * The plan bounds the number and kind of answers: a query that does not match the plan's entry in
   statistic, batch, noise ratio and number of points is refused, as is a round outside the plan.
 * What is checked is what is used. Plan, queries, broadcasts, messages and memory are taken once, by exact
@@ -25,24 +26,25 @@ records, n_i fixed, for any behaviour of the server and of the other silos. Why:
   silo's own installation and trusted not to reach round `ask` (into private attributes, frames, or the code
   that a module or torch itself runs); the server sends names and numbers, no code.
 
-Silos in one cohort share tensor operations, never records, noise or ledgers. A gate stays in its process: it
-cannot be pickled or copied, since a second one would answer with the same noise and a ledger of its own.
+All of it rests on what the gate is given: entropy and ledgers that keep to `silos.entropy` and `silos.ledger`,
+one ledger for each silo. Silos in one cohort share tensor operations, never records, noise or ledgers. A gate
+stays in its process: it cannot be pickled or copied, since a second one would answer beside the first, for a
+ledger of its own.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
-from math import inf
-from typing import Literal, NoReturn, cast
+from typing import NoReturn, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
+from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.digests import digests
@@ -53,31 +55,22 @@ from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from silos.admission import admit, spent
 from silos.batches import Batches, RoundBatches
-from silos.entropy import SeededEntropy
-from silos.ledger import MemoryLedger, Reply
+from silos.block import Block
+from silos.entropy import Entropy
+from silos.ledger import Ledger, Reply
 from silos.noise import Noise
-from silos.records import Block, Records
-from silos.statistics import clipped_sum
+from silos.records import Records
 from silos.surroundings import check_surroundings
 
-Mechanism = Literal["gaussian", "none"]
 
-
-def hold(
-    silos: Sequence[tuple[np.ndarray, np.ndarray]],
-    problem: Problem,
-    dtype: torch.dtype,
-    copies: int | None = None,
-) -> Records:
+def hold(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:
     """Take charge of silos' records, (features (n, d), target (n,)) each; the caller keeps none.
-
-    `copies` is for simulation alone: runs side by side, so many on the same records (`Records`).
 
     Raises:
         InputError: the problem's gradients cannot be taken record by record.
     """
     check(problem, dtype)
-    return Records(silos, problem, dtype, copies)
+    return Records(silos, problem, dtype)
 
 
 class Gate:
@@ -91,11 +84,25 @@ class Gate:
         plan: Plan,
         silos: Sequence[Terms],
         mechanism: Mechanism,
-        entropy: SeededEntropy,
+        entropy: Entropy,
+        ledgers: Sequence[Ledger],
         limits: Limits,
         dtype: torch.dtype,
     ) -> None:
-        """Admit the plan for every silo, or raise `Refused`."""
+        """Admit the plan for every silo, or raise `Refused`.
+
+        Args:
+            records: of all silos.
+            problem: the public part of the objective, and the per-record losses that silos own.
+            algorithm: its silo half answers the rounds.
+            plan: what will be asked for.
+            silos: what each brings, in the order of the records; names differ.
+            mechanism: prices the plan and adds the noise.
+            entropy: streams of the silos, by their position.
+            ledgers: one for each silo, of no other gate.
+            limits: what the silos consider at all.
+            dtype: of parameters and answers.
+        """
         silos = [replace(silo, rounds=plain_positions(silo.rounds, "a round")) for silo in silos]
         names = [silo.name for silo in silos]
         if len(set(names)) < len(names):  # equal names would mean equal noise
@@ -103,20 +110,18 @@ class Gate:
         for silo, n in zip(silos, records.sizes, strict=True):
             if silo.n != n:
                 raise Refused(f"silo {silo.name!r} states {silo.n} records and holds another number")
-            if mechanism == "none" and silo.epsilon < inf:
-                raise Refused(f"silo {silo.name!r}: mechanism none cannot keep a budget of {silo.epsilon:g}")
         self._records, self._problem, self._algorithm = records, problem, algorithm
         self._dimension, self._dtype = problem.dimension, dtype
-        self._limits = limits
+        self._limits, self._mechanism = limits, mechanism
         self._plan = plan = limits.check_plan(plan, self._dimension)
-        self._private = mechanism == "gaussian"
-        self.admitted = admit(plan, silos, limits)
+        self.admitted = admit(plan, silos, mechanism, limits)
         rounds = [terms.rounds for terms in silos]
         self._batches = Batches(records, plan, rounds, names, entropy)
         self._rounds = [frozenset(own) for own in rounds]
         self._multipliers = torch.tensor([[a.noise_multiplier] for a in self.admitted], dtype=torch.float64)
-        self._noise = Noise(entropy, plan, records.silos, self._dimension)
-        self._ledgers = [MemoryLedger() for _ in silos]
+        drawing = records.drawing(range(len(silos)))
+        self._noise = Noise(mechanism, entropy, plan, len(drawing), self._dimension)
+        self._ledgers = [ledger for ledger, _ in zip(ledgers, silos, strict=True)]
         self._memory = CohortMemory(len(silos), self._dimension, dtype)
         self._lock, self._holder = threading.Lock(), 0
 
@@ -130,7 +135,7 @@ class Gate:
 
         Args:
             round_index: which round of the plan.
-            broadcast: public tensors, each (d,), or (members, d) for runs side by side.
+            broadcast: public tensors, each (d,).
             members: positions in the cohort; all by default.
 
         Raises:
@@ -153,21 +158,17 @@ class Gate:
         everyone = range(len(self._ledgers))
         members = everyone if members is None else plain_positions(members, "a member")
         self._check_members(round_index, members)
-        shapes: list[tuple[int, ...]] = [(self._dimension,)]
-        if self._records.side_by_side:
-            shapes.append((len(members), self._dimension))
+        shapes = self._records.shapes(members, self._dimension)
         broadcast = plain_arrays(broadcast, "a broadcast")
         for value in broadcast.values():
             self.check_point(value, shapes)
         keys = digests(broadcast, len(members))
-        stored = [self._ledgers[m].find(round_index, key) for m, key in zip(members, keys, strict=True)]
+        ledgers = [self._ledgers[member] for member in members]
+        stored = [ledger.find(round_index, key) for ledger, key in zip(ledgers, keys, strict=True)]
         fresh = [member for member, old in zip(members, stored, strict=True) if old is None]
-        if len(fresh) < len(members):
-            rows = [row for row, old in enumerate(stored) if old is None]
-            broadcast = {name: v if v.dim() == 1 else v[rows] for name, v in broadcast.items()}
-        for member, key, old in zip(members, keys, stored, strict=True):
+        for ledger, key, old in zip(ledgers, keys, stored, strict=True):
             if old is None:  # debited together, and only if no silo refuses
-                self._ledgers[member].debit(round_index, key)
+                ledger.debit(round_index, key)
         reply = self._reply(round_index, broadcast, fresh) if fresh else {}
         if len(fresh) < len(members):
             return _merged(reply, stored)
@@ -182,11 +183,9 @@ class Gate:
 
     def _check_members(self, round_index: int, members: Sequence[int]) -> None:
         """Each silo once and in order: a silo named twice would answer twice for one debit."""
-        ascending = all(a < b for a, b in pairwise(members))
+        ascending = list(members) == sorted(set(members))
         if not members or not ascending or members[0] < 0 or members[-1] >= len(self._ledgers):
             raise Refused("members must be distinct positions in the cohort, in ascending order")
-        if self._records.side_by_side and len(members) < len(self._ledgers):
-            raise Refused("runs side by side answer together")
         if type(round_index) is not int:
             raise Refused(f"a round's number is {type(round_index).__name__}, not int")
         for member in members:
@@ -215,7 +214,7 @@ class Gate:
         finally:
             asker.close()
         for row, member in enumerate(members):
-            self._ledgers[member].store(round_index, reply, row)
+            self._ledgers[member].store(round_index, _Row(reply, row))
         return reply
 
     def statements(self) -> list[Statement]:
@@ -225,21 +224,39 @@ class Gate:
             for admitted, ledger in zip(self.admitted, self._ledgers, strict=True)
         ]
 
-    def _statement(self, admitted: Admitted, ledger: MemoryLedger) -> Statement:
+    def _statement(self, admitted: Admitted, ledger: Ledger) -> Statement:
         debited = ledger.debited  # once: another thread may be at a round
         digests = [ledger.digest(r) for r in debited]
-        return Statement(admitted, spent(self._plan, admitted, debited), debited, digests)
+        return Statement(admitted, spent(self._plan, admitted, debited, self._mechanism), debited, digests)
 
 
 def _widened(value: Tensor, shape: tuple[int, int]) -> Tensor:
     return value if value.shape == shape else value.expand(shape).clone()
 
 
+class _Row(Mapping[str, Tensor]):
+    """One silo's row of a cohort's reply {name: (silos, d)}, taken when it is looked at."""
+
+    __slots__ = ("_reply", "_row")
+
+    def __init__(self, reply: Mapping[str, Tensor], row: int) -> None:
+        self._reply, self._row = reply, row
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._reply[name][self._row]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._reply)
+
+    def __len__(self) -> int:
+        return len(self._reply)
+
+
 def _merged(reply: Mapping[str, Tensor], stored: Sequence[Reply | None]) -> dict[str, Tensor]:
-    """Stored rows, and the rows of `reply` in order where there is none."""
+    """Stored replies, and the rows of `reply` in order where there is none."""
     new = iter(range(len(stored)))
-    rows = [(reply, next(new)) if old is None else old for old in stored]
-    return {name: torch.stack([tensors[name][row] for tensors, row in rows]) for name in rows[0][0]}
+    rows = [_Row(reply, next(new)) if old is None else old for old in stored]
+    return {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 class _RoundAsker:
@@ -252,7 +269,7 @@ class _RoundAsker:
         self._batches: RoundBatches = gate._batches.round(members, round_index)
         everyone = len(members) == len(gate._multipliers)
         self._multipliers = gate._multipliers if everyone else gate._multipliers[members]
-        self._noise = gate._noise.round(gate._records.drawn(members), round_index)
+        self._noise = gate._noise.round(gate._records.drawing(members), round_index)
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         if threading.get_ident() != self._thread:
@@ -324,28 +341,29 @@ class _RoundAsker:
     def _release(
         self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor
     ) -> Tensor:
-        """The clipped mean over K records plus N(0, (noise_ratio z 2 clip / K)^2) a coordinate; (members, d).
+        """The clipped sum over K records and the mechanism's noise, divided by K; (members, d).
 
-        2 clip / K is the L2 sensitivity of the mean under replace-one, so the release is a Gaussian
-        mechanism with noise multiplier noise_ratio z.
+        2 clip is the L2 sensitivity of the sum under replace-one, which the mechanism's noise is scaled to.
+        Division by the public K is post-processing.
         """
         total = self._clipped_sum(query, blocks)
-        if self._gate._private:
-            sigma = noise_ratio * self._multipliers * (2 * query.clip)  # of the sum
-            copies, noise = self._gate._records.copies, self._noise.next()
-            total.addcmul_(sigma, noise if copies == 1 else noise.repeat(copies, 1))
+        self._gate._mechanism.perturb(total, noise_ratio, self._multipliers, query.clip, self._drawn)
         return total.div_(divisors).to(self._gate._dtype)
+
+    def _drawn(self) -> Tensor:
+        return self._gate._records.spread(self._noise.next())
 
     def _clipped_sum(self, query: PlainQuery, blocks: Sequence[Block]) -> Tensor:
         """The blocks' clipped sums in the order of the members, (members, d)."""
-        clip = query.clip if self._gate._private else None
+        problem, clipped_sum = self._gate._problem, self._gate._records.clipped_sum
+        clip = query.clip if self._gate._mechanism.clips else None
         if len(blocks) == 1:  # its silos are in the members' order
-            return clipped_sum(self._gate._problem, blocks[0], query.points, clip)
+            return clipped_sum(problem, blocks[0], query.points, clip)
         total = torch.empty(len(self._members), self._gate._dimension, dtype=torch.float64)
         place = {member: row for row, member in enumerate(self._members)}
         for block in blocks:
             rows = torch.tensor([place[member] for member in block.members])
             points = [point if point.dim() == 1 else point[rows] for point in query.points]
             own = clip[rows] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
-            total[rows] = clipped_sum(self._gate._problem, block, points, own)
+            total[rows] = clipped_sum(problem, block, points, own)
         return total

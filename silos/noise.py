@@ -1,4 +1,4 @@
-"""Standard normal vectors for a cohort's answers.
+"""The vectors of noise for a cohort's answers, of scale 1, as its mechanism draws them.
 
 A silo's noise is a function of its own key, the plan and the dimension, never of the silos it shares a
 process with. Rounds that are small are drawn several at a time: a block of rounds shares one stream, in
@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.protocol.plan import Plan
-from silos.entropy import Purpose, SeededEntropy
+from silos.entropy import Entropy, Purpose
 
 _NUMBERS = 1024  # a silo's numbers in a block of several rounds: enough that a call is cheap beside them
 _AHEAD = 4_000_000  # numbers that a cohort draws ahead at most in a long round (32 MB)
@@ -23,8 +24,10 @@ _AHEAD = 4_000_000  # numbers that a cohort draws ahead at most in a long round 
 class Noise:
     """The noise of a run."""
 
-    def __init__(self, entropy: SeededEntropy, plan: Plan, silos: int, dimension: int) -> None:
-        self._entropy, self._dimension = entropy, dimension
+    def __init__(
+        self, mechanism: Mechanism, entropy: Entropy, plan: Plan, silos: int, dimension: int
+    ) -> None:
+        self._mechanism, self._entropy, self._dimension = mechanism, entropy, dimension
         self._queries = [sum(len(ask.queries) for ask in asks) for asks in plan.rounds]
         self._width = max(1, *self._queries) if self._queries else 1
         self._rounds = max(1, _NUMBERS // (self._width * dimension))
@@ -35,11 +38,11 @@ class Noise:
         block, place = divmod(round_index, self._rounds)
         if self._rounds == 1:
             streams = self._entropy.streams(members, block, Purpose.NOISE)
-            return RoundNoise(streams, self._queries[round_index], self._dimension)
+            return RoundNoise(self._mechanism, streams, self._queries[round_index], self._dimension)
         self._draw(members, block)
         drawn = self._values[:, place * self._width : (place + 1) * self._width]
         everyone = len(members) == len(self._ready)
-        return RoundNoise([], 0, self._dimension, drawn if everyone else drawn[members])
+        return RoundNoise(self._mechanism, [], 0, self._dimension, drawn if everyone else drawn[members])
 
     def _draw(self, members: Sequence[int], block: int) -> None:
         """Fill the members' rows of a block, unless they are there."""
@@ -52,8 +55,8 @@ class Noise:
         ]
         if not missing:
             return
-        for member, stream in zip(missing, self._entropy.streams(missing, block, Purpose.NOISE), strict=True):
-            stream.standard_normal(out=self._values[member])
+        streams = self._entropy.streams(missing, block, Purpose.NOISE)
+        self._mechanism.fill(streams, map(self._values.__getitem__, missing))
         self._ready[missing] = True
 
 
@@ -62,12 +65,14 @@ class RoundNoise:
 
     def __init__(
         self,
+        mechanism: Mechanism,
         streams: Sequence[np.random.Generator],
         queries: int,
         dimension: int,
         drawn: np.ndarray | None = None,
     ) -> None:
-        self._streams, self._dimension, self._used = streams, dimension, 0
+        self._mechanism, self._streams = mechanism, streams
+        self._dimension, self._used = dimension, 0
         self._drawn = np.empty((0, 0, 0)) if drawn is None else drawn
         self._ahead = max(1, min(queries, _AHEAD // max(1, len(streams) * dimension)))
 
@@ -75,7 +80,6 @@ class RoundNoise:
         """The next query's noise, float64; how far ahead it is drawn changes nothing."""
         if self._used == self._drawn.shape[1]:
             self._drawn, self._used = np.empty((len(self._streams), self._ahead, self._dimension)), 0
-            for row, stream in zip(self._drawn, self._streams, strict=True):
-                stream.standard_normal(out=row)
+            self._mechanism.fill(self._streams, self._drawn)
         self._used += 1
         return torch.from_numpy(self._drawn[:, self._used - 1])

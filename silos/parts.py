@@ -4,23 +4,23 @@
 part, one reported run on the rest. The price holds as long as nobody uses a part once more. `Parts` keeps
 count: it admits a selection, and from then on hands out each part as it was priced, once; the next request
 is refused. What it hands out is a `Grant`, and where the records are, a gate or a scorer on one of the parts
-is built through a `GrantedRun` alone (`fedsim.sweeps.run_cells`):
+is built through a `GrantedRun` alone:
 
 * *training part*: to each priced run once, which must then answer exactly the releases that were priced for
   it, at the noise that was admitted, in every silo;
 * *scoring part*: to one scorer of that run, which answers one request;
 * *the rest*: to one setting, whatever it is, since the gate keeps such a run within the silo's budget; once
-  in each trial. Trials repeat the simulation: each is the reported run of its own world.
+  in each trial, which is the reported run of a world of its own.
 
 All of them on one division of the records, that of the first. A grant names what is to be run, so it serves
-nothing else. Running the same again,
-because a worker was lost, the sweep was interrupted or its cache is gone, gives the same bits: in a
-simulation noise is a function of them (`silos.entropy`). So the count is kept by whoever drives the
-selection, although its runs are in other processes or come from a cache.
+nothing else. A granted run may be repeated, because a worker was lost or a result is gone, only where its
+noise and batches are a function of the run, so that it gives the same bits. So the count is kept by whoever
+drives the selection, although its runs are in other processes or come from a cache. A silo whose entropy
+never repeats has to keep its own count, durably, beside its ledger.
 
-**Not covered**: a second selection, which has a `Parts` of its own and adds to the first, as does a run that
-`fedsim simulate` makes of records that were put aside. A grant is a form, not a secret: code that fills one
-in itself is not kept from it. A deployed silo has to keep its own count, durably, beside its ledger.
+**Not covered**: a second selection, which has a `Parts` of its own and adds to the first, as does another run
+on records that were put aside. A grant is a form, not a secret: code that fills one in itself is not kept
+from it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Census, Plan
 from fedsim.protocol.terms import Admitted
-from silos.entropy import SeededEntropy
+from silos.entropy import Entropy
 from silos.score import Scorer
 from silos.selection import AdmittedSelection, SelectionTerms, admit_selection
 
@@ -169,7 +169,7 @@ class GrantedRun:
         self,
         silos: Sequence[tuple[np.ndarray, np.ndarray]],
         problem: Problem,
-        entropy: SeededEntropy,
+        entropy: Entropy,
         limits: Limits,
         dtype: torch.dtype,
     ) -> Scorer:

@@ -8,7 +8,7 @@ blocks always have a mask.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,8 @@ from torch import Tensor
 
 from fedsim.problems.kinds import Problem, accepts
 from fedsim.problems.network import NeuralNetwork
+from silos.block import Block
+from silos.statistics import clipped_sum
 from silos.sums import padded_rows
 
 MAX_NORM = 1e12
@@ -27,31 +29,9 @@ clipped term exceed its bound."""
 _MAX_PADDING = 1.25
 
 
-@dataclass(frozen=True)
-class Block:
-    """Records of `members` (positions in the cohort), each padded to the same number of rows.
-
-    Args:
-        features: (silos, rows, features).
-        target: (silos, rows).
-        inverse_norm: 1 / |x| per row, 0 for a zero row; (silos, rows).
-        copies: how many runs side by side share these records; `members` then has the silos of the first
-            run, those of the second, and so on.
-        mask: 1 for a row that counts, 0 for one that adds nothing: padding, and for a network a record that
-            counts as the zero vector; None where all such rows are zero vectors of a linear model.
-    """
-
-    members: list[int]
-    features: Tensor
-    target: Tensor
-    inverse_norm: Tensor
-    mask: Tensor | None = None
-    copies: int = 1
-
-
-class _Part(NamedTuple):
-    """The members of a block that a request names, in all copies; for those of the first run, their places in
-    the request and each one's first row in the block's flat tensors, (silos, 1).
+class Part(NamedTuple):
+    """The members of a block that a request names, their places in the request, and each one's first row in
+    the block's flat tensors, (silos, 1).
     """
 
     block: Block
@@ -63,28 +43,31 @@ class _Part(NamedTuple):
 class Records:
     """All records of a cohort of silos. Only the gate's modules may import this one.
 
-    In a simulation a cohort may hold several runs side by side, each with its own budgets, noise levels and
-    ledgers. Those that share records are its `copies`: member c silos + s is silo s in copy c.
+    `drawing`, `spread`, `shapes` and `clipped_sum` are what a gate asks about members: here each is a silo
+    that draws for itself, is sent what all are sent, and has records of its own.
     """
 
     def __init__(
-        self,
-        silos: Sequence[tuple[np.ndarray, np.ndarray]],
-        problem: Problem,
-        dtype: torch.dtype,
-        copies: int | None = None,
+        self, silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype
     ) -> None:
-        sizes = [len(target) for _, target in silos]
-        blocks = [_block(silos, group, problem, dtype) for group in _groups(sizes)]
-        self.side_by_side, self.copies = copies is not None, copies or 1
-        self.silos, self.sizes = len(silos), sizes * self.copies
-        self._home = {m: (b, i) for b, block in enumerate(blocks) for i, m in enumerate(block.members)}
-        self._blocks = [self._side_by_side(block) for block in blocks]
-        self._last: tuple[list[int], list[_Part]] = [], []
+        self.sizes = [len(target) for _, target in silos]
+        self._blocks = [_block(silos, group, problem, dtype) for group in _groups(self.sizes)]
+        self._home = {m: (b, i) for b, block in enumerate(self._blocks) for i, m in enumerate(block.members)}
+        self._last: tuple[list[int], list[Part]] = [], []
 
-    def drawn(self, members: Sequence[int]) -> Sequence[int]:
-        """Whose randomness is drawn: copies share the first run's."""
-        return members if self.copies == 1 else members[: self.silos]
+    def drawing(self, members: Sequence[int]) -> Sequence[int]:
+        """Whose batches and noise are drawn for these members."""
+        return members
+
+    def spread(self, noise: Tensor) -> Tensor:
+        """The noise of the members, (members, d), from that of those that draw."""
+        return noise
+
+    def shapes(self, members: Sequence[int], dimension: int) -> list[tuple[int, ...]]:
+        """Shapes that a broadcast to these members may have."""
+        return [(dimension,)]
+
+    clipped_sum = staticmethod(clipped_sum)
 
     def full(self, members: Sequence[int]) -> list[Block]:
         """Every record of the members."""
@@ -92,27 +75,19 @@ class Records:
             return self._blocks
         return [self._rows(block, members) for block, members in self._by_block(members)]
 
-    def batch(self, members: Sequence[int], indices: Sequence[np.ndarray] | np.ndarray) -> list[Block]:
-        """The records of each member at its own `indices` (numbers below its n, ragged).
-
-        Copies draw alike, so for them `members` and `indices` are those of the first run.
-        """
-        if list(members) != self._last[0]:  # the same silos as a rule: a round's asks, and round after round
-            self._last = list(members), self._parts(members)
+    def batch(self, drawing: Sequence[int], indices: Sequence[np.ndarray] | np.ndarray) -> list[Block]:
+        """The records of each member that draws at its own `indices` (numbers below its n, ragged)."""
+        if list(drawing) != self._last[0]:  # the same silos as a rule: a round's asks, and round after round
+            self._last = list(drawing), self._parts(drawing)
         return [_gather(part, [indices[place] for place in part.places]) for part in self._last[1]]
 
-    def _parts(self, members: Sequence[int]) -> list[_Part]:
+    def _parts(self, members: Sequence[int]) -> list[Part]:
         place = {member: i for i, member in enumerate(members)}
         parts = []
         for block, own in self._by_block(members):
             first = [self._home[member][1] * block.features.shape[1] for member in own]
-            everyone = [c * self.silos + m for c in range(self.copies) for m in own]
-            parts.append(_Part(block, everyone, [place[member] for member in own], np.array(first)[:, None]))
+            parts.append(Part(block, own, [place[member] for member in own], np.array(first)[:, None]))
         return parts
-
-    def _side_by_side(self, block: Block) -> Block:
-        members = [c * self.silos + m for c in range(self.copies) for m in block.members]
-        return replace(block, members=members, copies=self.copies)
 
     def _by_block(self, members: Sequence[int]) -> list[tuple[Block, list[int]]]:
         parts: dict[int, list[int]] = {}
@@ -171,7 +146,7 @@ def _sanitised(block: Block, problem: Problem) -> Block:
     return replace(block, features=features, target=target, inverse_norm=inverse, mask=mask)
 
 
-def _gather(part: _Part, chosen: Sequence[np.ndarray]) -> Block:
+def _gather(part: Part, chosen: Sequence[np.ndarray]) -> Block:
     """The chosen rows of a block: whole rows of flat tensors, five times faster than by two indices."""
     block = part.block
     index, drawn = _rectangle(chosen)
@@ -184,7 +159,7 @@ def _gather(part: _Part, chosen: Sequence[np.ndarray]) -> Block:
     if block.mask is not None:
         keep = taken(block.mask) if keep is None else keep.mul_(taken(block.mask))
     features, target, inverse_norm = taken(block.features), taken(block.target), taken(block.inverse_norm)
-    return Block(part.members, features, target, inverse_norm, keep, block.copies)
+    return Block(part.members, features, target, inverse_norm, keep)
 
 
 def _rectangle(chosen: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:

@@ -21,7 +21,7 @@ from fedsim.common.errors import Refused
 from fedsim.problems.kinds import Problem, scores_of_records
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import plain_tensor
-from silos.entropy import Purpose, SeededEntropy
+from silos.entropy import Entropy, Purpose
 
 
 class Scorer:
@@ -32,7 +32,7 @@ class Scorer:
         silos: Sequence[tuple[np.ndarray, np.ndarray]],
         problem: Problem,
         multipliers: Sequence[float],
-        entropy: SeededEntropy,
+        entropy: Entropy,
         limits: Limits,
         dtype: torch.dtype,
     ) -> None:

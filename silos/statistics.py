@@ -19,9 +19,8 @@ from fedsim.problems import linear_records
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
-from silos.folded import folded_sum
+from silos.block import Block
 from silos.network import network_sum
-from silos.records import Block
 from silos.sums import KEPT, bounded, weighted_sum
 
 
@@ -41,11 +40,7 @@ def clipped_sum(
         (silos, d), float64.
     """
     if isinstance(problem, NeuralNetwork):
-        if block.copies > 1:
-            raise ValueError("networks do not run side by side")
         return network_sum(problem, block, points, clip)
-    if block.copies > 1:
-        return folded_sum(problem, block, points, clip)
     coefficient = _coefficient(problem, block, points[0])
     for other in points[1:]:
         coefficient = coefficient - _coefficient(problem, block, other)

@@ -16,7 +16,7 @@ from workload import CLIP, RECORDS, SILOS, STEP
 
 from fedsim.results.outcome import Measurement, Results
 from fedsim.scenario.load import parse
-from fedsim.theory.resolve import resolve
+from fedsim.scenario.resolve import resolve
 
 ROUNDS = 400
 LOGISTIC = {

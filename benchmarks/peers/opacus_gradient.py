@@ -32,7 +32,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp
-from silos.records import Block, Records
+from silos.block import Block
+from silos.records import Records
 from silos.statistics import clipped_sum
 
 CLIP = 1.0

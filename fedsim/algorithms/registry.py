@@ -46,8 +46,15 @@ def _algorithm_in(module: ModuleType) -> type[Algorithm] | None:
 
 
 def _algorithm(name: str, thing: object) -> type[Algorithm]:
-    parts = ("server", "silo", "linear")
-    if inspect.isclass(thing) and is_dataclass(thing) and all(hasattr(thing, part) for part in parts):
+    if is_algorithm(thing):
         return cast(type[Algorithm], thing)
-    expected = "a dataclass with methods server and silo and a class attribute linear"
-    raise InputError(f"entry point {GROUP}:{name}", thing, expected)
+    raise InputError(f"entry point {GROUP}:{name}", thing, IS_ALGORITHM)
+
+
+IS_ALGORITHM = "a dataclass with methods server and silo and a class attribute linear"
+
+
+def is_algorithm(thing: object) -> bool:
+    """Whether it is `IS_ALGORITHM`."""
+    parts = ("server", "silo", "linear")
+    return inspect.isclass(thing) and is_dataclass(thing) and all(hasattr(thing, part) for part in parts)

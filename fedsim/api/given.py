@@ -18,8 +18,7 @@ from fedsim.scenario.catalogue import find
 from fedsim.scenario.load import anchored, load_tree, parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import apply
-from fedsim.scenario.resolve import Resolved
-from fedsim.theory.resolve import resolve
+from fedsim.scenario.resolve import Resolved, resolve
 
 ScenarioLike = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 """A shipped scenario's name, a YAML file, nested mappings as such a file holds them, or a `Scenario`."""

@@ -27,6 +27,7 @@ from fedsim.results.write import check_free
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.price import preview
+from fedsim.simulation.trial import read
 
 
 def simulate(
@@ -93,7 +94,8 @@ def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callabl
         trackers.start(resolved)
         with watch(resolved) as show, one_thread():
             _execute(resolved, results, _both(show, trackers.measured))
-        heterogeneity = measure(resolved) if resolved.scenario.report.heterogeneity else None
+        if resolved.scenario.report.heterogeneity:
+            heterogeneity = measure(resolved, read(resolved, 0).silos)
     except (KeyboardInterrupt, WorkerLost) as caught:
         if not results.measurements:
             raise

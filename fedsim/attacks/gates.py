@@ -8,12 +8,15 @@ from math import inf
 import numpy as np
 import torch
 
+from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import LIMITS
-from silos.entropy import SeededEntropy
+from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.seeded_entropy import SeededEntropy
+from fedsim.simulation.side_by_side import SideBySide
 from silos.gate import Gate, hold
 
 Floats = np.ndarray
@@ -54,8 +57,9 @@ def cohort(
         for place, ((_, target), own, z) in enumerate(zip(data, rounds or everything, noise, strict=True))
     ]
     entropy = randomness(seed, list(streams) * repeats)
-    records = hold(data, problem, dtype, copies)
-    return Gate(records, problem, algorithm, plan, terms, "gaussian", entropy, LIMITS, dtype)
+    records = hold(data, problem, dtype) if copies is None else SideBySide(data, problem, dtype, copies)
+    ledgers = [MemoryLedger() for _ in terms]
+    return Gate(records, problem, algorithm, plan, terms, GAUSSIAN, entropy, ledgers, LIMITS, dtype)
 
 
 def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedsim.attacks.gates import Data, cohort
 from fedsim.attacks.wiretap import Tap, Wiretap
 from fedsim.common.errors import InputError
+from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Ask, Census, Plan
@@ -23,6 +24,7 @@ from fedsim.protocol.terms import Admitted
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.price import preview
 from fedsim.simulation.trial import read
+from server.aggregate import weighted
 from server.loop import run
 from server.participation import Schedule, schedule
 from silos.gate import Gate
@@ -160,7 +162,7 @@ def drive(setting: Setting, link: Federated) -> Tensor:
     """An honest server's runs, side by side; the final models, (runs, d)."""
     resolved = setting.resolved
     public = resolved.public([silo.noise_multiplier for silo in setting.admitted])
-    *_, last = run(setting.algorithm, setting.problem, public, setting.seed, link, setting.schedule)
+    *_, last = run(setting.algorithm, setting.problem, public, setting.seed, link, setting.schedule, weighted)
     return last.answer.reshape(-1, setting.problem.dimension)
 
 
@@ -171,10 +173,10 @@ def prepare(resolved: Resolved) -> Setting:
         InputError: the scenario claims nothing, or its data cannot be read.
         Refused: a silo does not accept the plan.
     """
-    privacy = resolved.scenario.privacy
-    if privacy.mechanism == "none":
-        expected = "claims nothing, so there is nothing to audit; use gaussian"
-        raise InputError("scenario.privacy.mechanism", privacy.mechanism, expected)
+    privacy, mechanism = resolved.scenario.privacy, resolved.mechanism
+    if not mechanism.private:
+        expected = f"claims nothing, so there is nothing to audit; use {GAUSSIAN.name}"
+        raise InputError("scenario.privacy.mechanism", mechanism.name, expected)
     admitted = tuple(preview(resolved))
     if not all(isfinite(silo.epsilon_guaranteed) for silo in admitted):
         expected = "gives no finite epsilon, so there is nothing to audit; add noise"

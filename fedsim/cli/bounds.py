@@ -21,10 +21,9 @@ from fedsim.results.collected import Run
 from fedsim.results.privacy_statement import notices
 from fedsim.results.read import read
 from fedsim.scenario.load import load
-from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.theory.bounds import Bound, applying, conditions
-from fedsim.theory.resolve import resolve
-from fedsim.theory.setting import Setting, setting_of
+from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Check
 
 NOTE = "every constant and logarithmic factor in n, R and N is set to one: compare slopes, not heights"
@@ -52,19 +51,19 @@ def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path |
         raise InputError("bounds", "SCENARIO", "give a scenario file, or --run and a run directory")
     content = None if run is None else read(run)
     resolved = resolve(load(path or run / "scenario.yaml", overrides))  # type: ignore[operator]
-    setting = setting_of(resolved)
-    setting.need("a bound")
-    found = applying(setting)
-    drawn = [] if content is None or run is None else _drawn(content, run, resolved, setting, found)
+    symbols = resolved.symbols
+    symbols.need("a bound")
+    found = applying(symbols)
+    drawn = [] if content is None or run is None else _drawn(content, run, resolved, symbols, found)
     if as_json:
-        _print_json(resolved, setting, found, content, drawn)
+        _print_json(resolved, symbols, found, content, drawn)
         return
     console = Console()
     print_notices(console, notices(resolved))
-    console.print(f"{resolved.scenario.name}: {_numbers(setting)}", highlight=False, soft_wrap=True)
-    if setting.differ:
-        console.print(f"{', '.join(setting.differ)} differ: {UNEQUAL}", highlight=False, soft_wrap=True)
-    _table(console, found, setting)
+    console.print(f"{resolved.scenario.name}: {_numbers(symbols)}", highlight=False, soft_wrap=True)
+    if symbols.differ:
+        console.print(f"{', '.join(symbols.differ)} differ: {UNEQUAL}", highlight=False, soft_wrap=True)
+    _table(console, found, symbols)
     if content is not None and content.summary.objective:
         for line in objective(content.summary, content.summary.objective):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -74,7 +73,7 @@ def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path |
         console.print(f"Wrote {', '.join(map(shown, drawn))}", soft_wrap=True, highlight=False)
 
 
-def _drawn(run: Run, directory: Path, resolved: Resolved, setting: Setting, found: Found) -> list[Path]:
+def _drawn(run: Run, directory: Path, resolved: Resolved, symbols: Symbols, found: Found) -> list[Path]:
     """The figures; that a run has measured something is checked before its scenario's bounds are."""
     columns = measured(run)
     proximal = resolved.scenario.algorithm.name.startswith("prox_")
@@ -82,7 +81,7 @@ def _drawn(run: Run, directory: Path, resolved: Resolved, setting: Setting, foun
         line
         for bound, value, _ in found
         if value is not None
-        for line in _lines(bound, value, setting, proximal)
+        for line in _lines(bound, value, symbols, proximal)
     ]
     if not any(line.column in columns for line in lines):
         expected = (
@@ -92,7 +91,7 @@ def _drawn(run: Run, directory: Path, resolved: Resolved, setting: Setting, foun
     return draw(run, lines, directory, FIGURES)
 
 
-def _lines(bound: Bound, value: float, setting: Setting, proximal: bool) -> list[Line]:
+def _lines(bound: Bound, value: float, symbols: Symbols, proximal: bool) -> list[Line]:
     """ISRL bounds on excess risk of the strongest class that is assumed, and on gradients.
 
     What is measured is the training objective: a lower bound on the population's risk says nothing of it.
@@ -103,20 +102,20 @@ def _lines(bound: Bound, value: float, setting: Setting, proximal: bool) -> list
         return [Line("gradient_mapping_sq", bound.source, bound.side, value)]
     curved = "proximal-PL" if proximal and bound.side == "upper" else "strongly convex"
     beside = bound.side == "lower" and bound.risk == "population"
-    if beside or bound.functions != (curved if setting.mu is not None else "convex"):
+    if beside or bound.functions != (curved if symbols.mu is not None else "convex"):
         return []
     return [Line("excess_risk", f"{bound.source} ({bound.risk})", bound.side, value)]
 
 
 def _print_json(
-    resolved: Resolved, setting: Setting, found: Found, run: Run | None, drawn: Sequence[Path]
+    resolved: Resolved, symbols: Symbols, found: Found, run: Run | None, drawn: Sequence[Path]
 ) -> None:
     statement = {
         "scenario": resolved.scenario.name,
         "constants": NOTE,
         "lower_bounds": CLASS,
-        "setting": _symbols(setting) | {"differ": list(setting.differ)},
-        "bounds": [_plain(*row, conditions(row[0], setting)) for row in found],
+        "setting": _shown(symbols) | {"differ": list(symbols.differ)},
+        "bounds": [_plain(*row, conditions(row[0], symbols)) for row in found],
     }
     if run is not None:
         statement |= {
@@ -127,14 +126,14 @@ def _print_json(
     typer.echo(json.dumps(statement, indent=2, allow_nan=False))
 
 
-def _symbols(setting: Setting) -> dict[str, float | None]:
+def _shown(symbols: Symbols) -> dict[str, float | None]:
     """The theorems' numbers, without the lists that they are made of."""
-    lists = ("claims", "law", "differ", "even", *(["heaviest"] if setting.heaviest == 1 else []))
-    return {key: value for key, value in asdict(setting).items() if key not in lists} | {"xi": setting.xi}
+    lists = ("claims", "law", "differ", "even", *(["heaviest"] if symbols.heaviest == 1 else []))
+    return {key: value for key, value in asdict(symbols).items() if key not in lists} | {"xi": symbols.xi}
 
 
-def _numbers(setting: Setting) -> str:
-    return ", ".join(f"{key} = {value:.6g}" for key, value in _symbols(setting).items() if value is not None)
+def _numbers(symbols: Symbols) -> str:
+    return ", ".join(f"{key} = {value:.6g}" for key, value in _shown(symbols).items() if value is not None)
 
 
 def _plain(bound: Bound, value: float | None, reason: str, asked: Sequence[Check] = ()) -> dict[str, object]:
@@ -158,7 +157,7 @@ def _condition(check: Check) -> dict[str, object]:
     }
 
 
-def _table(console: Console, found: Found, setting: Setting) -> None:
+def _table(console: Console, found: Found, symbols: Symbols) -> None:
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)  # fits into 80 characters
     for column in ("functions", "trust", "risk", "side", "theorem"):
         table.add_column(column)
@@ -167,7 +166,7 @@ def _table(console: Console, found: Found, setting: Setting) -> None:
     for bound, value, _ in found:
         if value is None:
             continue
-        checks = conditions(bound, setting)
+        checks = conditions(bound, symbols)
         mark = "" if all(check.holds for check in checks) else "*"
         row = (bound.functions, bound.trust, bound.risk, bound.side, bound.source)
         table.add_row(*row, f"{value:.3g}{mark}")

@@ -12,12 +12,12 @@ from rich.table import Table
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.choice import kinds
 from fedsim.data.registry import PARTITIONS, data_sets
+from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.composite import Constraint
 from fedsim.problems.network_models import Model
 from fedsim.problems.registry import problems
 from fedsim.protocol.batch import Batch
 from fedsim.report.trackers import GROUP
-from fedsim.scenario.mechanism import MECHANISMS
 from fedsim.scenario.model import PrivacySection
 from fedsim.scenario.participation import Participation
 
@@ -33,7 +33,7 @@ def show() -> None:
         "data sets": {name: first_line(kind) for name, kind in data_sets().items()},
         "partitions": {name: first_line(kind) for name, kind in PARTITIONS.items()},
         "samplers": _lines(Batch),
-        "mechanisms": {name: mechanism.line for name, mechanism in MECHANISMS.items()},
+        "mechanisms": {name: first_line(mechanism) for name, mechanism in MECHANISMS.items()},
         "participation": _lines(Participation),
         "trackers": _trackers(),
     }

@@ -9,7 +9,7 @@ from dataclasses import asdict
 import typer
 
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.theory.claims import TARGETS, Condition, Entry, Row, audit
+from fedsim.theory.claims import TARGETS, Condition, Entry, Row, priced
 
 _LARGEST = 1000  # beyond that a number says no more than the word
 _INTRODUCTION = """\
@@ -27,7 +27,7 @@ are rounded up, and lower bounds down. Conditions are those that a setting can b
 
 def show(as_json: bool, markdown: bool) -> None:
     """Print the audit as tables, as JSON, or as the document."""
-    entries = audit()
+    entries = priced()
     if as_json:
         typer.echo(json.dumps([_plain(entry) for entry in entries], indent=2, allow_nan=False))
     elif markdown:

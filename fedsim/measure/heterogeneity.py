@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsim.data.federation import SiloSplit
 from fedsim.measure.optimum import NoOptimumError, Pairs, is_smooth, minimiser, pair, smooth
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.trial import read
 
 
-def measure(resolved: Resolved, trial: int = 0) -> dict[str, Any]:
-    """The `heterogeneity` part of the summary, from the training records of one trial.
+def measure(resolved: Resolved, silos: Sequence[SiloSplit], trial: int = 0) -> dict[str, Any]:
+    """The `heterogeneity` part of the summary, from all silos' training records of one trial.
 
     With F_i silo i's mean loss times N p_i, plus the public term, as the thesis has weights, so that
     F = (1/N) sum_i F_i, and with w* the minimiser of F:
@@ -37,7 +37,7 @@ def measure(resolved: Resolved, trial: int = 0) -> dict[str, Any]:
     }
     try:
         linear = _checked(smooth(problem))
-        pairs = [pair(silo) for silo in read(resolved, trial).silos]
+        pairs = [pair(silo) for silo in silos]
         optimum = minimiser(linear, pairs, resolved.weights)
         gradients, variances = _moments(linear, pairs, optimum, resolved.weights)
         found["upsilon_star_sq"] = float(gradients.square().sum(-1).mean())

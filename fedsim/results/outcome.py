@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
-
-Variant = Literal["private", "nonprivate"]
 
 
 class Measurement(NamedTuple):
@@ -91,7 +90,7 @@ class Outcome:
 def variants(resolved: Resolved) -> list[Variant]:
     """The run itself, and its non-private twin where asked for."""
     scenario = resolved.scenario
-    if scenario.privacy.mechanism == "none":
+    if not resolved.mechanism.private:
         return ["nonprivate"]
     return ["private", "nonprivate"] if scenario.report.nonprivate_twin else ["private"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, fields, is_dataclass
+from dataclasses import MISSING, asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from fedsim.algorithms.registry import algorithms
+from fedsim.algorithms.registry import IS_ALGORITHM, algorithms, is_algorithm
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
@@ -83,12 +83,9 @@ class GivenAlgorithm(AlgorithmSection):
         if isinstance(algorithm, type):
             expected = f"is a class: give an object of it, {algorithm.__name__}(...) with its numbers"
             raise InputError("algorithm", algorithm, expected)
-        if not (is_dataclass(kind) and all(hasattr(kind, part) for part in ("server", "silo", "linear"))):
-            expected = (
-                "must be a dataclass's object with methods server and silo and a class attribute linear"
-            )
-            raise InputError("algorithm", algorithm, expected)
-        values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}
+        if not is_algorithm(kind):
+            raise InputError("algorithm", algorithm, f"must be an object of {IS_ALGORITHM}")
+        values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}  # type: ignore[arg-type]
         name = next((name for name, known in algorithms().items() if known is kind), kind.__name__)
         section = cls(name=name, **{key: _plain(value) for key, value in values.items() if key not in _OWN})
         section._object = algorithm

@@ -7,14 +7,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fedsim.common.choice import Shorthand
+from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.data.registry import DataConfig, PartitionConfig
+from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.scenario.algorithm import AlgorithmConfig
-from fedsim.scenario.assumptions import AssumptionsSection
 from fedsim.scenario.participation import AllSilos, Participation
 from fedsim.scenario.per_silo import PerSilo
 from fedsim.scenario.problem import ProblemSection
 from fedsim.scenario.sweep import SweepSection
+from fedsim.theory.premises import Constants
 
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
@@ -60,6 +62,42 @@ class PrivacySection(Section):
         None, description="calibration sigma: sigma / L2 sensitivity, instead of sigma"
     )
 
+    def check(self) -> None:
+        """Check that it says what its mechanism and calibration need, and nothing of another calibration's.
+
+        Raises:
+            InputError: names the field, the value and what would be right.
+        """
+        if not MECHANISMS[self.mechanism].private:
+            return
+        if self.epsilon is None:
+            raise InputError("scenario.privacy.epsilon", None, f"is required with mechanism {self.mechanism}")
+        for field, calibration in _BELONGS.items():
+            value = getattr(self, field)
+            if self.calibration != calibration and value != type(self).model_fields[field].default:
+                expected = f"only with calibration {calibration}, this one is {self.calibration}"
+                raise InputError(f"scenario.privacy.{field}", value, expected)
+        if self.calibration == "theorem" and self.claimed_epsilon is None:
+            raise InputError("scenario.privacy.claimed_epsilon", None, "is required with calibration theorem")
+        if self.calibration == "sigma" and (self.sigma is None) == (self.noise_multiplier is None):
+            expected = "calibration sigma needs either sigma or noise_multiplier"
+            raise InputError("scenario.privacy.sigma", self.sigma, expected)
+        if self.calibration == "accountant" and self.epsilon == "unlimited":
+            expected = "the accountant needs a number to calibrate to; "
+            expected += "unlimited goes with calibration theorem or sigma"
+            raise InputError("scenario.privacy.epsilon", self.epsilon, expected)
+
+
+_BELONGS = {
+    "claimed_epsilon": "theorem",
+    "claimed_delta": "theorem",
+    "theorem": "theorem",
+    "allow_violations": "theorem",
+    "sigma": "sigma",
+    "noise_multiplier": "sigma",
+}
+"""Which calibration each field of `privacy` belongs to."""
+
 
 class RuntimeSection(Section):
     """Where the run happens."""
@@ -102,8 +140,8 @@ class Scenario(Section):
     problem: Annotated[ProblemSection, Shorthand()] = Field(description="what is minimised")
     algorithm: AlgorithmConfig = Field(description="how")
     privacy: PrivacySection = Field(description="what each silo allows")
-    assumptions: AssumptionsSection = Field(
-        AssumptionsSection(), description="constants of the objective that theorems and bounds need"
+    assumptions: Constants = Field(
+        Constants(), description="constants of the objective that theorems and bounds need"
     )
     participation: Participation = Field(AllSilos(), description="who takes part in a round")
     runtime: Annotated[RuntimeSection, Shorthand()] = Field(RuntimeSection(), description="where it runs")

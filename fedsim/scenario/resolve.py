@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import inf
@@ -11,18 +11,22 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.registry import MECHANISMS, check_serves
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.participants import Participants, effective_m
-from fedsim.scenario.calibration import Prescribed, check_calibration
-from fedsim.scenario.derived import Derived
-from fedsim.scenario.mechanism import check_mechanism
-from fedsim.scenario.model import Scenario
+from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
+from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants
 from fedsim.scenario.per_silo import per_silo
 from fedsim.scenario.problem import ProblemSection, problem_of
+from fedsim.theory.premises import Premises
+from fedsim.theory.stated_noise import Prescribed
+from fedsim.theory.symbols import Symbols, symbols
+from fedsim.theory.theorem import Derived
 
 LIMITS = Limits()
 
@@ -32,37 +36,40 @@ class Resolved:
     """A scenario and everything that follows from it without reading feature values.
 
     Args:
+        scenario: with the numbers that theorems supplied.
+        algorithm: with all its numbers.
         names: silos in canonical order; every per-silo list is in this order.
         sizes: n_i, training records.
         epsilons: budgets; infinity with mechanism `none`.
         weights: p_i, summing to 1.
         active: who takes part: None for all, M for so many at random, or another way.
-        prescribed: the silos' noise, where the scenario fixes it; filled in by `fedsim.theory.resolve`.
-        derived: the algorithm's numbers that a theorem chose; filled in there too.
+        premises: what theorems start from.
+        derived: the algorithm's numbers that a theorem chose; None where all are given.
+        prescribed: the silos' noise, where the scenario fixes it; None where each silo finds its own.
     """
 
     scenario: Scenario
     outline: Outline
     problem: Problem
+    algorithm: Algorithm
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     epsilons: tuple[float, ...]
     deltas: tuple[float, ...]
     weights: tuple[float, ...]
     active: Participants
-    prescribed: Prescribed | None = None
-    derived: Derived | None = None
+    premises: Premises
+    derived: Derived | None
+    prescribed: Prescribed | None
 
-    @cached_property
-    def algorithm(self) -> Algorithm:
-        """The scenario's algorithm with its numbers."""
-        return self.scenario.algorithm.build()
+    @property
+    def mechanism(self) -> Mechanism:
+        """What protects the run."""
+        return MECHANISMS[self.scenario.privacy.mechanism]
 
     @property
     def noise_multipliers(self) -> tuple[float, ...] | None:
         """z_i where the scenario fixes them, None where each silo finds its own."""
-        if self.scenario.privacy.calibration != "accountant" and self.prescribed is None:
-            raise RuntimeError("resolve this scenario by fedsim.theory.resolve, which prescribes its noise")
         return None if self.prescribed is None else self.prescribed.noise_multipliers
 
     @property
@@ -75,15 +82,19 @@ class Resolved:
         """M of the theorems, 1 / E[1 / M_r] (thesis Assumption 1.4)."""
         return effective_m(self.active, len(self.names))
 
+    @property
+    def symbols(self) -> Symbols:
+        """The theorems' symbols.
+
+        Raises:
+            InputError: there is no privacy to speak of.
+        """
+        need_privacy(self.scenario)
+        return symbols(self.premises)
+
     def public(self, noise_multipliers: Sequence[float] | None = None) -> Public:
         """The federation's public numbers; noise is unknown (zero) before admission."""
-        noise = [0.0] * len(self.names) if noise_multipliers is None else list(noise_multipliers)
-        return Public(
-            self.names,
-            torch.tensor(self.sizes),
-            torch.tensor(self.weights, dtype=self.dtype),
-            torch.tensor(noise, dtype=self.dtype),
-        )
+        return _public(self.names, self.sizes, self.weights, self.dtype, noise_multipliers)
 
     @cached_property
     def trace(self) -> Trace:
@@ -91,34 +102,84 @@ class Resolved:
         return dry_run(self.algorithm, self.problem, self.public(), self.scenario.seed, LIMITS)
 
 
-def resolve(scenario: Scenario, shape: Outline | None = None) -> Resolved:
-    """Check the scenario against the outline of its data, which is made here unless it is known.
+def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
+    """Check the scenario and make what it says, with the numbers and the noise that theorems supply.
+
+    Args:
+        scenario: what to run.
+        known: its data's outline, if at hand; else the data is opened.
 
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    shape = shape or outline(scenario.data, scenario.partition, scenario.seed)
+    shape = known or outline(scenario.data, scenario.partition, scenario.seed)
     scenario = _with_smoothness(scenario)
-    names = tuple(shape.sizes)
-    sizes = tuple(shape.sizes.values())
+    privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
     _check_runtime(scenario)
-    private = scenario.privacy.mechanism == "gaussian"
-    if private and scenario.privacy.epsilon is None:
-        raise InputError("scenario.privacy.epsilon", None, "is required with mechanism gaussian")
-    check_mechanism(scenario.privacy.mechanism, scenario.algorithm.name, scenario.algorithm.kind)
-    check_calibration(scenario.privacy)
-    unlimited = not private or scenario.privacy.epsilon == "unlimited"
-    epsilon = inf if unlimited else scenario.privacy.epsilon
+    privacy.check()
+    check_serves(mechanism, scenario.algorithm.name, scenario.algorithm.kind)
+    names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
+    problem = problem_of(scenario.problem, shape, dtype_of(scenario))
+    epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
+    weights = _weights(scenario.problem, names, sizes)
+    active = participants(scenario.participation, names)
+    claimed = claims(privacy, names, sizes, epsilons, deltas)
+    premises = Premises(names, claimed, weights, active, problem.dimension, constants(scenario))
+    scenario, derived = with_numbers(scenario, premises)
+    prescribed = None
+    if mechanism.private and privacy.calibration == "theorem":
+        scenario, prescribed = with_stated_noise(scenario, premises)
+    algorithm = scenario.algorithm.build()
+    if mechanism.private and privacy.calibration == "sigma":
+        public = _public(names, sizes, weights, dtype_of(scenario))
+        prescribed = Prescribed(_given_noise(scenario, algorithm, problem, public))
     return Resolved(
-        scenario,
-        shape,
-        problem_of(scenario.problem, shape, dtype_of(scenario)),
-        names,
-        sizes,
-        per_silo("scenario.privacy.epsilon", epsilon, names),
-        _deltas(scenario, names, sizes),
-        _weights(scenario.problem, names, sizes),
-        participants(scenario.participation, names),
+        scenario=scenario,
+        outline=shape,
+        problem=problem,
+        algorithm=algorithm,
+        names=names,
+        sizes=sizes,
+        epsilons=epsilons,
+        deltas=deltas,
+        weights=weights,
+        active=active,
+        premises=premises,
+        derived=derived,
+        prescribed=prescribed,
+    )
+
+
+def _public(
+    names: tuple[str, ...],
+    sizes: Sequence[int],
+    weights: Sequence[float],
+    dtype: torch.dtype,
+    noise_multipliers: Sequence[float] | None = None,
+) -> Public:
+    noise = [0.0] * len(names) if noise_multipliers is None else list(noise_multipliers)
+    return Public(
+        names, torch.tensor(sizes), torch.tensor(weights, dtype=dtype), torch.tensor(noise, dtype=dtype)
+    )
+
+
+def _given_noise(
+    scenario: Scenario, algorithm: Algorithm, problem: Problem, public: Public
+) -> tuple[float, ...]:
+    """z_i, given as such or as the standard deviation of a mean gradient."""
+    privacy, names = scenario.privacy, public.names
+    if privacy.noise_multiplier is not None:
+        return per_silo("scenario.privacy.noise_multiplier", privacy.noise_multiplier, names)
+    sigmas = per_silo("scenario.privacy.sigma", privacy.sigma, names)
+    clip = getattr(algorithm, "clip_norm", None)
+    if clip is None:
+        expected = f"{type(algorithm).__qualname__} has no clip_norm; use noise_multiplier"
+        raise InputError("scenario.privacy.sigma", privacy.sigma, expected)
+    # A gradient comes first in every algorithm's plan; the anchors of prox-SVRG use every record.
+    plan = dry_run(algorithm, problem, public, scenario.seed, LIMITS).plan
+    batch = plan.rounds[0][0].batch
+    return tuple(
+        sigma * batch.size(n) / (2 * clip) for sigma, n in zip(sigmas, public.sizes.tolist(), strict=True)
     )
 
 
@@ -148,23 +209,26 @@ def dtype_of(scenario: Scenario) -> torch.dtype:
     return torch.float64 if scenario.runtime.dtype == "float64" else torch.float32
 
 
-def _deltas(scenario: Scenario, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
-    rule = scenario.privacy.delta
-    if rule != "1/n^2":
-        return per_silo("scenario.privacy.delta", rule, names)
+def _epsilons(privacy: PrivacySection, names: Sequence[str]) -> tuple[float, ...]:
+    unlimited = not MECHANISMS[privacy.mechanism].private or privacy.epsilon == "unlimited"
+    return per_silo("scenario.privacy.epsilon", inf if unlimited else privacy.epsilon, names)
+
+
+def _deltas(privacy: PrivacySection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
+    if privacy.delta != "1/n^2":
+        return per_silo("scenario.privacy.delta", privacy.delta, names)
     for name, n in zip(names, sizes, strict=True):
-        if n < 2 and scenario.privacy.mechanism != "none":
+        if n < 2 and MECHANISMS[privacy.mechanism].private:
             expected = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
-            raise InputError("scenario.privacy.delta", rule, expected)
+            raise InputError("scenario.privacy.delta", privacy.delta, expected)
     return tuple(1 / n**2 for n in sizes)
 
 
 def _weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]) -> tuple[float, ...]:
     rule = section.silo_weights
-    simple: dict[str, Callable[[], Sequence[float]]] = {
-        "equal": lambda: [1.0] * len(names),
-        "size": lambda: sizes,
-    }
-    raw = simple[rule]() if isinstance(rule, str) else per_silo("scenario.problem.silo_weights", rule, names)
+    if isinstance(rule, str):
+        raw: Sequence[float] = sizes if rule == "size" else [1.0] * len(names)
+    else:
+        raw = per_silo("scenario.problem.silo_weights", rule, names)
     total = sum(raw)
     return tuple(share / total for share in raw)

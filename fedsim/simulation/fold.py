@@ -20,14 +20,17 @@ from torch import Tensor
 from fedsim.algorithms.registry import algorithms
 from fedsim.data.federation import Federation
 from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.terms import Admitted, Terms
+from fedsim.protocol.terms import Admitted
 from fedsim.scenario.resolve import LIMITS, Resolved
 from fedsim.simulation.host import terms
+from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import shared_digest
+from fedsim.simulation.seeded_entropy import SeededEntropy
+from fedsim.simulation.side_by_side import SideBySide
+from server.aggregate import weighted
 from server.loop import run
 from server.participation import schedule
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, hold
+from silos.gate import Gate
 
 FIELDS = ("step_size", "clip_norm")
 """Numbers of an algorithm that may differ between runs of one fold: they never change a plan."""
@@ -88,7 +91,7 @@ def run_fold(configs: Sequence[Resolved], trials: Mapping[int, Federation]) -> l
     server = _with_numbers(first.algorithm, configs, len(trials), first.dtype)
     public = replace(first.public(), noise_multipliers=torch.full((silos,), torch.nan, dtype=first.dtype))
     link = _Link(gate, runs, silos)
-    *_, last = run(server, first.problem, public, first.scenario.seed, link, rounds)
+    *_, last = run(server, first.problem, public, first.scenario.seed, link, rounds, weighted)
     models = last.answer.expand(runs, -1).view(len(configs), len(trials), -1)
     admitted = [gate.admitted[k * silos : (k + 1) * silos] for k in range(runs)]
     return [
@@ -103,7 +106,7 @@ def run_fold(configs: Sequence[Resolved], trials: Mapping[int, Federation]) -> l
 def _gate(configs: Sequence[Resolved], trials: Mapping[int, Federation], rounds: Sequence[int]) -> Gate:
     """All runs' silos as one cohort: config first, then trial, then silo."""
     first = configs[0]
-    private = first.scenario.privacy.mechanism == "gaussian"
+    everyone = [rounds] * len(first.names)
     pairs = [(s.train_features, s.train_target) for data in trials.values() for s in data.silos]
     entropy = [
         SeededEntropy(first.scenario.seed, trial, first.names, [shared_key(first, own)] * len(first.names))
@@ -113,23 +116,20 @@ def _gate(configs: Sequence[Resolved], trials: Mapping[int, Federation], rounds:
         replace(each, name=f"{c}/{trial}/{each.name}")
         for c, config in enumerate(configs)
         for trial in trials
-        for each in _terms(config, rounds, private)
+        for each in terms(config, config.names, everyone, config.mechanism)
     ]
     return Gate(
-        hold(pairs, first.problem, first.dtype, copies=len(configs)),
+        SideBySide(pairs, first.problem, first.dtype, len(configs)),
         first.problem,
         _with_numbers(first.algorithm, configs, len(trials) * len(first.names), first.dtype),
         first.trace.plan,
         members,
-        "gaussian" if private else "none",
+        first.mechanism,
         SeededEntropy.joined(entropy),
+        [MemoryLedger() for _ in members],
         LIMITS,
         first.dtype,
     )
-
-
-def _terms(config: Resolved, rounds: Sequence[int], private: bool) -> list[Terms]:
-    return terms(config, config.names, [rounds] * len(config.names), private)
 
 
 def _with_numbers(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf
 
 from torch import Tensor
 
 from fedsim.data.federation import Hosted
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.registry import NONE
+from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement, Terms
-from fedsim.results.outcome import Variant
 from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import run_digest
-from silos.entropy import SeededEntropy
+from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.gate import Gate, hold
 from silos.parts import GrantedRun
 
@@ -46,16 +50,17 @@ class SiloHost:
         Raises:
             Refused: a silo does not accept the plan.
         """
-        private = variant == "private"
+        mechanism = self._resolved.mechanism if variant == "private" else NONE
         run = self._run or run_digest(self._resolved, self._data, variant)
         gate = Gate(
             self._records,
             self._resolved.problem,
             self._resolved.algorithm,
             self._resolved.trace.plan,
-            terms(self._resolved, self._names, rounds, private),
-            "gaussian" if private else "none",
+            terms(self._resolved, self._names, rounds, mechanism),
+            mechanism,
             SeededEntropy(self._resolved.scenario.seed, self._trial, self._names, [run] * len(self._names)),
+            [MemoryLedger() for _ in self._names],
             LIMITS,
             self._resolved.dtype,
         )
@@ -80,16 +85,16 @@ class SiloHost:
 
 
 def terms(
-    resolved: Resolved, names: Sequence[str], rounds: Sequence[Sequence[int]], private: bool
+    resolved: Resolved, names: Sequence[str], rounds: Sequence[Sequence[int]], mechanism: Mechanism
 ) -> list[Terms]:
     """What the named silos bring to an admission; `rounds` are theirs, in the same order."""
     position = {name: i for i, name in enumerate(resolved.names)}
-    noise = resolved.noise_multipliers if private else None
+    noise = resolved.noise_multipliers if mechanism.private else None
     return [
         Terms(
             name,
             resolved.sizes[position[name]],
-            resolved.epsilons[position[name]] if private else float("inf"),
+            resolved.epsilons[position[name]] if mechanism.private else inf,
             resolved.deltas[position[name]],
             own,
             None if noise is None else noise[position[name]],

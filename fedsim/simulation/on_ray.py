@@ -21,15 +21,15 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.data.federation import Hosted, load_silos
+from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement
-from fedsim.results.outcome import Measurement, Observer, Results, TrialResult, Variant
+from fedsim.results.outcome import Measurement, Observer, Results, TrialResult
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.code import Code
 from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Trial, evaluator, in_one_process, read
-from fedsim.theory.resolve import resolve
 
 # Before Ray is imported: otherwise it listens on every interface and reports usage.
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")

@@ -21,8 +21,8 @@ def preview(resolved: Resolved, trial: int = 0) -> list[Admitted]:
     trace, scenario = resolved.trace, resolved.scenario
     rounds = schedule(len(resolved.names), resolved.active, trace.holds, scenario.seed, trial)
     own = admitted_rounds(resolved.active, rounds, len(resolved.names))
-    private = scenario.privacy.mechanism == "gaussian"
-    return admit(trace.plan, terms(resolved, resolved.names, own, private), LIMITS)
+    offered = terms(resolved, resolved.names, own, resolved.mechanism)
+    return admit(trace.plan, offered, resolved.mechanism, LIMITS)
 
 
 def second_opinions(resolved: Resolved, admitted: list[Admitted]) -> list[float]:

@@ -23,9 +23,9 @@ import numpy as np
 from fedsim.algorithms.registry import algorithms
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
+from fedsim.protocol.links import Variant
 from fedsim.protocol.participants import Recorded
 from fedsim.protocol.plan import Plan
-from fedsim.results.outcome import Variant
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.code import Code, is_installed
 from fedsim.simulation.installed import packages
@@ -51,9 +51,8 @@ def shared_digest(resolved: Resolved, data: str, varied: Collection[str]) -> str
 
     They share noise, as common random numbers, and so carry no guarantee together.
     """
-    private = resolved.scenario.privacy.mechanism == "gaussian"
     algorithm = described(resolved.algorithm, varied)
-    return _sha256("cells that fold", _common(resolved, data, private), algorithm)
+    return _sha256("cells that fold", _common(resolved, data, resolved.mechanism.private), algorithm)
 
 
 def _common(resolved: Resolved, data: str, private: bool) -> list[object]:

@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.data.federation import Federation, SiloSplit, load
-from fedsim.measure.objective import Risk, TrainingObjective
-from fedsim.problems.kinds import Problem
-from fedsim.protocol.terms import Admitted, Statement
-from fedsim.results.outcome import (
-    Measurement,
-    SiloMeasurement,
-    TrialResult,
-    Variant,
-    measures_objective,
-    variants,
-)
+from fedsim.measure.evaluator import Evaluator
+from fedsim.measure.objective import TrainingObjective
+from fedsim.protocol.links import Hosts, Variant
+from fedsim.results.outcome import Measurement, SiloMeasurement, TrialResult, measures_objective, variants
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import SiloHost
+from server.aggregate import weighted
 from server.loop import run
 from server.participation import Schedule, admitted_rounds, schedule
-
-
-class Hosts(Protocol):
-    """All silos of a trial, in one process or several; members are positions in canonical order."""
-
-    def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
-        """Admission of every silo, in canonical order."""
-        ...
-
-    def answer(
-        self, variant: Variant, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> Mapping[str, Tensor]:
-        """The members' messages."""
-        ...
-
-    def statements(self, variant: Variant) -> list[Statement]:
-        """Each silo's account, in canonical order."""
-        ...
 
 
 class _Link:
@@ -57,78 +30,6 @@ class _Link:
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
     ) -> Mapping[str, Tensor]:
         return self._hosts.answer(self._variant, round_index, broadcast, members)
-
-
-class Evaluator:
-    """Error and loss on the pooled test records; simulation only, since no silo releases them.
-
-    Args:
-        problem: what is minimised.
-        silos: all of them, in canonical order.
-        dtype: of features and parameters.
-        objective: the training objective, where it is to be measured too.
-    """
-
-    def __init__(
-        self,
-        problem: Problem,
-        silos: Sequence[SiloSplit],
-        dtype: torch.dtype,
-        objective: TrainingObjective | None = None,
-    ) -> None:
-        self.objective = objective
-        self._problem = problem
-        self._features = torch.cat([torch.as_tensor(silo.test_features) for silo in silos]).to(dtype)
-        self._target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)
-        self._names = [silo.name for silo in silos]
-        self._counts = [len(silo.test_target) for silo in silos]
-
-    def __call__(self, w: Tensor) -> tuple[float, float]:
-        """(error, mean loss) of the parameters w, (d,)."""
-        scores = self._problem.scores(self._features, w)
-        loss = self._problem.losses(scores, self._target).mean()
-        return float(self._problem.error(scores, self._target)), float(loss)
-
-    def risk(self, w: Tensor) -> Risk:
-        """The training objective's, at w, (d,)."""
-        return Risk(None, None) if self.objective is None else self.objective(w)
-
-    def by_silo(self, trial: int, variant: Variant, w: Tensor) -> list[SiloMeasurement]:
-        """Each silo's own test records alone, in canonical order; an error relative to the mean of the
-        targets does not exist where a silo has no records, or targets that are all alike.
-        """
-        scores = self._problem.scores(self._features, w)
-        losses = self._problem.losses(scores, self._target)
-        parts = (torch.split(tensor, self._counts) for tensor in (scores, self._target, losses))
-        measured = []
-        for name, own, target, loss in zip(self._names, *parts, strict=True):
-            error = float(self._problem.error(own, target)) if len(target) else math.nan
-            values = (_defined(error), _defined(float(loss.mean())) if len(target) else None)
-            measured.append(SiloMeasurement(trial, variant, name, *values, len(target)))
-        return measured
-
-
-class Unseen(Evaluator):
-    """Measures nothing: where nobody reads it, and where not even an error that it raises may be known."""
-
-    def __init__(self) -> None:
-        """Takes no records."""
-        self.objective = None
-
-    def __call__(self, w: Tensor) -> tuple[float, float]:
-        """Nothing."""
-        return math.nan, math.nan
-
-    def by_silo(self, trial: int, variant: Variant, w: Tensor) -> list[SiloMeasurement]:
-        """Nothing."""
-        return []
-
-
-def _defined(value: float) -> float | None:
-    return value if math.isfinite(value) and value < _DIVIDED_BY_ZERO else None
-
-
-_DIVIDED_BY_ZERO = 1e100
 
 
 class Trial:
@@ -156,7 +57,9 @@ class Trial:
         """The finished trial."""
         main = variants(self._resolved)[0]
         silos = [
-            row for name, w in self._models.items() for row in self._evaluate.by_silo(self._trial, name, w)
+            SiloMeasurement(self._trial, variant, *row)
+            for variant, w in self._models.items()
+            for row in self._evaluate.by_silo(w)
         ]
         measured = self._evaluate.objective
         objective = None if measured is None else measured.statement(self._trial)
@@ -182,9 +85,8 @@ class Trial:
         link = _Link(self._hosts, variant)
         start = time.perf_counter()
         every, last = resolved.scenario.report.evaluate_every, len(rounds)
-        for progress in run(
-            resolved.algorithm, resolved.problem, public, resolved.scenario.seed, link, rounds
-        ):
+        seed = resolved.scenario.seed
+        for progress in run(resolved.algorithm, resolved.problem, public, seed, link, rounds, weighted):
             self._models[variant] = progress.answer
             if progress.rounds % every == 0 or progress.rounds == last:
                 error, loss = self._evaluate(progress.answer)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from fedsim.data.federation import Federation, SiloSplit
+from fedsim.measure.evaluator import Evaluator
 from fedsim.scenario.resolve import LIMITS, Resolved
-from fedsim.simulation.trial import Evaluator
-from silos.entropy import SeededEntropy
+from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.parts import GrantedRun
 
 

@@ -9,9 +9,8 @@ from typing import Any, Generic, TypeVar
 from fedsim.data.federation import Federation
 from fedsim.data.outline import Outline, outline
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.trial import read
-from fedsim.theory.resolve import resolve
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from fedsim.common.canonical import canonical
 from fedsim.data.federation import Federation
+from fedsim.measure.evaluator import Evaluator, Unseen
 from fedsim.results.outcome import variants
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved
@@ -14,7 +15,7 @@ from fedsim.simulation.failures import failure
 from fedsim.simulation.fold import Folded, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
-from fedsim.simulation.trial import Evaluator, Trial, Unseen
+from fedsim.simulation.trial import Trial
 from fedsim.sweeps.cell import Cell, CellResult, Outcome
 from fedsim.sweeps.final_model import on_test_records, private_score, train_loss
 from fedsim.sweeps.kept import records_of, resolved_of

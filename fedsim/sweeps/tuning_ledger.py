@@ -66,7 +66,8 @@ def _run_epsilons(run: Resolved, trials: Sequence[int]) -> list[float]:
     largest = [0.0] * len(run.names)
     for trial in trials:
         with suppress(Refused):
-            priced = admit(run.trace.plan, terms(run, run.names, silos_rounds(run, trial), True), LIMITS)
+            own = terms(run, run.names, silos_rounds(run, trial), run.mechanism)
+            priced = admit(run.trace.plan, own, run.mechanism, LIMITS)
             largest = [max(old, new.epsilon_guaranteed) for old, new in zip(largest, priced, strict=True)]
     return largest
 

@@ -6,7 +6,7 @@ prints it. ISRL: every silo protects its own transcript and trusts nobody. Centr
 shuffler. For the proximal-PL and the non-convex class see each function's measure.
 
 Silos that differ: upper bounds under ISRL-DP have what Theorem 140 puts in place of (n, eps, delta) and
-of weights (`fedsim.theory.setting`); lower and central bounds are proven for equal silos only. Lower
+of weights (`fedsim.theory.symbols`); lower and central bounds are proven for equal silos only. Lower
 ISRL bounds hold for algorithms that compose as advanced composition does (C = 1) and spend at most about
 1/n a round. What a setting can be checked for is in `conditions`.
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from fedsim.theory.conditions import (
     Conditions,
@@ -28,23 +29,23 @@ from fedsim.theory.conditions import (
     shuffled,
     zcdp,
 )
-from fedsim.theory.setting import Setting
+from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Check
 
 
-def convex_isrl(s: Setting) -> float:
+def convex_isrl(s: Symbols) -> float:
     """Theorem 34 (noisy MB-SGD): (L D / sqrt M)(1 / sqrt n + sqrt(d ln(1/delta)) / (eps n))."""
     L, D = s.need("Theorem 34", "L", "D")
     return L * D * (1 / math.sqrt(s.n * s.M) + math.sqrt(s.d * s.xi))
 
 
-def strongly_convex_isrl(s: Setting) -> float:
+def strongly_convex_isrl(s: Symbols) -> float:
     """Theorem 34 (noisy MB-SGD): (L^2 / (mu M))(1 / n + d ln(1/delta) / (eps n)^2)."""
     L, mu = s.need("Theorem 34", "L", "mu")
     return L**2 / mu * (1 / (s.n * s.M) + s.d * s.xi)
 
 
-def convex_one_pass(s: Setting) -> float:
+def convex_one_pass(s: Symbols) -> float:
     """Theorem 36 (accelerated, one pass), heterogeneous silos; with p = sqrt(d ln(1/delta)) / (eps n):
 
     phi D / sqrt(n M) + (beta^(1/4) L D^(3/2) p / sqrt M)^(4/5)
@@ -59,7 +60,7 @@ def convex_one_pass(s: Setting) -> float:
     return float(phi * D / math.sqrt(s.n * s.M) + private + math.sqrt(s.between) * silos)
 
 
-def strongly_convex_one_pass(s: Setting) -> float:
+def strongly_convex_one_pass(s: Symbols) -> float:
     """Theorem 36: phi^2/(mu n M) + (L^2/mu) sqrt(kappa) d ln(1/delta)/((eps n)^2 M) + drawn silos' variance.
 
     The first term's mu is missing in (B.20) and present in (3.7); the last is
@@ -71,26 +72,26 @@ def strongly_convex_one_pass(s: Setting) -> float:
     return phi**2 / (mu * s.n * s.M) + private + upsilon**2 * s.between / (mu * math.sqrt(kappa) * s.M)
 
 
-def convex_erm(s: Setting) -> float:
+def convex_erm(s: Symbols) -> float:
     """Theorem 37 (accelerated, empirical risk): L D sqrt(d ln(1/delta)) / (eps n sqrt M)."""
     L, D = s.need("Theorem 37", "L", "D")
     return L * D * math.sqrt(s.d * s.xi)
 
 
-def strongly_convex_erm(s: Setting) -> float:
+def strongly_convex_erm(s: Symbols) -> float:
     """Theorem 37 (accelerated, empirical risk): (L^2 / mu) d ln(1/delta) / ((eps n)^2 M)."""
     L, mu = s.need("Theorem 37", "L", "mu")
     return L**2 / mu * s.d * s.xi
 
 
-def pl_isrl(s: Setting) -> float:
+def pl_isrl(s: Symbols) -> float:
     """Theorem 40 (prox-SGD): (L^2 / mu)(kappa^2 d ln(1/delta) / ((eps n)^2 M) + kappa / (M n))."""
     L, beta, mu = s.need("Theorem 40", "L", "beta", "mu")
     kappa = beta / mu
     return L**2 / mu * (kappa**2 * s.d * s.xi + kappa / (s.M * s.n))
 
 
-def pl_erm(s: Setting) -> float:
+def pl_erm(s: Symbols) -> float:
     """Theorem 42 (prox-PL-SVRG): kappa L^2 d ln(1/delta)/(mu (eps n)^2 M) + (N-M) upsilon^2/(mu M (N-1)).
 
     The second term's mu is missing in the theorem's first part.
@@ -100,7 +101,7 @@ def pl_erm(s: Setting) -> float:
     return private + s.between * upsilon**2 / (mu * s.M)
 
 
-def nonconvex_isrl(s: Setting) -> float:
+def nonconvex_isrl(s: Symbols) -> float:
     """Theorem 44 (prox-SPIDER), of the squared gradient mapping; p = sqrt(d ln(1/delta)) / (eps n sqrt M):
 
     (sqrt(L beta Delta) p)^(4/3) + L^2 p^2 + 1{M < N} (L sqrt(beta Delta) p / sqrt(n M) + L^2 / (M n)).
@@ -111,26 +112,26 @@ def nonconvex_isrl(s: Setting) -> float:
     return math.pow(math.sqrt(L * beta * Delta) * p, 4 / 3) + (L * p) ** 2 + (drawn if s.M < s.N else 0.0)
 
 
-def convex_central(s: Setting) -> float:
+def convex_central(s: Symbols) -> float:
     """Theorem 38 (shuffled MB-SGD), also central: L D (1 / sqrt(n M) + sqrt(d ln(1/delta)) / (eps n N))."""
     L, D = s.need("Theorem 38", "L", "D")
     return L * D * (1 / math.sqrt(s.n * s.M) + math.sqrt(s.d * s.log) / (s.epsilon * s.n * s.N))
 
 
-def strongly_convex_central(s: Setting) -> float:
+def strongly_convex_central(s: Symbols) -> float:
     """Theorem 38 (shuffled MB-SGD), also central: (L^2/mu)(1 / (n M) + d ln(1/delta) / (eps n N)^2)."""
     L, mu = s.need("Theorem 38", "L", "mu")
     return L**2 / mu * (1 / (s.n * s.M) + s.d * s.log / (s.epsilon * s.n * s.N) ** 2)
 
 
-def convex_isrl_lower(s: Setting) -> float:
+def convex_isrl_lower(s: Symbols) -> float:
     """Theorem 35: phi D / sqrt(N n) + L D min(1, sqrt d / (eps n sqrt N)), for M = N and C = 1."""
     L, D, phi = s.need("Theorem 35", "L", "D", "phi")
     private = L * D * min(1.0, math.sqrt(s.d) / (s.epsilon * s.n * math.sqrt(s.N)))
     return phi * D / math.sqrt(s.N * s.n) + private
 
 
-def strongly_convex_isrl_lower(s: Setting) -> float:
+def strongly_convex_isrl_lower(s: Symbols) -> float:
     """Theorem 35: phi^2 / (mu n N) + L D min(1, d / ((eps n)^2 N)), for M = N and C = 1.
 
     L D is at most 2 L^2 / mu: gradients of such a function differ by mu D across the set.
@@ -139,37 +140,37 @@ def strongly_convex_isrl_lower(s: Setting) -> float:
     return phi**2 / (mu * s.n * s.N) + L * D * min(1.0, s.d / ((s.epsilon * s.n) ** 2 * s.N))
 
 
-def convex_erm_lower(s: Setting) -> float:
+def convex_erm_lower(s: Symbols) -> float:
     """Theorem 133: L D min(1, sqrt d / (eps n sqrt N)), for M = N."""
     L, D = s.need("Theorem 133", "L", "D")
     return L * D * min(1.0, math.sqrt(s.d) / (s.epsilon * s.n * math.sqrt(s.N)))
 
 
-def strongly_convex_erm_lower(s: Setting) -> float:
+def strongly_convex_erm_lower(s: Symbols) -> float:
     """Theorem 133: L D min(1, d / ((eps n)^2 N)), for M = N."""
     L, D = s.need("Theorem 133", "L", "D")
     return L * D * min(1.0, s.d / ((s.epsilon * s.n) ** 2 * s.N))
 
 
-def convex_central_lower(s: Setting) -> float:
+def convex_central_lower(s: Symbols) -> float:
     """Theorems 123 and 134, empirical risk: L D min(1, sqrt d / (eps n N))."""
     L, D = s.need("Theorem 123", "L", "D")
     return L * D * min(1.0, math.sqrt(s.d) / (s.epsilon * s.n * s.N))
 
 
-def strongly_convex_central_lower(s: Setting) -> float:
+def strongly_convex_central_lower(s: Symbols) -> float:
     """Theorems 123 and 134, empirical risk: L D min(1, d / (eps n N)^2)."""
     L, D = s.need("Theorem 123", "L", "D")
     return L * D * min(1.0, s.d / (s.epsilon * s.n * s.N) ** 2)
 
 
-def nonconvex_isrl_lower(s: Setting) -> float:
+def nonconvex_isrl_lower(s: Symbols) -> float:
     """Theorem 46, of the squared gradient: L^2 min(1, d ln(1/delta) / ((eps n)^2 N)), for M = N."""
     (L,) = s.need("Theorem 46", "L")
     return L**2 * min(1.0, s.d * s.log / ((s.epsilon * s.n) ** 2 * s.N))
 
 
-def nonconvex_central_lower(s: Setting) -> float:
+def nonconvex_central_lower(s: Symbols) -> float:
     """Theorem 46, of the squared gradient: L^2 min(1, d ln(1/delta) / (eps n N)^2)."""
     (L,) = s.need("Theorem 46", "L")
     return L**2 * min(1.0, s.d * s.log / (s.epsilon * s.n * s.N) ** 2)
@@ -181,58 +182,33 @@ class Bound:
 
     Args:
         functions: convex, strongly convex, proximal-PL or non-convex.
-        trust: ISRL or central.
         risk: "population", "empirical" or "squared gradient".
-        side: upper or lower.
         source: algorithm and theorem.
         symbols: constants that it needs.
         value: the bound.
         asks: what else its theorem asks of a setting.
+        trust: ISRL or central.
+        side: upper or lower.
         everyone: whether it is stated for M = N only.
         alike: whether it is stated for silos of equal n, eps, delta and weight only.
     """
 
     functions: str
-    trust: str
     risk: str
-    side: str
     source: str
     symbols: tuple[str, ...]
-    value: Callable[[Setting], float]
+    value: Callable[[Symbols], float]
     asks: Conditions
+    trust: str
+    side: str
     everyone: bool = False
     alike: bool = False
 
 
-def _upper(
-    functions: str,
-    risk: str,
-    source: str,
-    symbols: tuple[str, ...],
-    value: Callable[[Setting], float],
-    asks: Conditions,
-) -> Bound:
-    return Bound(functions, "ISRL", risk, "upper", source, symbols, value, asks)
-
-
-def _lower(
-    functions: str, risk: str, source: str, symbols: tuple[str, ...], value: Callable[[Setting], float]
-) -> Bound:
-    return Bound(functions, "ISRL", risk, "lower", source, symbols, value, reduction, True, True)
-
-
-def _central(
-    functions: str,
-    risk: str,
-    side: str,
-    source: str,
-    symbols: tuple[str, ...],
-    value: Callable[[Setting], float],
-) -> Bound:
-    asks = shuffled if side == "upper" else central
-    return Bound(functions, "central", risk, side, source, symbols, value, asks, alike=True)
-
-
+_upper = partial(Bound, trust="ISRL", side="upper")
+_lower = partial(Bound, trust="ISRL", side="lower", asks=reduction, everyone=True, alike=True)
+_central_upper = partial(Bound, trust="central", side="upper", asks=shuffled, alike=True)
+_central_lower = partial(Bound, trust="central", side="lower", asks=central, alike=True)
 _C, _S, _P, _N = "convex", "strongly convex", "proximal-PL", "non-convex"
 _POP, _ERM, _SQ = "population", "empirical", "squared gradient"
 _LD, _LM, _LDM = ("L", "D"), ("L", "mu"), ("L", "D", "mu")
@@ -248,29 +224,29 @@ BOUNDS = (
     _lower(_C, _POP, "Theorem 35", _LD, convex_isrl_lower),
     _upper(_C, _ERM, _FULL, _LD, convex_erm, advanced_composition),
     _lower(_C, _ERM, "Theorem 133", _LD, convex_erm_lower),
-    _central(_C, _POP, "upper", _SHUFFLED, _LD, convex_central),
-    _central(_C, _ERM, "lower", "Theorems 123, 134", _LD, convex_central_lower),
+    _central_upper(_C, _POP, _SHUFFLED, _LD, convex_central),
+    _central_lower(_C, _ERM, "Theorems 123, 134", _LD, convex_central_lower),
     _upper(_S, _POP, _SGD, _LM, strongly_convex_isrl, advanced_composition),
     _upper(_S, _POP, _PASS, (*_LM, "beta"), strongly_convex_one_pass, one_gaussian),
     _lower(_S, _POP, "Theorem 35", _LDM, strongly_convex_isrl_lower),
     _upper(_S, _ERM, _FULL, _LM, strongly_convex_erm, advanced_composition),
     _lower(_S, _ERM, "Theorem 133", _LDM, strongly_convex_erm_lower),
-    _central(_S, _POP, "upper", _SHUFFLED, _LM, strongly_convex_central),
-    _central(_S, _ERM, "lower", "Theorems 123, 134", _LDM, strongly_convex_central_lower),
+    _central_upper(_S, _POP, _SHUFFLED, _LM, strongly_convex_central),
+    _central_lower(_S, _ERM, "Theorems 123, 134", _LDM, strongly_convex_central_lower),
     _upper(_P, _POP, "prox-SGD, Theorem 40", (*_LM, "beta"), pl_isrl, proximal_pl),
     _upper(_P, _ERM, "prox-PL-SVRG, Theorem 42", (*_LM, "beta"), pl_erm, restarts),
     _upper(_N, _SQ, "prox-SPIDER, Theorem 44", ("L", "beta", "Delta"), nonconvex_isrl, zcdp),
     _lower(_N, _SQ, "Theorem 46", ("L",), nonconvex_isrl_lower),
-    _central(_N, _SQ, "lower", "Theorem 46", ("L",), nonconvex_central_lower),
+    _central_lower(_N, _SQ, "Theorem 46", ("L",), nonconvex_central_lower),
 )
 
 
-def applying(s: Setting) -> list[tuple[Bound, float | None, str]]:
+def applying(s: Symbols) -> list[tuple[Bound, float | None, str]]:
     """Return every bound with its value, or None and why it does not apply to the setting."""
     return [(bound, *_evaluated(bound, s)) for bound in BOUNDS]
 
 
-def conditions(bound: Bound, s: Setting) -> tuple[Check, ...]:
+def conditions(bound: Bound, s: Symbols) -> tuple[Check, ...]:
     """What the bound's theorem asks of the setting, met or not; a bound is printed with them either way.
 
     Empty where a constant of the bound is not stated.
@@ -283,7 +259,7 @@ def conditions(bound: Bound, s: Setting) -> tuple[Check, ...]:
     return (*bound.asks(s), *((drawn,) if s.M < s.N else ()))
 
 
-def _evaluated(bound: Bound, s: Setting) -> tuple[float | None, str]:
+def _evaluated(bound: Bound, s: Symbols) -> tuple[float | None, str]:
     if bound.everyone and s.M < s.N:
         return None, f"stated for M = N, here {s.M:g} of {s.N}"
     if bound.alike and s.differ:

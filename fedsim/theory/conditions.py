@@ -10,23 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from fedsim.theory.setting import Setting
+from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Check, Claim, at_least, at_most
 
-Conditions = Callable[[Setting], tuple[Check, ...]]
+Conditions = Callable[[Symbols], tuple[Check, ...]]
 
 
-def advanced_composition(s: Setting) -> tuple[Check, ...]:
+def advanced_composition(s: Symbols) -> tuple[Check, ...]:
     """Theorems 34, 37 and 140."""
     return (_range(s, "eps <= 2 ln(2/delta)", lambda silo: 2 * math.log(2 / silo.delta)),)
 
 
-def one_gaussian(s: Setting) -> tuple[Check, ...]:
+def one_gaussian(s: Symbols) -> tuple[Check, ...]:
     """Theorem 36."""
     return (_range(s, "eps <= 8 ln(1/delta)", lambda silo: 8 * math.log(1 / silo.delta)),)
 
 
-def proximal_pl(s: Setting) -> tuple[Check, ...]:
+def proximal_pl(s: Symbols) -> tuple[Check, ...]:
     """Theorem 40."""
     beta, mu = s.need("Theorem 40", "beta", "mu")
     most = max(silo.delta for silo in s.silos)
@@ -37,12 +37,12 @@ def proximal_pl(s: Setting) -> tuple[Check, ...]:
     )
 
 
-def restarts(s: Setting) -> tuple[Check, ...]:
+def restarts(s: Symbols) -> tuple[Check, ...]:
     """Theorem 42."""
     return (_range(s, "eps <= min(2 ln(2/delta), 15)", lambda silo: min(2 * math.log(2 / silo.delta), 15.0)),)
 
 
-def zcdp(s: Setting) -> tuple[Check, ...]:
+def zcdp(s: Symbols) -> tuple[Check, ...]:
     """Theorem 44; q >= 1 says that the noise leaves a step worth taking, else the theorem returns w_0."""
     L, beta, Delta = s.need("Theorem 44", "L", "beta", "Delta")
     period = (L / (8 * math.sqrt(s.d * s.xi * Delta * beta))) ** (2 / 3)
@@ -52,7 +52,7 @@ def zcdp(s: Setting) -> tuple[Check, ...]:
     )
 
 
-def shuffled(s: Setting) -> tuple[Check, ...]:
+def shuffled(s: Symbols) -> tuple[Check, ...]:
     """Theorem 38, with the least R that it can have: max(n^2 N^2 eps^2 / M, N / M, ...)."""
     least = max((s.n * s.N * s.epsilon) ** 2 / s.M, s.N / s.M, 1.0)
     bound = 16 * math.log(18 * least * s.M**2 / (s.N * s.delta))
@@ -62,12 +62,12 @@ def shuffled(s: Setting) -> tuple[Check, ...]:
     )
 
 
-def central(s: Setting) -> tuple[Check, ...]:
+def central(s: Symbols) -> tuple[Check, ...]:
     """Theorems 123, 134 and 46 (central)."""
     return (_small_delta(s),)
 
 
-def reduction(s: Setting) -> tuple[Check, ...]:
+def reduction(s: Symbols) -> tuple[Check, ...]:
     """Theorems 35, 133 and 46: from ISRL to central through amplification by shuffling.
 
     The theorem asks N >= 16 ln(2/(delta_r n)) with a round's delta_r <= delta; with delta it is necessary.
@@ -80,7 +80,7 @@ def reduction(s: Setting) -> tuple[Check, ...]:
     )
 
 
-def _small_delta(s: Setting) -> Check:
+def _small_delta(s: Symbols) -> Check:
     largest = max(silo.delta for silo in s.silos)
     return _below("delta = o(1/(n N))", largest, 1 / (s.n * s.N))
 
@@ -89,6 +89,6 @@ def _below(condition: str, delta: float, bound: float) -> Check:
     return Check(condition, "privacy.delta", delta, f"below {bound:.6g}", delta < bound)
 
 
-def _range(s: Setting, condition: str, bound: Callable[[Claim], float]) -> Check:
+def _range(s: Symbols, condition: str, bound: Callable[[Claim], float]) -> Check:
     tightest = max(s.silos, key=lambda silo: silo.epsilon / bound(silo))
     return at_most(condition, "privacy.epsilon", tightest.epsilon, bound(tightest))

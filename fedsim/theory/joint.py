@@ -2,9 +2,9 @@
 
 A theorem's rounds and steps are made for its own sigma, which is many times what `calibration:
 accountant` adds. Here V, the root mean squared error of a round's mean gradient, is that of the plan that
-will run, each silo's noise being calibrated to it (`fedsim.theory.calibrated`), and R solves the theorem's
-own equation with it: where the error of optimisation is no more than that of noise. Constants that the
-thesis leaves open are one. Every record is in every batch unless the theorem draws batches: that has the
+will run, each silo's noise being calibrated to it (`fedsim.theory.averaged_noise`), and R solves the
+theorem's own equation with it: where the error of optimisation is no more than that of noise. Constants that
+the thesis leaves open are one. Every record is in every batch unless the theorem draws batches: that has the
 least V, and what proofs by amplification ask of K has nothing to say here. Numbers that the scenario
 gives (batch, clip, rounds) are part of the plan that V is computed for.
 
@@ -15,23 +15,131 @@ the first is below the second, which then does not grow with R.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from fedsim.scenario.derived import Derived
-from fedsim.theory.case import Case
-from fedsim.theory.joint_convex import (
-    accelerated_minibatch_sgd,
-    multi_stage_accelerated_minibatch_sgd,
-    noisy_minibatch_sgd,
-)
-from fedsim.theory.joint_proximal import prox_pl_svrg, prox_sgd, prox_spider
+from fedsim.protocol.batch import FULL, Batch, Fresh
+from fedsim.protocol.limits import Limits
+from fedsim.theory.averaged_noise import AveragedNoise, Kind
+from fedsim.theory.symbols import Symbols
+from fedsim.theory.theorem import Derived
 
-JOINT: dict[str, Callable[[Case], Derived]] = {
-    "noisy_minibatch_sgd": noisy_minibatch_sgd,
-    "accelerated_minibatch_sgd": accelerated_minibatch_sgd,
-    "multi_stage_accelerated_minibatch_sgd": multi_stage_accelerated_minibatch_sgd,
-    "prox_sgd": prox_sgd,
-    "prox_pl_svrg": prox_pl_svrg,
-    "prox_spider": prox_spider,
-}
-"""{algorithm: its theorem's choice for the plan's own noise}: the algorithms of `parameters.TABLE`."""
+MOST_ROUNDS = Limits().max_rounds
+"""As many rounds as a silo admits."""
+
+Errors = Callable[[int], tuple[float, float]]
+"""R to two errors: of optimisation, which falls with R, and of noise."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A plan that is still to be chosen.
+
+    Args:
+        s: the theorems' symbols.
+        noise: each silo's own calibration.
+        clip: bound on a record's gradient: the scenario's, or L.
+        batch: which records, where the scenario says so.
+        given: {field of the algorithm: number} that the scenario says.
+    """
+
+    s: Symbols
+    noise: AveragedNoise
+    clip: float
+    batch: Batch | None
+    given: Mapping[str, Any]
+
+    @property
+    def one_pass(self) -> bool:
+        """Whether the scenario asks for disjoint batches."""
+        return isinstance(self.batch, Fresh)
+
+    @property
+    def rounds(self) -> int | None:
+        """R, where the scenario says it."""
+        return self.given.get("num_rounds")
+
+    def drawn(self, default: Batch = FULL) -> Batch:
+        """The batch of a gradient."""
+        return self.batch or default
+
+    def candidates(self) -> Sequence[int]:
+        """Numbers of disjoint batches to choose from: the given one, or as many as a given batch leaves."""
+        if self.rounds is not None:
+            return [self.rounds]
+        if self.batch is not None:
+            return [max(1, int(self.s.n // self.batch.size(self.s.n)))]
+        return _disjoint(self.s.n)
+
+    def private(self, batch: Batch, R: int) -> float:
+        """Mean squared noise of a round's mean gradient in a plan of R such rounds."""
+        kind = Kind(batch, R)
+        return self.s.d * self.noise.variance(self.clip, kind, [kind])
+
+    def sampling(self, batch: Batch) -> float:
+        """Mean squared error of a round's mean gradient that records and silos make by being drawn.
+
+        Disjoint batches: phi^2 / (M K) + (N - M)/(N - 1) upsilon^2 / M (Lemma 128). Others: 4 L^2 / (M K)
+        unless every record is there (Theorem 37).
+        """
+        s, K = self.s, batch.size(self.s.n)
+        if isinstance(batch, Fresh):
+            phi, upsilon = s.need("one pass (Lemma 128)", "phi", "upsilon")
+            return phi**2 / (s.M * K) + s.between * upsilon**2 / s.M
+        (L,) = s.need("a round's variance", "L")
+        return 4 * L**2 / (s.M * K) if s.N * s.n > s.M * K else 0.0
+
+    def squared(self, batch: Batch, R: int) -> float:
+        """V^2: mean squared error of a round's mean gradient."""
+        return self.sampling(batch) + self.private(batch, R)
+
+    def derived(self, theorem: str, values: dict[str, Any], V: float, **bound: float) -> Derived:
+        """What the theorem chose, with the clip."""
+        return Derived(theorem, values | {"clip_norm": self.clip}, predicted={"V": V, **bound})
+
+
+def larger(errors: tuple[float, float]) -> float:
+    """Twice the larger error, an upper bound of their sum that falls where every error of every R falls."""
+    return 2 * max(errors)
+
+
+def smallest(holds: Callable[[int], bool], least: int = 1) -> int:
+    """Return the smallest R >= least at which a condition holds that stays true from its first R on.
+
+    At most `MOST_ROUNDS`, whether it holds there or not.
+
+    >>> smallest(lambda R: R * R >= 50)
+    8
+    """
+    low, high = least - 1, least
+    while not holds(high):
+        if high >= MOST_ROUNDS:
+            return MOST_ROUNDS
+        low, high = high, min(2 * high, MOST_ROUNDS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def balanced(errors: Errors) -> int:
+    """Return the R at which the larger error is least, where the second one never falls.
+
+    >>> balanced(lambda R: (100 / R, R))
+    10
+    """
+    R = smallest(lambda R: errors(R)[0] <= errors(R)[1])
+    return best((max(1, R - 1), R), errors)
+
+
+def best(candidates: Iterable[int], errors: Errors) -> int:
+    """Return the candidate whose larger error is least, the smallest one of equals."""
+    return min(candidates, key=lambda R: (max(errors(R)), R))
+
+
+def _disjoint(n: int) -> list[int]:
+    """How many disjoint batches of K records n have, for every K: no other number of them is worth trying."""
+    root = math.isqrt(n)
+    return sorted({n // K for K in range(1, root + 1)} | set(range(1, root + 1)))

@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable
 
 from fedsim.common.errors import InputError
-from fedsim.scenario.derived import Derived
-from fedsim.scenario.resolve import LIMITS
-from fedsim.theory.case import Case, larger
+from fedsim.theory.joint import MOST_ROUNDS, Case, Errors, larger, smallest
 from fedsim.theory.parameters import accelerated
-from fedsim.theory.search import Errors, smallest
+from fedsim.theory.theorem import Derived
 
 _LONGEST = 100  # times the rounds that stages take without noise: one that makes it more is not begun
 
@@ -109,7 +107,7 @@ def multi_stage_accelerated_minibatch_sgd(case: Case) -> Derived:
         stages = (128 * squared * 2.0 ** (k + 1) / (3 * mu * Delta) for k in range(1, S + 1))
         return sum(math.ceil(max(shortest, noisy)) for noisy in stages)
 
-    most = case.rounds or (case.candidates()[-1] if case.one_pass else LIMITS.max_rounds)
+    most = case.rounds or (case.candidates()[-1] if case.one_pass else MOST_ROUNDS)
     S, R = _stages(needed, math.ceil(shortest), most)
     if S == 0:
         expected = f"larger: {name} cannot end its first stage for noise, or for want of rounds"

@@ -7,11 +7,10 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import FULL, Batch, Fresh, Subsample
-from fedsim.scenario.derived import Derived
-from fedsim.theory.calibrated import Kind
-from fedsim.theory.case import Case, fresh, larger
-from fedsim.theory.parameters import drowned, phases, restarted
-from fedsim.theory.search import balanced, best, smallest
+from fedsim.theory.averaged_noise import Kind
+from fedsim.theory.joint import Case, balanced, best, larger, smallest
+from fedsim.theory.parameters import drowned, fresh, phases, restarted
+from fedsim.theory.theorem import Derived
 
 
 def prox_sgd(case: Case) -> Derived:

@@ -1,4 +1,4 @@
-"""What a theorem states: how much noise on which release, under which conditions.
+"""What a theorem states: how much noise on which release, under which conditions; and what it chooses.
 
 Adjacency is replace-one throughout, L is the bound that records' terms are clipped to, and logarithms
 are natural. A noise multiplier is sigma / (L2 sensitivity of that release), so that a theorem's sigma is
@@ -8,8 +8,8 @@ added whatever bound the release is clipped to.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
 
 from fedsim.protocol.batch import Batch
 
@@ -83,6 +83,34 @@ class NoisyMean:
     def multiplier(self) -> float:
         """z = sigma / sensitivity."""
         return self.sigma / self.sensitivity
+
+
+def clipped(statistic: str, batch: Batch, count: int, sigma: float, clip: float, n: int) -> NoisyMean:
+    """Means of terms clipped at `clip`, over batches of a silo's n records: sensitivity 2 clip / K.
+
+    >>> from fedsim.protocol.batch import FULL
+    >>> clipped("gradient", FULL, 10, 0.5, 3.0, 100).sensitivity
+    0.06
+    """
+    return NoisyMean(statistic, batch, count, sigma, 2 * clip / batch.size(n))
+
+
+@dataclass(frozen=True)
+class Derived:
+    """What a theorem chooses for its algorithm.
+
+    Args:
+        theorem: its name and number.
+        values: {field of the algorithm: value}; a batch as a scenario says it.
+        notes: {symbol: value} of what the theorem also sets and the algorithm has no field for.
+        predicted: what the theorem expects with the noise that is really added, constants set to one: V, the
+            root mean squared error of a round's mean gradient, and a bound. Empty for a theorem's own noise.
+    """
+
+    theorem: str
+    values: dict[str, Any]
+    notes: dict[str, Any] = field(default_factory=dict)
+    predicted: dict[str, float] = field(default_factory=dict)
 
 
 class Theorem(Protocol):

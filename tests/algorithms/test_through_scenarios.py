@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +15,12 @@ from support.helpers import FALSE_ALARM
 from torch import Tensor
 
 from fedsim.common.errors import InputError
+from fedsim.mechanisms.registry import GAUSSIAN, check_serves
+from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL, Full
 from fedsim.protocol.contract import Asker
 from fedsim.protocol.dryrun import server_rng
 from fedsim.results.outcome import TrialResult
-from fedsim.scenario import mechanism
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import in_one_process
@@ -103,25 +104,24 @@ def _message(resolved: Any, broadcast: Any, answers: Tensor) -> dict[str, Tensor
     return dict(resolved.algorithm.silo(resolved.problem, broadcast, ask, {}))
 
 
-class _Sums(NamedTuple):
-    line: str = "a mechanism under which the server learns only sums"
-    sums_only: bool = True
+class _Sums(SiloGaussian):
+    """A mechanism under which the server learns only sums."""
+
+    name = "sums"
+    sums_only = True
 
 
 @every_algorithm
-def test_a_mechanism_that_gives_only_sums_refuses_what_is_not_linear(
-    row: Row, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(mechanism.MECHANISMS, "sums", _Sums())
+def test_a_mechanism_that_gives_only_sums_refuses_what_is_not_linear(row: Row) -> None:
     algorithm = row.short(FULL)
-    mechanism.check_mechanism("gaussian", row.name, algorithm)
+    check_serves(GAUSSIAN, row.name, algorithm)
     if algorithm.linear:
-        mechanism.check_mechanism("sums", row.name, algorithm)
+        check_serves(_Sums(), row.name, algorithm)
         return
     with pytest.raises(
         InputError, match=r"privacy.mechanism: 'sums': local_sgd .* use one of gaussian, none"
     ):
-        mechanism.check_mechanism("sums", row.name, algorithm)
+        check_serves(_Sums(), row.name, algorithm)
 
 
 @pytest.mark.parametrize(

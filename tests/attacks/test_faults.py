@@ -27,7 +27,11 @@ from fedsim.privacy import gaussian
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Terms
+from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.side_by_side import SideBySide
 from silos.gate import Gate
+from silos.records import Records
+from silos.statistics import clipped_sum
 
 SILO = 2
 SAMPLERS: list[Any] = [
@@ -213,7 +217,7 @@ class _Forgetful(Gate):
     """Answers a round as often as it is asked to."""
 
     def answer(self, round_index: int, broadcast: Any, members: Any = None) -> dict[str, Tensor]:
-        self._ledgers = [silos.gate.MemoryLedger() for _ in self._ledgers]
+        self._ledgers = [MemoryLedger() for _ in self._ledgers]
         return super().answer(round_index, broadcast, members)
 
 
@@ -229,7 +233,7 @@ def _mixing(problem: Any, block: Any, points: Any, clip: Any) -> Tensor:
     return total * (1 + block.features.amin().abs().clamp(max=1.0))
 
 
-_HONEST = silos.gate.clipped_sum
+_HONEST = clipped_sum
 
 
 def test_a_function_that_mixes_records_is_found_within_a_silo_and_across(
@@ -237,7 +241,8 @@ def test_a_function_that_mixes_records_is_found_within_a_silo_and_across(
 ) -> None:
     """With features within the declared range [-1, 1] alone, too: the mixing is capped there."""
     setting, chosen = attacked()
-    monkeypatch.setattr(silos.gate, "clipped_sum", _mixing)
+    for records in (Records, SideBySide):
+        monkeypatch.setattr(records, "clipped_sum", staticmethod(_mixing))
     found = exact.search(setting, SILO, chosen, 3, 25)
     assert found.sensitivity > 1.1
     assert found.cross > 0.01
@@ -253,7 +258,8 @@ def test_a_record_that_decides_whether_a_silo_answers_is_found(
     attacked: Attacked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting, chosen = attacked()
-    monkeypatch.setattr(silos.gate, "clipped_sum", _raising)
+    for records in (Records, SideBySide):
+        monkeypatch.setattr(records, "clipped_sum", staticmethod(_raising))
     found = exact.search(setting, SILO, chosen, 3, 25)
     assert found.sensitivity == math.inf
     assert "answer in one world and not in the other" in found.where["own"]

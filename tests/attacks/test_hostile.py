@@ -14,7 +14,7 @@ from fedsim.attacks.search import search
 from fedsim.attacks.setting import Setting, prepare
 from fedsim.common.errors import InputError, Refused
 from fedsim.scenario.load import parse
-from fedsim.theory.resolve import resolve
+from fedsim.scenario.resolve import resolve
 
 MODULES = ("Shifted", "Capped", "Sorted", "OwnRule", "subclassed", "hooked", "records_as_channels")
 PROBLEMS = ("Centred", "Raising", "Indexing", "Scoring", "Accepting")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedsim.data.registry import Csv
+from fedsim.data.csv_table import Csv
 
 CLINIC = """\
 age,sex,hospital,chol,outcome,note

@@ -11,15 +11,15 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays
-from fedsim.data.digits import DigitsSource
+from fedsim.data.by_label import DirichletPartition, NaturalIdPartition
+from fedsim.data.digits import Digits, DigitsSource
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
-from fedsim.data.registry import Digits, DirichletPartition, NaturalIdPartition
 from fedsim.results.outcome import Results
 from fedsim.results.privacy_statement import not_private
 from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation import in_process, on_ray
-from fedsim.theory.resolve import resolve
 
 DIGITS = DigitsSource("digit")
 PIXELS, DIGIT = DIGITS.features, DIGITS.other("digit")

@@ -9,22 +9,19 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from fedsim.common.errors import InputError
-from fedsim.data.federation import load, load_silos
-from fedsim.data.outline import outline
-from fedsim.data.registry import (
-    BreastCancer,
-    DataConfig,
-    Digits,
+from fedsim.data.breast_cancer import BreastCancer
+from fedsim.data.by_count import IidPartition, SizePartition, SortedPartition
+from fedsim.data.by_label import (
     DirichletPartition,
-    IidPartition,
     LabelPairsPartition,
     NaturalIdPartition,
-    PartitionConfig,
     PathologicalPartition,
-    SizePartition,
-    SortedPartition,
-    Synthetic,
 )
+from fedsim.data.digits import Digits
+from fedsim.data.federation import load, load_silos
+from fedsim.data.outline import outline
+from fedsim.data.registry import DataConfig, PartitionConfig
+from fedsim.data.synthetic import Synthetic
 
 ONE = IidPartition(num_partitions=1)
 SMALL = Synthetic(rows=20)

@@ -9,16 +9,13 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
+from fedsim.data.by_count import IidPartition, SortedPartition
+from fedsim.data.by_label import NaturalIdPartition
+from fedsim.data.csv_table import Csv
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
-from fedsim.data.registry import (
-    Csv,
-    DataConfig,
-    IidPartition,
-    NaturalIdPartition,
-    SortedPartition,
-    Synthetic,
-)
+from fedsim.data.registry import DataConfig
+from fedsim.data.synthetic import Synthetic
 
 
 def all_records(data: Csv) -> tuple[np.ndarray, np.ndarray]:

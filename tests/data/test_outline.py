@@ -11,23 +11,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from fedsim.data.breast_cancer import BreastCancer
+from fedsim.data.by_count import IidPartition, SizePartition, SortedPartition
+from fedsim.data.by_label import (
+    DirichletPartition,
+    LabelPairsPartition,
+    NaturalIdPartition,
+    PathologicalPartition,
+)
 from fedsim.data.dataset import Dataset
+from fedsim.data.digits import Digits
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
 from fedsim.data.partition import Partition
-from fedsim.data.registry import (
-    BreastCancer,
-    Digits,
-    DirichletPartition,
-    IidPartition,
-    LabelPairsPartition,
-    NaturalIdPartition,
-    PartitionConfig,
-    PathologicalPartition,
-    SizePartition,
-    SortedPartition,
-    Synthetic,
-)
+from fedsim.data.registry import PartitionConfig
+from fedsim.data.synthetic import Synthetic
 
 SOFTMAX = Synthetic(link="softmax", rows=300, features=3, classes=4)
 CASES: list[tuple[Dataset, Partition]] = [

@@ -11,14 +11,15 @@ import pytest
 import torch
 
 from fedsim.common.errors import InputError
+from fedsim.data.by_count import IidPartition
+from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.federation import load, load_silos
-from fedsim.data.registry import IidPartition, NaturalIdPartition, Synthetic
-from fedsim.data.synthetic import SyntheticSource
+from fedsim.data.synthetic import Synthetic, SyntheticSource
 from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.on_ray import HostWorker
 from fedsim.simulation.trial import read
-from fedsim.theory.resolve import resolve
 
 ASKED: list[int] = []
 PARTITION = {"name": "iid", "num_partitions": 4}

@@ -7,21 +7,19 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedsim.data.dataset import Dataset
-from fedsim.data.federation import load
-from fedsim.data.partition import Partition
-from fedsim.data.registry import (
-    BreastCancer,
-    Digits,
+from fedsim.data.breast_cancer import BreastCancer
+from fedsim.data.by_count import IidPartition, SizePartition, SortedPartition
+from fedsim.data.by_label import (
     DirichletPartition,
-    IidPartition,
     LabelPairsPartition,
     NaturalIdPartition,
     PathologicalPartition,
-    SizePartition,
-    SortedPartition,
-    Synthetic,
 )
+from fedsim.data.dataset import Dataset
+from fedsim.data.digits import Digits
+from fedsim.data.federation import load
+from fedsim.data.partition import Partition
+from fedsim.data.synthetic import Synthetic
 
 PARTITIONS: list[Partition] = [
     IidPartition(num_partitions=7),

@@ -7,11 +7,13 @@ import pytest
 from sklearn.decomposition import PCA
 
 from fedsim.common.errors import InputError
+from fedsim.data.by_count import IidPartition as Iid
+from fedsim.data.by_label import LabelPairsPartition
+from fedsim.data.digits import Digits
 from fedsim.data.federation import load, load_silos
 from fedsim.data.outline import outline
 from fedsim.data.prepare import principal_components
-from fedsim.data.registry import Digits, LabelPairsPartition, Synthetic
-from fedsim.data.registry import IidPartition as Iid
+from fedsim.data.synthetic import Synthetic
 from fedsim.results.privacy_statement import not_private
 from fedsim.scenario.load import parse
 

@@ -6,19 +6,14 @@ import numpy as np
 import pytest
 
 from fedsim.common.errors import InputError
+from fedsim.data.by_count import IidPartition, SizePartition, SortedPartition
+from fedsim.data.by_label import DirichletPartition, LabelPairsPartition
+from fedsim.data.digits import Digits
 from fedsim.data.federation import Federation, load
 from fedsim.data.outline import outline
 from fedsim.data.partition import Partition
-from fedsim.data.registry import (
-    Digits,
-    DirichletPartition,
-    IidPartition,
-    LabelPairsPartition,
-    SizePartition,
-    SortedPartition,
-    Synthetic,
-)
 from fedsim.data.split import Reserve
+from fedsim.data.synthetic import Synthetic
 
 PARTITIONS: list[Partition] = [
     SizePartition(partition_sizes=(7, 20, 33)),

@@ -7,11 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedsim.data.breast_cancer import DOCUMENTED, BreastCancerSource, documented_ranges
+from fedsim.data.breast_cancer import DOCUMENTED, BreastCancer, BreastCancerSource, documented_ranges
+from fedsim.data.by_count import IidPartition
+from fedsim.data.by_label import NaturalIdPartition
+from fedsim.data.digits import Digits
 from fedsim.data.federation import load
 from fedsim.data.prepare import declared, standardised
-from fedsim.data.registry import BreastCancer, Digits, IidPartition, NaturalIdPartition, Synthetic
 from fedsim.data.source import Ranges
+from fedsim.data.synthetic import Synthetic
 
 ONE_SILO = IidPartition(num_partitions=1)
 

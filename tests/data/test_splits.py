@@ -7,20 +7,16 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from fedsim.data.breast_cancer import BreastCancer
+from fedsim.data.by_count import IidPartition, SortedPartition
+from fedsim.data.by_label import DirichletPartition, LabelPairsPartition
 from fedsim.data.dataset import Dataset
+from fedsim.data.digits import Digits
 from fedsim.data.federation import Federation, SiloSplit, load, load_silos
 from fedsim.data.outline import outline
 from fedsim.data.partition import Partition
-from fedsim.data.registry import (
-    BreastCancer,
-    Digits,
-    DirichletPartition,
-    IidPartition,
-    LabelPairsPartition,
-    SortedPartition,
-    Synthetic,
-)
 from fedsim.data.split import split, training_size
+from fedsim.data.synthetic import Synthetic
 
 CASES: list[tuple[Dataset, Partition]] = [
     (BreastCancer(), SortedPartition(num_partitions=3)),

@@ -34,7 +34,8 @@ SORTED = {"name": "sorted", "by": "target", "num_partitions": 4}
 
 
 def found(**changes: Any) -> dict[str, Any]:
-    return measure(resolve(parse(GOOD | changes)))
+    resolved = resolve(parse(GOOD | changes))
+    return measure(resolved, read(resolved, 0).silos)
 
 
 def test_silos_with_known_optima_have_the_closed_form() -> None:
@@ -89,7 +90,7 @@ def test_it_is_measured_at_the_training_optimum() -> None:
         s.train_features.T @ (s.train_features @ w - s.train_target) / len(s.train_target) for s in silos
     ]
     expected = np.mean([slope @ slope for slope in slopes])
-    assert measure(resolved)["upsilon_star_sq"] == pytest.approx(expected, rel=1e-9)
+    assert measure(resolved, silos)["upsilon_star_sq"] == pytest.approx(expected, rel=1e-9)
 
 
 NO_OPTIMUM: dict[str, tuple[dict[str, Any], str]] = {

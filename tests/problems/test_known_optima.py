@@ -20,6 +20,7 @@ from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticReg
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 from fedsim.problems.regularisers import GroupLasso, Ridge
 from fedsim.protocol.contract import Algorithm
+from server.aggregate import weighted
 from server.loop import run
 from server.participation import schedule
 
@@ -41,7 +42,7 @@ def _data(problem: GeneralisedLinear, seed: int = 3) -> tuple[list[Silo], np.nda
 def _end(problem: GeneralisedLinear, algorithm: Algorithm, silos: list[Silo]) -> np.ndarray:
     gate = open_gate(silos, problem, algorithm, epsilon=np.inf, mechanism="none")
     rounds = schedule(2, None, [False] * len(plan_of(algorithm, problem, SIZES).rounds), 0, 0)
-    *_, last = run(algorithm, problem, public_of(SIZES), 0, GateLink(gate), rounds)
+    *_, last = run(algorithm, problem, public_of(SIZES), 0, GateLink(gate), rounds, weighted)
     return last.answer.numpy()
 
 

@@ -14,13 +14,13 @@ import torch
 from support.report_runs import SMALL, simulate
 
 from fedsim.data.federation import SiloSplit
+from fedsim.measure.evaluator import Evaluator
 from fedsim.privacy import gaussian
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.results.spend import chosen, prefixes
-from fedsim.simulation.trial import Evaluator
 
 
 def evaluator(problem: GeneralisedLinear, targets: list[list[float]]) -> Evaluator:
@@ -35,9 +35,8 @@ def evaluator(problem: GeneralisedLinear, targets: list[list[float]]) -> Evaluat
 
 def test_a_silos_error_is_that_of_its_own_records() -> None:
     evaluate = evaluator(LogisticRegression(1), [[1.0, 1.0, 0.0, 0.0], [1.0], []])
-    rows = evaluate.by_silo(3, "private", torch.tensor([2.0], dtype=torch.float64))
+    rows = evaluate.by_silo(torch.tensor([2.0], dtype=torch.float64))
     assert [row.silo for row in rows] == ["silo-0", "silo-1", "silo-2"]
-    assert [(row.trial, row.variant) for row in rows] == [(3, "private")] * 3
     assert [row.test_error for row in rows] == [0.5, 0.0, None]
     assert [row.test_records for row in rows] == [4, 1, 0]
     assert rows[1].test_loss == pytest.approx(math.log1p(math.exp(-2)))
@@ -46,7 +45,7 @@ def test_a_silos_error_is_that_of_its_own_records() -> None:
 
 def test_an_error_relative_to_a_silos_mean_needs_targets_that_differ() -> None:
     evaluate = evaluator(LinearRegression(1), [[1.0, 3.0], [2.0, 2.0], [5.0]])
-    rows = evaluate.by_silo(0, "private", torch.tensor([3.0], dtype=torch.float64))
+    rows = evaluate.by_silo(torch.tensor([3.0], dtype=torch.float64))
     assert rows[0].test_error == pytest.approx(math.sqrt(2))
     assert [row.test_error for row in rows[1:]] == [None, None]
     assert [row.test_loss for row in rows] == pytest.approx([1.0, 0.5, 2.0])

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from fedsim.sweep.compare import read as read_compared
 from rich.console import Console
+from support.report_runs import SMALL
 
 from fedsim.cli.conversions import show_conversions
 from fedsim.cli.tables import print_silos, rendered, sweep_table
+from fedsim.curves.compare import compare, source_of
 from fedsim.privacy.convert import Guarantee
 from fedsim.report.audit_section import audit_table
 from fedsim.report.page import fragment, render
@@ -18,6 +19,8 @@ from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.results.audit_file import AttainedPart, AuditedSilo, AuditPart, ConfidencePart
 from fedsim.results.conversions import Conversions, GroupPrivacy, SiloConversions
 from fedsim.results.read import read
+from fedsim.sweeps.job import job_of
+from fedsim.sweeps.run import run
 
 TRUE, LEAST = 1.00004, 0.99999
 
@@ -61,24 +64,21 @@ def test_on_the_page_and_in_a_notebook(costly: Path, tmp_path: Path) -> None:
 def test_in_a_comparison(costly: Path) -> None:
     from fedsim.cli.compare import _table
 
-    assert "1.00004" in printed(_table(read_compared(costly).rows))
+    assert "1.00004" in printed(_table(compare([source_of(costly)]).rows))
 
 
 def test_in_a_sweep() -> None:
-    combination = {
-        "varied": {},
-        "chosen": None,
-        "epsilon_guaranteed": TRUE,
-        "test_error": 0.5,
-        "test_error_interval90": [0.5, 0.5],
-    }
-    table = sweep_table({"trials": 1, "varied": [], "combinations": [combination]})
-    assert "1.001" in printed(table)
+    tree = SMALL | {"sweep": {"grid": {"privacy.epsilon": [1.0]}}}
+    done = run(job_of(tree), workers=0).summary
+    row = done.combinations[0].model_copy(update={"epsilon_guaranteed": TRUE})
+    assert "1.001" in printed(sweep_table(done.model_copy(update={"combinations": [row]})))
 
 
-def test_on_the_axis_of_a_figure(tmp_path: Path) -> None:
+def test_on_the_axis_of_a_figure() -> None:
     series = [Series("one", (Point(TRUE, 0.2), Point(4.0, 0.1)))]
-    assert ">1.001<" in draw(series, "epsilon", "error", "", "", tmp_path, "figure")
+    (axes,) = draw(series, "epsilon", "error", "", "").axes
+    axes.figure.canvas.draw()
+    assert "1.001" in [tick.get_text() for tick in axes.get_xticklabels()]
 
 
 def test_in_an_audit() -> None:

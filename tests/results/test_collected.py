@@ -13,8 +13,8 @@ from fedsim.results.collected import Run, run_of
 from fedsim.results.outcome import Outcome, Results
 from fedsim.results.read import read
 from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation.in_process import execute
-from fedsim.theory.resolve import resolve
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedsim.results.privacy_statement import OWN, plug_ins, trusted
 from fedsim.scenario.load import parse
-from fedsim.theory.resolve import resolve
+from fedsim.scenario.resolve import resolve
 
 TREE: dict[str, Any] = {
     "name": "small",

@@ -16,7 +16,7 @@ from fedsim.protocol.participants import RandomSize
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import AllSilos, AvailableSilos, Participation, UniformSilos
-from fedsim.simulation.run_digest import text_of
+from fedsim.simulation.text import text_of
 
 GOOD: dict[str, Any] = {
     "name": "good",

@@ -16,6 +16,7 @@ from fedsim.common.errors import Refused
 from fedsim.problems.composite import Box, Composite
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.contract import Asker, Memory, Public, Round, ServerHalf
+from server.aggregate import weighted
 from server.loop import run
 
 WEIGHTS = (0.5, 0.2, 0.3)
@@ -63,7 +64,7 @@ ROUNDS = [[0, 1, 2], [1], [0, 2], [0, 1, 2]]
 
 def test_the_loop_drives_the_coroutine_to_its_end() -> None:
     link = FakeLink()
-    events = list(run(Walk(), PROBLEM, public_of((5, 5, 5), WEIGHTS), 0, link, ROUNDS))
+    events = list(run(Walk(), PROBLEM, public_of((5, 5, 5), WEIGHTS), 0, link, ROUNDS, weighted))
     w = np.array([0.1, 0.1])  # zero, projected on the constraint set
     for r, members in enumerate(ROUNDS):
         assert link.calls[r][0] == r
@@ -80,7 +81,7 @@ def test_the_loop_drives_the_coroutine_to_its_end() -> None:
 
 def test_a_refusal_names_the_round() -> None:
     link = FakeLink(refuse_at=2)
-    events = run(Walk(), PROBLEM, public_of((5, 5, 5), WEIGHTS), 0, link, ROUNDS)
+    events = run(Walk(), PROBLEM, public_of((5, 5, 5), WEIGHTS), 0, link, ROUNDS, weighted)
     with pytest.raises(Refused, match="round 2: no budget"):
         list(events)
     assert [call[0] for call in link.calls] == [0, 1]
@@ -97,7 +98,7 @@ class Drawing(Walk):
 
 def test_the_server_half_draws_from_the_public_seed() -> None:
     def answers(seed: int) -> Tensor:
-        events = run(Drawing(), PROBLEM, public_of((5, 5, 5)), seed, FakeLink(), [[0, 1, 2]])
+        events = run(Drawing(), PROBLEM, public_of((5, 5, 5)), seed, FakeLink(), [[0, 1, 2]], weighted)
         return torch.cat([event.answer for event in events])
 
     assert torch.equal(answers(1), answers(1))

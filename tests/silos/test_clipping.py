@@ -18,6 +18,7 @@ from torch import Tensor
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.simulation.side_by_side import SideBySide
 from silos.records import Records
 from silos.statistics import clipped_sum
 
@@ -185,9 +186,10 @@ def test_no_data_makes_rounding_move_a_sum_by_more_than_2c(
     x[:, 0] = 1
 
     def total(terms: np.ndarray) -> Tensor:
-        records = Records([(x, -terms)], problem, dtype, copies)
+        silos = [(x, -terms)]
+        records = SideBySide(silos, problem, dtype, copies) if copies else Records(silos, problem, dtype)
         (block,) = records.batch([0], [np.arange(n)]) if drawn else records.full(range(copies or 1))
-        return clipped_sum(problem, block, [torch.zeros(5, dtype=dtype)], 1.0)
+        return records.clipped_sum(problem, block, [torch.zeros(5, dtype=dtype)], 1.0)
 
     other = terms.copy()
     other[0] = -1

@@ -31,13 +31,16 @@ from support.helpers import (
 from torch import Tensor
 
 from fedsim.common.errors import Refused
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.registry import GAUSSIAN, NONE
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.terms import Terms
-from silos.entropy import SeededEntropy
+from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.gate import Gate, hold
 from silos.records import Records
 
@@ -221,13 +224,14 @@ def test_a_budget_that_is_not_positive_is_refused(epsilon: float) -> None:
         open_gate([_telling()], PROBLEM, scripted(asking()), epsilon=epsilon)
 
 
-def _gate_with(terms: Terms, mechanism: Any = "gaussian", names: list[str] | None = None) -> Gate:
+def _gate_with(terms: Terms, mechanism: Mechanism = GAUSSIAN, names: list[str] | None = None) -> Gate:
     algorithm = scripted(asking(batch=Subsample(0.2)) if terms.n != N else asking())
     plan = plan_of(algorithm, PROBLEM, [N])
     records = hold([_telling()], PROBLEM, torch.float64)
     names = names or names_of(1)
     entropy = SeededEntropy(0, 0, names, ["run"] * len(names))
-    return Gate(records, PROBLEM, algorithm, plan, [terms], mechanism, entropy, LIMITS, torch.float64)
+    ledgers, dtype = [MemoryLedger()], torch.float64
+    return Gate(records, PROBLEM, algorithm, plan, [terms], mechanism, entropy, ledgers, LIMITS, dtype)
 
 
 @pytest.mark.parametrize("n", [1000, N - 1])
@@ -240,7 +244,7 @@ def test_a_silo_that_states_another_number_of_records_than_it_holds_is_refused(n
 def test_a_finite_budget_without_noise_is_refused() -> None:
     """Mechanism `none` guarantees nothing: a statement of epsilon 1 would be false."""
     with pytest.raises((Refused, ValueError)):
-        _gate_with(Terms("silo0", N, 1.0, DELTA, range(2)), "none")
+        _gate_with(Terms("silo0", N, 1.0, DELTA, range(2)), NONE)
 
 
 def test_two_silos_of_one_name_are_refused() -> None:

@@ -28,7 +28,7 @@ from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Query
-from silos.ledger import MemoryLedger
+from fedsim.simulation.memory_ledger import MemoryLedger
 
 D = 4
 PROBLEM = LogisticRegression(D)
@@ -213,27 +213,6 @@ def test_the_statement_names_the_broadcasts_paid_for() -> None:
     assert statement.rounds == [1, 0]
     assert len(set(statement.digests)) == 2
     assert all(len(bytes.fromhex(digest)) == 32 for digest in statement.digests)
-
-
-def test_the_ledger_debits_before_it_knows_a_reply() -> None:
-    ledger = MemoryLedger()
-    assert ledger.find(4, b"a") is None
-    assert ledger.debited == []
-    ledger.debit(4, b"a")
-    assert ledger.debited == [4]
-    with pytest.raises(Refused, match="came to no reply"):
-        ledger.find(4, b"a")
-    with pytest.raises(Refused, match="paid for already"):
-        ledger.debit(4, b"a")
-    reply = {"g": torch.zeros(2, 3)}
-    ledger.store(4, reply, 1)
-    stored = ledger.find(4, b"a")
-    assert stored is not None
-    assert stored[0] is reply
-    assert stored[1] == 1
-    with pytest.raises(Refused):
-        ledger.find(4, b"b")
-    assert ledger.debited == [4]
 
 
 # Memory.

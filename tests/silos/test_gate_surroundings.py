@@ -23,7 +23,8 @@ from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.contract import Asker, Memory, Query
-from silos import gate as gate_module
+from silos.gate import Gate
+from silos.records import Records
 
 D = 3
 PROBLEM = LogisticRegression(D)
@@ -33,7 +34,7 @@ ONE = {"w": torch.ones(D, dtype=torch.float64)}
 HONEST = open_gate(DATA, PROBLEM, scripted(asking())).answer(0, ZERO)["g"]
 
 
-def _turned(sneaky: SiloHalf, honest: SiloHalf | None = None, **options: Any) -> gate_module.Gate:
+def _turned(sneaky: SiloHalf, honest: SiloHalf | None = None, **options: Any) -> Gate:
     switch = Switch(honest or asking())
     found = open_gate(DATA, PROBLEM, Scripted(switch), **options)
     switch.half = sneaky
@@ -139,7 +140,7 @@ def test_an_ask_is_answered_to_the_round_s_own_thread_alone() -> None:
 
 def test_an_ask_within_an_ask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever runs meanwhile on the same thread, such as a finaliser or a signal's handler."""
-    real, said = gate_module.clipped_sum, list[str]()
+    real, said = Records.clipped_sum, list[str]()
 
     def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
         def meanwhile(*arguments: Any) -> Tensor:
@@ -149,7 +150,7 @@ def test_an_ask_within_an_ask_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
                 said.append(str(refusal))
             return real(*arguments)
 
-        monkeypatch.setattr(gate_module, "clipped_sum", meanwhile)
+        monkeypatch.setattr(Records, "clipped_sum", staticmethod(meanwhile))
         return {"g": ask(Query("gradient", (w,), 1.0))}
 
     assert torch.equal(_turned(half).answer(0, ZERO)["g"], HONEST)
@@ -160,7 +161,7 @@ def test_an_ask_within_an_ask_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_half_makes_of_it(
     failure: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, failures = gate_module.clipped_sum, iter([failure])
+    real, failures = Records.clipped_sum, iter([failure])
 
     def failing(*arguments: Any) -> Tensor:
         for kind in failures:
@@ -178,7 +179,7 @@ def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_half_makes_of_
         return {"g": ask(Query("gradient", (w,), 1.0)) + ask(Query("gradient", (w,), 1.0))}
 
     gate = _turned(half, twice)
-    monkeypatch.setattr(gate_module, "clipped_sum", failing)
+    monkeypatch.setattr(Records, "clipped_sum", staticmethod(failing))
     for _ in range(2):
         with pytest.raises(Refused, match="broke down"):
             gate.answer(0, ZERO)
@@ -224,7 +225,7 @@ def test_no_ask_is_answered_under_a_mode_or_hook(kind: str, monkeypatch: pytest.
             return {"g": ask(Query("gradient", (w,), 1.0))}
 
     gate = _turned(half)
-    monkeypatch.setattr(gate_module, "clipped_sum", lambda *_: pytest.fail("records were read"))
+    monkeypatch.setattr(Records, "clipped_sum", lambda *_: pytest.fail("records were read"))
     with pytest.raises(Refused, match="switched on") as refusal:
         gate.answer(0, ZERO)
     assert kind.split()[0] in str(refusal.value)

@@ -17,7 +17,7 @@ from fedsim.protocol.batch import FULL, Poisson
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
 from fedsim.protocol.terms import Admitted, Terms
-from silos.entropy import SeededEntropy
+from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.parts import Grant, GrantedRun, Parts, RunId
 from silos.selection import SelectionTerms
 

@@ -22,7 +22,7 @@ from fedsim.problems.network_models import Imported
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from silos.entropy import SeededEntropy
+from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.score import Scorer
 
 N, CLIP = 40, 0.02

@@ -14,7 +14,8 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.problems.registry import problems
 from fedsim.protocol.limits import Limits
-from silos.entropy import Purpose, SeededEntropy
+from fedsim.simulation.seeded_entropy import SeededEntropy
+from silos.entropy import Purpose
 from silos.score import Scorer, mistakes
 
 SIZES = (40, 5)

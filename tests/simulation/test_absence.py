@@ -18,7 +18,6 @@ from fedsim.results.outcome import Results
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation import in_process, on_ray
-from fedsim.theory.setting import setting_of
 
 ROUNDS = 12
 GOOD: dict[str, Any] = {
@@ -232,6 +231,6 @@ def test_a_full_run_is_one_to_the_theorems_too(participation: Any) -> None:
     """1 / (1 / 99) is 98.99999999999999, and for M < N theorems have other bounds and more rounds."""
     many = {"data": {"name": "synthetic", "rows": 990, "features": 3}, "assumptions": {"L": 1.0, "D": 1.0}}
     tree = GOOD | many | {"participation": participation, "partition": {"name": "iid", "num_partitions": 99}}
-    setting = setting_of(resolve(parse(tree)))
+    setting = resolve(parse(tree)).symbols
     assert setting.M == setting.N == 99
     assert setting.between == 0

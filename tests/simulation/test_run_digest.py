@@ -20,18 +20,18 @@ from support.run_keys import TREE, changed
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Poisson
 from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation import installed
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.text import text_of
 from fedsim.simulation.trial import read
-from fedsim.theory.resolve import resolve
 
 PROGRAM = """
 import sys, yaml
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.trial import read
 from fedsim.scenario.load import parse
-from fedsim.theory.resolve import resolve
+from fedsim.scenario.resolve import resolve
 resolved = resolve(parse(yaml.safe_load(sys.stdin.read())))
 print(run_digest(resolved, read(resolved, 0).digest, "private"))
 """

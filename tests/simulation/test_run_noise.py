@@ -16,10 +16,10 @@ from support.run_keys import OTHER, SGD, TREE, changed, of_run, recorded, simula
 
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import load, parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation import in_process
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import read
-from fedsim.theory.resolve import resolve
 
 
 @pytest.fixture

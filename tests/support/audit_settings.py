@@ -9,7 +9,7 @@ from typing import Any
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Setting, prepare
 from fedsim.scenario.load import parse
-from fedsim.theory.resolve import resolve
+from fedsim.scenario.resolve import resolve
 
 SMALL: dict[str, Any] = {
     "name": "small",

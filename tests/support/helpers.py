@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
@@ -19,10 +20,12 @@ from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Terms
+from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.seeded_entropy import SeededEntropy
+from server.aggregate import weighted
 from server.loop import Progress, run
 from server.participation import Schedule
-from silos.entropy import SeededEntropy
-from silos.gate import Gate, Mechanism, hold
+from silos.gate import Gate, hold
 
 DELTA = 1e-5
 LIMITS = Limits()
@@ -84,7 +87,7 @@ def open_gate(
     algorithm: Algorithm,
     *,
     epsilon: float | Sequence[float] = 1.0,
-    mechanism: Mechanism = "gaussian",
+    mechanism: str = "gaussian",
     rounds: Sequence[Sequence[int]] | None = None,
     names: Sequence[str] | None = None,
     seed: int = 0,
@@ -102,7 +105,16 @@ def open_gate(
     terms = [Terms(*each) for each in zip(names, sizes, budgets, [DELTA] * len(data), own, strict=True)]
     entropy = SeededEntropy(seed, 0, names, ["a test's run"] * len(names)) if entropy is None else entropy
     return Gate(
-        hold(data, problem, dtype), problem, algorithm, plan, terms, mechanism, entropy, limits, dtype
+        hold(data, problem, dtype),
+        problem,
+        algorithm,
+        plan,
+        terms,
+        MECHANISMS[mechanism],
+        entropy,
+        [MemoryLedger() for _ in terms],
+        limits,
+        dtype,
     )
 
 
@@ -133,7 +145,7 @@ def drive(
     gate: Gate, algorithm: Algorithm, problem: GeneralisedLinear, public: Public, rounds: Schedule
 ) -> list[Progress]:
     """Run the server loop against a gate to the end."""
-    return list(run(algorithm, problem, public, 0, GateLink(gate), rounds))
+    return list(run(algorithm, problem, public, 0, GateLink(gate), rounds, weighted))
 
 
 def divisor(batch: Batch, n: int) -> float:

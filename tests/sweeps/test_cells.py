@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.measure.evaluator import Evaluator
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.fold import shared_key
 from fedsim.simulation.host import SiloHost
-from fedsim.simulation.trial import Evaluator, Trial, read
+from fedsim.simulation.trial import Trial, read
 from fedsim.sweeps import run_cells
 from fedsim.sweeps.cell import Cell, CellResult, cell_of
 from fedsim.sweeps.final_model import train_loss

@@ -10,13 +10,14 @@ import torch
 from support.sweep_helpers import BASE
 
 from fedsim.algorithms.registry import algorithms
+from fedsim.measure.evaluator import Evaluator
 from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation.fold import FIELDS, fold_key, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
-from fedsim.simulation.trial import Evaluator, Trial, read
+from fedsim.simulation.trial import Trial, read
 from fedsim.sweeps.cell import cell_of
 from fedsim.sweeps.groups import batches
-from fedsim.theory.resolve import resolve
 
 ROUNDS = {"num_rounds": 5, "step_size": 0.1, "clip_norm": 0.5}
 ALGORITHMS: dict[str, dict[str, Any]] = {

@@ -11,11 +11,11 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from fedsim.scenario.load import parse
 from fedsim.scenario.overrides import place
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation import installed
 from fedsim.sweeps import keys
 from fedsim.sweeps.cell import cell_of
 from fedsim.sweeps.keys import key_of
-from fedsim.theory.resolve import resolve
 from silos.parts import Grant
 
 

@@ -16,13 +16,13 @@ import yaml
 from support.sweep_helpers import BASE, FakeRunner, invoke, result
 
 from fedsim.common.errors import Refused
+from fedsim.measure.evaluator import Evaluator
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.runs import compose_runs
 from fedsim.scenario.overrides import place
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.fold import Folded
 from fedsim.simulation.host import SiloHost
-from fedsim.simulation.trial import Evaluator
 from fedsim.sweeps import run_cells
 from fedsim.sweeps.cache import Memory
 from fedsim.sweeps.cell import Cell, CellResult

@@ -12,20 +12,22 @@ from scipy.linalg import hadamard
 from support.helpers import LIMITS, GateLink, public_of
 
 from fedsim.algorithms.prox_spider import ProxSPIDER
+from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.load import parse
-from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.seeded_entropy import SeededEntropy
 from fedsim.simulation.trial import in_one_process, read
-from fedsim.theory.cost import base_multiplier, difference_ratio
 from fedsim.theory.parameters import TABLE
-from fedsim.theory.resolve import resolve
-from fedsim.theory.setting import Setting
-from fedsim.theory.spider import ProxSPIDERNoise
+from fedsim.theory.spider_noise import ProxSPIDERNoise
+from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Claim
+from fedsim.theory.true_cost import base_multiplier, difference_ratio
+from server.aggregate import weighted
 from server.loop import run
-from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
 
 pytestmark = pytest.mark.slow
@@ -44,9 +46,9 @@ class Quadratic:
         self.L = float(np.abs(self.x @ self.optimum).max() * math.sqrt(self.beta))
         self.Delta = float(self.curvature @ self.optimum**2) / 2
 
-    def setting(self) -> Setting:
+    def setting(self) -> Symbols:
         d = len(self.optimum)
-        return Setting(
+        return Symbols(
             self.n, self.silos, self.silos, d, self.epsilon, self.delta, self.L, self.beta, Delta=self.Delta
         )
 
@@ -65,12 +67,14 @@ class Quadratic:
         terms = [Terms(name, self.n, math.inf, self.delta, range(R), z) for name in names]
         data = [(self.x, self.x @ self.optimum)] * self.silos
         gate = Gate(
-            hold(data, problem, torch.float64), problem, algorithm, plan, terms, "gaussian",
-            SeededEntropy(seed, 0, names, ["spider"] * self.silos), LIMITS, torch.float64,
+            hold(data, problem, torch.float64), problem, algorithm, plan, terms, GAUSSIAN,
+            SeededEntropy(seed, 0, names, ["spider"] * self.silos),
+            [MemoryLedger() for _ in terms], LIMITS, torch.float64,
         )  # fmt: skip
         rounds = [list(range(self.silos))] * R
         iterates = [
-            event.answer.numpy() for event in run(algorithm, problem, public, 0, GateLink(gate), rounds)
+            event.answer.numpy()
+            for event in run(algorithm, problem, public, 0, GateLink(gate), rounds, weighted)
         ]
         gradients = self.curvature * (np.stack(iterates) - self.optimum)
         return float(np.square(gradients).sum(axis=1).mean())

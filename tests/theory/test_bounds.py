@@ -15,18 +15,18 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.scenario.load import load
+from fedsim.scenario.resolve import resolve
 from fedsim.theory import bounds
-from fedsim.theory.resolve import resolve
-from fedsim.theory.setting import Setting
+from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Claim
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
-S = Setting(
+S = Symbols(
     n=100, N=16, M=16, d=9, epsilon=2.0, delta=math.exp(-4), L=3.0, beta=8.0, mu=2.0, D=5.0, Delta=6.0,
     phi=1.5, upsilon=0.5,
 )  # fmt: skip
 # By hand: sqrt(d ln(1/delta)) = 6, eps n = 200, sqrt M = 4, kappa = 4; 6 / 200 = 0.03.
-VALUES: dict[Callable[[Setting], float], float] = {
+VALUES: dict[Callable[[Symbols], float], float] = {
     bounds.convex_isrl: 15 / 4 * (0.1 + 0.03),
     bounds.strongly_convex_isrl: 9 / 32 * (0.01 + 0.0009),
     bounds.convex_one_pass: 1.5 * 5 / 40 + (8**0.25 * 3 * 5**1.5 * 0.03 / 4) ** 0.8,
@@ -99,7 +99,7 @@ SLOPES = {  # of log bound against log variable where the private term rules: ep
 
 
 @pytest.mark.parametrize("bound", SLOPES, ids=lambda bound: bound.__name__)
-def test_slopes_are_the_theorems_where_privacy_rules(bound: Callable[[Setting], float]) -> None:
+def test_slopes_are_the_theorems_where_privacy_rules(bound: Callable[[Symbols], float]) -> None:
     # Small epsilon and long n: sampling error is negligible, and min(1, .) is not reached; a large Delta
     # keeps the first term of the non-convex bound ahead.
     base = replace(S, n=10**7, d=1000, epsilon=3e-5, phi=1e-9, Delta=1e9)
@@ -135,7 +135,7 @@ def test_lower_bounds_are_below_upper_ones(
     noise: float,
 ) -> None:  # fmt: skip
     D = min(D, L / mu)  # up to a factor 2, gradients of a strongly convex function are no smaller than that
-    s = Setting(n, N, N, d, epsilon, delta, L, kappa * mu, mu, D, L * D, noise * L, noise * L)
+    s = Symbols(n, N, N, d, epsilon, delta, L, kappa * mu, mu, D, L * D, noise * L, noise * L)
     found = bounds.applying(s)
     for lower, least, _ in found:
         for upper, most, _ in found:
@@ -168,11 +168,11 @@ def test_what_does_not_apply_says_why() -> None:
     assert reason == "needs assumptions.beta"
 
 
-def named(s: Setting, source: str) -> list[tuple[bounds.Bound, float | None, str]]:
+def named(s: Symbols, source: str) -> list[tuple[bounds.Bound, float | None, str]]:
     return [row for row in bounds.applying(s) if row[0].source == source]
 
 
-def asked(s: Setting, source: str) -> dict[str, bool]:
+def asked(s: Symbols, source: str) -> dict[str, bool]:
     return {check.condition: check.holds for check in bounds.conditions(named(s, source)[0][0], s)}
 
 

@@ -16,11 +16,10 @@ from fedsim.cli.main import app
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import cost
 from fedsim.scenario.load import parse
-from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.price import preview
 from fedsim.simulation.trial import read
-from fedsim.theory.resolve import resolve
 
 DIMENSION = 3000
 FIXED = {"name": "prox_spider", "num_rounds": 6, "period": 3, "step_size": 0.1, "clip_norm": 3.0}

@@ -12,10 +12,9 @@ import pytest
 from fedsim.common.errors import InputError
 from fedsim.privacy import gaussian
 from fedsim.scenario.load import parse
-from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.price import preview
 from fedsim.theory.parameters import TABLE
-from fedsim.theory.resolve import resolve
 
 L, BETA, MU, D, DELTA_F = 2.0, 1.5, 0.2, 8.0, 50.0
 DIMENSION, N, DELTA = 6, 4, 1e-5

@@ -15,18 +15,18 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation.price import preview
 from fedsim.theory.parameters import TABLE
-from fedsim.theory.resolve import resolve
-from fedsim.theory.setting import Setting
+from fedsim.theory.symbols import Symbols
 
-S = Setting(
+S = Symbols(
     n=1000, N=25, M=25, d=50, epsilon=2.0, delta=1e-5, L=2.0, beta=1.5, D=3.0, Delta=4.0, phi=2.0, upsilon=2.0
 )
 LOG = math.log(1e5)
 
 
-def chosen(name: str, setting: Setting, one_pass: bool = False) -> dict[str, Any]:
+def chosen(name: str, setting: Symbols, one_pass: bool = False) -> dict[str, Any]:
     return TABLE[name](setting, one_pass).values
 
 

@@ -11,13 +11,13 @@ from dp_accounting.rdp import RdpAccountant
 
 from fedsim.privacy import gaussian
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
-from fedsim.theory.cost import base_multiplier, census, true_epsilon, zcdp_epsilon
-from fedsim.theory.local_sgd import LocalSGDNoise
-from fedsim.theory.minibatch import AcceleratedERM, Experiments, NoisyMinibatch
-from fedsim.theory.one_pass import AcceleratedOnePass, ProxSGDNoise
-from fedsim.theory.prox_svrg import ProxSVRGNoise
-from fedsim.theory.spider import AlternateSPIDERNoise, ProxSPIDERNoise
+from fedsim.theory.local_sgd_noise import LocalSGDNoise
+from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, NoisyMinibatch
+from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
+from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise
+from fedsim.theory.svrg_noise import ProxSVRGNoise
 from fedsim.theory.theorem import Claim, Context, Theorem
+from fedsim.theory.true_cost import base_multiplier, census, true_epsilon, zcdp_epsilon
 
 CLAIM = Claim(1000, 0.5, 1e-5)
 LOG = math.log(1e5)  # ln(1/delta)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsim.protocol.batch import Batch
-from fedsim.theory.minibatch import REDRAWN
-from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_most, sampled_by
+from fedsim.theory.minibatch_noise import REDRAWN
+from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_most, clipped, sampled_by
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class LocalSGDNoise:
         """R K noisy gradients of sensitivity 2 L over the batch size."""
         claim, steps = self.claim, self.rounds * self.local_steps
         sigma = self.clip * math.sqrt(8 * steps * math.log(1 / claim.delta)) / (claim.epsilon * claim.n)
-        return (NoisyMean("gradient", self.batch, steps, sigma, 2 * self.clip / self.batch.size(claim.n)),)
+        return (clipped("gradient", self.batch, steps, sigma, self.clip, claim.n),)
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """One record a step, drawn anew."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsim.protocol.batch import Batch
-from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, sampled_by
+from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, clipped, sampled_by
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class AcceleratedOnePass:
 
     def releases(self) -> tuple[NoisyMean, ...]:
         """R noisy mean gradients of sensitivity 2 L / K, on disjoint batches."""
-        sensitivity = 2 * self.clip / self.batch.size(self.claim.n)
-        return (NoisyMean("gradient", self.batch, self.rounds, math.sqrt(self.variance()), sensitivity),)
+        sigma = math.sqrt(self.variance())
+        return (clipped("gradient", self.batch, self.rounds, sigma, self.clip, self.claim.n),)
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Epsilon range, disjoint batches."""

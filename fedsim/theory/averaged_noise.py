@@ -15,9 +15,8 @@ from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.privacy.cost import compose
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full
 from fedsim.protocol.plan import Census, Release
-from fedsim.scenario.resolve import Resolved
-from fedsim.theory.presence import mean_shares, planned_share
-from fedsim.theory.setting import relative_weights
+from fedsim.theory.premises import Premises
+from fedsim.theory.turnout import mean_shares, planned_share
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class AveragedNoise:
     """Every silo's budget and how it enters a round's mean.
 
     Args:
@@ -97,12 +96,12 @@ def _unit(budget: Budget) -> float:
     return noise_multipliers(((Release(FULL, 1.0), 1),), [budget], inf)[0]
 
 
-def calibrated(resolved: Resolved) -> Calibrated:
-    """The scenario's silos; with calibration `accountant`."""
-    num_silos = len(resolved.names)
-    weights, seen = relative_weights(resolved), mean_shares(resolved.active, num_silos)
-    return Calibrated(
-        tuple(map(Budget, resolved.sizes, resolved.epsilons, resolved.deltas)),
+def averaged_noise(premises: Premises) -> AveragedNoise:
+    """Of silos that calibrate their own noise, their claims being budgets."""
+    participants, num_silos = premises.participants, len(premises.claims)
+    weights, seen = premises.relative_weights, mean_shares(participants, num_silos)
+    return AveragedNoise(
+        tuple(Budget(claim.n, claim.epsilon, claim.delta) for claim in premises.claims),
         tuple(share * weight**2 for share, weight in zip(seen, weights, strict=True)),
-        tuple(planned_share(resolved.active, num_silos)),
+        tuple(planned_share(participants, num_silos)),
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.theory.minibatch import REDRAWN
-from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, sampled_by
+from fedsim.theory.minibatch_noise import experiments_batches
+from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_most, clipped, sampled_by
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,8 @@ class ProxSPIDERNoise:
             bound = 2 * self.clip if self.difference_clip is None else self.difference_clip
             second = 2 * unit * self.clip * math.sqrt(self.rounds)
         return (
-            NoisyMean("gradient", self.batch, fresh, first, 2 * self.clip / self.batch.size(n)),
-            NoisyMean(
-                "gradient_difference",
-                self.difference_batch,
-                self.rounds - fresh,
-                second,
-                2 * bound / self.difference_batch.size(n),
-            ),
+            clipped("gradient", self.batch, fresh, first, self.clip, n),
+            clipped("gradient_difference", self.difference_batch, self.rounds - fresh, second, bound, n),
         )
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
@@ -104,21 +98,12 @@ class AlternateSPIDERNoise:
         logs = 8 * self.rounds * math.log(2 / claim.delta)
         first = self.clip * math.sqrt(logs) / (claim.n * claim.epsilon)
         bound = 2 * self.clip if self.difference_clip is None else self.difference_clip
-        narrow, wide = (
-            2 * self.clip / self.batch.size(claim.n),
-            2 * bound / self.difference_batch.size(claim.n),
-        )
+        odd, n = self.rounds - fresh, claim.n
         return (
-            NoisyMean("gradient", self.batch, fresh, first, narrow),
-            NoisyMean("gradient_difference", self.difference_batch, self.rounds - fresh, 2 * first, wide),
+            clipped("gradient", self.batch, fresh, first, self.clip, n),
+            clipped("gradient_difference", self.difference_batch, odd, 2 * first, bound, n),
         )
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
-        """K minimum of both batches (rounded down), sampler."""
-        claim, batches = self.claim, (self.batch, self.difference_batch)
-        least = math.floor(claim.n * math.sqrt(claim.epsilon) / (2 * math.sqrt(self.rounds)))
-        size = min(batch.size(claim.n) for batch in batches)
-        return (
-            at_least("K >= n sqrt(eps) / (2 sqrt R)", "algorithm.batch", size, least),
-            *sampled_by(batches, REDRAWN, "K records drawn anew"),
-        )
+        """K minimum of both batches , sampler."""
+        return experiments_batches(self.claim, self.rounds, self.batch, self.difference_batch)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsim.protocol.batch import Batch
-from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, sampled_by
+from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, clipped, sampled_by
 
 REDRAWN = ("with_replacement", "subsample", "full")
 """Samplers under which the amplification lemma holds; a full batch (K = n) is its trivial case."""
@@ -35,6 +35,16 @@ def variance(clip: float, count: float, rounds: float, claim: Claim, factor: flo
 def smallest_batch(claim: Claim, count: float) -> float:
     """eps n / (4 sqrt(2 count ln(2 / delta))): from this K on a round's own epsilon is at most 1."""
     return claim.epsilon * claim.n / (4 * math.sqrt(2 * count * math.log(2 / claim.delta)))
+
+
+def experiments_batches(claim: Claim, rounds: int, *batches: Batch) -> tuple[Check, ...]:
+    """K >= n sqrt(eps) / (2 sqrt R), rounded down as the published code does, and the sampler."""
+    least = math.floor(claim.n * math.sqrt(claim.epsilon) / (2 * math.sqrt(rounds)))
+    size = min(batch.size(claim.n) for batch in batches)
+    return (
+        at_least("K >= n sqrt(eps) / (2 sqrt R)", "algorithm.batch", size, least),
+        *sampled_by(batches, REDRAWN, "K records drawn anew"),
+    )
 
 
 def epsilon_range(claim: Claim) -> Check:
@@ -63,8 +73,7 @@ class NoisyMinibatch:
     def releases(self) -> tuple[NoisyMean, ...]:
         """R noisy mean gradients of sensitivity 2 L / K."""
         sigma = math.sqrt(variance(self.clip, self.rounds, self.rounds, self.claim))
-        sensitivity = 2 * self.clip / self.batch.size(self.claim.n)
-        return (NoisyMean("gradient", self.batch, self.rounds, sigma, sensitivity),)
+        return (clipped("gradient", self.batch, self.rounds, sigma, self.clip, self.claim.n),)
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Epsilon range, K minimum, sampler."""
@@ -99,15 +108,8 @@ class Experiments(NoisyMinibatch):
         claim = self.claim
         logs = 8 * self.rounds * math.log(1 / claim.delta)
         sigma = self.clip * math.sqrt(logs) / (claim.n * claim.epsilon)
-        sensitivity = 2 * self.clip / self.batch.size(claim.n)
-        return (NoisyMean("gradient", self.batch, self.rounds, sigma, sensitivity),)
+        return (clipped("gradient", self.batch, self.rounds, sigma, self.clip, claim.n),)
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
-        """K minimum (rounded down, as the published code does) and sampler."""
-        claim = self.claim
-        least = math.floor(claim.n * math.sqrt(claim.epsilon) / (2 * math.sqrt(self.rounds)))
-        size = self.batch.size(claim.n)
-        return (
-            at_least("K >= n sqrt(eps) / (2 sqrt R)", "algorithm.batch", size, least),
-            *sampled_by([self.batch], REDRAWN, "K records drawn anew"),
-        )
+        """K minimum and sampler."""
+        return experiments_batches(self.claim, self.rounds, self.batch)

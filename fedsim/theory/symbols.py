@@ -1,4 +1,4 @@
-"""The numbers of a scenario in the theorems' symbols.
+"""A federation's numbers in the theorems' symbols.
 
 Most theorems speak of equal silos. Where silos differ, Theorem 140 says what takes the place of their
 common numbers: with xi_i = ln(1/delta_i) / (n_i eps_i)^2 (its other logarithms are set to one where a bound's
@@ -19,16 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedsim.common.errors import InputError
-from fedsim.problems.composite import L2Ball
-from fedsim.scenario.per_silo import per_silo
-from fedsim.scenario.resolve import Resolved
-from fedsim.theory.presence import Law, drawn_evenly, law
+from fedsim.theory.premises import Constants, Premises
 from fedsim.theory.theorem import Claim
+from fedsim.theory.turnout import Law, drawn_evenly, law
 
 
 @dataclass(frozen=True)
-class Setting:
-    """Symbols as in the thesis; None where the scenario does not state a constant.
+class Symbols:
+    """Symbols as in the thesis; None where nobody states a constant.
 
     Args:
         n: records per silo, the smallest n_i.
@@ -140,54 +138,23 @@ class Setting:
         return None if self.beta is None else self.beta / self.heaviest
 
 
-def active_silos(resolved: Resolved) -> float:
-    """M of the theorems: how many silos a round has."""
-    return resolved.effective_m
-
-
-def claims_of(resolved: Resolved) -> tuple[Claim, ...]:
-    """(n_i, eps_i, delta_i): budgets, or with calibration `theorem` what is claimed."""
-    privacy, names = resolved.scenario.privacy, resolved.names
-    epsilons, deltas = resolved.epsilons, resolved.deltas
-    if privacy.calibration == "theorem":
-        epsilons = per_silo("scenario.privacy.claimed_epsilon", privacy.claimed_epsilon, names)
-        if privacy.claimed_delta is not None:
-            deltas = per_silo("scenario.privacy.claimed_delta", privacy.claimed_delta, names)
-    return tuple(map(Claim, resolved.sizes, epsilons, deltas))
-
-
-def relative_weights(resolved: Resolved) -> tuple[float, ...]:
-    """N p_i; exactly 1 where they are equal but for rounding."""
-    scaled = [len(resolved.names) * p for p in resolved.weights]
-    equal = all(abs(each - 1) < 1e-9 for each in scaled)
-    return (1.0,) * len(scaled) if equal else tuple(scaled)
-
-
-def setting_of(resolved: Resolved) -> Setting:
-    """Return the scenario's numbers.
-
-    Raises:
-        InputError: there is no privacy to speak of.
-    """
-    scenario = resolved.scenario
-    if scenario.privacy.mechanism == "none":
-        raise InputError("scenario.privacy.mechanism", "none", "theorems and bounds need gaussian")
-    claims, weights = claims_of(resolved), relative_weights(resolved)
-    differ = _differ(claims, weights)
+def symbols(premises: Premises) -> Symbols:
+    """The theorems' symbols."""
+    claims, weights = premises.claims, premises.relative_weights
     alike = len(set(claims)) == 1
-    return Setting(
+    return Symbols(
         n=min(claim.n for claim in claims),
         N=len(claims),
-        M=active_silos(resolved),
-        d=resolved.problem.dimension,
+        M=premises.context.active,
+        d=premises.dimension,
         epsilon=min(claim.epsilon for claim in claims),
         delta=min(claim.delta for claim in claims),
-        **_constants(resolved, weights),
+        **_weighted(premises.constants, weights),
         heaviest=max(weights),
         claims=() if alike else claims,
-        law=() if alike else law(resolved.active, len(claims)),
-        differ=differ,
-        even=drawn_evenly(resolved.active),
+        law=() if alike else law(premises.participants, len(claims)),
+        differ=_differ(claims, weights),
+        even=drawn_evenly(premises.participants),
     )
 
 
@@ -201,28 +168,24 @@ def _differ(claims: tuple[Claim, ...], weights: tuple[float, ...]) -> tuple[str,
     return tuple(symbol for symbol, found in values.items() if len(found) > 1)
 
 
-def _constants(resolved: Resolved, weights: tuple[float, ...]) -> dict[str, float | None]:
+def _weighted(f: Constants, weights: tuple[float, ...]) -> dict[str, float | None]:
     """The constants of N p_i f from those of f.
 
     upsilon: N p_i grad F_i - grad F = N p_i (grad F_i - grad F) + (N p_i - 1) grad F, and root mean squares
     add at most.
     """
-    stated, constraint = resolved.scenario.assumptions, resolved.scenario.problem.constraint
-    ball = 2 * constraint.radius if isinstance(constraint, L2Ball) else None
-    clip = stated.L if stated.L is not None else getattr(resolved.scenario.algorithm, "clip_norm", None)
     heaviest, lightest = max(weights), min(weights)
-    L = _times(clip, heaviest)
-    upsilon = _times(stated.upsilon, heaviest)
-    if upsilon is not None and L is not None and clip is not None:
+    L, upsilon = _times(f.L, heaviest), _times(f.upsilon, heaviest)
+    if upsilon is not None and L is not None and f.L is not None:
         uneven = math.sqrt(sum((each - 1) ** 2 for each in weights) / len(weights))
-        upsilon = min(L, upsilon + uneven * clip) if uneven else upsilon
+        upsilon = min(L, upsilon + uneven * f.L) if uneven else upsilon
     return {
         "L": L,
-        "beta": _times(stated.beta, heaviest),
-        "mu": _times(stated.mu, lightest),
-        "D": stated.D if stated.D is not None else ball,
-        "Delta": stated.Delta,
-        "phi": _times(stated.phi, heaviest) if stated.phi is not None else L,
+        "beta": _times(f.beta, heaviest),
+        "mu": _times(f.mu, lightest),
+        "D": f.D,
+        "Delta": f.Delta,
+        "phi": _times(f.phi, heaviest) if f.phi is not None else L,
         "upsilon": upsilon if upsilon is not None else L,
     }
 

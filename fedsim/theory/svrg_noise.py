@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.theory.minibatch import REDRAWN, smallest_batch, variance
-from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, sampled_by
+from fedsim.theory.minibatch_noise import REDRAWN, smallest_batch, variance
+from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, clipped, sampled_by
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ class ProxSVRGNoise:
         claim, epochs, steps = self.claim, self.epochs, self.epochs * self.inner_steps
         first = math.sqrt(variance(self.clip, self.restarts * epochs, epochs, claim, factor=5))
         second = 2 * math.sqrt(variance(self.clip, self.restarts * steps, steps, claim))
-        wide = 2 * self.difference_clip / self.batch.size(claim.n)
+        S, wide = self.restarts, self.difference_clip
         return (
-            NoisyMean("gradient", FULL, self.restarts * epochs, first, 2 * self.clip / claim.n),
-            NoisyMean("gradient_difference", self.batch, self.restarts * steps, second, wide),
+            clipped("gradient", FULL, S * epochs, first, self.clip, claim.n),
+            clipped("gradient_difference", self.batch, S * steps, second, wide, claim.n),
         )
 
     def conditions(self, context: Context) -> tuple[Check, ...]:

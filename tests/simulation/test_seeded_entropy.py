@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from silos.entropy import Purpose, SeededEntropy
+from fedsim.simulation.seeded_entropy import SeededEntropy
+from silos.entropy import Purpose
 
 NAMES = ["north", "south", "east"]
 RUNS = ["run"] * 3

@@ -1,0 +1,82 @@
+"""What a mechanism is: the noise that a silo adds, its price, and the statement that follows from both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from fedsim.privacy.calibrate import Budget
+from fedsim.protocol.plan import Census
+
+
+class Mechanism(Protocol):
+    """How a silo's answers are protected; frozen and hashable, and the same object prices and adds the noise.
+
+    z is a silo's base noise multiplier: sigma over L2 sensitivity of a release of weight 1. A clipped sum
+    has sensitivity 2 clip under replace-one. A class's first docstring line is what `fedsim list` shows.
+
+    Attributes:
+        name: the word in a scenario.
+        private: whether anything is guaranteed; if not, every price is infinite and no budget can be kept.
+        clips: whether records' terms are shortened to their clip.
+        sums_only: whether the server learns sums over silos only, and no silo's own answer.
+        unit: whose data the guarantee is about.
+        guarantee: what is guaranteed, in one sentence.
+        notices: what a reader must know before any number.
+    """
+
+    name: ClassVar[str]
+    private: ClassVar[bool]
+    clips: ClassVar[bool]
+    sums_only: ClassVar[bool]
+    unit: ClassVar[str]
+    guarantee: ClassVar[str]
+    notices: ClassVar[tuple[str, ...]]
+
+    def __hash__(self) -> int: ...
+
+    def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
+        """Draw noise of scale 1 into each row, float64, from the stream of the silo that it is for."""
+        ...
+
+    def perturb(
+        self,
+        total: Tensor,
+        noise_ratio: float,
+        z: Tensor,
+        clip: float | Tensor,
+        noise: Callable[[], Tensor],
+    ) -> None:
+        """Add a release's noise to clipped sums, in place.
+
+        Args:
+            total: one sum a silo, (silos, d), float64.
+            noise_ratio: the release's noise relative to z.
+            z: base noise multipliers, (silos, 1).
+            clip: of a record's term, a number or (silos, 1).
+            noise: gives the release's rows of `fill`, (silos, d); called at most once.
+        """
+        ...
+
+    def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
+        """The smallest z at which answering `census` keeps each budget, none above `limit`.
+
+        Raises:
+            Refused: even `limit` costs more than a budget.
+        """
+        ...
+
+    def epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
+        """What answering `census` costs silos of (n, z, delta): each transcript is (epsilon, delta)-DP.
+
+        Raises:
+            Refused: the census cannot be answered on n records.
+        """
+        ...
+
+    def accountant(self, samplers: Iterable[str]) -> str:
+        """How a plan with these samplers is priced, in words."""
+        ...

@@ -1,0 +1,33 @@
+"""The mechanisms, by the word that a scenario has for them, and which algorithms each can serve."""
+
+from __future__ import annotations
+
+from fedsim.common.errors import InputError
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.none import NoMechanism
+from fedsim.mechanisms.silo_gaussian import SiloGaussian
+from fedsim.protocol.contract import Algorithm
+
+GAUSSIAN: Mechanism = SiloGaussian()
+NONE: Mechanism = NoMechanism()
+"""What the non-private twin of a run has."""
+
+MECHANISMS: dict[str, Mechanism] = {mechanism.name: mechanism for mechanism in (GAUSSIAN, NONE)}
+
+
+def check_serves(mechanism: Mechanism, name: str, algorithm: type[Algorithm] | Algorithm) -> None:
+    """Refuse an algorithm that the mechanism cannot serve.
+
+    Where noise is only on a sum over silos, no silo has a noisy answer of its own to compute with:
+    its message must be the same affine function of the answers in every silo, to be applied to the sum.
+
+    Args:
+        name: the algorithm's, for the message.
+
+    Raises:
+        InputError: the mechanism gives sums only and the algorithm's silo half is not linear.
+    """
+    if mechanism.sums_only and not algorithm.linear:
+        serves = ", ".join(other.name for other in MECHANISMS.values() if not other.sums_only)
+        expected = f"{name} computes with each silo's own noisy answers, of which this one gives only sums"
+        raise InputError("scenario.privacy.mechanism", mechanism.name, f"{expected}; use one of {serves}")

@@ -1,0 +1,76 @@
+"""Gaussian noise in every silo, before anything leaves it (ISRL-DP, thesis Definitions 32 and 139)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from fedsim.privacy import calibrate, cost
+from fedsim.privacy.calibrate import Budget
+from fedsim.protocol.batch import Fresh, Full
+from fedsim.protocol.plan import Census
+
+_UNSAMPLED = {Full.sampler, Fresh.sampler}
+
+
+@dataclass(frozen=True)
+class SiloGaussian:
+    """Clip every record's term and add Gaussian noise in the silo (ISRL-DP).
+
+    A clipped sum of sensitivity 2 clip plus N(0, (noise_ratio z 2 clip)^2) a coordinate is a Gaussian
+    mechanism with noise multiplier noise_ratio z; `fedsim.privacy.cost` has what a plan of them costs. With
+    clip 0 no record adds anything, and neither does the noise; z = 0 adds none and costs infinity.
+
+    >>> import torch
+    >>> SiloGaussian().sigma(noise_ratio=0.5, z=torch.tensor([[3.0], [4.0]]), clip=2.0).tolist()
+    [[6.0], [8.0]]
+    """
+
+    name: ClassVar[str] = "gaussian"
+    private: ClassVar[bool] = True
+    clips: ClassVar[bool] = True
+    sums_only: ClassVar[bool] = False
+    unit: ClassVar[str] = "one record of one silo"
+    guarantee: ClassVar[str] = (
+        "for each silo, the transcript of all messages it sends is (epsilon_guaranteed, delta)-DP with "
+        "respect to replacing one of its records, whatever the server and the other silos do"
+    )
+    notices: ClassVar[tuple[str, ...]] = ()
+
+    def sigma(self, noise_ratio: float, z: Tensor, clip: float | Tensor) -> Tensor:
+        """Standard deviation of the noise on a coordinate of a clipped sum, (silos, 1)."""
+        return noise_ratio * z * (2 * clip)
+
+    def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
+        """Standard normal numbers."""
+        for stream, row in zip(streams, rows, strict=True):
+            stream.standard_normal(out=row)
+
+    def perturb(
+        self,
+        total: Tensor,
+        noise_ratio: float,
+        z: Tensor,
+        clip: float | Tensor,
+        noise: Callable[[], Tensor],
+    ) -> None:
+        """total += sigma noise."""
+        total.addcmul_(self.sigma(noise_ratio, z, clip), noise())
+
+    def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
+        """See `fedsim.privacy.calibrate`."""
+        return calibrate.noise_multipliers(census, budgets, limit)
+
+    def epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
+        """See `fedsim.privacy.cost`."""
+        return cost.epsilons(census, cases)
+
+    def accountant(self, samplers: Iterable[str]) -> str:
+        """Exact without sampling."""
+        if set(samplers) <= _UNSAMPLED:
+            return "exact Gaussian"
+        return "privacy loss distribution, connect-the-dots, every rounding upwards"

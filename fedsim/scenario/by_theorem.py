@@ -1,0 +1,89 @@
+"""What theorems supply for a scenario: the numbers that it leaves to them, and the noise that it fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedsim.common.errors import InputError
+from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.problems.composite import L2Ball
+from fedsim.scenario.model import PrivacySection, Scenario
+from fedsim.scenario.per_silo import per_silo
+from fedsim.theory.chosen_numbers import chosen_numbers
+from fedsim.theory.premises import Constants, Premises
+from fedsim.theory.stated_noise import Prescribed, stated_noise
+from fedsim.theory.theorem import Claim, Derived
+
+_RATIO = "difference_noise_ratio"
+
+
+def claims(
+    privacy: PrivacySection,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    epsilons: Sequence[float],
+    deltas: Sequence[float],
+) -> tuple[Claim, ...]:
+    """(n_i, eps_i, delta_i): budgets, or with calibration `theorem` what is claimed."""
+    if MECHANISMS[privacy.mechanism].private and privacy.calibration == "theorem":
+        epsilons = per_silo("scenario.privacy.claimed_epsilon", privacy.claimed_epsilon, names)
+        if privacy.claimed_delta is not None:
+            deltas = per_silo("scenario.privacy.claimed_delta", privacy.claimed_delta, names)
+    return tuple(map(Claim, sizes, epsilons, deltas))
+
+
+def constants(scenario: Scenario) -> Constants:
+    """Those that the scenario states; L is else the algorithm's clip, D that of a ball."""
+    stated, constraint = scenario.assumptions, scenario.problem.constraint
+    ball = 2 * constraint.radius if isinstance(constraint, L2Ball) else None
+    defaults = {"L": getattr(scenario.algorithm, "clip_norm", None), "D": ball}
+    return stated.model_copy(
+        update={key: value for key, value in defaults.items() if getattr(stated, key) is None}
+    )
+
+
+def need_privacy(scenario: Scenario) -> None:
+    """Refuse a scenario of which theorems say nothing.
+
+    Raises:
+        InputError: its mechanism adds no noise.
+    """
+    name = scenario.privacy.mechanism
+    if not MECHANISMS[name].private:
+        raise InputError("scenario.privacy.mechanism", name, "theorems and bounds need gaussian")
+
+
+def with_numbers(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived | None]:
+    """The scenario with every number of its algorithm, and what a theorem chose; given numbers stand.
+
+    Raises:
+        InputError: no theorem chooses this algorithm's numbers, or a constant that it needs is missing.
+    """
+    section = scenario.algorithm
+    if section.parameters == "given":
+        return scenario, None
+    need_privacy(scenario)
+    given = {key: value for key, value in section.model_dump(exclude_unset=True).items() if value is not None}
+    batch = section.batch if "batch" in given else None  # type: ignore[attr-defined]
+    accountant = scenario.privacy.calibration == "accountant"
+    chosen = chosen_numbers(section.name, premises, given, batch, accountant)
+    known = type(section).model_fields
+    values = {key: value for key, value in chosen.values.items() if key in known and key not in given}
+    rest = {key: value for key, value in chosen.values.items() if key not in known}
+    filled = type(section).model_validate(values | given)
+    derived = Derived(chosen.theorem, values, rest | chosen.notes, chosen.predicted)
+    return scenario.model_copy(update={"algorithm": filled}), derived
+
+
+def with_stated_noise(scenario: Scenario, premises: Premises) -> tuple[Scenario, Prescribed]:
+    """The noise of the algorithm's theorem; the scenario's algorithm gets the ratio of its two noises.
+
+    Raises:
+        InputError: a theorem is asked for outside its conditions, or speaks of no such algorithm.
+    """
+    privacy, section = scenario.privacy, scenario.algorithm
+    algorithm, allowed = section.build(), privacy.allow_violations
+    prescribed, ratio = stated_noise(section.name, algorithm, premises, privacy.theorem, allowed)
+    if hasattr(section, _RATIO):
+        section = section.model_copy(update={_RATIO: ratio})
+    return scenario.model_copy(update={"algorithm": section}), prescribed
