@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from fedsim.common.errors import InputError
+from fedsim.data.arrays import Arrays
+from fedsim.data.by_label import NaturalIdPartition
+from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find
@@ -33,7 +36,7 @@ def one_run(
     """
     scenario = scenario_of(given, overrides, short)
     if scenario.sweep is not None:
-        expected = "is many runs: use fedsim.sweep, or leave the section out by sweep=None"
+        expected = "is many runs; `fedsim sweep` makes them all, and sweep=null leaves the section out"
         raise InputError("scenario.sweep", sorted(scenario.sweep.model_fields_set), expected)
     return scenario
 
@@ -77,13 +80,34 @@ def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
     raise InputError("scenario", given, expected)
 
 
-def resolved_of(scenario: Scenario, algorithm: Algorithm | None = None) -> Resolved:
+def resolved_of(
+    scenario: Scenario,
+    algorithm: Algorithm | None = None,
+    data: Dataset | None = None,
+    named: Collection[str] = (),
+) -> Resolved:
     """The objects of a run.
 
+    Args:
+        algorithm: takes the place of the scenario's.
+        data: takes the place of the scenario's, and of its partition where it names each record's silo.
+        named: fields that the caller has set; a partition among them stays.
+
     Raises:
-        InputError: a field is wrong, or `algorithm` is none.
+        InputError: a field is wrong, or an object is not what it should be.
         Refused: the algorithm's plan is not accepted.
     """
+    objects: dict[str, Any] = {}
     if algorithm is not None:
-        scenario = scenario.model_copy(update={"algorithm": GivenAlgorithm.of(algorithm)})
-    return resolve(scenario)
+        objects["algorithm"] = GivenAlgorithm.of(algorithm)
+    if data is not None:
+        if not isinstance(data, Dataset):
+            raise InputError("data", type(data).__name__, "must be fedsim.Arrays(features, target, silo)")
+        objects["data"] = data
+        if isinstance(data, Arrays) and data.silo is not None and not _names_partition(named):
+            objects["partition"] = NaturalIdPartition()
+    return resolve(scenario.model_copy(update=objects))
+
+
+def _names_partition(fields: Collection[str]) -> bool:
+    return any(field.partition(".")[0] == "partition" for field in fields)

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import MISSING, asdict, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_type_hints
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SerializeAsAny,
-    create_model,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from fedsim.algorithms.registry import IS_ALGORITHM, algorithms, is_algorithm
@@ -93,7 +86,8 @@ class GivenAlgorithm(AlgorithmSection):
         if not is_algorithm(kind):
             raise InputError("algorithm", algorithm, f"must be an object of {IS_ALGORITHM}")
         values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}  # type: ignore[arg-type]
-        section = cls(name=kind.__name__, **{key: _plain(values[key]) for key in values.keys() - _OWN})
+        name = next((name for name, known in algorithms().items() if known is kind), kind.__name__)
+        section = cls(name=name, **{key: _plain(value) for key, value in values.items() if key not in _OWN})
         section._object = algorithm
         return section
 
