@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_type_hints
 
 from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny, create_model, model_validator
@@ -52,6 +52,10 @@ class AlgorithmSection(Section):
         except InputError as error:
             raise InputError(f"scenario.algorithm.{error.field}", error.value, error.expected) from None
 
+    def having(self, **numbers: Any) -> Self:
+        """The same with other numbers."""
+        return self.model_copy(update=numbers)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """The class is made when fedsim is imported, so it travels by its name."""
         return _restored, (self.name, dict(self))
@@ -99,6 +103,10 @@ class GivenAlgorithm(AlgorithmSection):
     def build(self) -> Algorithm:
         """The object itself."""
         return self._object
+
+    def having(self, **numbers: Any) -> Self:
+        """See the class: the object has them too."""
+        return self.of(replace(self._object, **numbers))  # type: ignore[type-var]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """See the class."""
