@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union
 from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from fedsim.algorithms.registry import IS_ALGORITHM, algorithms, is_algorithm
+from fedsim.algorithms.registry import ALGORITHM_HAS, algorithms, is_algorithm
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
@@ -88,7 +88,7 @@ class GivenAlgorithm(AlgorithmSection):
             expected = f"is a class: give an object of it, {algorithm.__name__}(...) with its numbers"
             raise InputError("algorithm", algorithm, expected)
         if not is_algorithm(kind):
-            raise InputError("algorithm", algorithm, f"must be an object of {IS_ALGORITHM}")
+            raise InputError("algorithm", algorithm, f"must be a dataclass's object with {ALGORITHM_HAS}")
         values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}  # type: ignore[arg-type]
         name = next((name for name, known in algorithms().items() if known is kind), kind.__name__)
         section = cls(name=name, **{key: _plain(value) for key, value in values.items() if key not in _OWN})
