@@ -26,10 +26,10 @@ records, n_i fixed, for any behaviour of the server and of the other silos. Why:
   silo's own installation and trusted not to reach round `ask` (into private attributes, frames, or the code
   that a module or torch itself runs); the server sends names and numbers, no code.
 
-All of it rests on what the gate is given: entropy and ledgers that keep to `silos.entropy` and `silos.ledger`,
-one ledger for each silo. Silos in one cohort share tensor operations, never records, noise or ledgers. A gate
-stays in its process: it cannot be pickled or copied, since a second one would answer beside the first, for a
-ledger of its own.
+All of it rests on what the gate is given: entropy and ledgers that keep to `silos.entropy` and
+`silos.ledger`, one ledger for each silo. Silos in one cohort share tensor operations, never records, noise or
+ledgers. A gate stays in its process: it cannot be pickled or copied, since a second one would answer beside
+the first, for a ledger of its own.
 """
 
 from __future__ import annotations

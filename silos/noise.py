@@ -50,11 +50,10 @@ class Noise:
             shape = (len(self._ready), self._rounds * self._width, self._dimension)
             self._block, self._values = block, np.empty(shape)
             self._ready[:] = False
-        missing = [
-            member for member, ready in zip(members, self._ready[list(members)], strict=True) if not ready
-        ]
-        if not missing:
+        ready = self._ready if len(members) == len(self._ready) else self._ready[list(members)]
+        if ready.all():
             return
+        missing = [member for member, done in zip(members, ready.tolist(), strict=True) if not done]
         streams = self._entropy.streams(missing, block, Purpose.NOISE)
         self._mechanism.fill(streams, map(self._values.__getitem__, missing))
         self._ready[missing] = True
