@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fedsim.api.given import ScenarioLike, one_run, resolved_of
+from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.html import lines_html, table_html
 from fedsim.api.progress import watch_audit
 from fedsim.api.run import Run
@@ -119,7 +119,7 @@ def audit(
     """
     if not LEAST <= effort <= MOST:
         raise InputError("effort", effort, f"must be between {LEAST:g} and {MOST:g}")
-    changes = {**(overrides or {}), **short}
+    changes = changes_of(overrides, short)
     if isinstance(scenario, Run):
         resolved = _resolved_again(scenario, changes)
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fedsim.api.given import ScenarioLike, resolved_of, scenario_of
+from fedsim.api.given import ScenarioLike, changes_of, resolved_of, scenario_of
 from fedsim.api.html import lines_html, silos_html
 from fedsim.api.table import Table
 from fedsim.data.dataset import Dataset
@@ -82,8 +82,8 @@ def price(
         InputError: bad scenario or data.
         Refused: a silo cannot afford the plan.
     """
-    chosen = scenario_of(scenario, overrides, short)
-    resolved = resolved_of(chosen, algorithm, data, {**(overrides or {}), **short})
+    changes = changes_of(overrides, short)
+    resolved = resolved_of(scenario_of(scenario, changes), algorithm, data, changes)
     return price_of(resolved, verify, conversions)
 
 

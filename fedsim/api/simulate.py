@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from fedsim.api.given import ScenarioLike, one_run, resolved_of
+from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import Watch, watcher
 from fedsim.api.run import Run
 from fedsim.common.interrupts import undisturbed
@@ -67,9 +67,8 @@ def simulate(
         Refused: a silo does not accept the plan, or a request within it.
         KeyboardInterrupt: interrupted before anything was measured.
     """
-    resolved = resolved_of(
-        one_run(scenario, overrides, short), algorithm, data, {**(overrides or {}), **short}
-    )
+    changes = changes_of(overrides, short)
+    resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
     place = None if out is None else check_free(Path(out))
     return follow(resolved, watcher(progress), place, warnings.warn)
 

@@ -142,9 +142,9 @@ class Silent:
     ("thing", "words"),
     [
         (made(ALGORITHM), "is a class: give an object of it"),
-        (Silent(), "must be a dataclass's object with methods server and silo"),
-        ("prox_sgd", "must be a dataclass's object with methods server and silo"),
-        (make_dataclass("Nothing", [])(), "must be a dataclass's object"),
+        (Silent(), "must be an object of a dataclass with methods server and silo"),
+        ("prox_sgd", "must be an object of a dataclass with methods server and silo"),
+        (make_dataclass("Nothing", [])(), "must be an object of a dataclass"),
     ],
 )
 def test_what_is_no_algorithm_is_refused_by_name(thing: Any, words: str) -> None:
@@ -162,3 +162,17 @@ def test_torch_is_used_as_it_was() -> None:
     before = torch.get_num_threads()
     run(made(ALGORITHM))
     assert torch.get_num_threads() == before
+
+
+def test_a_ray_of_the_callers_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "shutdown", None)
+    for call in (fedsim.simulate, fedsim.sweep):
+        with pytest.raises(
+            fedsim.InputError, match=r"call ray.shutdown\(\) first, or take runtime inprocess"
+        ):
+            call(
+                "quickstart", {} if call is fedsim.simulate else {"sweep.grid": {"seed": [1]}}, runtime="ray"
+            )
