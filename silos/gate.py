@@ -122,6 +122,8 @@ class Gate:
         drawing = records.drawing(range(len(silos)))
         self._noise = Noise(mechanism, entropy, plan, len(drawing), self._dimension)
         self._ledgers = [ledger for ledger, _ in zip(ledgers, silos, strict=True)]
+        if len({id(ledger) for ledger in ledgers}) < len(silos):
+            raise Refused("two silos of one cohort have the same ledger")
         self._memory = CohortMemory(len(silos), self._dimension, dtype)
         self._lock, self._holder = threading.Lock(), 0
 

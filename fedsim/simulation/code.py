@@ -101,7 +101,19 @@ class Code:
         try:
             return text_of(value)
         except InputError:
-            return type(value).__qualname__  # no number, so nothing that sets what is released
+            return self._object(value)
+
+    def _object(self, value: Any) -> str:
+        """Of an object that says nothing of itself: its class, and all that it holds."""
+        kind = type(value)
+        if id(value) in self._seen:
+            return kind.__qualname__
+        self._seen.add(id(value))
+        if not hasattr(value, "__dict__"):
+            expected = "is used by the algorithm's code, and nobody can tell what it holds: make it a field"
+            raise InputError(f"an object of {kind.__qualname__}", value, expected)
+        held = {name: self._value(each) for name, each in sorted(vars(value).items())}
+        return f"{' '.join(self._class(kind))} {held}"
 
 
 def _compiled(code: CodeType) -> str:

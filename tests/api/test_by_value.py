@@ -97,6 +97,23 @@ def test_classes_of_one_name_that_do_not_do_the_same_are_told_apart(old: str, ne
     assert Code(made(ALGORITHM)).text != Code(made(ALGORITHM.replace(old, new))).text
 
 
+def holding(value: str) -> str:
+    """The algorithm with its factor in an object of which `repr` says nothing."""
+    return ALGORITHM.replace("FACTOR = 2.0", f"HOLDER = {value}").replace("FACTOR * g", "HOLDER.factor * g")
+
+
+def test_numbers_in_an_object_that_the_code_reads_count() -> None:
+    kinds = [made(holding(f"type('Holder', (), {{}})(); HOLDER.factor = {f}")) for f in (2.0, 2.5, 2.0)]
+    first, other, again = (Code(kind).text for kind in kinds)
+    assert first != other
+    assert first == again
+
+
+def test_code_that_reads_what_nobody_can_look_into_is_refused() -> None:
+    with pytest.raises(fedsim.InputError, match="nobody can tell what it holds"):
+        Code(made(holding("__import__('threading').Lock()")))
+
+
 def test_where_a_class_stands_and_what_is_said_of_it_does_not_count() -> None:
     moved = "\n\n\n# A remark.\n" + dedent(ALGORITHM).replace("FACTOR = 2.0", "FACTOR = 2.0  # why")
     assert Code(made(moved)).text == Code(made(ALGORITHM)).text

@@ -253,6 +253,17 @@ def test_two_silos_of_one_name_are_refused() -> None:
         open_gate([_telling()] * 2, PROBLEM, scripted(asking()), names=["silo0", "silo0"])
 
 
+def test_two_silos_of_one_ledger_are_refused() -> None:
+    """A debit of the one would pay for the other."""
+    algorithm, names = scripted(asking()), names_of(2)
+    plan, ledger = plan_of(algorithm, PROBLEM, [N, N]), MemoryLedger()
+    terms = [Terms(name, N, 1.0, DELTA, range(2)) for name in names]
+    entropy = SeededEntropy(0, 0, names, ["run"] * 2)
+    records = hold([_telling()] * 2, PROBLEM, torch.float64)
+    with pytest.raises(Refused, match="same ledger"):
+        Gate(records, PROBLEM, algorithm, plan, terms, GAUSSIAN, entropy, [ledger] * 2, LIMITS, torch.float64)
+
+
 # What the silo half asks, against the plan: refused before records are read.
 
 
