@@ -66,6 +66,7 @@ def simulate(
         InputError: names the field, the value and what would be right.
         Refused: a silo does not accept the plan, or a request within it.
         KeyboardInterrupt: interrupted before anything was measured.
+        WorkerLost: a process of Ray was ended from outside before that.
     """
     changes = changes_of(overrides, short)
     resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
@@ -93,8 +94,8 @@ def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callabl
         trackers.start(resolved)
         with watch(resolved) as show, one_thread():
             _execute(resolved, results, _both(show, trackers.measured))
-        if resolved.scenario.report.heterogeneity:
-            heterogeneity = measure(resolved, read(resolved, 0).silos)
+        with one_thread():
+            heterogeneity = _heterogeneity(resolved)
     except (KeyboardInterrupt, WorkerLost) as caught:
         if not results.measurements:
             raise
@@ -107,6 +108,11 @@ def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callabl
             run.save(out)
         trackers.finish(outcome)
     return run
+
+
+def _heterogeneity(resolved: Resolved) -> dict[str, Any] | None:
+    asked = resolved.scenario.report.heterogeneity
+    return measure(resolved, read(resolved, 0).silos) if asked else None
 
 
 def _price(resolved: Resolved) -> list[Admitted]:
