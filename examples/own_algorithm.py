@@ -69,32 +69,25 @@ run.plot("error")
 # The same hospitals, budgets and trials for each.
 
 # %%
-beside = {
-    "minibatch": {
-        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 20, "step_size": 1.0, "clip_norm": 1.0}
-    },
-    "local SGD": {
-        "algorithm": {
-            "name": "local_sgd",
-            "num_rounds": 10,
-            "local_steps": 2,
-            "step_size": 0.5,
-            "clip_norm": 1.0,
-        }
-    },
-}
+from fedsim.algorithms.local_sgd import LocalSGD
+from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+
+algorithms = [
+    mine,
+    NoisyMinibatchSGD(num_rounds=20, step_size=1.0, clip_norm=1.0),
+    LocalSGD(num_rounds=10, local_steps=2, step_size=0.5, clip_norm=1.0),
+]
 common = {"trials": 3, "runtime": "inprocess", "report.nonprivate_twin": False}
-errors = {}
-for epsilon in (0.5, 1.0, 4.0):
-    runs = {
-        "momentum": fedsim.simulate("quickstart", common, algorithm=mine, epsilon=epsilon),
-        **{
-            name: fedsim.simulate("quickstart", common | changes, epsilon=epsilon)
-            for name, changes in beside.items()
-        },
-    }
-    errors[epsilon] = {name: run.summary.metrics.test_error for name, run in runs.items()}
-    print(epsilon, {name: round(error, 3) for name, error in errors[epsilon].items()})
+runs = [
+    fedsim.simulate("quickstart", common, algorithm=algorithm, epsilon=epsilon)
+    for algorithm in algorithms
+    for epsilon in (0.5, 1.0, 4.0)
+]
+together = fedsim.compare(runs)
+together
+
+# %%
+together.plot()
 
 # %% [markdown]
 # Three trials tell little: take more before you believe an order. `docs/adding-an-algorithm.md` makes a

@@ -61,8 +61,11 @@ for line in privacy.not_private:
 # outside.
 
 # %%
-price = fedsim.price("quickstart", num_rounds=10, conversions=True)
-price.conversions
+other = fedsim.price("quickstart", num_rounds=10, conversions=True).conversions
+print(f"any one record, seen from outside: epsilon {other.central.epsilon:.3g}")
+for silo in other.silos:
+    groups = {group.records: round(group.guarantee.epsilon, 2) for group in silo.group}
+    print(f"{silo.name}: epsilon by records in a group: {groups}")
 
 # %% [markdown]
 # ## An audit

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fedsim.api.table import Table as Table
     from fedsim.common.errors import InputError as InputError
     from fedsim.common.errors import Refused as Refused
+    from fedsim.data.arrays import Arrays as Arrays
     from fedsim.protocol.batch import FULL as FULL
     from fedsim.protocol.batch import Batch as Batch
     from fedsim.protocol.batch import Fresh as Fresh
@@ -56,6 +57,7 @@ _HOMES = {
     "fedsim.api.sweep": ("Sweep", "sweep"),
     "fedsim.api.table": ("Table",),
     "fedsim.common.errors": ("InputError", "Refused"),
+    "fedsim.data.arrays": ("Arrays",),
     "fedsim.protocol.batch": ("FULL", "Batch", "Fresh", "Full", "Poisson", "Subsample", "WithReplacement"),
     "fedsim.protocol.contract": (
         "Algorithm",

@@ -48,13 +48,13 @@ def _algorithm_in(module: ModuleType) -> type[Algorithm] | None:
 def _algorithm(name: str, thing: object) -> type[Algorithm]:
     if is_algorithm(thing):
         return cast(type[Algorithm], thing)
-    raise InputError(f"entry point {GROUP}:{name}", thing, IS_ALGORITHM)
+    raise InputError(f"entry point {GROUP}:{name}", thing, f"a dataclass with {ALGORITHM_HAS}")
 
 
-IS_ALGORITHM = "a dataclass with methods server and silo and a class attribute linear"
+ALGORITHM_HAS = "methods server and silo and a class attribute linear"
 
 
 def is_algorithm(thing: object) -> bool:
-    """Whether it is `IS_ALGORITHM`."""
+    """Whether it is a dataclass with `ALGORITHM_HAS`."""
     parts = ("server", "silo", "linear")
     return inspect.isclass(thing) and is_dataclass(thing) and all(hasattr(thing, part) for part in parts)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fedsim.api.given import ScenarioLike, one_run, resolved_of
+from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.html import lines_html, table_html
 from fedsim.api.progress import watch_audit
 from fedsim.api.run import Run
@@ -22,6 +22,7 @@ from fedsim.api.table import Table
 from fedsim.attacks.run import Observe, as_json, attack
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
+from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.report.audit_section import ADVERSARIES, audit_figure, audit_table, verdict
 from fedsim.report.page import write_page
@@ -100,7 +101,7 @@ def audit(
     overrides: Mapping[str, Any] | None = None,
     *,
     algorithm: Algorithm | None = None,
-    data: object = None,
+    data: Dataset | None = None,
     effort: float = 1.0,
     progress: bool | Observe | None = None,
     **short: Any,
@@ -118,10 +119,11 @@ def audit(
     """
     if not LEAST <= effort <= MOST:
         raise InputError("effort", effort, f"must be between {LEAST:g} and {MOST:g}")
+    changes = changes_of(overrides, short)
     if isinstance(scenario, Run):
-        resolved = _resolved_again(scenario, {**(overrides or {}), **short})
+        resolved = _resolved_again(scenario, changes)
     else:
-        resolved = resolved_of(one_run(scenario, overrides, short), algorithm)
+        resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
     return audit_of(resolved, effort, watch_audit(progress))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from fedsim.common.errors import InputError
+from fedsim.data.arrays import Arrays
+from fedsim.data.by_label import NaturalIdPartition
+from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find
@@ -21,47 +23,49 @@ ScenarioLike = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 """A shipped scenario's name, a YAML file, nested mappings as such a file holds them, or a `Scenario`."""
 
 
-def one_run(
-    given: ScenarioLike,
-    overrides: Mapping[str, Any] | None = None,
-    short: Mapping[str, Any] = MappingProxyType({}),
-) -> Scenario:
+def changes_of(overrides: Mapping[str, Any] | None, short: Mapping[str, Any]) -> dict[str, Any]:
+    """What a caller changes, {field: value}.
+
+    Raises:
+        InputError: `overrides` is no mapping.
+    """
+    if overrides is not None and not isinstance(overrides, Mapping):
+        raise InputError("overrides", overrides, 'must be a mapping such as {"algorithm.step_size": 0.5}')
+    return {**(overrides or {}), **short}
+
+
+def one_run(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> Scenario:
     """The scenario of a single run; as `scenario_of`.
 
     Raises:
         InputError: it has a `sweep` section.
     """
-    scenario = scenario_of(given, overrides, short)
+    scenario = scenario_of(given, changes)
     if scenario.sweep is not None:
-        expected = "is many runs: use fedsim.sweep, or leave the section out by sweep=None"
+        expected = "is many runs; `fedsim sweep` makes them all, and sweep=null leaves the section out"
         raise InputError("scenario.sweep", sorted(scenario.sweep.model_fields_set), expected)
     return scenario
 
 
-def scenario_of(
-    given: ScenarioLike, overrides: Mapping[str, Any] | None, short: Mapping[str, Any]
-) -> Scenario:
+def scenario_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> Scenario:
     """A scenario with overrides applied.
 
     Args:
         given: see `ScenarioLike`.
-        overrides: {dotted field: value}, such as {"algorithm.step_size": 0.5}.
-        short: {last part of a field: value}, where it is the last part of one field only.
+        changes: {field: value}, the field dotted or, where it is the last part of one only, that part.
 
     Raises:
         InputError: it is no scenario, a field is wrong, or an override names no field.
     """
-    if isinstance(given, Scenario) and not overrides and not short:
+    if isinstance(given, Scenario) and not changes:
         return given
-    return parse(tree_of(given, overrides, short))
+    return parse(tree_of(given, changes))
 
 
-def tree_of(
-    given: ScenarioLike, overrides: Mapping[str, Any] | None, short: Mapping[str, Any]
-) -> dict[str, Any]:
+def tree_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """As `scenario_of`, before validation: nested mappings, which a sweep completes."""
     tree, folder = _tree(given)
-    return anchored(apply(tree, {**(overrides or {}), **short}), folder)
+    return anchored(apply(tree, changes or {}), folder)
 
 
 def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
@@ -77,13 +81,34 @@ def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
     raise InputError("scenario", given, expected)
 
 
-def resolved_of(scenario: Scenario, algorithm: Algorithm | None = None) -> Resolved:
+def resolved_of(
+    scenario: Scenario,
+    algorithm: Algorithm | None = None,
+    data: Dataset | None = None,
+    named: Collection[str] = (),
+) -> Resolved:
     """The objects of a run.
 
+    Args:
+        algorithm: takes the place of the scenario's.
+        data: takes the place of the scenario's, and of its partition where it names each record's silo.
+        named: fields that the caller has set; a partition among them stays.
+
     Raises:
-        InputError: a field is wrong, or `algorithm` is none.
+        InputError: a field is wrong, or an object is not what it should be.
         Refused: the algorithm's plan is not accepted.
     """
+    objects: dict[str, Any] = {}
     if algorithm is not None:
-        scenario = scenario.model_copy(update={"algorithm": GivenAlgorithm.of(algorithm)})
-    return resolve(scenario)
+        objects["algorithm"] = GivenAlgorithm.of(algorithm)
+    if data is not None:
+        if not isinstance(data, Dataset):
+            raise InputError("data", type(data).__name__, "must be fedsim.Arrays(features, target, silo)")
+        objects["data"] = data
+        if isinstance(data, Arrays) and data.silo is not None and not _names_partition(named):
+            objects["partition"] = NaturalIdPartition()
+    return resolve(scenario.model_copy(update=objects))
+
+
+def _names_partition(fields: Collection[str]) -> bool:
+    return any(field.partition(".")[0] == "partition" for field in fields)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fedsim.api.given import ScenarioLike, resolved_of, scenario_of
+from fedsim.api.given import ScenarioLike, changes_of, resolved_of, scenario_of
 from fedsim.api.html import lines_html, silos_html
 from fedsim.api.table import Table
+from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.results.price_statement import Price as Statement
 from fedsim.results.price_statement import price as stated
@@ -61,7 +62,7 @@ def price(
     overrides: Mapping[str, Any] | None = None,
     *,
     algorithm: Algorithm | None = None,
-    data: object = None,
+    data: Dataset | None = None,
     verify: bool = False,
     conversions: bool = False,
     **short: Any,
@@ -81,7 +82,9 @@ def price(
         InputError: bad scenario or data.
         Refused: a silo cannot afford the plan.
     """
-    return price_of(resolved_of(scenario_of(scenario, overrides, short), algorithm), verify, conversions)
+    changes = changes_of(overrides, short)
+    resolved = resolved_of(scenario_of(scenario, changes), algorithm, data, changes)
+    return price_of(resolved, verify, conversions)
 
 
 def price_of(resolved: Resolved, verify: bool, conversions: bool) -> Price:

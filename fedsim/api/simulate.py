@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from fedsim.api.given import ScenarioLike, one_run, resolved_of
+from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import Watch, watcher
 from fedsim.api.run import Run
 from fedsim.common.interrupts import undisturbed
+from fedsim.data.dataset import Dataset
 from fedsim.measure.heterogeneity import measure
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.terms import Admitted
@@ -34,7 +35,7 @@ def simulate(
     overrides: Mapping[str, Any] | None = None,
     *,
     algorithm: Algorithm | None = None,
-    data: object = None,
+    data: Dataset | None = None,
     out: str | os.PathLike[str] | None = None,
     progress: bool | Observer | None = None,
     **short: Any,
@@ -50,7 +51,8 @@ def simulate(
         overrides: {dotted field: value}, such as {"algorithm.step_size": 0.5}.
         algorithm: an object that takes the place of the scenario's algorithm. Its class may be defined
             anywhere, in a notebook too: it travels to Ray's processes by value.
-        data: records in memory that take the place of the scenario's data and partition.
+        data: `fedsim.Arrays`, records in memory that take the place of the scenario's data, and of its
+            partition where they name their silos, unless one is given here.
         out: a new directory for the run; nothing is written without it.
         progress: None shows a bar on a screen or in a notebook; False nothing; True plain lines where there
             is neither; a function is told every measurement.
@@ -65,9 +67,10 @@ def simulate(
         Refused: a silo does not accept the plan, or a request within it.
         KeyboardInterrupt: interrupted before anything was measured.
     """
-    chosen = one_run(scenario, overrides, short)
+    changes = changes_of(overrides, short)
+    resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
     place = None if out is None else check_free(Path(out))
-    return follow(resolved_of(chosen, algorithm), watcher(progress), place, warnings.warn)
+    return follow(resolved, watcher(progress), place, warnings.warn)
 
 
 def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callable[[str], None]) -> Run:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fedsim.api.given import ScenarioLike, tree_of
+from fedsim.api.given import ScenarioLike, changes_of, tree_of
 from fedsim.api.html import lines_html, table_html
 from fedsim.api.sweep_progress import watcher
 from fedsim.api.table import Table
@@ -99,6 +99,6 @@ def sweep(
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    job = job_of(tree_of(scenario, overrides, short))
+    job = job_of(tree_of(scenario, changes_of(overrides, short)))
     place = None if out is None else Path(out)
     return Sweep(sweeps.run(job, place, workers, watcher(progress), warnings.warn))

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+import fedsim
+
 app = typer.Typer(
     help="Federated learning between organisations that do not trust the server: every silo's messages are "
     "differentially private, each within its own budget.",
@@ -19,7 +21,8 @@ app = typer.Typer(
     add_completion=False,
 )
 
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help="Scenario file (YAML).")]
+_SCENARIO = "Name of a scenario that comes with fedsim, or a file (YAML)"
+ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help=f"{_SCENARIO}.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
@@ -30,9 +33,7 @@ Overrides = Annotated[
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version
-
-        typer.echo(f"fedsim {version('fedsim-isrl')}")
+        typer.echo(f"fedsim {fedsim.__version__}")
         raise typer.Exit
 
 
@@ -138,7 +139,7 @@ def privacy(
 @app.command()
 def audit(
     scenario: Annotated[
-        Path | None, typer.Argument(metavar="[SCENARIO]", help="Scenario file (YAML); or --run.")
+        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{_SCENARIO}; or --run.")
     ] = None,
     overrides: Overrides = None,
     run: Annotated[
@@ -174,7 +175,7 @@ def report(
 @app.command()
 def bounds(
     scenario: Annotated[
-        Path | None, typer.Argument(metavar="[SCENARIO]", help="Scenario file (YAML); or --run.")
+        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{_SCENARIO}; or --run.")
     ] = None,
     overrides: Overrides = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

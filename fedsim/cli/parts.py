@@ -1,4 +1,4 @@
-"""`fedsim list`: what a scenario can name."""
+"""`fedsim list`: the scenarios that come with fedsim, and what a scenario can name."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from fedsim.problems.network_models import Model
 from fedsim.problems.registry import problems
 from fedsim.protocol.batch import Batch
 from fedsim.report.trackers import GROUP
+from fedsim.scenario.catalogue import descriptions
 from fedsim.scenario.model import PrivacySection
 from fedsim.scenario.participation import Participation
 
@@ -26,6 +27,7 @@ def show() -> None:
     """Print every kind of part with its one-line description."""
     assert set(MECHANISMS) == set(get_args(PrivacySection.model_fields["mechanism"].annotation))
     parts = {
+        "scenarios (by name, in place of a file)": descriptions(),
         "algorithms": {name: first_line(kind) for name, kind in algorithms().items()},
         "problems": {name: first_line(kind) for name, kind in problems().items()},
         "networks (problem.model)": _lines(Model),

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_type_hints
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    PrivateAttr,
-    SerializeAsAny,
-    create_model,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, PrivateAttr, SerializeAsAny, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from fedsim.algorithms.registry import IS_ALGORITHM, algorithms, is_algorithm
+from fedsim.algorithms.registry import ALGORITHM_HAS, algorithms, is_algorithm
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
@@ -59,6 +52,10 @@ class AlgorithmSection(Section):
         except InputError as error:
             raise InputError(f"scenario.algorithm.{error.field}", error.value, error.expected) from None
 
+    def having(self, **numbers: Any) -> Self:
+        """The same with other numbers."""
+        return self.model_copy(update=numbers)
+
     def __reduce__(self) -> tuple[Any, ...]:
         """The class is made when fedsim is imported, so it travels by its name."""
         return _restored, (self.name, dict(self))
@@ -91,9 +88,10 @@ class GivenAlgorithm(AlgorithmSection):
             expected = f"is a class: give an object of it, {algorithm.__name__}(...) with its numbers"
             raise InputError("algorithm", algorithm, expected)
         if not is_algorithm(kind):
-            raise InputError("algorithm", algorithm, f"must be an object of {IS_ALGORITHM}")
+            raise InputError("algorithm", algorithm, f"must be a dataclass's object with {ALGORITHM_HAS}")
         values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}  # type: ignore[arg-type]
-        section = cls(name=kind.__name__, **{key: _plain(values[key]) for key in values.keys() - _OWN})
+        name = next((name for name, known in algorithms().items() if known is kind), kind.__name__)
+        section = cls(name=name, **{key: _plain(value) for key, value in values.items() if key not in _OWN})
         section._object = algorithm
         return section
 
@@ -105,6 +103,10 @@ class GivenAlgorithm(AlgorithmSection):
     def build(self) -> Algorithm:
         """The object itself."""
         return self._object
+
+    def having(self, **numbers: Any) -> Self:
+        """See the class: the object has them too."""
+        return self.of(replace(self._object, **numbers))  # type: ignore[type-var]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """See the class."""

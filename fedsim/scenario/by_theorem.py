@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.composite import L2Ball
@@ -82,8 +83,10 @@ def with_stated_noise(scenario: Scenario, premises: Premises) -> tuple[Scenario,
         InputError: a theorem is asked for outside its conditions, or speaks of no such algorithm.
     """
     privacy, section = scenario.privacy, scenario.algorithm
-    algorithm, allowed = section.build(), privacy.allow_violations
-    prescribed, ratio = stated_noise(section.name, algorithm, premises, privacy.theorem, allowed)
-    if hasattr(section, _RATIO):
-        section = section.model_copy(update={_RATIO: ratio})
+    algorithm, allowed, kind = section.build(), privacy.allow_violations, section.kind
+    known = algorithms().get(section.name) is kind  # else a class of somebody's that may have any name
+    name = section.name if known else f"{kind.__module__}.{kind.__qualname__}"
+    prescribed, ratio = stated_noise(name, algorithm, premises, privacy.theorem, allowed)
+    if hasattr(algorithm, _RATIO):
+        section = section.having(**{_RATIO: ratio})
     return scenario.model_copy(update={"algorithm": section}), prescribed

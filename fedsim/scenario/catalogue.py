@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import yaml
+
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 
@@ -18,6 +20,14 @@ def shipped() -> dict[str, Path]:
     True
     """
     return {path.stem: path for path in sorted(_FOLDER.glob("*.yaml"))}
+
+
+def descriptions() -> dict[str, str]:
+    """{name: what it shows} of the shipped scenarios."""
+    return {
+        name: yaml.safe_load(path.read_text(encoding="utf-8"))["description"]
+        for name, path in shipped().items()
+    }
 
 
 def find(given: str | os.PathLike[str]) -> Path:

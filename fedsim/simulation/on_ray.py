@@ -48,10 +48,11 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
 
     Raises:
         Refused: a silo does not accept the plan, or a request within it.
-        InputError: the data cannot be read or divided as asked.
+        InputError: the data cannot be read or divided as asked, or this process has a Ray already.
         WorkerLost: the process of a trial or of its silos was ended from outside; `results` keeps the rest.
     """
     scenario = resolved.scenario
+    require_none()
     actors: list[Any] = []
     others = set(psutil.Process().children(recursive=True))
     try:
@@ -104,6 +105,17 @@ def cpus() -> int:
     """CPUs of the Ray that runs."""
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     return max(1, int(resources.get("CPU", 1)))
+
+
+def require_none() -> None:
+    """One Ray a process: ours ends with a run, and a caller's must not.
+
+    Raises:
+        InputError: the caller has started one.
+    """
+    if ray.is_initialized():
+        expected = "this process has a Ray of its own: call ray.shutdown() first, or take runtime inprocess"
+        raise InputError("scenario.runtime", "ray", expected)
 
 
 def start(address: str | None) -> None:

@@ -12,6 +12,7 @@ import fedsim
 
 NAMES = [
     "Algorithm",
+    "Arrays",
     "Asker",
     "Audit",
     "Batch",

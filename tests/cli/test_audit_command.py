@@ -115,7 +115,10 @@ def test_the_page_of_a_run_takes_the_audit(run: Path, tmp_path: Path) -> None:
         (["SCENARIO", "--run", "nowhere"], "name a scenario, or --run DIR"),
         (["--run", "nowhere"], "no such directory"),
         (["--run", "RUN", "--set", "seed=1"], "a run has its scenario"),
-        (["SCENARIO", "--set", "sweep={grid: {seed: [1, 2]}}"], "is many runs; audit one of them"),
+        (
+            ["SCENARIO", "--set", "sweep={grid: {seed: [1, 2]}}"],
+            "is many runs; `fedsim sweep` makes them all",
+        ),
         (["SCENARIO", "--set", "privacy.mechanism=none"], "claims nothing, so there is nothing to audit"),
         (
             [

@@ -6,9 +6,11 @@ import re
 import shlex
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.cli.main import app
 
 ROOT = Path(__file__).parents[2]
@@ -64,3 +66,16 @@ def test_every_algorithm_and_problem_is_named() -> None:
 def test_links_to_files_exist() -> None:
     for target in re.findall(r"\]\((?!https?://)([^)#]+)\)", README):
         assert (ROOT / target).exists(), target
+
+
+@pytest.mark.slow
+def test_the_python_shown_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = re.search(r"<!-- run -->\n```python\n(.*?)```", README, re.S)
+    assert found
+    rng = np.random.default_rng(0)
+    features, silo = rng.normal(size=(90, 2)), np.repeat(["north", "south", "west"], 30)
+    target = (features.sum(1) > 0).astype(int)
+    given = {"features": features, "target": target, "silo": silo, "MyAlgorithm": NoisyMinibatchSGD}
+    monkeypatch.chdir(tmp_path)
+    exec(found[1], given)
+    assert list(tmp_path.iterdir()) == []

@@ -10,8 +10,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedsim.report import sweep_figure
-from fedsim.report.style import look, save
+from fedsim.report import style
+from fedsim.report.style import look
 from fedsim.report.sweep_figure import Point, Series, draw
 
 LEVELS = (6.0, 0.75, 1.5, 18.0)
@@ -31,19 +31,19 @@ SERIES = [
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     figures: list[Figure] = []
-    kept = sweep_figure.save
+    kept = style.save
 
     def save(figure: Figure, folder: Path, stem: str) -> str:
         figures.append(figure)
         return kept(figure, folder, stem)
 
-    monkeypatch.setattr(sweep_figure, "save", save)
+    monkeypatch.setattr(style, "save", save)
     return figures
 
 
 def picture(series: list[Series], folder: Path) -> str:
     figure = draw(series, "epsilon of each silo", "test error", "title", "mean of 3 trials")
-    return save(figure, folder, "figure")
+    return style.save(figure, folder, "figure")
 
 
 def lines(axes: Axes) -> dict[str, tuple[np.ndarray, np.ndarray]]:

@@ -28,11 +28,15 @@ def install(
         (site / f"{module}.py").write_text(source, encoding="utf-8")
 
 
-def python(*arguments: object, paths: tuple[Path, ...], cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def python(
+    *arguments: object, paths: tuple[Path, ...], cwd: Path = ROOT, stdin: str | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run this Python with `paths` before everything else."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (*paths, ROOT)))}
     command = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env=environment, check=False, input=stdin
+    )
 
 
 def fedsim(*arguments: object, site: Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,263 @@
+"""`fedsim.simulate`, `load_run` and `price`: what goes in, what comes out, what is refused."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import yaml
+from matplotlib.figure import Figure
+from support.report_runs import SMALL
+
+import fedsim
+from fedsim.api import simulate as simulation
+from fedsim.results.outcome import Measurement
+from fedsim.simulation.failures import WorkerLost
+
+QUICK: dict[str, Any] = {"trials": 2, "num_rounds": 3, "runtime": "inprocess"}
+
+
+@pytest.fixture(scope="module")
+def run() -> fedsim.Run:
+    return fedsim.simulate(SMALL, excess_risk=True)
+
+
+def test_a_name_a_path_a_mapping_and_a_scenario_are_the_same_run(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(yaml.safe_dump(SMALL), encoding="utf-8")
+    models = [
+        fedsim.simulate(given, trials=1).model
+        for given in (SMALL, path, str(path), fedsim.Scenario.model_validate(SMALL))
+    ]
+    assert all((model == models[0]).all() for model in models)
+
+
+def test_a_run_holds_metrics_ledger_silos_spend_and_models(run: fedsim.Run) -> None:
+    assert len(run.metrics) == 2 * 2 * 7
+    assert run.metrics["round"][:7] == list(range(7))
+    assert len(run.ledger) == 2 * 3 * 6
+    assert len(run.silos) == 2 * 2 * 3
+    assert set(run.spend["silo"]) == {"silo-00", "silo-01", "silo-02"}
+    assert run.model.shape == run.twin.shape == (2, run.summary.dimension)
+    assert not (run.model == run.twin).any()
+    assert [silo.epsilon_budget for silo in run.summary.privacy.silos] == [1.0, 2.0, 4.0]
+    assert not run.interrupted
+    assert run.failure is None
+    assert "seed" not in yaml.safe_load(run.scenario)
+
+
+def test_a_saved_run_is_read_back_as_it_was(run: fedsim.Run, tmp_path: Path) -> None:
+    files = run.save(tmp_path / "run")
+    assert {"report.html", "summary.json", "model.safetensors", "figures/"} <= set(files)
+    again = fedsim.load_run(tmp_path / "run")
+    assert again.summary == run.summary
+    assert (again.model == run.model).all()
+    assert (again.twin == run.twin).all()
+    for table in ("metrics", "ledger", "silos", "spend"):
+        assert getattr(again, table).to_pylist() == getattr(run, table).to_pylist()
+    assert again.save(tmp_path / "copy") == files
+    assert repr(again) == repr(run)
+    with pytest.raises(fedsim.InputError, match="holds another run"):
+        run.save(tmp_path / "run")
+
+
+def test_nothing_is_written_unless_out_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fedsim.simulate(SMALL, trials=1)
+    assert list(tmp_path.iterdir()) == []
+    fedsim.simulate(SMALL, trials=1, out="here")
+    assert fedsim.load_run("here").summary.trials.finished == 1
+
+
+def test_nothing_is_printed_where_nobody_watches(capfd: pytest.CaptureFixture[str]) -> None:
+    fedsim.simulate(SMALL, trials=1)
+    assert capfd.readouterr() == ("", "")
+    fedsim.simulate(SMALL, trials=1, progress=True)
+    assert "14/14 trial 0 round 6 (non-private): test error" in capfd.readouterr().err
+
+
+def test_a_function_is_told_every_measurement(run: fedsim.Run) -> None:
+    told: list[Measurement] = []
+    fedsim.simulate(SMALL, progress=told.append)
+    assert len(told) == len(run.metrics)
+
+
+class Cell:
+    """What IPython would show in a notebook."""
+
+    def __init__(self) -> None:
+        self.states: list[str] = []
+
+    def display(self, shown: str, display_id: bool) -> Cell:
+        self.states.append(shown)
+        return self
+
+    def update(self, shown: str) -> None:
+        self.states.append(shown)
+
+
+def test_a_notebook_shows_a_bar_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell, shell = Cell(), type("Shell", (), {"kernel": object()})()
+    display = type(sys)("IPython.display")
+    monkeypatch.setattr(display, "HTML", str, raising=False)
+    monkeypatch.setattr(display, "display", cell.display, raising=False)
+    ipython = type(sys)("IPython")
+    monkeypatch.setattr(ipython, "get_ipython", lambda: shell, raising=False)
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    fedsim.simulate(SMALL, trials=1)
+    first, bar, *_, last = cell.states
+    assert first == "starting"
+    assert bar.startswith("<progress value=")
+    assert "trial 0 round" in bar
+    assert last == ""
+    fedsim.simulate(SMALL, trials=1, progress=False)
+    assert cell.states[-1] is last
+
+
+def stop_after(count: int, error: BaseException) -> Any:
+    def observe(measurement: Measurement) -> None:
+        nonlocal count
+        count -= 1
+        if count == 0:
+            raise error
+
+    return observe
+
+
+def test_an_interrupt_returns_what_there_is(tmp_path: Path) -> None:
+    """The first trial has 14 evaluations."""
+    run = fedsim.simulate(SMALL, progress=stop_after(16, KeyboardInterrupt()), out=tmp_path / "run")
+    assert run.interrupted
+    assert run.summary.trials.finished == 1
+    assert run.model.shape == (1, run.summary.dimension)
+    assert fedsim.load_run(tmp_path / "run").interrupted
+
+
+def test_an_interrupt_before_anything_was_measured_is_an_interrupt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(simulation, "_execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fedsim.simulate(SMALL, out=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lost_worker_says_why() -> None:
+    run = fedsim.simulate(SMALL, progress=stop_after(3, WorkerLost("the machine ran out of memory")))
+    assert run.interrupted
+    assert run.failure == "the machine ran out of memory"
+
+
+@pytest.mark.parametrize("what", ["error", "loss", "excess_risk", "gradient_mapping_sq", "silos", "spend"])
+def test_figures_are_matplotlibs_and_show_themselves(run: fedsim.Run, what: str) -> None:
+    before = plt.get_backend()
+    figure = run.plot(what)
+    assert isinstance(figure, Figure)
+    assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    assert plt.get_backend() == before  # a caller's own figures are shown as before
+
+
+def test_a_figure_that_is_not_there_is_named(run: fedsim.Run) -> None:
+    with pytest.raises(fedsim.InputError, match=r"plot: 'eror': did you mean"):
+        run.plot("eror")
+    with pytest.raises(fedsim.InputError, match="nothing to show"):
+        fedsim.simulate(SMALL, trials=1, excess_risk=False).plot("excess_risk")
+
+
+def test_html_holds_what_matters_and_escapes_it() -> None:
+    page = fedsim.simulate(SMALL, trials=1, name="<b>mine</b>")._repr_html_()
+    assert "&lt;b&gt;mine&lt;/b&gt;: test error" in page
+    assert "<b>" not in page
+    assert page.count("<tr>") == 4
+
+
+def test_a_table_is_arrows_and_says_what_pandas_needs(
+    run: fedsim.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run.metrics.arrow.num_rows == len(run.metrics)
+    assert run.metrics["test_error"] == [row["test_error"] for row in run.metrics]
+    assert "28 rows" in run.metrics._repr_html_()
+    with pytest.raises(fedsim.InputError, match=r"column: 'test_eror': did you mean 'test_error'"):
+        run.metrics["test_eror"]
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(fedsim.InputError, match=r"pip install 'fedsim-isrl\[pandas\]'"):
+        run.metrics.to_pandas()
+
+
+def test_a_table_becomes_a_data_frame(run: fedsim.Run) -> None:
+    pytest.importorskip("pandas")
+    assert list(run.metrics.to_pandas().columns) == run.metrics.columns
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "words"),
+    [
+        (3, {}, "scenario: 3: must be the name of a shipped scenario, a path"),
+        ("quikstart", {}, "is neither a file nor a shipped scenario; did you mean 'quickstart'"),
+        ("no/such.yaml", {}, "cannot be read"),
+        ("quickstart", {"epsilo": 2.0}, r"epsilo: 2.0: no such field; did you mean 'epsilon'"),
+        ("quickstart", {"overrides": {"algorithm.step": 1}}, "scenario.algorithm.step: 1: unknown key"),
+        ("quickstart", {"overrides": ["trials=3"]}, "overrides: .*must be a mapping such as"),
+        ("quickstart", {"trials": True}, "scenario.trials: True: must be a number"),
+        ("quickstart", {"epsilon": -1.0}, "scenario.privacy.epsilon"),
+        ("quickstart", {"data": [[1.0]]}, r"data: 'list': must be fedsim.Arrays\(features, target, silo\)"),
+        ("digits_sweep", {}, "is many runs; `fedsim sweep` makes them all"),
+        ("quickstart", {"out": __file__}, "holds another run or other files"),
+    ],
+)
+def test_what_is_wrong_is_named(given: Any, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(fedsim.InputError, match=words):
+        fedsim.simulate(given, **changes)
+
+
+def test_a_budget_that_nothing_affords_is_refused() -> None:
+    with pytest.raises(fedsim.Refused, match="silo"):
+        fedsim.price("quickstart", {"privacy.calibration": "sigma"}, noise_multiplier=0.01)
+
+
+def test_a_price_is_what_the_run_pays(run: fedsim.Run) -> None:
+    cost = fedsim.price(SMALL, conversions=True)
+    paid = {silo.name: silo.epsilon_guaranteed for silo in run.summary.privacy.silos}
+    assert dict(zip(cost.silos["name"], cost.silos["epsilon_guaranteed"], strict=True)) == paid
+    assert cost.conversions is not None
+    assert len(cost.conversions.silos) == 3
+    assert "accountant: exact Gaussian" in repr(cost)
+    assert "silo-02" in cost._repr_html_()
+    assert isinstance(cost.plot(), Figure)
+
+
+def arrays(silo: bool = True) -> fedsim.Arrays:
+    rng = np.random.default_rng(0)
+    features = rng.uniform(-1, 1, (120, 2))
+    names = rng.choice(["north", "south"], 120) if silo else None
+    return fedsim.Arrays(features, (features[:, 0] > 0).astype(int), names, ranges=(-1, 1))
+
+
+def test_records_in_memory_take_the_place_of_data_and_partition() -> None:
+    run = fedsim.simulate("quickstart", data=arrays(), epsilon=2.0, **QUICK)
+    assert [silo.name for silo in run.summary.privacy.silos] == ["north", "south"]
+    assert run.summary.dimension == 3
+
+
+def test_a_partition_that_is_given_deals_records_in_memory() -> None:
+    partition = {"partition": {"name": "iid", "num_partitions": 3}}
+    for data in (arrays(), arrays(silo=False)):
+        cost = fedsim.price("quickstart", partition, data=data, epsilon=2.0)
+        assert cost.silos["name"] == ["silo-00", "silo-01", "silo-02"]
+
+
+@pytest.mark.slow
+def test_records_in_memory_travel_to_ray() -> None:
+    runs = [
+        fedsim.simulate("quickstart", QUICK | {"runtime": runtime}, data=arrays(), epsilon=2.0)
+        for runtime in ("inprocess", "ray")
+    ]
+    assert (runs[0].model == runs[1].model).all()

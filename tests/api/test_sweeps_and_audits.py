@@ -1,0 +1,124 @@
+"""`fedsim.sweep`, `compare` and `audit`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+from support.report_runs import SMALL
+
+import fedsim
+
+GRID: dict[str, Any] = {"sweep.grid": {"privacy.epsilon": [0.5, 2.0]}}
+
+
+@pytest.fixture(scope="module")
+def sweep() -> fedsim.Sweep:
+    return fedsim.sweep(SMALL, GRID)
+
+
+def test_a_sweep_has_a_row_for_each_combination_and_trial(sweep: fedsim.Sweep) -> None:
+    assert sweep.combinations["privacy.epsilon"] == [0.5, 2.0, None]
+    assert len(sweep.cells) == 3 * 2
+    assert not sweep.interrupted
+    assert "3 combinations, finished" in repr(sweep)
+    assert "epsilon=0.5" in sweep._repr_html_()
+    assert isinstance(sweep.plot(), Figure)
+
+
+def test_a_sweep_writes_where_it_is_told_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fedsim.sweep(SMALL, GRID, trials=1)
+    assert list(tmp_path.iterdir()) == []
+    first, again = (fedsim.sweep(SMALL, GRID, trials=1, out="grid") for _ in range(2))
+    assert (tmp_path / "grid" / "summary.json").exists()
+    assert first.summary.runs.made == again.summary.runs.from_cache == 3
+
+
+def test_a_scenario_without_a_sweep_is_refused() -> None:
+    with pytest.raises(fedsim.InputError, match=r"scenario\.sweep"):
+        fedsim.sweep(SMALL)
+
+
+def test_a_sweep_tells_every_cell() -> None:
+    told: list[object] = []
+    fedsim.sweep(SMALL, GRID, trials=1, progress=told.append)
+    assert len(told) == 3
+
+
+def test_runs_sweeps_and_directories_are_compared(sweep: fedsim.Sweep, tmp_path: Path) -> None:
+    run = fedsim.simulate(SMALL, trials=1, epsilon=1.0)
+    run.save(tmp_path / "saved")
+    found = fedsim.compare({"mine": run, "grid": sweep, "again": tmp_path / "saved"})
+    assert set(found.errors["source"]) == {"mine", "grid", "again"}
+    assert found.errors["epsilon"][0] == 1.0
+    assert isinstance(found.plot(), Figure)
+    found.save(tmp_path / "compared")
+    assert (tmp_path / "compared" / "comparison.csv").exists()
+    assert "<table>" in found._repr_html_()
+
+
+def test_runs_of_one_algorithm_make_one_line() -> None:
+    runs = [fedsim.simulate(SMALL, trials=1, epsilon=epsilon) for epsilon in (0.5, 2.0)]
+    lines = fedsim.compare(runs).lines.lines()
+    assert [len(line.points) for line in lines if not line.label.endswith("(non-private)")] == [2]
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ([3], "runs: 3: must be a run, a sweep, or the directory of one"),
+        ("runs/one", "must be a list of runs"),
+        ([], "name at least one run or sweep"),
+        (["no-such-directory"], "no run or sweep directory"),
+    ],
+)
+def test_what_cannot_be_compared_is_named(runs: Any, words: str) -> None:
+    with pytest.raises(fedsim.InputError, match=words):
+        fedsim.compare(runs)
+
+
+@pytest.fixture(scope="module")
+def audit() -> fedsim.Audit:
+    return fedsim.audit(SMALL, effort=0.01)
+
+
+def test_an_audit_has_a_row_for_each_silo(audit: fedsim.Audit) -> None:
+    assert not audit.broken
+    assert audit.verdict == ["no claim is broken by what was tried"]
+    assert audit.silos["name"] == ["silo-00", "silo-01", "silo-02"]
+    assert all(
+        0 <= attained < 2 * claimed
+        for attained, claimed in zip(audit.silos["worst_server"], audit.silos["claimed"], strict=True)
+    )
+    assert "no claim is broken" in repr(audit)
+    assert "silo-02" in audit._repr_html_()
+    assert isinstance(audit.plot(), Figure)
+
+
+def test_a_run_is_audited_in_memory_and_from_its_directory(audit: fedsim.Audit, tmp_path: Path) -> None:
+    run = fedsim.simulate(SMALL, trials=1)
+    run.save(tmp_path / "run")
+    again = fedsim.audit(fedsim.load_run(tmp_path / "run"), effort=0.01)
+    assert again.tree == fedsim.audit(run, effort=0.01).tree
+    assert again.silos.to_pylist() == audit.silos.to_pylist()
+    again.save(tmp_path / "run")
+    assert "What attacks attained" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    with pytest.raises(fedsim.InputError, match="a run has its scenario"):
+        fedsim.audit(run, epsilon=2.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"effort": 0.0}, "effort: 0.0: must be between 0.001 and 1000"),
+        ({"mechanism": "none"}, "claims nothing"),
+        (GRID, "is many runs"),
+    ],
+)
+def test_what_cannot_be_audited_is_named(changes: dict[str, Any], words: str) -> None:
+    overrides = changes if changes is GRID else None
+    with pytest.raises(fedsim.InputError, match=words):
+        fedsim.audit(SMALL, overrides, **({} if overrides else changes))

@@ -1,0 +1,66 @@
+"""The wheel brings all that a person needs: scenarios, templates, types."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.distribution import ROOT
+
+from fedsim.scenario.catalogue import shipped
+
+PARTS = ("fedsim", "silos", "server", "scenarios", "README.md", "pyproject.toml")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy and unpacked."""
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    for name in PARTS:
+        path, ignored = ROOT / name, shutil.ignore_patterns("__pycache__")
+        if path.is_dir():
+            shutil.copytree(path, source / name, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy(path, source)
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(site)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True)
+    (wheel,) = site.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    return site
+
+
+def test_a_scenario_is_a_name_in_a_checkout() -> None:
+    assert set(shipped()) == {path.stem for path in (ROOT / "scenarios").glob("*.yaml")}
+
+
+@pytest.mark.slow
+def test_the_wheel_has_scenarios_templates_and_types(site: Path) -> None:
+    names = {str(path.relative_to(site / "fedsim")) for path in (site / "fedsim").rglob("*")}
+    assert {f"scenario/shipped/{name}.yaml" for name in shipped()} <= names
+    assert {"py.typed", "__main__.py", "report/templates/report.html"} <= names
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("-m", "fedsim", "simulate", "quickstart", "--set", "trials=1", "--runtime", "inprocess"),
+        ("-m", "fedsim", "privacy", "quickstart"),
+        (str(ROOT / "examples" / "first_run.py"),),
+    ],
+    ids=lambda command: command[-1],
+)
+def test_a_scenario_runs_by_name_from_the_wheel(site: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    done = subprocess.run(
+        [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    where = [sys.executable, "-c", "import fedsim; print(fedsim.__file__)"]
+    found = subprocess.run(where, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout.startswith(str(site))
