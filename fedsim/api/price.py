@@ -90,7 +90,7 @@ def price(
 def price_of(resolved: Resolved, verify: bool, conversions: bool) -> Price:
     """Of a run's objects."""
     admitted = preview(resolved)
-    verify = verify and resolved.scenario.privacy.mechanism != "none"
+    verify = verify and resolved.mechanism.private
     return Price(
         stated(resolved, admitted, second_opinions(resolved, admitted) if verify else (), conversions)
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedsim.protocol.terms import Admitted
 from fedsim.results.conversions import Conversions, conversions
-from fedsim.results.privacy_statement import ADJACENCY, UNIT, accountant, claim, notices, parameters
+from fedsim.results.privacy_statement import ADJACENCY, accountant, claim, notices, parameters
 from fedsim.results.silo_rows import admitted_rows, samplers
 from fedsim.results.summary import Parameters, Part, SiloRow
 from fedsim.scenario.resolve import Resolved
@@ -45,9 +45,9 @@ def price(
     return Price(
         scenario=resolved.scenario.name,
         notices=notices(resolved),
-        unit=UNIT,
+        unit=resolved.mechanism.unit,
         adjacency=ADJACENCY,
-        mechanism=resolved.scenario.privacy.mechanism,
+        mechanism=resolved.mechanism.name,
         sampler=samplers(resolved),
         accountant=accountant(resolved),
         rounds=len(resolved.trace.plan.rounds),

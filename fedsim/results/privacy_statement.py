@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.results.outcome import Outcome, measures_objective
@@ -12,12 +13,7 @@ from fedsim.results.summary import Parameters, Privacy
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
-UNIT = "one record of one silo"
 ADJACENCY = "replace one record, number of records fixed and public"
-GUARANTEE = (
-    "for each silo, the transcript of all messages it sends is (epsilon_guaranteed, delta)-DP with respect "
-    "to replacing one of its records, whatever the server and the other silos do"
-)
 ATTAINABLE = (
     "epsilon_attainable is no guarantee: a lower bound, which some pair of neighbouring data sets attains; "
     "the true epsilon lies between it and epsilon_guaranteed"
@@ -31,15 +27,14 @@ SPENT_IN_FULL = "no trial is complete: epsilon_spent counts the whole plan, of w
 def statement(outcome: Outcome) -> Privacy:
     """The `privacy` part of the summary."""
     resolved = outcome.resolved
-    scenario = resolved.scenario
-    private = scenario.privacy.mechanism == "gaussian"
-    gap = {"epsilon_attainable_note": ATTAINABLE} if private and has_gap(resolved) else {}
+    scenario, mechanism = resolved.scenario, resolved.mechanism
+    gap = {"epsilon_attainable_note": ATTAINABLE} if mechanism.private and has_gap(resolved) else {}
     return Privacy(
         notices=notices(resolved),
-        unit=UNIT if private else "none",
+        unit=mechanism.unit,
         adjacency=ADJACENCY,
-        guarantee=GUARANTEE if private else "none: mechanism none neither clips nor adds noise",
-        mechanism=scenario.privacy.mechanism,
+        guarantee=mechanism.guarantee,
+        mechanism=mechanism.name,
         calibration=scenario.privacy.calibration,
         sampler=samplers(resolved),
         accountant=accountant(resolved),
@@ -55,10 +50,8 @@ def statement(outcome: Outcome) -> Privacy:
 def notices(resolved: Resolved) -> list[str]:
     """What a reader must know before any number; empty for a run within a budget."""
     privacy, prescribed = resolved.scenario.privacy, resolved.prescribed
-    lines = []
-    if privacy.mechanism == "none":
-        lines.append("No privacy: mechanism none neither clips nor adds noise")
-    if privacy.mechanism == "gaussian" and privacy.epsilon == "unlimited":
+    lines = [*resolved.mechanism.notices]
+    if resolved.mechanism.private and privacy.epsilon == "unlimited":
         lines.append(
             "epsilon is unlimited: no budget bounds what this run costs, which only a simulation allows"
         )
@@ -88,16 +81,12 @@ def parameters(resolved: Resolved) -> dict[str, Parameters]:
 
 def accountant(resolved: Resolved) -> str:
     """How the plan was priced."""
-    if resolved.scenario.privacy.mechanism == "none":
-        return "none"
-    if set(samplers(resolved)) <= {"full", "fresh"}:
-        return "exact Gaussian"
-    return "privacy loss distribution, connect-the-dots, every rounding upwards"
+    return resolved.mechanism.accountant(samplers(resolved))
 
 
 def not_private(scenario: Scenario) -> list[str]:
     """What the guarantee does not cover, most important first."""
-    private = scenario.privacy.mechanism == "gaussian"
+    private = MECHANISMS[scenario.privacy.mechanism].private
     notes = {
         "everything: mechanism none neither clips nor adds noise": not private,
         **dict.fromkeys([*scenario.data.not_private, *scenario.partition.not_private], True),

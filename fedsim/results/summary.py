@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedsim.common.errors import InputError
+from fedsim.mechanisms.registry import NONE
 
 FORMAT = 2
 """Of the run directory; a reader refuses any other."""
@@ -92,8 +93,8 @@ class Privacy(Part):
 
     @property
     def private(self) -> bool:
-        """Whether noise was added."""
-        return self.mechanism != "none"
+        """Whether anything is guaranteed."""
+        return self.mechanism != NONE.name
 
 
 class Spread(NamedTuple):

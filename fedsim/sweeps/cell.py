@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from fedsim.mechanisms.registry import MECHANISMS, NONE
 from fedsim.scenario.model import Scenario
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.fold import fold_key
@@ -84,10 +85,10 @@ Outcome = CellResult | Failure
 def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
     """The cell of a scenario: without what has no influence on its result."""
     tree = scenario.model_dump(mode="json", exclude_none=True)
-    private = tree["privacy"]["mechanism"] != "none"
+    private = MECHANISMS[scenario.privacy.mechanism].private
     runtime = {"name": "inprocess", "dtype": tree["runtime"]["dtype"]}
     report = {"nonprivate_twin": False}
-    privacy = tree["privacy"] if private else {"mechanism": "none"}
+    privacy = tree["privacy"] if private else {"mechanism": NONE.name}
     # Not its defaults: a theorem chooses what is not given, in the cell as in the scenario.
     tree["algorithm"] = scenario.algorithm.model_dump(mode="json", exclude_none=True, exclude_unset=True)
     for key in ("description", "trials", "sweep"):

@@ -13,6 +13,7 @@ from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
 from fedsim.curves.naming import title
 from fedsim.curves.sweep_summary import Label
+from fedsim.mechanisms.registry import MECHANISMS, NONE
 from fedsim.scenario.load import parse, parse_sweep
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import place
@@ -101,7 +102,7 @@ def _combination(
 ) -> Combination:
     candidates = tuple(Candidate(chosen, scenario_of(base, setting | chosen, section)) for chosen in inner)
     varied = {field: names[field][canonical(value)] for field, value in setting.items()}
-    private = candidates[0].scenario.privacy.mechanism != "none"
+    private = MECHANISMS[candidates[0].scenario.privacy.mechanism].private
     return Combination(varied, private, candidates)
 
 
@@ -157,14 +158,13 @@ def _twin(combination: Combination) -> Combination:
     Raises:
         InputError: a theorem chooses numbers by epsilon.
     """
-    none = {"mechanism": "none"}
     if any(candidate.scenario.algorithm.parameters == "theorem" for candidate in combination.candidates):
         expected = "must be false in a sweep with algorithm.parameters theorem, which chooses by epsilon"
         raise InputError("scenario.report.nonprivate_twin", True, expected)
     candidates = []
     for candidate in combination.candidates:
         chosen = {field: value for field, value in candidate.chosen.items() if not _within(field, "privacy")}
-        scenario = parse(candidate.scenario.model_dump(mode="json") | {"privacy": none})
+        scenario = parse(candidate.scenario.model_dump(mode="json") | {"privacy": {"mechanism": NONE.name}})
         candidates.append(Candidate(chosen, scenario))
     varied = {field: v for field, v in combination.varied.items() if not _within(field, "privacy")}
     unique = {canonical([c.chosen, c.scenario.model_dump(mode="json")]): c for c in candidates}

@@ -15,6 +15,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import remove_drafts, whole_file, whole_files
 from fedsim.curves.sweep_page import figure_name, write_page
 from fedsim.curves.sweep_summary import CELLS, SweepSummary
+from fedsim.mechanisms.registry import NONE
 from fedsim.results.summary import FILE
 from fedsim.results.write import SECRET
 from fedsim.simulation.failures import Failure
@@ -79,7 +80,7 @@ def write_failure(event: Event, failure: Failure, title: str, directory: Path) -
         head += (
             "\n# In the sweep its noise had another key: simulate draws noise of its own, and may not fail."
         )
-    seed = "" if cell.scenario["privacy"].get("mechanism") == "none" else SECRET
+    seed = "" if cell.scenario["privacy"].get("mechanism") == NONE.name else SECRET
     text = f"{head}\n# fedsim simulate {path.name}\n{seed}{yaml.safe_dump(tree, sort_keys=False)}"
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")

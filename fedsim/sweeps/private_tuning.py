@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.protocol.plan import Census
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import LIMITS, Resolved
@@ -132,7 +133,7 @@ def _on_reserve(scenario: Scenario, deltas: Sequence[float], noise: Sequence[flo
         raise ValueError("nothing is put aside")
     data = scenario.data.model_copy(update={"reserve": reserve.model_copy(update={"use": "reserved"})})
     privacy = scenario.privacy
-    if privacy.mechanism != "none":
+    if MECHANISMS[privacy.mechanism].private:
         given = {"delta": tuple(deltas), "calibration": "sigma", "noise_multiplier": tuple(noise)}
         privacy = privacy.model_copy(update=given)
     return scenario.model_copy(update={"data": data, "privacy": privacy})

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from fedsim.curves.sweep_summary import SHARED, SweepPrivacy
+from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.results.privacy_statement import (
     ADJACENCY,
     CHOICE,
-    GUARANTEE,
-    UNIT,
     accountant,
     claim,
     not_private,
@@ -37,9 +36,9 @@ def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
     tuned = ledger(job, chosen)
     alone = " or, where it was tuned, with its tuning (see tuning)" if tuned else ""
     return SweepPrivacy(
-        unit=UNIT,
+        unit=GAUSSIAN.unit,
         adjacency=ADJACENCY,
-        guarantee=f"of each private run taken alone{alone}: {GUARANTEE}",
+        guarantee=f"of each private run taken alone{alone}: {GAUSSIAN.guarantee}",
         **_how(job.combinations),
         not_private=list(dict.fromkeys([*_tuned_openly(job.tune), *_of_runs(job), *_together(job)])),
         **({"tuning": tuned} if tuned else {}),
@@ -48,7 +47,7 @@ def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
 
 _HOW: dict[str, Callable[[Resolved], Sequence[str]]] = {
     "notices": notices,
-    "mechanism": lambda run: [run.scenario.privacy.mechanism],
+    "mechanism": lambda run: [run.mechanism.name],
     "calibration": lambda run: [run.scenario.privacy.calibration],
     "sampler": samplers,
     "accountant": lambda run: [accountant(run)],
