@@ -159,9 +159,9 @@ class Silent:
     ("thing", "words"),
     [
         (made(ALGORITHM), "is a class: give an object of it"),
-        (Silent(), "must be an object of a dataclass with methods server and silo"),
-        ("prox_sgd", "must be an object of a dataclass with methods server and silo"),
-        (make_dataclass("Nothing", [])(), "must be an object of a dataclass"),
+        (Silent(), "must be a dataclass's object with methods server and silo"),
+        ("prox_sgd", "must be a dataclass's object with methods server and silo"),
+        (make_dataclass("Nothing", [])(), "must be a dataclass's object"),
     ],
 )
 def test_what_is_no_algorithm_is_refused_by_name(thing: Any, words: str) -> None:
