@@ -11,9 +11,9 @@ import torch
 from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Terms
-from fedsim.scenario.resolve import LIMITS
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.seeded_entropy import SeededEntropy
 from fedsim.simulation.side_by_side import SideBySide
