@@ -19,10 +19,7 @@ class Dataset(Section, ABC):
     """The `data` section of a scenario; another distribution's data set derives from it."""
 
     if TYPE_CHECKING:
-
-        @property
-        def name(self) -> str:
-            """The name that a scenario chooses it by: in a subclass a field with one literal value."""
+        name: str  # by which a scenario chooses it; in a subclass a field with one literal value
 
     intercept: bool = Field(True, description="Append a feature that is 1 in every record.")
     scaling: Scaling = Field(
