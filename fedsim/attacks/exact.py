@@ -4,8 +4,8 @@ A plan is priced on the promise that replacing one record moves an answer by at 
 / K, and no other silo's answer at all. Here records of the silos' own data are replaced by hostile ones, at
 many points, and the gate itself answers, at noise multiplier 0 and with the same batches in every world;
 asks of a round that follow from earlier answers are kept at equal points. The largest movement over the
-sensitivity is reported. What is reported above 1 is so; what is not found may still be there, since the
-search is finite.
+sensitivity is reported. A ratio above 1 is proof of a fault; none above 1 is no proof of the
+opposite, since the search is finite.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """An audit: attack a scenario's transcript, and set what the attack attains beside what is claimed.
 
-Three instruments, each for what the others do not see. The exact search (`exact`) tries whether a record's
+Each instrument finds what the others miss. The exact search (`exact`) tries whether a record's
 term is that record's and within its clip; requests outside the plan (`probes`) and the noise (`noise`) are
 tried by themselves; and runs in two worlds (`worst`, `honest`) show what all of it together lets an
 adversary tell.

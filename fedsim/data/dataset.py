@@ -41,7 +41,7 @@ class Dataset(Section, ABC):
 
     @abstractmethod
     def open(self) -> Source:
-        """The records, with nothing read but the header of a table."""
+        """The records; of a table only the header is read yet."""
 
     @property
     def pools_records(self) -> bool:
