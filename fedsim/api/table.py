@@ -1,20 +1,22 @@
-"""A table of results: Arrow's, shown in a notebook, and handed to pandas on request."""
+"""Tables of results: Arrow's, pandas' on request, and the HTML that a notebook shows, all text escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fedsim.api.html import table_html
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
+from fedsim.results.silo_table import silo_table
+from fedsim.results.summary import SiloRow
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-SHOWN = 10
+_SHOWN, _MOST_SILOS = 10, 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +65,8 @@ class Table:
         return f"Table({len(self):,} rows: {', '.join(self.columns)})"
 
     def _repr_html_(self) -> str:
-        rows = self.arrow.slice(0, SHOWN).to_pylist()
-        more = f"<p>{len(self):,} rows</p>" if len(self) > SHOWN else ""
+        rows = self.arrow.slice(0, _SHOWN).to_pylist()
+        more = f"<p>{len(self):,} rows</p>" if len(self) > _SHOWN else ""
         return table_html(self.columns, [[_cell(value) for value in row.values()] for row in rows]) + more
 
 
@@ -72,3 +74,26 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def lines_html(lines: Sequence[str]) -> str:
+    """A paragraph a line."""
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of text as HTML.
+
+    >>> table_html(["silo"], [["a < b"]])
+    '<table><thead><tr><th>silo</th></tr></thead><tbody><tr><td>a &lt; b</td></tr></tbody></table>'
+    """
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def silos_html(silos: Sequence[SiloRow]) -> str:
+    """What each silo pays; of many the tightest."""
+    table = silo_table(silos, _MOST_SILOS)
+    rows = [*table.rows, *([table.total] if table.total else [])]
+    return lines_html([table.caption]) + table_html(table.columns, rows)

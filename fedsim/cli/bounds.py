@@ -18,7 +18,7 @@ from fedsim.report.bounds_figure import Line, draw, measured
 from fedsim.report.page import FIGURES
 from fedsim.report.remarks import objective
 from fedsim.results.collected import Run
-from fedsim.results.privacy_statement import notices
+from fedsim.results.privacy_statement import how
 from fedsim.results.read import read
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import Resolved, resolve
@@ -59,7 +59,7 @@ def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path |
         _print_json(resolved, symbols, found, content, drawn)
         return
     console = Console()
-    print_notices(console, notices(resolved))
+    print_notices(console, how(resolved)["notices"])
     console.print(f"{resolved.scenario.name}: {_numbers(symbols)}", highlight=False, soft_wrap=True)
     if symbols.differ:
         console.print(f"{', '.join(symbols.differ)} differ: {UNEQUAL}", highlight=False, soft_wrap=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedsim.api.sweep_progress import progress
+from fedsim.api.sweep_progress import sweep_display
 from fedsim.cli.simulate import INTERRUPTED, LOST, slug
 from fedsim.cli.tables import shown, sweep_table
 from fedsim.curves.sweep_summary import CELLS
@@ -30,7 +30,7 @@ def run(path: Path, overrides: Sequence[str], out: Path | None, workers: int | N
     console = Console(soft_wrap=True, highlight=False)
     job = job_of(load_tree(path, overrides))
     directory = out or Path("runs") / slug(job.scenario.name)
-    sweep = run_sweep(job, directory, workers, partial(progress, console), partial(_warn, console))
+    sweep = run_sweep(job, directory, workers, partial(sweep_display, console), partial(_warn, console))
     if sweep.interrupted:
         return _interrupted(console, sweep, directory)
     _report(console, sweep, directory)

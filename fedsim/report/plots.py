@@ -15,6 +15,7 @@ from fedsim.common.suggest import suggest
 from fedsim.report.curves import VARIANTS, curve, draw_runs, logarithmic, variants_of
 from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, styled, thinned
 from fedsim.results.collected import Run
+from fedsim.results.summary import OF_TRAINING
 
 _MOST_NAMED = 30
 """Silos that get a row of their own."""
@@ -29,8 +30,6 @@ METRICS = {
     "gradient_mapping_sq": ("gradient-mapping", "squared gradient mapping"),
 }
 """What is measured round by round: a file's name, and an axis's."""
-OBJECTIVE = ("excess_risk", "gradient_mapping_sq")
-"""Of the training objective; on a logarithmic axis."""
 
 
 def against_rounds(run: Run, column: str) -> Figure | None:
@@ -71,7 +70,7 @@ def draw_metric(figure: Figure, axes: Axes, run: Run, column: str) -> None:
     """The curves, their axes and a legend."""
     draw_runs(axes, run, column)
     axes.set(xlabel="rounds", ylabel=METRICS[column][1])
-    if column not in OBJECTIVE:
+    if column not in OF_TRAINING:
         from_zero(axes, "y")
     elif axes.lines:
         logarithmic(axes)
