@@ -14,7 +14,7 @@ from fedsim.results.outcome import Outcome, Results
 from fedsim.results.read import read
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation.in_process import execute
+from fedsim.simulation.trial import execute
 
 
 @pytest.fixture(scope="module")
