@@ -18,11 +18,21 @@ def packages(modules: Iterable[str]) -> list[str]:
     return [_package(name) for name in sorted(tops - NOT_THEIRS)]
 
 
-@lru_cache(maxsize=64)
 def _package(name: str) -> str:
     spec = find_spec(name)
     folders = spec.submodule_search_locations if spec else None
     files = [file for folder in folders or () for file in sorted(Path(folder).rglob("*.py"))]
     if not files and spec and spec.origin and Path(spec.origin).is_file():
         files = [Path(spec.origin)]
-    return name + hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+    return name + _content(tuple((file, *_changed(file)) for file in files))
+
+
+def _changed(file: Path) -> tuple[int, int]:
+    found = file.stat()
+    return found.st_mtime_ns, found.st_size
+
+
+@lru_cache(maxsize=64)
+def _content(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Read once, and again after an edit: a notebook reloads modules that it has imported."""
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file, *_ in files)).hexdigest()
