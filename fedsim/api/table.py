@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
+from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.results.silo_table import silo_table
 from fedsim.results.summary import SiloRow
 
@@ -17,6 +18,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SHOWN, _MOST_SILOS = 10, 20
+_UP = (
+    "delta",
+    "epsilon",
+    "epsilon_guaranteed",
+    "epsilon_claimed",
+    "epsilon_dp_accounting",
+    "epsilon_spent",
+    "claimed",
+)
+_DOWN = ("epsilon_attainable", "attained", "worst_server", "honest_server", "model")
+_BOUNDS = {**dict.fromkeys(_UP, shown_up), **dict.fromkeys(_DOWN, shown_down)}
+"""How columns of privacy figures are rounded; all others to the nearest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +80,14 @@ class Table:
     def _repr_html_(self) -> str:
         rows = self.arrow.slice(0, _SHOWN).to_pylist()
         more = f"<p>{len(self):,} rows</p>" if len(self) > _SHOWN else ""
-        return table_html(self.columns, [[_cell(value) for value in row.values()] for row in rows]) + more
+        return table_html(self.columns, [[_cell(*each) for each in row.items()] for row in rows]) + more
 
 
-def _cell(value: object) -> str:
+def _cell(column: str, value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, float) and (shown := _BOUNDS.get(column)):
+        return shown(value, 6)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

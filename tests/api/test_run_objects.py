@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 from matplotlib.figure import Figure
@@ -185,6 +187,12 @@ def test_a_table_is_arrows_and_names_its_columns(run: fedsim.Run, monkeypatch: p
     assert "28 rows" in run.metrics._repr_html_()
     with pytest.raises(fedsim.InputError, match=r"column: 'test_eror': did you mean 'test_error'"):
         run.metrics["test_eror"]
+
+
+def test_a_table_shows_no_guarantee_below_what_it_is() -> None:
+    values = {name: [1.00000049] for name in ("epsilon_guaranteed", "epsilon_spent", "delta", "test_error")}
+    shown = fedsim.Table(pa.table({**values, "epsilon_attainable": [1.0000099]}))._repr_html_()
+    assert re.findall("<td>(.*?)</td>", shown) == ["1.00001"] * 3 + ["1", "1"]
 
 
 def test_a_table_becomes_a_data_frame(run: fedsim.Run) -> None:
