@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedsim.protocol.limits import LIMITS
 from fedsim.results.outcome import Measurement, Results
 from fedsim.scenario.load import parse
-from fedsim.scenario.resolve import LIMITS, Resolved, resolve
+from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import SiloHost, terms
 from fedsim.simulation.trial import read
 from server.aggregate import weighted

@@ -56,7 +56,7 @@ def main() -> None:
     if runtime == "ray":
         from fedsim.simulation.on_ray import execute
     else:
-        from fedsim.simulation.in_process import execute
+        from fedsim.simulation.trial import execute
     execute(resolved, results, lambda measured: seen.append((measured, time.perf_counter())))
     last, ended = seen[-1]
     result = {

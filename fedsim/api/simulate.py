@@ -121,7 +121,7 @@ def _execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     if resolved.scenario.runtime.name == "ray":
         from fedsim.simulation.on_ray import execute
     else:
-        from fedsim.simulation.in_process import execute
+        from fedsim.simulation.trial import execute
     execute(resolved, results, observe)
 
 

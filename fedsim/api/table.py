@@ -41,16 +41,7 @@ class Table:
         return list(self.arrow.column_names)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The same as a pandas.DataFrame.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
-        try:
-            import pandas  # noqa: F401
-        except ImportError:
-            expected = "needs pandas: pip install 'fedsim-isrl[pandas]'; to_pylist() and .arrow do without"
-            raise InputError("to_pandas", "pandas", expected) from None
+        """The same as a pandas.DataFrame."""
         return self.arrow.to_pandas()
 
     def to_pylist(self) -> list[dict[str, Any]]:

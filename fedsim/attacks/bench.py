@@ -64,12 +64,11 @@ class Bench:
         plan = Plan(
             tuple((Ask(FULL, (QueryShape(shape.statistic, shape.points, 1.0),)),) for shape in shapes)
         )
-        linear = isinstance(setting.problem, GeneralisedLinear)
+        linear = isinstance(setting.resolved.problem, GeneralisedLinear)
         self._silos, self._runs, self._asked = len(silos), runs, _Asked()
         data = list(silos) if linear else list(silos) * runs  # networks share no records between runs
         self._gate = cohort(
-            setting.problem,
-            setting.dtype,
+            setting.resolved,
             _Direct(self._asked),
             plan,
             data,

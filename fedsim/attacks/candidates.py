@@ -34,8 +34,8 @@ def records(setting: Setting, own: Record, clip: float) -> list[Record]:
     Args:
         clip: the largest clip of the plan.
     """
-    valid, invalid = targets(setting.problem, setting.resolved.outline.num_classes)
-    vectors = list(_vectors(own[0], clip, setting.seed))
+    valid, invalid = targets(setting.resolved.problem, setting.resolved.outline.num_classes)
+    vectors = list(_vectors(own[0], clip, setting.resolved.scenario.seed))
     opposed = [(x, y) for x in vectors for y in valid[:2]]
     others = [(own[0], y) for y in valid[2:] + invalid] + [(_unit(own[0], -1) * clip, y) for y in invalid]
     mirrored = [(own[0], -own[1]), (2 * own[0], own[1])]
@@ -84,8 +84,8 @@ def _unit(x: np.ndarray, place: int) -> np.ndarray:
 
 def vectors(setting: Setting, kind: Kind, more: Sequence[Tensor]) -> list[Tensor]:
     """Parameter vectors to attack at, (d,): near and far, along an axis and along an honest run."""
-    problem, dtype, d = setting.problem, setting.dtype, setting.problem.dimension
-    rng = generator("audit points", setting.seed, d)
+    problem, dtype, d = setting.resolved.problem, setting.resolved.dtype, setting.resolved.problem.dimension
+    rng = generator("audit points", setting.resolved.scenario.seed, d)
     start, zero = setting.start(), torch.zeros(d, dtype=dtype)
     outputs = getattr(problem, "num_outputs", 1)
     found = [start, zero, *more]
@@ -123,7 +123,7 @@ def balanced(setting: Setting, own: Record) -> tuple[list[Record], list[Tensor]]
 
     Found by gradient steps on the parameters, without any silo.
     """
-    problem = setting.problem
+    problem = setting.resolved.problem
     if not isinstance(problem, NeuralNetwork) or problem.num_outputs < 2:
         return [], []
     found_records, found_points = [], []
@@ -132,7 +132,7 @@ def balanced(setting: Setting, own: Record) -> tuple[list[Record], list[Tensor]]
         point = _balance(problem, torch.as_tensor(x), 3.0 * setting.start().double())
         if point is not None:
             found_records += [(x, 0.0), (x, 1.0)]
-            found_points.append(point.to(setting.dtype))
+            found_points.append(point.to(setting.resolved.dtype))
     return found_records, found_points
 
 

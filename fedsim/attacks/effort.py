@@ -43,7 +43,7 @@ class Effort:
 def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], share: float = 1.0) -> Effort:
     """Enough runs to bound 0.9 of every claim, or as many as fit; `share` of that, and of the search."""
     every = range(len(setting.data))
-    queries = [sum(len(ask.queries) for ask in asks) for asks in setting.plan.rounds]
+    queries = [sum(len(ask.queries) for ask in asks) for asks in setting.resolved.trace.plan.rounds]
     one_round = sum(queries) / max(1, len(queries)) * sum(_work(setting, i) for i in every)
     answers = share * _SEARCH / (_OVERHEAD + one_round) / (len(silos) * len(setting.kinds))
     points = round(min(10.0, max(3.0, math.sqrt(answers / 4))))
@@ -61,7 +61,7 @@ def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], sha
 
 def _work(setting: Setting, silo: int, alone: bool = False) -> float:
     """Multiplications of one silo's clipped sum; a network's at points of its own takes a call of its own."""
-    n, d = len(setting.data[silo][1]), setting.problem.dimension
-    if isinstance(setting.problem, NeuralNetwork):
+    n, d = len(setting.data[silo][1]), setting.resolved.problem.dimension
+    if isinstance(setting.resolved.problem, NeuralNetwork):
         return 6.0 * n * d + (3e6 if alone else 0)
     return 2.0 * n * d

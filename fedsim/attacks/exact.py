@@ -10,8 +10,9 @@ search is finite.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import cycle
 from math import inf
 
 import numpy as np
@@ -86,15 +87,10 @@ def search(
             continue
         slots = [
             Slot(r, broadcast, drawn.draws[r])
-            for broadcast, r in zip(chosen.points[kind][:points], _cycled(drawn.draws), strict=False)
+            for broadcast, r in zip(chosen.points[kind][:points], cycle(drawn.draws), strict=False)
         ]
         _compare(setting, silo, drawn.place, slots, chosen.records[:records], found, done)
     return found
-
-
-def _cycled(rounds: dict[int, tuple[int, ...]]) -> Iterator[int]:
-    while True:
-        yield from rounds
 
 
 def _compare(
@@ -173,7 +169,7 @@ def _cross(
 def _rounding(setting: Setting, answers: Tensor) -> float:
     """What rounding an answer to its type may move it by; that of float32 is not small."""
     size = torch.linalg.vector_norm(answers.double(), dim=-1)
-    return 2 * torch.finfo(setting.dtype).eps * float(size.nan_to_num(0.0, 0.0).max())
+    return 2 * torch.finfo(setting.resolved.dtype).eps * float(size.nan_to_num(0.0, 0.0).max())
 
 
 def _over(moved: float, rounding: float, sensitivity: float) -> float:
@@ -188,7 +184,7 @@ def _world(
 ) -> list[Reply]:
     """What the whole cohort says in every slot, kept on the base world's path."""
     silos, tap, replies = range(len(data)), Tap(), list[Reply]()
-    wiretap = Wiretap(setting.algorithm, tap)
+    wiretap = Wiretap(setting.resolved.algorithm, tap)
     gate, used = None, set[int]()
     for at, slot in enumerate(slots):
         if gate is None or slot.round in used:  # each round of a plan is asked once

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from math import inf
 
 import numpy as np
-import torch
 
 from fedsim.mechanisms.registry import GAUSSIAN
-from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Terms
-from fedsim.scenario.resolve import LIMITS
+from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.seeded_entropy import SeededEntropy
 from fedsim.simulation.side_by_side import SideBySide
@@ -27,21 +26,20 @@ _DELTA = 1e-5  # of prices that nobody reads: what a plan costs is known before 
 
 
 def cohort(
-    problem: Problem,
-    dtype: torch.dtype,
+    resolved: Resolved,
     algorithm: Algorithm,
     plan: Plan,
     data: Sequence[Data],
     noise: Sequence[float],
     streams: Sequence[str],
     *,
-    seed: int = 0,
     rounds: Sequence[Sequence[int]] | None = None,
     copies: int | None = None,
 ) -> Gate:
     """A gate over silos at given noise multipliers and without a budget.
 
     Args:
+        resolved: what is attacked.
         data: one silo's records each.
         noise: z of each; 0 clips and adds nothing.
         streams: whose batches and noise each draws: equal streams draw alike.
@@ -49,14 +47,14 @@ def cohort(
         copies: runs side by side on the same records; then broadcasts may be (members, d), and member
             c len(data) + s is silo s in copy c.
     """
-    repeats = copies or 1
+    problem, dtype, repeats = resolved.problem, resolved.dtype, copies or 1
     everything = [range(len(plan.rounds))] * len(data)
     terms = [
         Terms(f"{copy}/{place}", len(target), inf, _DELTA, own, z)
         for copy in range(repeats)
         for place, ((_, target), own, z) in enumerate(zip(data, rounds or everything, noise, strict=True))
     ]
-    entropy = randomness(seed, list(streams) * repeats)
+    entropy = randomness(resolved.scenario.seed, list(streams) * repeats)
     records = hold(data, problem, dtype) if copies is None else SideBySide(data, problem, dtype, copies)
     ledgers = [MemoryLedger() for _ in terms]
     return Gate(records, problem, algorithm, plan, terms, GAUSSIAN, entropy, ledgers, LIMITS, dtype)

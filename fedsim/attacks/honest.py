@@ -21,6 +21,7 @@ from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Broadcast, Federated, Setting, drive
 from fedsim.attacks.wiretap import Heard, Tap, Wiretap
 from fedsim.attacks.worst import Knowledge, Samples, replaced
+from fedsim.protocol.seeds import digest128
 from silos.gate import Gate
 
 _WIDTH = 2_000_000
@@ -73,7 +74,7 @@ def _runs(
         own = [worlds[coin] for coin in coins[silo]] if silo in pairs else worlds * len(names)
         taps.append(Tap())
         streams = [f"{name}/{silo}" for name in names]
-        wiretap = Wiretap(setting.algorithm, taps[-1])
+        wiretap = Wiretap(setting.resolved.algorithm, taps[-1])
         gates.append(setting.gate(wiretap, [silo] * len(names), own, streams, copies=1))
     models = drive(setting, _Listening(gates, taps, hear))
     return models.expand(len(names), -1)
@@ -106,7 +107,7 @@ def choose(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, Pair]:
 
 
 def _spread(setting: Setting, count: int) -> set[int]:
-    rounds = len(setting.plan.rounds)
+    rounds = len(setting.resolved.trace.plan.rounds)
     return set(np.linspace(0, rounds - 1, min(count, rounds)).round().astype(int).tolist())
 
 
@@ -138,9 +139,7 @@ def read(
 
 
 def _coin(setting: Setting, name: str, silo: int) -> int:
-    from fedsim.protocol.seeds import digest128
-
-    return digest128("audit coin", setting.seed, name, silo) % 2
+    return digest128("audit coin", setting.resolved.scenario.seed, name, silo) % 2
 
 
 def _split(scores: np.ndarray, coins: np.ndarray) -> Samples:

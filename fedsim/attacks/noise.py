@@ -85,7 +85,7 @@ def _standardised(setting: Setting, silo: int, chosen: Attack) -> np.ndarray:
     silent = beside(setting, silo, "silent", chosen.first)
     clones = clones_of(setting, silo)
     streams = [f"noise/{silo}/{clone}" for clone in range(clones)]
-    gate = setting.gate(Wiretap(setting.algorithm, tap), [silo] * clones, [silent] * clones, streams)
+    gate = setting.gate(Wiretap(setting.resolved.algorithm, tap), [silo] * clones, [silent] * clones, streams)
     by_round = {r: k for k, kind in enumerate(setting.kinds) for r in kind.rounds}
     rounds = [r for r in terms.rounds if r in by_round]
     found: list[np.ndarray] = []
@@ -100,7 +100,7 @@ def _standardised(setting: Setting, silo: int, chosen: Attack) -> np.ndarray:
 def clones_of(setting: Setting, silo: int) -> int:
     """How many clones are listened to: enough for a noise level that is right to half a per cent."""
     answers = min(_ANSWERS, max(1, setting.admitted[silo].releases))
-    coordinates = min(_COORDINATES, setting.problem.dimension)
+    coordinates = min(_COORDINATES, setting.resolved.problem.dimension)
     return min(_MOST, max(_FEWEST, _NUMBERS // (answers * coordinates)))
 
 

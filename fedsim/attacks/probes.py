@@ -34,18 +34,18 @@ def _found(setting: Setting, silo: int, chosen: Attack) -> Iterator[str]:
         if _changed(gate, r, broadcast, first):
             yield f"round {r}: the same broadcast was answered with other bytes"
     gate, tap = _opened(setting, silo)
-    for r in {len(setting.plan.rounds), *_absent(setting, own)}:
+    for r in {len(setting.resolved.trace.plan.rounds), *_absent(setting, own)}:
         if _answered(gate, tap, r, chosen.broadcasts[0]):
             yield f"round {r}, which is not in the silo's plan, was answered"
 
 
 def _absent(setting: Setting, own: set[int]) -> list[int]:
-    return [r for r in range(len(setting.plan.rounds)) if r not in own][:1]
+    return [r for r in range(len(setting.resolved.trace.plan.rounds)) if r not in own][:1]
 
 
 def _opened(setting: Setting, silo: int, greedy: bool = False) -> tuple[Gate, Tap]:
     tap = Tap(greedy=greedy)
-    wiretap, data = Wiretap(setting.algorithm, tap), setting.data[silo]
+    wiretap, data = Wiretap(setting.resolved.algorithm, tap), setting.data[silo]
     return setting.gate(wiretap, [silo], [data], [f"probe/{silo}"]), tap
 
 

@@ -142,15 +142,14 @@ def _hear(
     In a round of several asks the silo half goes on from noise of its own size, the same for all records.
     """
     asks = tuple(replace(ask, batch=FULL) for ask in kind.asks)
-    rng = generator("audit path", setting.seed, silo, path)
+    rng = generator("audit path", setting.resolved.scenario.seed, silo, path)
     tap = Tap(
         full=True, tell=lambda ask, heard: _noise_alone(setting, silo, kind.asks[ask].batch, heard, rng)
     )
     names = [""] * len(tried)
     gate = cohort(
-        setting.problem,
-        setting.dtype,
-        Wiretap(setting.algorithm, tap),
+        setting.resolved,
+        Wiretap(setting.resolved.algorithm, tap),
         Plan((asks,) * len(points)),
         [alone(record) for record in tried],
         [0.0] * len(tried),

@@ -17,9 +17,7 @@ from fedsim.attacks.gates import Data, cohort
 from fedsim.attacks.wiretap import Tap, Wiretap
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.registry import GAUSSIAN
-from fedsim.problems.kinds import Problem
-from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.plan import Ask, Census, Plan
+from fedsim.protocol.plan import Ask, Census
 from fedsim.protocol.terms import Admitted
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.price import preview
@@ -65,31 +63,6 @@ class Setting:
     schedule: Schedule
     kinds: tuple[Kind, ...] = ()
 
-    @property
-    def problem(self) -> Problem:
-        """The scenario's problem."""
-        return self.resolved.problem
-
-    @property
-    def algorithm(self) -> Algorithm:
-        """The scenario's algorithm."""
-        return self.resolved.algorithm
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of parameters and features."""
-        return self.resolved.dtype
-
-    @property
-    def plan(self) -> Plan:
-        """All rounds."""
-        return self.resolved.trace.plan
-
-    @property
-    def seed(self) -> int:
-        """The scenario's."""
-        return self.resolved.scenario.seed
-
     def rounds(self, silo: int) -> Sequence[int]:
         """Those in the silo's plan."""
         return self.admitted[silo].terms.rounds
@@ -97,11 +70,12 @@ class Setting:
     def census(self, silo: int) -> Census:
         """What the silo's plan was priced by."""
         own = self.rounds(silo)
-        return self.plan.census(own if isinstance(own, range) else tuple(own))
+        return self.resolved.trace.plan.census(own if isinstance(own, range) else tuple(own))
 
     def start(self) -> Tensor:
         """Where a run begins, (d,)."""
-        return self.problem.project(self.problem.start(self.seed).to(self.dtype))
+        resolved = self.resolved
+        return resolved.problem.project(resolved.problem.start(resolved.scenario.seed).to(resolved.dtype))
 
     def gate(
         self,
@@ -122,14 +96,12 @@ class Setting:
             like: all take part in the rounds of this silo, instead of their own.
         """
         return cohort(
-            self.problem,
-            self.dtype,
+            self.resolved,
             wiretap,
-            self.plan,
+            self.resolved.trace.plan,
             data,
             [self.admitted[i].noise_multiplier if noisy else 0.0 for i in silos],
             streams,
-            seed=self.seed,
             rounds=[self.rounds(i if like is None else like) for i in silos],
             copies=copies,
         )
@@ -162,8 +134,9 @@ def drive(setting: Setting, link: Federated) -> Tensor:
     """An honest server's runs, side by side; the final models, (runs, d)."""
     resolved = setting.resolved
     public = resolved.public([silo.noise_multiplier for silo in setting.admitted])
-    *_, last = run(setting.algorithm, setting.problem, public, setting.seed, link, setting.schedule, weighted)
-    return last.answer.reshape(-1, setting.problem.dimension)
+    seed, problem = resolved.scenario.seed, resolved.problem
+    *_, last = run(resolved.algorithm, problem, public, seed, link, setting.schedule, weighted)
+    return last.answer.reshape(-1, problem.dimension)
 
 
 def prepare(resolved: Resolved) -> Setting:
@@ -193,7 +166,7 @@ class _Watched(Federated):
 
     def __init__(self, setting: Setting, gates: Sequence[Gate]) -> None:
         super().__init__(gates)
-        self._plan = setting.plan
+        self._plan = setting.resolved.trace.plan
         self.kinds: dict[tuple[tuple[Ask, ...], tuple[str, ...]], tuple[list[int], list[Broadcast]]] = {}
 
     def answer(self, round_index: int, broadcast: Broadcast, members: Sequence[int]) -> dict[str, Tensor]:
@@ -208,7 +181,7 @@ class _Watched(Federated):
 
 def _kinds(setting: Setting) -> tuple[Kind, ...]:
     gates = [
-        setting.gate(Wiretap(setting.algorithm, Tap()), [i], [data], [f"path/{i}"], copies=1)
+        setting.gate(Wiretap(setting.resolved.algorithm, Tap()), [i], [data], [f"path/{i}"], copies=1)
         for i, data in enumerate(setting.data)
     ]
     watched = _Watched(setting, gates)

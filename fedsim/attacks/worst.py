@@ -91,7 +91,7 @@ def _run(
 ) -> np.ndarray:
     tap = Tap()
     streams = [f"worst/{silo}/{clone}" for clone in clones]
-    gate = setting.gate(Wiretap(setting.algorithm, tap), [silo] * len(data), data, streams)
+    gate = setting.gate(Wiretap(setting.resolved.algorithm, tap), [silo] * len(data), data, streams)
     terms = setting.admitted[silo].terms
     scores = Scores(len(data), terms.n, setting.admitted[silo].noise_multiplier)
     by_round = {r: k for k, kind in enumerate(setting.kinds) for r in kind.rounds}
@@ -130,7 +130,7 @@ class Knowledge:
         return {
             (r, a, q): shape
             for r in self._setting.rounds(self._silo)
-            for a, ask in enumerate(self._setting.plan.rounds[r])
+            for a, ask in enumerate(self._setting.resolved.trace.plan.rounds[r])
             for q, shape in enumerate(ask.queries)
         }
 

@@ -25,7 +25,7 @@ _MAX_EVALUATIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one silo allows.
+    """What one silo allows, or what a theorem is asked for in it.
 
     Args:
         n: its number of records.

@@ -83,3 +83,7 @@ class Limits:
             allowed = bool(torch.all((clip == 0) | ((clip >= self.min_clip) & (clip <= self.max_clip))))
         if not allowed:
             raise Refused(f"clip is neither 0 nor within [{self.min_clip:g}, {self.max_clip:g}]")
+
+
+LIMITS = Limits()
+"""Every simulated silo's."""

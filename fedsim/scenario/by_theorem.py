@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.privacy.calibrate import Budget
 from fedsim.problems.composite import L2Ball
+from fedsim.protocol.batch import Fresh
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.per_silo import per_silo
-from fedsim.theory.chosen_numbers import chosen_numbers
+from fedsim.theory import joint_convex, joint_proximal
+from fedsim.theory.averaged_noise import averaged_noise
+from fedsim.theory.joint import Case
+from fedsim.theory.parameters import TABLE
 from fedsim.theory.premises import Constants, Premises
 from fedsim.theory.stated_noise import Prescribed, stated_noise
-from fedsim.theory.theorem import Claim, Derived
+from fedsim.theory.symbols import symbols
+from fedsim.theory.theorem import Derived
 
 _RATIO = "difference_noise_ratio"
+_JOINT: dict[str, Callable[[Case], Derived]] = {
+    "noisy_minibatch_sgd": joint_convex.noisy_minibatch_sgd,
+    "accelerated_minibatch_sgd": joint_convex.accelerated_minibatch_sgd,
+    "multi_stage_accelerated_minibatch_sgd": joint_convex.multi_stage_accelerated_minibatch_sgd,
+    "prox_sgd": joint_proximal.prox_sgd,
+    "prox_pl_svrg": joint_proximal.prox_pl_svrg,
+    "prox_spider": joint_proximal.prox_spider,
+}
+"""{algorithm: its theorem's choice for the plan's own noise}: the algorithms of `parameters.TABLE`."""
 
 
 def claims(
@@ -24,13 +40,13 @@ def claims(
     sizes: Sequence[int],
     epsilons: Sequence[float],
     deltas: Sequence[float],
-) -> tuple[Claim, ...]:
+) -> tuple[Budget, ...]:
     """(n_i, eps_i, delta_i): budgets, or with calibration `theorem` what is claimed."""
     if MECHANISMS[privacy.mechanism].private and privacy.calibration == "theorem":
         epsilons = per_silo("scenario.privacy.claimed_epsilon", privacy.claimed_epsilon, names)
         if privacy.claimed_delta is not None:
             deltas = per_silo("scenario.privacy.claimed_delta", privacy.claimed_delta, names)
-    return tuple(map(Claim, sizes, epsilons, deltas))
+    return tuple(map(Budget, sizes, epsilons, deltas))
 
 
 def constants(scenario: Scenario) -> Constants:
@@ -65,15 +81,32 @@ def with_numbers(scenario: Scenario, premises: Premises) -> tuple[Scenario, Deri
         return scenario, None
     need_privacy(scenario)
     given = {key: value for key, value in section.model_dump(exclude_unset=True).items() if value is not None}
-    batch = section.batch if "batch" in given else None  # type: ignore[attr-defined]
-    accountant = scenario.privacy.calibration == "accountant"
-    chosen = chosen_numbers(section.name, premises, given, batch, accountant)
+    chosen = _chosen(scenario, premises, given)
     known = type(section).model_fields
     values = {key: value for key, value in chosen.values.items() if key in known and key not in given}
     rest = {key: value for key, value in chosen.values.items() if key not in known}
     filled = type(section).model_validate(values | given)
     derived = Derived(chosen.theorem, values, rest | chosen.notes, chosen.predicted)
     return scenario.model_copy(update={"algorithm": filled}), derived
+
+
+def _chosen(scenario: Scenario, premises: Premises, given: Mapping[str, Any]) -> Derived:
+    """Every number of the algorithm, as its theorem chooses it; `given` ones among them are not used.
+
+    For the theorem's own noise a given number changes no other: each is for the theorem's own choices. With
+    the accountant the rest is chosen for the noise of the plan that has the given numbers.
+    """
+    section = scenario.algorithm
+    name, batch = section.name, section.batch if "batch" in given else None  # type: ignore[attr-defined]
+    if name not in TABLE:
+        expected = f"no theorem chooses the numbers of {name}; those of {', '.join(TABLE)} have one"
+        raise InputError("scenario.algorithm.parameters", "theorem", expected)
+    s = symbols(premises)
+    if scenario.privacy.calibration != "accountant":
+        return TABLE[name](s, isinstance(batch, Fresh))
+    (L,) = s.need(f"the theorem of {name}", "L")
+    clip = given.get("clip_norm", L / s.heaviest)
+    return _JOINT[name](Case(s, averaged_noise(premises), clip, batch, given))
 
 
 def with_stated_noise(scenario: Scenario, premises: Premises) -> tuple[Scenario, Prescribed]:

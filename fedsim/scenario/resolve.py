@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
@@ -16,7 +16,7 @@ from fedsim.mechanisms.registry import MECHANISMS, check_serves
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
-from fedsim.protocol.limits import Limits
+from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.participants import Participants, effective_m
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
 from fedsim.scenario.model import PrivacySection, Scenario
@@ -27,8 +27,6 @@ from fedsim.theory.premises import Premises
 from fedsim.theory.stated_noise import Prescribed
 from fedsim.theory.symbols import Symbols, symbols
 from fedsim.theory.theorem import Derived
-
-LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,9 @@ class Resolved:
 
     def public(self, noise_multipliers: Sequence[float] | None = None) -> Public:
         """The federation's public numbers; noise is unknown (zero) before admission."""
-        return _public(self.names, self.sizes, self.weights, self.dtype, noise_multipliers)
+        noise = noise_multipliers or [0.0] * len(self.names)
+        sizes, weights = torch.tensor(self.sizes), torch.tensor(self.weights, dtype=self.dtype)
+        return Public(self.names, sizes, weights, torch.tensor(noise, dtype=self.dtype))
 
     @cached_property
     def trace(self) -> Trace:
@@ -129,15 +129,11 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     prescribed = None
     if mechanism.private and privacy.calibration == "theorem":
         scenario, prescribed = with_stated_noise(scenario, premises)
-    algorithm = scenario.algorithm.build()
-    if mechanism.private and privacy.calibration == "sigma":
-        public = _public(names, sizes, weights, dtype_of(scenario))
-        prescribed = Prescribed(_given_noise(scenario, algorithm, problem, public))
-    return Resolved(
+    resolved = Resolved(
         scenario=scenario,
         outline=shape,
         problem=problem,
-        algorithm=algorithm,
+        algorithm=scenario.algorithm.build(),
         names=names,
         sizes=sizes,
         epsilons=epsilons,
@@ -148,39 +144,24 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         derived=derived,
         prescribed=prescribed,
     )
+    if mechanism.private and privacy.calibration == "sigma":
+        return replace(resolved, prescribed=Prescribed(_given_noise(resolved)))
+    return resolved
 
 
-def _public(
-    names: tuple[str, ...],
-    sizes: Sequence[int],
-    weights: Sequence[float],
-    dtype: torch.dtype,
-    noise_multipliers: Sequence[float] | None = None,
-) -> Public:
-    noise = [0.0] * len(names) if noise_multipliers is None else list(noise_multipliers)
-    return Public(
-        names, torch.tensor(sizes), torch.tensor(weights, dtype=dtype), torch.tensor(noise, dtype=dtype)
-    )
-
-
-def _given_noise(
-    scenario: Scenario, algorithm: Algorithm, problem: Problem, public: Public
-) -> tuple[float, ...]:
+def _given_noise(resolved: Resolved) -> tuple[float, ...]:
     """z_i, given as such or as the standard deviation of a mean gradient."""
-    privacy, names = scenario.privacy, public.names
+    privacy, names = resolved.scenario.privacy, resolved.names
     if privacy.noise_multiplier is not None:
         return per_silo("scenario.privacy.noise_multiplier", privacy.noise_multiplier, names)
     sigmas = per_silo("scenario.privacy.sigma", privacy.sigma, names)
-    clip = getattr(algorithm, "clip_norm", None)
+    clip = getattr(resolved.algorithm, "clip_norm", None)
     if clip is None:
-        expected = f"{type(algorithm).__qualname__} has no clip_norm; use noise_multiplier"
+        expected = f"{type(resolved.algorithm).__qualname__} has no clip_norm; use noise_multiplier"
         raise InputError("scenario.privacy.sigma", privacy.sigma, expected)
     # A gradient comes first in every algorithm's plan; the anchors of prox-SVRG use every record.
-    plan = dry_run(algorithm, problem, public, scenario.seed, LIMITS).plan
-    batch = plan.rounds[0][0].batch
-    return tuple(
-        sigma * batch.size(n) / (2 * clip) for sigma, n in zip(sigmas, public.sizes.tolist(), strict=True)
-    )
+    batch = resolved.trace.plan.rounds[0][0].batch
+    return tuple(sigma * batch.size(n) / (2 * clip) for sigma, n in zip(sigmas, resolved.sizes, strict=True))
 
 
 def _with_smoothness(scenario: Scenario) -> Scenario:

@@ -1,25 +1,45 @@
-"""What a class does, as text that is equal in every process, also where the class has no file.
+"""Code of others as text that is equal in every process: a plug-in that was edited is another one.
 
-A class of a notebook's cell or of a script is in no installed package whose files could be hashed. Its code
-can be read wherever it has travelled, and so can that of the functions and classes that it uses. Where they
-stand does not count, nor do comments.
+A package is hashed. A class of a notebook's cell or of a script is in none: its code is read wherever it has
+travelled, and that of the functions and classes that it uses. Where they stand does not count, nor do
+comments.
 """
 
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator
-from functools import cache
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache, lru_cache
 from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from fedsim.common.errors import InputError
-from fedsim.simulation.installed import NOT_THEIRS, packages
 from fedsim.simulation.text import text_of
 
+_NOT_THEIRS = {"fedsim", "", *sys.stdlib_module_names}
 _GENERATED = {"__init__", "__repr__", "__eq__", "__hash__", "__setattr__", "__delattr__", "__replace__"}
 """What `dataclass` writes; it follows from the fields."""
+
+
+def packages(modules: Iterable[str]) -> list[str]:
+    """Name and hash of each package of others that one of the modules is in, sorted."""
+    tops = {module.partition(".")[0] for module in modules}
+    return [_package(name) for name in sorted(tops - _NOT_THEIRS)]
+
+
+@lru_cache(maxsize=64)
+def _package(name: str) -> str:
+    spec = find_spec(name)
+    folders = spec.submodule_search_locations if spec else None
+    files = [file for folder in folders or () for file in sorted(Path(folder).rglob("*.py"))]
+    if not files and spec and spec.origin and Path(spec.origin).is_file():
+        files = [Path(spec.origin)]
+    return name + hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
 
 
 @cache
@@ -30,7 +50,7 @@ def _distributed() -> frozenset[str]:
 def is_installed(module: str) -> bool:
     """Whether a module is Python's, fedsim's or of an installed distribution: every process has it."""
     top = module.partition(".")[0]
-    return top in NOT_THEIRS or top in _distributed()
+    return top in _NOT_THEIRS or top in _distributed()
 
 
 class Code:

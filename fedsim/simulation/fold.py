@@ -20,8 +20,9 @@ from torch import Tensor
 from fedsim.algorithms.registry import algorithms
 from fedsim.data.federation import Federation
 from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.terms import Admitted
-from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import terms
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import shared_digest

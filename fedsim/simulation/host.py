@@ -10,9 +10,10 @@ from torch import Tensor
 from fedsim.data.federation import Hosted
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import NONE
+from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement, Terms
-from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.seeded_entropy import SeededEntropy

@@ -194,7 +194,7 @@ class TrialWorker:
         return Trial(self._resolved, trial, remote, evaluator(self._resolved, data.silos))
 
 
-class HostWorker:
+class HostWorker(SiloHost):
     """A silo host in a process of its own; only public tensors and noisy messages pass, as arrays."""
 
     def __init__(self, scenario: Scenario, trial: int, names: list[str], digest: str) -> None:
@@ -202,23 +202,19 @@ class HostWorker:
         torch.set_num_threads(1)
         resolved = resolve(scenario)
         silos = load_silos(scenario.data, scenario.partition, scenario.seed, trial, names)
-        self._host = SiloHost(resolved, trial, Hosted(silos, digest))
-
-    def open(self, variant: Variant, rounds: list[Sequence[int]]) -> list[Admitted]:
-        """See `SiloHost.open`."""
-        return self._host.open(variant, rounds)
+        super().__init__(resolved, trial, Hosted(silos, digest))
 
     def answer(
-        self, variant: Variant, round_index: int, broadcast: dict[str, Any], members: list[int]
+        self,
+        variant: Variant,
+        round_index: int,
+        broadcast: Mapping[str, Any],
+        members: Sequence[int] | None,
     ) -> dict[str, Any]:
         """See `SiloHost.answer`; arrays arrive read-only, so they are copied before torch sees them."""
         tensors = {name: torch.from_numpy(value.copy()) for name, value in broadcast.items()}
-        reply = self._host.answer(variant, round_index, tensors, members)
+        reply = super().answer(variant, round_index, tensors, members)
         return {name: value.numpy() for name, value in reply.items()}
-
-    def statements(self, variant: Variant) -> list[Statement]:
-        """See `SiloHost.statements`."""
-        return self._host.statements(variant)
 
 
 _TrialActor: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(TrialWorker)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from fedsim.privacy import verify
+from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.terms import Admitted
-from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import terms
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit

@@ -27,8 +27,7 @@ from fedsim.protocol.links import Variant
 from fedsim.protocol.participants import Recorded
 from fedsim.protocol.plan import Plan
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.code import Code, is_installed
-from fedsim.simulation.installed import packages
+from fedsim.simulation.code import Code, is_installed, packages
 from fedsim.simulation.text import described, text_of
 
 

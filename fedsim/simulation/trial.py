@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
+import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
@@ -12,12 +13,22 @@ from fedsim.data.federation import Federation, SiloSplit, load
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.objective import TrainingObjective
 from fedsim.protocol.links import Hosts, Variant
-from fedsim.results.outcome import Measurement, SiloMeasurement, TrialResult, measures_objective, variants
+from fedsim.results.outcome import (
+    Measurement,
+    Observer,
+    Results,
+    SiloMeasurement,
+    TrialResult,
+    measures_objective,
+    variants,
+)
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import SiloHost
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import Schedule, admitted_rounds, schedule
+
+_SLICE = 0.2  # seconds between two looks at the progress
 
 
 class _Link:
@@ -128,3 +139,20 @@ def in_one_process(resolved: Resolved, trial: int) -> Trial:
     """A trial whose silos all live in this process, as one cohort."""
     data = read(resolved, trial)
     return Trial(resolved, trial, SiloHost(resolved, trial, data), evaluator(resolved, data.silos))
+
+
+def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
+    """Run every trial in this process, one after another, adding to `results` as it goes.
+
+    Raises:
+        Refused: a silo does not accept the plan, or a request within it.
+        InputError: the data cannot be read or divided as asked.
+    """
+    torch.set_num_threads(1)  # sums depend on the number of threads
+    for number in range(resolved.scenario.trials):
+        trial = in_one_process(resolved, number)
+        while not trial.finished:
+            for measurement in trial.advance(_SLICE):
+                results.measurements.append(measurement)
+                observe(measurement)
+        results.trials[number] = trial.result()

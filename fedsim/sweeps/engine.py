@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple, Protocol
 
-from fedsim.scenario.resolve import LIMITS
+from fedsim.protocol.limits import LIMITS
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cache import Folder, Memory
 from fedsim.sweeps.cell import Cell, CellResult, Outcome, cell_of

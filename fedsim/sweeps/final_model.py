@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedsim.data.federation import Federation, SiloSplit
 from fedsim.measure.evaluator import Evaluator
-from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.protocol.limits import LIMITS
+from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.parts import GrantedRun
 

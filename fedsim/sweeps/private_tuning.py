@@ -11,9 +11,10 @@ from typing import Any
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Census
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.scenario.resolve import Resolved
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweeps.combinations import Combination
 from fedsim.sweeps.kept import resolved_of

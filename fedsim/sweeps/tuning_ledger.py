@@ -7,8 +7,9 @@ from contextlib import suppress
 
 from fedsim.common.errors import Refused
 from fedsim.curves.sweep_summary import TunedCombination, TunedSilo, TuningLedger
+from fedsim.protocol.limits import LIMITS
 from fedsim.results.silo_rows import finite
-from fedsim.scenario.resolve import LIMITS, Resolved
+from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import terms
 from fedsim.sweeps.combinations import Combination
 from fedsim.sweeps.job import Job

@@ -101,7 +101,7 @@ def averaged_noise(premises: Premises) -> AveragedNoise:
     participants, num_silos = premises.participants, len(premises.claims)
     weights, seen = premises.relative_weights, mean_shares(participants, num_silos)
     return AveragedNoise(
-        tuple(Budget(claim.n, claim.epsilon, claim.delta) for claim in premises.claims),
+        premises.claims,
         tuple(share * weight**2 for share, weight in zip(seen, weights, strict=True)),
         tuple(planned_share(participants, num_silos)),
     )

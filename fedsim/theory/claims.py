@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
+from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Subsample, WithReplacement
 from fedsim.theory.local_sgd_noise import LocalSGDNoise
 from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, NoisyMinibatch
 from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
 from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise
 from fedsim.theory.svrg_noise import ProxSVRGNoise
-from fedsim.theory.theorem import Claim, Context, Theorem
+from fedsim.theory.theorem import Context, Theorem
 from fedsim.theory.true_cost import least_epsilon, true_epsilon, zcdp_epsilon
 
 TARGETS = (0.75, 1.0, 1.5, 3.0, 6.0, 8.0, 10.0, 12.0, 15.0, 18.0)
@@ -127,26 +128,26 @@ beta)/a)^(4/3)."""
 SETTINGS = (
     Setting(
         "n = 1,000, K = 50, R = 100, delta = 1e-6",
-        lambda eps, draw: NoisyMinibatch(Claim(1000, eps, 1e-6), 1.0, 100, draw(0.05)),
+        lambda eps, draw: NoisyMinibatch(Budget(1000, eps, 1e-6), 1.0, 100, draw(0.05)),
         SAMPLERS,
         _CAUTIOUS,
     ),
     Setting(
         "n = 1,000, K = 100, R = 40, delta = 1e-6",
-        lambda eps, draw: AcceleratedERM(Claim(1000, eps, 1e-6), 1.0, 40, draw(0.1)),
+        lambda eps, draw: AcceleratedERM(Budget(1000, eps, 1e-6), 1.0, 40, draw(0.1)),
         SAMPLERS,
         _CAUTIOUS,
     ),
     Setting(
         "n = 1,000, K = 50, R = 20, delta = 1e-5",
-        lambda eps, draw: AcceleratedOnePass(Claim(1000, eps, 1e-5), 1.0, 20, draw(0.05)),
+        lambda eps, draw: AcceleratedOnePass(Budget(1000, eps, 1e-5), 1.0, 20, draw(0.05)),
         _ONCE,
         "The claim holds with about a factor of two to spare, the price of a closed-form bound on one "
         "Gaussian release.",
     ),
     Setting(
         "n = 1,000, K = 50, R = 20, delta = 1e-5",
-        lambda eps, draw: ProxSGDNoise(Claim(1000, eps, 1e-5), 1.0, 20, draw(0.05)),
+        lambda eps, draw: ProxSGDNoise(Budget(1000, eps, 1e-5), 1.0, 20, draw(0.05)),
         _ONCE,
         "The claim fails above about 8: sigma^2 is half of what Proposition 8, which the proof cites, asks "
         "for, and the range of epsilon goes beyond that proposition's; 16 L^2 ln(1/delta) / (eps^2 K^2) for "
@@ -154,13 +155,13 @@ SETTINGS = (
     ),
     Setting(
         "n = 1,000, K = 100, E = 12, Q = 10, S = 3, delta = 1e-5, differences clipped at 2 L",
-        lambda eps, draw: ProxSVRGNoise(Claim(1000, eps, 1e-5), 1.0, 2.0, 12, 10, draw(0.1), 3),
+        lambda eps, draw: ProxSVRGNoise(Budget(1000, eps, 1e-5), 1.0, 2.0, 12, 10, draw(0.1), 3),
         SAMPLERS,
         _CAUTIOUS + " That also hides the constant of sigma_2, which belongs to half the sensitivity.",
     ),
     Setting(
         "n = 1,000, K = n, R = 1,000, q = 100, delta = 1e-5",
-        lambda eps, draw: ProxSPIDERNoise(Claim(1000, eps, 1e-5), 1.0, 1000, 100, draw(1.0)),
+        lambda eps, draw: ProxSPIDERNoise(Budget(1000, eps, 1e-5), 1.0, 1000, 100, draw(1.0)),
         _ALL,
         "The claim fails above about 8, and by the thesis's own conversion everywhere: gradients and "
         "differences each spend the whole zCDP budget, so the run spends it twice; doubling every variance "
@@ -170,7 +171,7 @@ SETTINGS = (
     Setting(
         "n = 1,238, K = 606, R = 25, delta = 1/n^2, C = L, differences clipped at 2 L",
         lambda eps, draw: AlternateSPIDERNoise(
-            Claim(1238, eps, 1238**-2), 1.0, 25, draw(606 / 1238), draw(606 / 1238)
+            Budget(1238, eps, 1238**-2), 1.0, 25, draw(606 / 1238), draw(606 / 1238)
         ),
         SAMPLERS,
         "The claim, stated without proof, fails from 6 on where batches are drawn and from 10 on with every "
@@ -178,7 +179,7 @@ SETTINGS = (
     ),
     Setting(
         "n = 1,238, one record a step, R = 35, K = 10, delta = 1/n^2",
-        lambda eps, draw: LocalSGDNoise(Claim(1238, eps, 1238**-2), 1.0, 35, 10, draw(1 / 1238)),
+        lambda eps, draw: LocalSGDNoise(Budget(1238, eps, 1238**-2), 1.0, 35, 10, draw(1 / 1238)),
         {"without replacement": Subsample},
         "The claim, stated without proof, fails everywhere: the noise is sized as if every record were in "
         "every step, but a step rests on one record, which stands out from it far more often than delta "
@@ -186,7 +187,7 @@ SETTINGS = (
     ),
     Setting(
         "n = 1,238, K = 443, R = 35, delta = 1/n^2, C = L",
-        lambda eps, draw: Experiments(Claim(1238, eps, 1238**-2), 1.0, 35, draw(443 / 1238)),
+        lambda eps, draw: Experiments(Budget(1238, eps, 1238**-2), 1.0, 35, draw(443 / 1238)),
         SAMPLERS,
         "The claim fails at C = L, from 6 on where batches are drawn and from 10 on with every record: the "
         "formula's source counts Poisson sampling under add-or-remove with constants that it does not "

@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from fedsim.privacy.calibrate import Budget
 from fedsim.theory.symbols import Symbols
-from fedsim.theory.theorem import Check, Claim, at_least, at_most
+from fedsim.theory.theorem import Check, at_least, at_most
 
 Conditions = Callable[[Symbols], tuple[Check, ...]]
 
@@ -89,6 +90,6 @@ def _below(condition: str, delta: float, bound: float) -> Check:
     return Check(condition, "privacy.delta", delta, f"below {bound:.6g}", delta < bound)
 
 
-def _range(s: Symbols, condition: str, bound: Callable[[Claim], float]) -> Check:
+def _range(s: Symbols, condition: str, bound: Callable[[Budget], float]) -> Check:
     tightest = max(s.silos, key=lambda silo: silo.epsilon / bound(silo))
     return at_most(condition, "privacy.epsilon", tightest.epsilon, bound(tightest))

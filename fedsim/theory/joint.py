@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedsim.protocol.batch import FULL, Batch, Fresh
-from fedsim.protocol.limits import Limits
+from fedsim.protocol.limits import LIMITS
 from fedsim.theory.averaged_noise import AveragedNoise, Kind
 from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Derived
 
-MOST_ROUNDS = Limits().max_rounds
+MOST_ROUNDS = LIMITS.max_rounds
 """As many rounds as a silo admits."""
 
 Errors = Callable[[int], tuple[float, float]]

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Batch
 from fedsim.theory.minibatch_noise import REDRAWN
-from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_most, clipped, sampled_by
+from fedsim.theory.theorem import Check, Context, NoisyMean, at_most, sampled_by
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class LocalSGDNoise:
     """
 
     title: ClassVar[str] = "local SGD (B.1.10)"
-    claim: Claim
+    claim: Budget
     clip: float
     rounds: int
     local_steps: int
@@ -36,7 +37,7 @@ class LocalSGDNoise:
         """R K noisy gradients of sensitivity 2 L over the batch size."""
         claim, steps = self.claim, self.rounds * self.local_steps
         sigma = self.clip * math.sqrt(8 * steps * math.log(1 / claim.delta)) / (claim.epsilon * claim.n)
-        return (clipped("gradient", self.batch, steps, sigma, self.clip, claim.n),)
+        return (NoisyMean(self.batch, steps, sigma, self.clip, claim.n),)
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """One record a step, drawn anew."""

@@ -19,25 +19,26 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Batch
-from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, clipped, sampled_by
+from fedsim.theory.theorem import Check, Context, NoisyMean, at_least, at_most, sampled_by
 
 REDRAWN = ("with_replacement", "subsample", "full")
 """Samplers under which the amplification lemma holds; a full batch (K = n) is its trivial case."""
 
 
-def variance(clip: float, count: float, rounds: float, claim: Claim, factor: float = 2.5) -> float:
+def variance(clip: float, count: float, rounds: float, claim: Budget, factor: float = 2.5) -> float:
     """256 L^2 count ln(factor rounds / delta) ln(2 / delta) / (n^2 eps^2)."""
     logs = math.log(factor * rounds / claim.delta) * math.log(2 / claim.delta)
     return 256 * clip**2 * count * logs / (claim.n * claim.epsilon) ** 2
 
 
-def smallest_batch(claim: Claim, count: float) -> float:
+def smallest_batch(claim: Budget, count: float) -> float:
     """eps n / (4 sqrt(2 count ln(2 / delta))): from this K on a round's own epsilon is at most 1."""
     return claim.epsilon * claim.n / (4 * math.sqrt(2 * count * math.log(2 / claim.delta)))
 
 
-def experiments_batches(claim: Claim, rounds: int, *batches: Batch) -> tuple[Check, ...]:
+def experiments_batches(claim: Budget, rounds: int, *batches: Batch) -> tuple[Check, ...]:
     """K >= n sqrt(eps) / (2 sqrt R), rounded down as the published code does, and the sampler."""
     least = math.floor(claim.n * math.sqrt(claim.epsilon) / (2 * math.sqrt(rounds)))
     size = min(batch.size(claim.n) for batch in batches)
@@ -45,12 +46,6 @@ def experiments_batches(claim: Claim, rounds: int, *batches: Batch) -> tuple[Che
         at_least("K >= n sqrt(eps) / (2 sqrt R)", "algorithm.batch", size, least),
         *sampled_by(batches, REDRAWN, "K records drawn anew"),
     )
-
-
-def epsilon_range(claim: Claim) -> Check:
-    """Advanced composition needs eps <= 2 ln(2 / delta)."""
-    bound = 2 * math.log(2 / claim.delta)
-    return at_most("eps <= 2 ln(2/delta)", "privacy.claimed_epsilon", claim.epsilon, bound)
 
 
 @dataclass(frozen=True)
@@ -65,7 +60,7 @@ class NoisyMinibatch:
     """
 
     title: ClassVar[str] = "noisy MB-SGD (Theorems 34, 104, 140)"
-    claim: Claim
+    claim: Budget
     clip: float
     rounds: int
     batch: Batch
@@ -73,14 +68,15 @@ class NoisyMinibatch:
     def releases(self) -> tuple[NoisyMean, ...]:
         """R noisy mean gradients of sensitivity 2 L / K."""
         sigma = math.sqrt(variance(self.clip, self.rounds, self.rounds, self.claim))
-        return (clipped("gradient", self.batch, self.rounds, sigma, self.clip, self.claim.n),)
+        return (NoisyMean(self.batch, self.rounds, sigma, self.clip, self.claim.n),)
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
-        """Epsilon range, K minimum, sampler."""
+        """Epsilon range of advanced composition, K minimum, sampler."""
+        bound = 2 * math.log(2 / self.claim.delta)
         least = smallest_batch(self.claim, self.rounds)
         size = self.batch.size(self.claim.n)
         return (
-            epsilon_range(self.claim),
+            at_most("eps <= 2 ln(2/delta)", "privacy.claimed_epsilon", self.claim.epsilon, bound),
             at_least("K >= eps n / (4 sqrt(2 R ln(2/delta)))", "algorithm.batch", size, least),
             *sampled_by([self.batch], REDRAWN, "K records drawn anew"),
         )
@@ -108,7 +104,7 @@ class Experiments(NoisyMinibatch):
         claim = self.claim
         logs = 8 * self.rounds * math.log(1 / claim.delta)
         sigma = self.clip * math.sqrt(logs) / (claim.n * claim.epsilon)
-        return (clipped("gradient", self.batch, self.rounds, sigma, self.clip, claim.n),)
+        return (NoisyMean(self.batch, self.rounds, sigma, self.clip, claim.n),)
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """K minimum and sampler."""

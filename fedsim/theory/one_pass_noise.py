@@ -9,8 +9,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Batch
-from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, clipped, sampled_by
+from fedsim.theory.theorem import Check, Context, NoisyMean, at_least, at_most, sampled_by
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class AcceleratedOnePass:
     """
 
     title: ClassVar[str] = "accelerated MB-SGD, one pass (Theorems 36, 124)"
-    claim: Claim
+    claim: Budget
     clip: float
     rounds: int
     batch: Batch
@@ -38,15 +39,15 @@ class AcceleratedOnePass:
     def releases(self) -> tuple[NoisyMean, ...]:
         """R noisy mean gradients of sensitivity 2 L / K, on disjoint batches."""
         sigma = math.sqrt(self.variance())
-        return (clipped("gradient", self.batch, self.rounds, sigma, self.clip, self.claim.n),)
+        return (NoisyMean(self.batch, self.rounds, sigma, self.clip, self.claim.n),)
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Epsilon range, disjoint batches."""
-        return (self._epsilon_range(), *sampled_by([self.batch], ("fresh",), "disjoint batches"))
-
-    def _epsilon_range(self) -> Check:
         bound = 8 * math.log(1 / self.claim.delta)
-        return at_most("eps <= 8 ln(1/delta)", "privacy.claimed_epsilon", self.claim.epsilon, bound)
+        return (
+            at_most("eps <= 8 ln(1/delta)", "privacy.claimed_epsilon", self.claim.epsilon, bound),
+            *sampled_by([self.batch], ("fresh",), "disjoint batches"),
+        )
 
 
 @dataclass(frozen=True)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
+from fedsim.common.section import Section
+from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.participants import Participants, effective_m
-from fedsim.theory.theorem import Claim, Context
+from fedsim.theory.theorem import Context
 
 Constant = Annotated[float, Field(gt=0, le=1e12)]
 
 
-class Constants(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class Constants(Section):
     """What is assumed of the objective; public, and as good as whoever states it."""
 
     L: Constant | None = Field(
@@ -52,7 +54,7 @@ class Premises:
     """
 
     names: tuple[str, ...]
-    claims: tuple[Claim, ...]
+    claims: tuple[Budget, ...]
     weights: tuple[float, ...]
     participants: Participants
     dimension: int

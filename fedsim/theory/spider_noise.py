@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.theory.minibatch_noise import experiments_batches
-from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_most, clipped, sampled_by
+from fedsim.theory.theorem import Check, Context, NoisyMean, at_most, sampled_by
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class ProxSPIDERNoise:
     """
 
     title: ClassVar[str] = "prox-SPIDER (Theorems 44, 149)"
-    claim: Claim
+    claim: Budget
     clip: float
     rounds: int
     period: int
@@ -54,8 +55,8 @@ class ProxSPIDERNoise:
             bound = 2 * self.clip if self.difference_clip is None else self.difference_clip
             second = 2 * unit * self.clip * math.sqrt(self.rounds)
         return (
-            clipped("gradient", self.batch, fresh, first, self.clip, n),
-            clipped("gradient_difference", self.difference_batch, self.rounds - fresh, second, bound, n),
+            NoisyMean(self.batch, fresh, first, self.clip, n),
+            NoisyMean(self.difference_batch, self.rounds - fresh, second, bound, n),
         )
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
@@ -85,7 +86,7 @@ class AlternateSPIDERNoise:
     """
 
     title: ClassVar[str] = "alternate SPIDER (Algorithm 25, B.2.4)"
-    claim: Claim
+    claim: Budget
     clip: float
     rounds: int
     batch: Batch
@@ -100,8 +101,8 @@ class AlternateSPIDERNoise:
         bound = 2 * self.clip if self.difference_clip is None else self.difference_clip
         odd, n = self.rounds - fresh, claim.n
         return (
-            clipped("gradient", self.batch, fresh, first, self.clip, n),
-            clipped("gradient_difference", self.difference_batch, odd, 2 * first, bound, n),
+            NoisyMean(self.batch, fresh, first, self.clip, n),
+            NoisyMean(self.difference_batch, odd, 2 * first, bound, n),
         )
 
     def conditions(self, context: Context) -> tuple[Check, ...]:

@@ -6,22 +6,23 @@ Theorems go by the algorithm's name in scenarios: they need its public numbers, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from fedsim.common.errors import InputError
-from fedsim.protocol.batch import Batch, Fresh
+from fedsim.privacy.calibrate import Budget
+from fedsim.protocol.batch import Fresh
 from fedsim.theory.local_sgd_noise import LocalSGDNoise
 from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, NoisyMinibatch
 from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
 from fedsim.theory.premises import Premises
 from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise
 from fedsim.theory.svrg_noise import ProxSVRGNoise
-from fedsim.theory.theorem import Check, Claim, Theorem
+from fedsim.theory.theorem import Check, Theorem
 from fedsim.theory.true_cost import base_multiplier, difference_ratio
 
 Choice = Literal["thesis", "experiments"]
-_Maker = Callable[[Any, Claim], Theorem]
+_Maker = Callable[[Any, Budget], Theorem]
 
 
 @dataclass(frozen=True)
@@ -118,66 +119,30 @@ def _maker(name: str, choice: Choice) -> _Maker:
     raise InputError("scenario.privacy.calibration", "theorem", expected)
 
 
-def _batched(kind: Callable[[Claim, float, int, Batch], Theorem]) -> _Maker:
-    return lambda algorithm, claim: kind(claim, algorithm.clip_norm, algorithm.num_rounds, algorithm.batch)
+def _stated(kind: Callable[..., Theorem]) -> _Maker:
+    """The theorem at an algorithm's numbers, which go by the same names but for clip and rounds."""
+    names = [field.name for field in fields(kind) if field.name != "claim"]  # type: ignore[arg-type]
+    own = {name: {"clip": "clip_norm", "rounds": "num_rounds"}.get(name, name) for name in names}
+    return lambda algorithm, claim: kind(
+        claim=claim,
+        **{name: getattr(algorithm, field) for name, field in own.items() if hasattr(algorithm, field)},
+    )
 
 
-def _accelerated(algorithm: Any, claim: Claim) -> Theorem:
+def _accelerated(algorithm: Any, claim: Budget) -> Theorem:
     kind = AcceleratedOnePass if isinstance(algorithm.batch, Fresh) else AcceleratedERM
-    return _batched(kind)(algorithm, claim)
-
-
-def _svrg(algorithm: Any, claim: Claim) -> Theorem:
-    return ProxSVRGNoise(
-        claim,
-        algorithm.clip_norm,
-        algorithm.difference_clip,
-        algorithm.epochs,
-        algorithm.inner_steps,
-        algorithm.batch,
-        getattr(algorithm, "restarts", 1),
-    )
-
-
-def _spider(algorithm: Any, claim: Claim) -> Theorem:
-    return ProxSPIDERNoise(
-        claim,
-        algorithm.clip_norm,
-        algorithm.num_rounds,
-        algorithm.period,
-        algorithm.batch,
-        getattr(algorithm, "difference_batch", algorithm.batch),
-        algorithm.smoothness,
-        algorithm.difference_clip,
-    )
-
-
-def _alternate(algorithm: Any, claim: Claim) -> Theorem:
-    return AlternateSPIDERNoise(
-        claim,
-        algorithm.clip_norm,
-        algorithm.num_rounds,
-        algorithm.batch,
-        algorithm.difference_batch,
-        algorithm.difference_clip,
-    )
-
-
-def _local(algorithm: Any, claim: Claim) -> Theorem:
-    return LocalSGDNoise(
-        claim, algorithm.clip_norm, algorithm.num_rounds, algorithm.local_steps, algorithm.batch
-    )
+    return _stated(kind)(algorithm, claim)
 
 
 _THESIS: dict[str, _Maker] = {
-    "noisy_minibatch_sgd": _batched(NoisyMinibatch),
+    "noisy_minibatch_sgd": _stated(NoisyMinibatch),
     "accelerated_minibatch_sgd": _accelerated,
     "multi_stage_accelerated_minibatch_sgd": _accelerated,
-    "prox_sgd": _batched(ProxSGDNoise),
-    "prox_svrg": _svrg,
-    "prox_pl_svrg": _svrg,
-    "prox_spider": _spider,
-    "spider_alternate": _alternate,
-    "local_sgd": _local,
+    "prox_sgd": _stated(ProxSGDNoise),
+    "prox_svrg": _stated(ProxSVRGNoise),
+    "prox_pl_svrg": _stated(ProxSVRGNoise),
+    "prox_spider": _stated(ProxSPIDERNoise),
+    "spider_alternate": _stated(AlternateSPIDERNoise),
+    "local_sgd": _stated(LocalSGDNoise),
 }
-_EXPERIMENTS: dict[str, _Maker] = {"noisy_minibatch_sgd": _batched(Experiments)}
+_EXPERIMENTS: dict[str, _Maker] = {"noisy_minibatch_sgd": _stated(Experiments)}

@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.theory.minibatch_noise import REDRAWN, smallest_batch, variance
-from fedsim.theory.theorem import Check, Claim, Context, NoisyMean, at_least, at_most, clipped, sampled_by
+from fedsim.theory.theorem import Check, Context, NoisyMean, at_least, at_most, sampled_by
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class ProxSVRGNoise:
     """
 
     title: ClassVar[str] = "prox-PL-SVRG (Theorems 42, 148)"
-    claim: Claim
+    claim: Budget
     clip: float
     difference_clip: float
     epochs: int
@@ -49,8 +50,8 @@ class ProxSVRGNoise:
         second = 2 * math.sqrt(variance(self.clip, self.restarts * steps, steps, claim))
         S, wide = self.restarts, self.difference_clip
         return (
-            clipped("gradient", FULL, S * epochs, first, self.clip, claim.n),
-            clipped("gradient_difference", self.batch, S * steps, second, wide, claim.n),
+            NoisyMean(FULL, S * epochs, first, self.clip, claim.n),
+            NoisyMean(self.batch, S * steps, second, wide, claim.n),
         )
 
     def conditions(self, context: Context) -> tuple[Check, ...]:

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedsim.common.errors import InputError
+from fedsim.privacy.calibrate import Budget
 from fedsim.theory.premises import Constants, Premises
-from fedsim.theory.theorem import Claim
 from fedsim.theory.turnout import Law, drawn_evenly, law
 
 
@@ -63,7 +63,7 @@ class Symbols:
     phi: float | None = None
     upsilon: float | None = None
     heaviest: float = 1.0
-    claims: tuple[Claim, ...] = ()
+    claims: tuple[Budget, ...] = ()
     law: Law = ()
     differ: tuple[str, ...] = ()
     even: bool = True
@@ -96,11 +96,11 @@ class Symbols:
         return (self.N - self.M) / (self.N - 1) if self.N > 1 else 0.0
 
     @property
-    def silos(self) -> tuple[Claim, ...]:
+    def silos(self) -> tuple[Budget, ...]:
         """Every silo's (n_i, eps_i, delta_i), or the one that stands for all."""
-        return self.claims or (Claim(self.n, self.epsilon, self.delta),)
+        return self.claims or (Budget(self.n, self.epsilon, self.delta),)
 
-    def spread(self, variance: Callable[[Claim], float]) -> float:
+    def spread(self, variance: Callable[[Budget], float]) -> float:
         """min(Xi / M', xi_max / M) of a silo's variance xi_i (Theorem 140); xi / M where silos are alike."""
         largest_first = sorted(map(variance, self.silos), reverse=True)
         return min(self._averaged(largest_first), largest_first[0] / self.M)
@@ -158,7 +158,7 @@ def symbols(premises: Premises) -> Symbols:
     )
 
 
-def _differ(claims: tuple[Claim, ...], weights: tuple[float, ...]) -> tuple[str, ...]:
+def _differ(claims: tuple[Budget, ...], weights: tuple[float, ...]) -> tuple[str, ...]:
     values: dict[str, set[float]] = {
         "n_i": {claim.n for claim in claims},
         "eps_i": {claim.epsilon for claim in claims},

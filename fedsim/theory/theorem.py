@@ -11,22 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Batch
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a theorem is asked for in one silo.
-
-    Args:
-        n: number of records.
-        epsilon: the claimed eps, > 0.
-        delta: the claimed delta, in (0, 1).
-    """
-
-    n: int
-    epsilon: float
-    delta: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,33 +52,28 @@ class NoisyMean:
     """One kind of release in a plan, with the noise that the theorem states for it.
 
     Args:
-        statistic: "gradient" or "gradient_difference".
         batch: which records.
         count: how often it happens in the run.
         sigma: standard deviation per coordinate on the silo's mean.
-        sensitivity: L2 sensitivity of that mean to replacing one record, in the unit of sigma.
+        clip: bound on a record's term, in the unit of sigma.
+        n: the silo's records.
     """
 
-    statistic: str
     batch: Batch
     count: int
     sigma: float
-    sensitivity: float
+    clip: float
+    n: int
+
+    @property
+    def sensitivity(self) -> float:
+        """2 clip / K: L2 sensitivity of that mean to replacing one record, in the unit of sigma."""
+        return 2 * self.clip / self.batch.size(self.n)
 
     @property
     def multiplier(self) -> float:
         """z = sigma / sensitivity."""
         return self.sigma / self.sensitivity
-
-
-def clipped(statistic: str, batch: Batch, count: int, sigma: float, clip: float, n: int) -> NoisyMean:
-    """Means of terms clipped at `clip`, over batches of a silo's n records: sensitivity 2 clip / K.
-
-    >>> from fedsim.protocol.batch import FULL
-    >>> clipped("gradient", FULL, 10, 0.5, 3.0, 100).sensitivity
-    0.06
-    """
-    return NoisyMean(statistic, batch, count, sigma, 2 * clip / batch.size(n))
 
 
 @dataclass(frozen=True)
@@ -119,7 +100,7 @@ class Theorem(Protocol):
     title: ClassVar[str]
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> Budget:
         """What was asked for."""
         ...
 

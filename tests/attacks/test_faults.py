@@ -163,7 +163,7 @@ def _break(monkeypatch: pytest.MonkeyPatch, kind: type[Gate]) -> None:
 def test_half_of_the_noise_is_seen_in_the_noise(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     """Power: N = 4,096 numbers an answer; half the noise exceeds the chi-square bound with P < 1e-30."""
     setting, chosen = attacked()
-    numbers, answers = noise.clones_of(setting, SILO) * setting.problem.dimension, 4
+    numbers, answers = noise.clones_of(setting, SILO) * setting.resolved.problem.dimension, 4
     assert numbers == 4096
     least = stats.chi2.ppf(ALARM / 3 / answers, numbers)
     assert stats.chi2.sf(least / 0.25, numbers) < 1e-30

@@ -19,7 +19,8 @@ from fedsim.results.outcome import Results
 from fedsim.results.privacy_statement import not_private
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation import in_process, on_ray
+from fedsim.simulation import on_ray
+from fedsim.simulation import trial as in_process
 
 DIGITS = DigitsSource("digit")
 PIXELS, DIGIT = DIGITS.features, DIGITS.other("digit")

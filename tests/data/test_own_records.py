@@ -61,7 +61,7 @@ def scenario(data: Synthetic) -> dict[str, Any]:
 
 def test_a_hosts_process_reads_no_other_silos_records(asked: list[int]) -> None:
     data = WatchedData(rows=40, features=2)
-    HostWorker(scenario(data), 0, ["silo-01", "silo-03"], "digest of all silos' records")
+    HostWorker(parse(scenario(data)), 0, ["silo-01", "silo-03"], "digest of all silos' records")
     owned = IidPartition(**PARTITION).assign(data.open(), 0).rows()
     assert sorted(asked) == sorted([*owned["silo-01"], *owned["silo-03"]])
 
@@ -72,7 +72,7 @@ def test_some_silos_draw_the_noise_that_they_draw_among_all() -> None:
     federation = read(resolved, 0)
     everyone = SiloHost(resolved, 0, federation)
     everyone.open("private", [range(2)] * 4)
-    some = HostWorker(tree, 0, ["silo-01", "silo-03"], federation.digest)
+    some = HostWorker(parse(tree), 0, ["silo-01", "silo-03"], federation.digest)
     some.open("private", [range(2)] * 2)
     w = torch.zeros(3, dtype=torch.float64)
     theirs = everyone.answer("private", 0, {"w": w}, [0, 1, 2, 3])

@@ -17,7 +17,8 @@ from fedsim.privacy import cost
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.simulation import in_process, on_ray
+from fedsim.simulation import on_ray
+from fedsim.simulation import trial as in_process
 
 ROUNDS = 12
 GOOD: dict[str, Any] = {

@@ -22,7 +22,8 @@ from fedsim.curves.compare import compare, source_of
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation import in_process, on_ray
+from fedsim.simulation import on_ray
+from fedsim.simulation import trial as in_process
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
 SMALL = ["trials=2", "algorithm.num_rounds=8", "algorithm.batch={sampler: subsample, fraction: 0.5}"]

@@ -17,7 +17,7 @@ from support.run_keys import OTHER, SGD, TREE, changed, of_run, recorded, simula
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation import in_process
+from fedsim.simulation import trial as in_process
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import read
 

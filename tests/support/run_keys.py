@@ -12,7 +12,8 @@ from support.sweep_helpers import BASE
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation import fold, host, in_process
+from fedsim.simulation import fold, host
+from fedsim.simulation import trial as in_process
 from fedsim.simulation.seeded_entropy import SeededEntropy
 from fedsim.sweeps import final_model
 from fedsim.sweeps.cell import Cell, CellResult

@@ -13,6 +13,7 @@ from support.helpers import LIMITS, GateLink, public_of
 
 from fedsim.algorithms.prox_spider import ProxSPIDER
 from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.privacy.calibrate import Budget
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.terms import Terms
@@ -24,7 +25,6 @@ from fedsim.simulation.trial import in_one_process, read
 from fedsim.theory.parameters import TABLE
 from fedsim.theory.spider_noise import ProxSPIDERNoise
 from fedsim.theory.symbols import Symbols
-from fedsim.theory.theorem import Claim
 from fedsim.theory.true_cost import base_multiplier, difference_ratio
 from server.aggregate import weighted
 from server.loop import run
@@ -54,7 +54,7 @@ class Quadratic:
 
     def squared_mapping(self, q: int, R: int, seed: int = 0) -> float:
         """Mean of |grad F0(w_r)|^2 over the rounds of prox-SPIDER with the noise that Theorem 149 states."""
-        stated = ProxSPIDERNoise(Claim(self.n, self.epsilon, self.delta), self.L, R, q, smoothness=self.beta)
+        stated = ProxSPIDERNoise(Budget(self.n, self.epsilon, self.delta), self.L, R, q, smoothness=self.beta)
         step = 1 / (2 * self.beta)
         # Clips above L: the theorem's noise is per unit of L, and nothing is to be clipped.
         algorithm = ProxSPIDER(

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
+from fedsim.privacy.calibrate import Budget
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import resolve
 from fedsim.theory import bounds
 from fedsim.theory.symbols import Symbols
-from fedsim.theory.theorem import Claim
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
 S = Symbols(
@@ -217,7 +217,7 @@ def test_every_condition_is_met_up_to_its_bound_and_not_beyond(source: str) -> N
 
 
 def test_a_condition_on_epsilon_is_asked_of_the_silo_that_is_nearest_to_it() -> None:
-    silos = (Claim(100, 2.0, math.exp(-4)), Claim(100, 9.0, math.exp(-3)))
+    silos = (Budget(100, 2.0, math.exp(-4)), Budget(100, 9.0, math.exp(-3)))
     unequal = replace(S, claims=silos, law=((16, 1.0),), differ=("eps_i", "delta_i"))
     (check,) = bounds.conditions(named(unequal, "noisy MB-SGD, Theorem 34")[0][0], unequal)
     assert (check.value, check.holds) == (9.0, False)  # 2 ln(2 e^3) = 7.4

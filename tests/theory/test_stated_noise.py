@@ -10,16 +10,17 @@ import pytest
 from dp_accounting.rdp import RdpAccountant
 
 from fedsim.privacy import gaussian
+from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
 from fedsim.theory.local_sgd_noise import LocalSGDNoise
 from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, NoisyMinibatch
 from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
 from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise
 from fedsim.theory.svrg_noise import ProxSVRGNoise
-from fedsim.theory.theorem import Claim, Context, Theorem
+from fedsim.theory.theorem import Context, Theorem
 from fedsim.theory.true_cost import base_multiplier, census, true_epsilon, zcdp_epsilon
 
-CLAIM = Claim(1000, 0.5, 1e-5)
+CLAIM = Budget(1000, 0.5, 1e-5)
 LOG = math.log(1e5)  # ln(1/delta)
 MANY = 256 * 9 / (1000 * 0.5) ** 2  # 256 L^2 / (n eps)^2 at L = 3
 FORMULAS: dict[str, tuple[Theorem, list[float]]] = {
@@ -106,7 +107,7 @@ def test_a_census_weighs_differences_by_their_own_multiplier() -> None:
 
 
 def _minibatch(epsilon: float) -> Theorem:
-    return NoisyMinibatch(Claim(1000, epsilon, 1e-6), 1.0, 100, Subsample(0.05))
+    return NoisyMinibatch(Budget(1000, epsilon, 1e-6), 1.0, 100, Subsample(0.05))
 
 
 @pytest.mark.parametrize(("target", "true", "renyi"), [(1, 0.03, 0.06), (8, 0.24, 0.54)])
@@ -122,19 +123,19 @@ def test_the_256_family_spends_a_small_part_of_its_claim(target: float, true: fl
 
 
 def _one_pass(epsilon: float) -> Theorem:
-    return AcceleratedOnePass(Claim(1000, epsilon, 1e-5), 1.0, 20, Fresh(0.05))
+    return AcceleratedOnePass(Budget(1000, epsilon, 1e-5), 1.0, 20, Fresh(0.05))
 
 
 def _prox_sgd(epsilon: float) -> Theorem:
-    return ProxSGDNoise(Claim(1000, epsilon, 1e-5), 1.0, 20, Fresh(0.05))
+    return ProxSGDNoise(Budget(1000, epsilon, 1e-5), 1.0, 20, Fresh(0.05))
 
 
 def _svrg(epsilon: float) -> Theorem:
-    return ProxSVRGNoise(Claim(1000, epsilon, 1e-5), 1.0, 2.0, 12, 10, Subsample(0.1), 3)
+    return ProxSVRGNoise(Budget(1000, epsilon, 1e-5), 1.0, 2.0, 12, 10, Subsample(0.1), 3)
 
 
 def _spider(epsilon: float) -> ProxSPIDERNoise:
-    return ProxSPIDERNoise(Claim(1000, epsilon, 1e-5), 1.0, 1000, 100)
+    return ProxSPIDERNoise(Budget(1000, epsilon, 1e-5), 1.0, 1000, 100)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_spider_exceeds_its_claim_exactly_from_about_eight() -> None:
     ],
 )
 def test_the_experiments_formula_costs_what_was_published(target: float, without: float, full: float) -> None:
-    claim = Claim(1238, target, 1238**-2)
+    claim = Budget(1238, target, 1238**-2)
     subsampled = Experiments(claim, 1.0, 35, Subsample(443 / 1238))
     assert true_epsilon(subsampled) == pytest.approx(without, rel=5e-3)
     assert true_epsilon(Experiments(claim, 1.0, 35, FULL)) == pytest.approx(full, rel=5e-3)
@@ -206,7 +207,7 @@ def test_the_range_of_epsilon_ends_where_the_theorem_says(
 ) -> None:
     def conditions(epsilon: float) -> list[str]:
         batch = FULL if issubclass(theorem, NoisyMinibatch) else Fresh(0.001)
-        return _failing(theorem(Claim(1000, epsilon, 1e-5), 1.0, 1000, batch))
+        return _failing(theorem(Budget(1000, epsilon, 1e-5), 1.0, 1000, batch))
 
     assert conditions(bound * 0.999) == []
     assert [text.split()[0] for text in conditions(bound * 1.001)] == ["eps"]

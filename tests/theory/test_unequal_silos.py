@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
+from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, effective_m
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.theory import bounds
 from fedsim.theory.parameters import TABLE
 from fedsim.theory.symbols import Symbols
-from fedsim.theory.theorem import Claim
 from fedsim.theory.turnout import drawn_evenly, law, mean_shares, planned_share
 
 CONSTANTS: dict[str, Any] = {
@@ -74,7 +74,7 @@ def test_silos_that_are_alike_have_the_balanced_theorem_to_the_last_bit() -> Non
 def test_equal_silos_written_out_are_the_balanced_theorem(name: str) -> None:
     # The same setting through the general formulas: every claim listed, and a random M_r of one value.
     balanced = Symbols(n=10_000, N=8, M=8, d=6, epsilon=8.0, delta=1e-5, **CONSTANTS)
-    listed = replace(balanced, claims=(Claim(10_000, 8.0, 1e-5),) * 8, law=((8, 1.0),))
+    listed = replace(balanced, claims=(Budget(10_000, 8.0, 1e-5),) * 8, law=((8, 1.0),))
     assert listed.xi == pytest.approx(balanced.xi, rel=1e-12)
     assert listed.signal == pytest.approx(balanced.signal, rel=1e-12)
     one, other = TABLE[name](balanced, False).values, TABLE[name](listed, False).values
@@ -215,7 +215,7 @@ def test_xi_lies_between_the_mildest_and_the_worst_silo_alone(
     silos: list[tuple[int, float, float]], active: int
 ) -> None:
     M = min(active, len(silos))
-    claims = tuple(itertools.starmap(Claim, silos))
+    claims = tuple(itertools.starmap(Budget, silos))
     s = Symbols(min(n for n, *_ in silos), len(silos), M, 3, 1.0, 0.1, claims=claims, law=((M, 1.0),))
     each = [math.log(1 / delta) / (n * eps) ** 2 / M for n, eps, delta in silos]
     assert min(each) * (1 - 1e-9) <= s.xi <= max(each) * (1 + 1e-9)
@@ -223,7 +223,7 @@ def test_xi_lies_between_the_mildest_and_the_worst_silo_alone(
 
 
 def test_batches_are_the_same_share_of_every_silo_and_no_smaller_than_its_proof_needs() -> None:
-    silos = (Claim(1000, 1.0, 1e-5), Claim(4000, 6.0, 1e-6))
+    silos = (Budget(1000, 1.0, 1e-5), Budget(4000, 6.0, 1e-6))
     s = Symbols(1000, 2, 2, 6, 1.0, 1e-6, claims=silos, law=((2, 1.0),), **(CONSTANTS | {"mu": None}))
     values = TABLE["noisy_minibatch_sgd"](s, False).values
     R, fraction = values["num_rounds"], values["batch"]["fraction"]
