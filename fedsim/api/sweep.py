@@ -89,7 +89,7 @@ def sweep(
     Args:
         scenario: see `fedsim.simulate`, as for `overrides`, `progress` and `short`. The section may be given
             here: `{"sweep.grid": {"privacy.epsilon": [1, 2]}}`.
-        out: a directory for cells and results; the same call goes on there after an interruption.
+        out: a directory for cells and results; the same call continues there after an interruption.
         workers: Ray workers; None: one per CPU, or none if the scenario's runtime is in-process; 0: none.
 
     Returns:

@@ -15,7 +15,7 @@ from rich.console import Console
 from fedsim.api.audit import Audit, audit
 from fedsim.api.given import one_run
 from fedsim.api.run import load_run
-from fedsim.cli.tables import rendered, shown
+from fedsim.cli.tables import rendered, say, shown
 from fedsim.common.errors import InputError
 from fedsim.report.audit_section import audit_table
 from fedsim.results.audit_file import FILE, AuditPart
@@ -54,12 +54,11 @@ def _print(found: Audit, seconds: float, run: Path | None) -> None:
     title = f"{found.tree['scenario']}: epsilon that attacks attained of each claim"
     console.print(rendered(audit_table(part), title), "", sep="\n")
     for line in _said(found.tree, part, seconds):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
     for line in found.verdict:
-        style = "bold red" if part.broken else "bold"
-        console.print(line[0].upper() + line[1:], style=style, markup=False, highlight=False, soft_wrap=True)
+        say(console, line[0].upper() + line[1:], "bold red" if part.broken else "bold")
     if run is not None:
-        console.print(f"Wrote {shown(run / FILE)} and the run's page", highlight=False, soft_wrap=True)
+        say(console, f"Wrote {shown(run / FILE)} and the run's page")
 
 
 def _said(found: dict[str, Any], part: AuditPart, seconds: float) -> Iterator[str]:

@@ -36,7 +36,8 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
     console = Console()
     resolved = resolved_of(one_run(load(path, overrides)))
-    directory = check_free(out or _default_directory(resolved.scenario.name))
+    named = f"{slug(resolved.scenario.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    directory = check_free(out or Path("runs") / named)
     print_parameters(console, parameters(resolved).get("parameters"))
     try:
         done = follow(
@@ -58,10 +59,6 @@ def _nothing(console: Console, code: int) -> int:
 
 def _print_failure(console: Console, failure: str) -> None:
     say(console, f"failed: {failure}", "red")
-
-
-def _default_directory(name: str) -> Path:
-    return Path("runs") / f"{slug(name)}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
 def slug(name: str) -> str:

@@ -80,11 +80,15 @@ def print_silos(console: Console, silos: Sequence[SiloRow]) -> None:
     console.print(rendered(silo_table(silos, MOST_ROWS), TITLE))
 
 
+def titled(title: str) -> RichTable:
+    """A table without columns so far."""
+    return RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
+
+
 def sweep_table(sweep: SweepSummary) -> RichTable:
     """One row per combination: what was varied and chosen, error and cost."""
     note = f"mean of {sweep.trials} trials, 90 % of them in brackets" if sweep.trials > 1 else "one trial"
-    title = f"Test error: {note}"
-    table = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
+    table = titled(f"Test error: {note}")
     for name in sweep.varied:
         table.add_column(last_part(name), overflow="fold")
     for name in sweep.chosen:

@@ -86,7 +86,7 @@ def _fill(run: Run, folder: Path) -> None:
 
 
 def template(name: str) -> Template:
-    """One of the package's templates. All that goes into it is escaped but what it marks safe: our SVG."""
+    """One of the package's templates. It escapes all but our own SVG, which it marks safe."""
     environment = Environment(
         loader=PackageLoader("fedsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -104,7 +104,7 @@ def render(run: Run, figures: Path) -> str:
         facts=_facts(run.summary),
         table=silo_table(run.summary.privacy.silos, _MOST_SILOS),
         audit=_audit(run.audit, figures),
-        results=_results(run.summary),
+        results=measured(run.summary),
         remarks=remarks(run.summary),
         figures=_figures(run, figures),
         environment=_environment(run.summary),
@@ -157,14 +157,8 @@ def _verdict(failed: list[str], total: int, good: str, bad: str) -> str:
     return f"guaranteed epsilon is {bad} in {len(failed):,} of {total:,} silos: {', '.join(failed[:5])}{more}"
 
 
-def _results(summary: Summary) -> tuple[str, str]:
-    """The final error, and the twin's where there is one."""
-    error, twin = measured(summary)
-    return error or "not measured, no trial is complete", twin
-
-
 def _figures(run: Run, folder: Path) -> list[PageFigure]:
-    """Those that have something to show; their files' names, and captions."""
+    """The figures that have something to show."""
     spread = _spread(run)
     drawn = {
         "error-against-rounds": (

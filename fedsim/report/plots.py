@@ -35,16 +35,18 @@ METRICS = {
 def against_rounds(run: Run, column: str) -> Figure | None:
     """One of `METRICS`; None where it was not measured, but for the test error."""
     with styled() as (figure, axes):
-        draw_metric(figure, axes, run, column)
+        draw_runs(axes, run, column)
+        axes.set(xlabel="rounds", ylabel=METRICS[column][1])
+        if column not in OF_TRAINING:
+            from_zero(axes, "y")
+        elif axes.lines:
+            logarithmic(axes)
+        legend_below(figure, axes)
         return figure if column == "test_error" or axes.lines else None
 
 
 def figure_of(run: Run, what: str) -> Figure:
-    """A figure by its name.
-
-    Args:
-        run: a run.
-        what: one of `METRICS` (or "error", "loss") against rounds, "silos" or "spend".
+    """One of `METRICS` (or "error", "loss") against rounds, "silos" or "spend".
 
     Raises:
         InputError: there is no such figure, or nothing to show in it.
@@ -64,17 +66,6 @@ def figure_of(run: Run, what: str) -> Figure:
             "plot", what, f"has nothing to show; measured against rounds: {measured or 'nothing yet'}"
         )
     return figure
-
-
-def draw_metric(figure: Figure, axes: Axes, run: Run, column: str) -> None:
-    """The curves, their axes and a legend."""
-    draw_runs(axes, run, column)
-    axes.set(xlabel="rounds", ylabel=METRICS[column][1])
-    if column not in OF_TRAINING:
-        from_zero(axes, "y")
-    elif axes.lines:
-        logarithmic(axes)
-    legend_below(figure, axes)
 
 
 def silo_errors(run: Run) -> Figure | None:

@@ -31,7 +31,7 @@ class Run:
 
     Args:
         summary: all of it in numbers.
-        scenario: YAML without its seed, which removes the noise.
+        scenario: YAML without its seed, since whoever knows the seed can remove the noise.
         description: the scenario's.
         metrics: one row per evaluation; see `metrics_table`.
         silos: one row per trial, variant and silo; see `silos_table`.
