@@ -51,18 +51,16 @@ run.plot("error")
 # %% [markdown]
 # ## What was measured, and what was paid
 #
-# Tables are Arrow tables: `.to_pandas()` makes a data frame of one (with pandas installed), `["column"]` a
-# list.
+# Tables are Arrow tables: `.to_pandas()` makes a data frame of one, `["column"]` a list.
 
 # %%
-run.metrics
+run.metrics.to_pandas().groupby("variant")["test_error"].last()
 
 # %%
 run.ledger
 
 # %%
-for silo in run.summary.privacy.silos:
-    print(f"{silo.name}: {silo.n} records, epsilon {silo.epsilon_spent:.3f} of {silo.epsilon_budget}")
+run.spend
 
 # %% [markdown]
 # `model` has one row of parameters a trial.

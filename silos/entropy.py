@@ -30,5 +30,8 @@ class Entropy(Protocol):
     def streams(
         self, members: Iterable[int], round_index: int, purpose: Purpose
     ) -> list[np.random.Generator]:
-        """One generator for each member, in their order, to be used before the next call."""
+        """One generator for each member, in their order, to be used before the next call for this purpose.
+
+        Those of other purposes are used in between: a round's noise is drawn after its batches.
+        """
         ...

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
-from fedsim.api.html import lines_html, table_html
-from fedsim.api.progress import watch_audit
+from fedsim.api.progress import audit_display, watching
 from fedsim.api.run import Run
 from fedsim.api.simulate import one_thread
-from fedsim.api.table import Table
+from fedsim.api.table import Table, lines_html, table_html
 from fedsim.attacks.run import Observe, as_json, attack
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
@@ -33,8 +31,7 @@ from fedsim.scenario.resolve import Resolved
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEAST, MOST = 0.001, 1000.0
-"""Effort that may be asked for."""
+LEAST, MOST = 0.001, 1000.0  # effort
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -124,12 +121,7 @@ def audit(
         resolved = _resolved_again(scenario, changes)
     else:
         resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
-    return audit_of(resolved, effort, watch_audit(progress))
-
-
-def audit_of(resolved: Resolved, effort: float, watch: AbstractContextManager[Observe]) -> Audit:
-    """Of a run's objects."""
-    with watch as observe, one_thread():
+    with watching(progress, audit_display) as observe, one_thread():
         return Audit(as_json(attack(resolved, effort, observe)))
 
 

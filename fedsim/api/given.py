@@ -105,10 +105,7 @@ def resolved_of(
         if not isinstance(data, Dataset):
             raise InputError("data", type(data).__name__, "must be fedsim.Arrays(features, target, silo)")
         objects["data"] = data
-        if isinstance(data, Arrays) and data.silo is not None and not _names_partition(named):
+        partitioned = any(field.partition(".")[0] == "partition" for field in named)
+        if isinstance(data, Arrays) and data.silo is not None and not partitioned:
             objects["partition"] = NaturalIdPartition()
     return resolve(scenario.model_copy(update=objects))
-
-
-def _names_partition(fields: Collection[str]) -> bool:
-    return any(field.partition(".")[0] == "partition" for field in fields)

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fedsim.api.given import ScenarioLike, changes_of, resolved_of, scenario_of
-from fedsim.api.html import lines_html, silos_html
-from fedsim.api.table import Table
+from fedsim.api.table import Table, lines_html, silos_html
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.results.price_statement import Price as Statement
 from fedsim.results.price_statement import price as stated
-from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.price import preview, second_opinions
 
 if TYPE_CHECKING:
@@ -46,15 +44,11 @@ class Price:
 
         return budgets(self.statement.silos)
 
-    def _line(self) -> str:
-        said, samplers = self.statement, ", ".join(self.statement.sampler)
-        return f"{said.scenario}: {said.rounds} rounds, sampler {samplers}, accountant: {said.accountant}"
-
     def __repr__(self) -> str:
-        return f"Price({self._line()})"
+        return f"Price({self.statement})"
 
     def _repr_html_(self) -> str:
-        return lines_html([*self.statement.notices, self._line()]) + silos_html(self.statement.silos)
+        return lines_html([*self.statement.notices, str(self.statement)]) + silos_html(self.statement.silos)
 
 
 def price(
@@ -84,13 +78,6 @@ def price(
     """
     changes = changes_of(overrides, short)
     resolved = resolved_of(scenario_of(scenario, changes), algorithm, data, changes)
-    return price_of(resolved, verify, conversions)
-
-
-def price_of(resolved: Resolved, verify: bool, conversions: bool) -> Price:
-    """Of a run's objects."""
     admitted = preview(resolved)
-    verify = verify and resolved.mechanism.private
-    return Price(
-        stated(resolved, admitted, second_opinions(resolved, admitted) if verify else (), conversions)
-    )
+    verified = second_opinions(resolved, admitted) if verify and resolved.mechanism.private else ()
+    return Price(stated(resolved, admitted, verified, conversions))

@@ -1,4 +1,4 @@
-"""How far a run is, with its current metric: a bar on a screen or in a notebook, plain lines elsewhere."""
+"""How far a run or an audit is: a bar on a screen or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from rich.console import Console
 from rich.progress import (
@@ -27,120 +28,132 @@ if TYPE_CHECKING:
 
 Watch = Callable[[Resolved], AbstractContextManager[Observer]]
 """Opened when a run begins; told every measurement until it ends."""
+Told = TypeVar("Told", bound=Callable[..., None])
 
-_EVERY = 2.0  # seconds between two plain lines
-_EVERY_AUDIT = 10.0
 _BLINK = 0.2  # seconds between two states of a notebook's bar
 
 
-def watcher(progress: bool | Observer | None) -> Watch:
+def watching(
+    asked: bool | Told | None, show: Callable[[Console | None], AbstractContextManager[Told]]
+) -> AbstractContextManager[Told]:
     """What `progress` asks for.
 
     Args:
-        progress: None shows a bar on a screen or in a notebook and nothing elsewhere; True shows plain lines
-            there; False shows nothing; a function is told every measurement.
+        asked: None shows a bar on a screen or in a notebook and nothing elsewhere; True shows plain lines
+            there; False shows nothing; a function is told everything.
+        show: opens a display on a console, or in a notebook's cell where there is none.
     """
-    if callable(progress):
-        return lambda resolved: nullcontext(progress)
-    if progress is not False and in_notebook():
-        return _in_cell
-    console = console_for(progress)
-    return lambda resolved: (
-        on_console(console, resolved) if console else nullcontext(lambda measurement: None)
-    )
-
-
-def watch_audit(progress: bool | Observe | None) -> AbstractContextManager[Observe]:
-    """As `watcher`, for an audit."""
-    if callable(progress):
-        return nullcontext(progress)
-    if progress is not False and in_notebook():
-        return cell_bar()
-    console = console_for(progress)
-    return audit_on_console(console) if console else nullcontext(lambda what, share: None)
-
-
-def console_for(progress: bool | None) -> Console | None:
-    """Where to show progress, if anywhere."""
+    if callable(asked):
+        return nullcontext(asked)
+    if asked is not False and _in_notebook():
+        return show(None)
     console = Console(stderr=True)
-    return console if progress or (progress is None and console.is_terminal) else None
+    wanted = asked or (asked is None and console.is_terminal)
+    return show(console) if wanted else nullcontext(cast(Told, lambda *_: None))
 
 
-def in_notebook() -> bool:
-    """Whether output goes to the cells of a notebook."""
-    ipython = sys.modules.get("IPython")
-    shell: Any = ipython.get_ipython() if ipython else None
-    return getattr(shell, "kernel", None) is not None
-
-
-@contextmanager
-def on_console(console: Console, resolved: Resolved) -> Iterator[Observer]:
-    """A live bar on a screen, plain lines elsewhere."""
-    total = _evaluations(resolved)
-    if not console.is_terminal:
-        yield _lines(console, total)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=total)
-        yield lambda m: bar.update(task, advance=1, description=_text(m))
+def watcher(progress: bool | Observer | None) -> Watch:
+    """What `progress` asks for, for a run."""
+    return lambda resolved: watching(progress, partial(run_display, resolved=resolved))
 
 
 @contextmanager
-def audit_on_console(console: Console) -> Iterator[Observe]:
-    """A live bar on a screen, plain lines elsewhere."""
-    if not console.is_terminal:
-        last = time.monotonic()
-
-        def line(what: str, share: float) -> None:
-            nonlocal last
-            if time.monotonic() - last >= _EVERY_AUDIT:
-                last = time.monotonic()
-                console.print(f"{what}: {share:.0%}", highlight=False)
-
-        yield line
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=1.0)
-        yield lambda what, share: bar.update(task, description=what, completed=share)
-
-
-@contextmanager
-def _in_cell(resolved: Resolved) -> Iterator[Observer]:
+def run_display(console: Console | None, resolved: Resolved) -> Iterator[Observer]:
+    """Show a run's measurements."""
     done, total = 0, _evaluations(resolved)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with display(console, total, *columns) as draw:
 
-    def observe(measurement: Measurement) -> None:
-        nonlocal done
-        done += 1
-        show(f"{done}/{total} {_text(measurement)}", done / total)
+        def observe(measurement: Measurement) -> None:
+            nonlocal done
+            done += 1
+            text = _text(measurement)
+            draw(done, text, f"{done}/{total} {text}")
 
-    with cell_bar() as show:
         yield observe
 
 
 @contextmanager
-def cell_bar() -> Iterator[Observe]:
+def audit_display(console: Console | None) -> Iterator[Observe]:
+    """Show how far an audit is."""
+    columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+    with display(console, 1.0, *columns, every=10.0, last=False) as draw:
+        yield lambda what, share: draw(share, what, what if console is None else f"{what}: {share:.0%}")
+
+
+@contextmanager
+def display(
+    console: Console | None, total: float, *columns: Any, every: float = 2.0, last: bool = True
+) -> Iterator[Callable[..., None]]:
+    """A bar on a screen or, without a console, in a notebook's cell; plain lines elsewhere.
+
+    Yields `draw(done, text, line, restart=False)`: how much of `total` is done, the text beside a bar on a
+    screen, the text in a cell or a line, and whether the pace is measured from here on.
+
+    Args:
+        console: where to show it.
+        total: what there is to do.
+        columns: of the bar on a screen.
+        every: seconds between two lines.
+        last: whether the line at which all is done is always shown.
+    """
+    if console is None:
+        with _cell() as update:
+            yield lambda done, text, line, restart=False: update(done / total, line)
+    elif console.is_terminal:
+        with Progress(*columns, console=console, transient=True) as bar:
+            task = bar.add_task("starting", total=total)
+
+            def draw(done: float, text: str, line: str, restart: bool = False) -> None:
+                if restart:
+                    bar.reset(task, completed=int(done), description=text)
+                else:
+                    bar.update(task, completed=done, description=text)
+
+            yield draw
+    else:
+        due = _due(every, time.monotonic())
+
+        def write(done: float, text: str, line: str, restart: bool = False) -> None:
+            if due() or (last and done == total):
+                console.print(line, highlight=False, soft_wrap=True)
+
+        yield write
+
+
+@contextmanager
+def _cell() -> Iterator[Callable[[float, str], None]]:
     """A bar of HTML in a notebook's cell, gone at the end; rich's own needs ipywidgets."""
     from IPython.display import HTML, display
 
-    last, handle = 0.0, display(HTML("starting"), display_id=True)
+    handle, due = display(HTML("starting"), display_id=True), _due(_BLINK, 0.0)
 
-    def show(what: str, share: float) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _BLINK:
-            last = time.monotonic()
-            handle.update(HTML(f'<progress value="{share:.3f}"></progress> {escape(what)}'))
+    def update(share: float, text: str) -> None:
+        if due():
+            handle.update(HTML(f'<progress value="{share:.3f}"></progress> {escape(text)}'))
 
     try:
-        yield show
+        yield update
     finally:
         handle.update(HTML(""))
+
+
+def _due(seconds: float, last: float) -> Callable[[], bool]:
+    """A function that says whether so many seconds have passed since it last said so."""
+
+    def due() -> bool:
+        nonlocal last
+        passed = time.monotonic() - last >= seconds
+        last = time.monotonic() if passed else last
+        return passed
+
+    return due
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    shell: Any = ipython.get_ipython() if ipython else None
+    return getattr(shell, "kernel", None) is not None
 
 
 def _evaluations(resolved: Resolved) -> int:
@@ -154,16 +167,3 @@ def _text(measurement: Measurement) -> str:
     return (
         f"trial {measurement.trial} round {measurement.round}{kind}: test error {measurement.test_error:.4f}"
     )
-
-
-def _lines(console: Console, total: int) -> Observer:
-    done, last = 0, time.monotonic()
-
-    def observe(measurement: Measurement) -> None:
-        nonlocal done, last
-        done += 1
-        if time.monotonic() - last >= _EVERY or done == total:
-            last = time.monotonic()
-            console.print(f"{done}/{total} {_text(measurement)}", highlight=False)
-
-    return observe

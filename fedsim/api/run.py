@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedsim.api.html import lines_html, silos_html
-from fedsim.api.table import Table
+from fedsim.api.table import Table, lines_html, silos_html
 from fedsim.common.errors import InputError
 from fedsim.report import page
 from fedsim.report.plots import figure_of

@@ -94,8 +94,9 @@ def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callabl
         trackers.start(resolved)
         with watch(resolved) as show, one_thread():
             _execute(resolved, results, _both(show, trackers.measured))
-        with one_thread():
-            heterogeneity = _heterogeneity(resolved)
+        if resolved.scenario.report.heterogeneity:
+            with one_thread():
+                heterogeneity = measure(resolved, read(resolved, 0).silos)
     except (KeyboardInterrupt, WorkerLost) as caught:
         if not results.measurements:
             raise
@@ -108,11 +109,6 @@ def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callabl
             run.save(out)
         trackers.finish(outcome)
     return run
-
-
-def _heterogeneity(resolved: Resolved) -> dict[str, Any] | None:
-    asked = resolved.scenario.report.heterogeneity
-    return measure(resolved, read(resolved, 0).silos) if asked else None
 
 
 def _price(resolved: Resolved) -> list[Admitted]:

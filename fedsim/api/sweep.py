@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fedsim.api.given import ScenarioLike, changes_of, tree_of
-from fedsim.api.html import lines_html, table_html
 from fedsim.api.sweep_progress import watcher
-from fedsim.api.table import Table
+from fedsim.api.table import Table, lines_html, table_html
 from fedsim.curves.sweep_page import errors, figure_of
 from fedsim.sweeps import run as sweeps
 from fedsim.sweeps.cells_table import cells_table
@@ -90,7 +89,7 @@ def sweep(
     Args:
         scenario: see `fedsim.simulate`, as for `overrides`, `progress` and `short`. The section may be given
             here: `{"sweep.grid": {"privacy.epsilon": [1, 2]}}`.
-        out: a directory for cells and results; the same call goes on there after an interruption.
+        out: a directory for cells and results; the same call continues there after an interruption.
         workers: Ray workers; None: one per CPU, or none if the scenario's runtime is in-process; 0: none.
 
     Returns:

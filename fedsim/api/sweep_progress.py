@@ -1,69 +1,40 @@
-"""How far a sweep is: a bar on a screen or in a notebook, plain lines elsewhere."""
+"""How far a sweep is: see `fedsim.api.progress`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
-from fedsim.api.progress import cell_bar, console_for, in_notebook
+from fedsim.api.progress import display, watching
 from fedsim.sweeps.cell import CellResult
 from fedsim.sweeps.engine import Event
 from fedsim.sweeps.job import Job
-from fedsim.sweeps.run import Watch, unwatched
-
-_EVERY = 2.0  # seconds between two plain lines
+from fedsim.sweeps.run import Watch
 
 
 def watcher(asked: bool | Callable[[Event], None] | None) -> Watch:
-    """What `progress` asks for; see `fedsim.api.progress.watcher`."""
-    if callable(asked):
-        return lambda job: nullcontext(asked)
-    if asked is not False and in_notebook():
-        return _in_cell
-    console = console_for(asked)
-    return partial(progress, console) if console else unwatched
+    """What `progress` asks for, for a sweep."""
+    return lambda job: watching(asked, partial(sweep_display, job=job))
 
 
 @contextmanager
-def _in_cell(job: Job) -> Iterator[Callable[[Event], None]]:
+def sweep_display(console: Console | None, job: Job) -> Iterator[Callable[[Event], None]]:
+    """Show a sweep's cells."""
     board = Board(job)
-    with cell_bar() as show:
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}")
+    with display(console, board.total, TextColumn("cells"), *columns) as draw:
 
         def observe(event: Event) -> None:
             board.add(event)
-            show(f"{board.done}/{board.total} cells; {board.text()}", board.done / board.total)
-
-        yield observe
-
-
-@contextmanager
-def progress(console: Console, job: Job) -> Iterator[Callable[[Event], None]]:
-    """Yields the function that is told every cell."""
-    board = Board(job)
-    if not console.is_terminal:
-        yield _lines(console, board)
-        return
-    columns = (
-        TextColumn("cells"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.description}"),
-    )
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("starting", total=board.total)
-
-        def observe(event: Event) -> None:
-            board.add(event)
-            if event.cached:  # they say nothing about speed
-                bar.reset(task, total=board.total, completed=board.done, description=board.text())
-            else:
-                bar.update(task, completed=board.done, description=board.text())
+            left = board.seconds_left() if console else None
+            rest = f", about {left:.0f} s left" if left else ""
+            line = f"{board.done}/{board.total} cells{rest}; {board.text()}"
+            draw(board.done, board.text(), line, restart=event.cached)  # those say nothing about speed
 
         yield observe
 
@@ -112,20 +83,3 @@ class Board:
         """Failures, and the best so far."""
         failed = f"{self.failed} failed; " if self.failed else ""
         return failed + self.best()
-
-
-def _lines(console: Console, board: Board) -> Callable[[Event], None]:
-    total, last = board.total, time.monotonic()
-
-    def observe(event: Event) -> None:
-        nonlocal last
-        board.add(event)
-        if time.monotonic() - last >= _EVERY or board.done == total:
-            last = time.monotonic()
-            left = board.seconds_left()
-            rest = f", about {left:.0f} s left" if left else ""
-            console.print(
-                f"{board.done}/{total} cells{rest}; {board.text()}", highlight=False, soft_wrap=True
-            )
-
-    return observe

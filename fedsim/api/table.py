@@ -1,20 +1,35 @@
-"""A table of results: Arrow's, shown in a notebook, and handed to pandas on request."""
+"""Tables of results: Arrow's, pandas' on request, and the HTML that a notebook shows, all text escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fedsim.api.html import table_html
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
+from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.results.silo_table import silo_table
+from fedsim.results.summary import SiloRow
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-SHOWN = 10
+_SHOWN, _MOST_SILOS = 10, 20
+_UP = (
+    "delta",
+    "epsilon",
+    "epsilon_guaranteed",
+    "epsilon_claimed",
+    "epsilon_dp_accounting",
+    "epsilon_spent",
+    "claimed",
+)
+_DOWN = ("epsilon_attainable", "attained", "worst_server", "honest_server", "model")
+_BOUNDS = {**dict.fromkeys(_UP, shown_up), **dict.fromkeys(_DOWN, shown_down)}
+"""How columns of privacy figures are rounded; all others to the nearest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,16 +54,7 @@ class Table:
         return list(self.arrow.column_names)
 
     def to_pandas(self) -> pd.DataFrame:
-        """The same as a pandas.DataFrame.
-
-        Raises:
-            InputError: pandas is not installed.
-        """
-        try:
-            import pandas  # noqa: F401
-        except ImportError:
-            expected = "needs pandas: pip install 'fedsim-isrl[pandas]'; to_pylist() and .arrow do without"
-            raise InputError("to_pandas", "pandas", expected) from None
+        """The same as a pandas.DataFrame."""
         return self.arrow.to_pandas()
 
     def to_pylist(self) -> list[dict[str, Any]]:
@@ -72,12 +78,37 @@ class Table:
         return f"Table({len(self):,} rows: {', '.join(self.columns)})"
 
     def _repr_html_(self) -> str:
-        rows = self.arrow.slice(0, SHOWN).to_pylist()
-        more = f"<p>{len(self):,} rows</p>" if len(self) > SHOWN else ""
-        return table_html(self.columns, [[_cell(value) for value in row.values()] for row in rows]) + more
+        rows = self.arrow.slice(0, _SHOWN).to_pylist()
+        more = f"<p>{len(self):,} rows</p>" if len(self) > _SHOWN else ""
+        return table_html(self.columns, [[_cell(*each) for each in row.items()] for row in rows]) + more
 
 
-def _cell(value: object) -> str:
+def _cell(column: str, value: object) -> str:
     if value is None:
         return ""
+    if isinstance(value, float) and (shown := _BOUNDS.get(column)):
+        return shown(value, 6)
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def lines_html(lines: Sequence[str]) -> str:
+    """A paragraph a line."""
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
+def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of text as HTML.
+
+    >>> table_html(["silo"], [["a < b"]])
+    '<table><thead><tr><th>silo</th></tr></thead><tbody><tr><td>a &lt; b</td></tr></tbody></table>'
+    """
+    head = "".join(f"<th>{escape(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def silos_html(silos: Sequence[SiloRow]) -> str:
+    """What each silo pays; of many the tightest."""
+    table = silo_table(silos, _MOST_SILOS)
+    rows = [*table.rows, *([table.total] if table.total else [])]
+    return lines_html([table.caption]) + table_html(table.columns, rows)

@@ -12,14 +12,13 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from fedsim.api.audit import Audit, audit_of
-from fedsim.api.given import one_run, resolved_of
-from fedsim.api.progress import audit_on_console
-from fedsim.cli.tables import rendered, shown
+from fedsim.api.audit import Audit, audit
+from fedsim.api.given import one_run
+from fedsim.api.run import load_run
+from fedsim.cli.tables import rendered, say, shown
 from fedsim.common.errors import InputError
 from fedsim.report.audit_section import audit_table
 from fedsim.results.audit_file import FILE, AuditPart
-from fedsim.results.read import read
 from fedsim.scenario.load import load
 
 BROKEN = 1
@@ -36,15 +35,11 @@ def show(
     """
     if (path is None) == (run is None):
         raise InputError("fedsim audit", [str(p) for p in (path, run) if p], "name a scenario, or --run DIR")
-    if run is not None:
-        if overrides:
-            raise InputError("--set", list(overrides), "a run has its scenario; audit that, or another one")
-        read(run)  # what is wrong with a directory should be said before the work
-        path = run / "scenario.yaml"
-    assert path is not None
-    resolved = resolved_of(one_run(load(path, overrides)))
+    if run is not None and overrides:
+        raise InputError("--set", list(overrides), "a run has its scenario; audit that, or another one")
     start = time.perf_counter()
-    found = audit_of(resolved, effort, audit_on_console(Console(stderr=True)))
+    given = load_run(run) if run else one_run(load(path, overrides))  # type: ignore[arg-type]
+    found = audit(given, effort=effort, progress=True)
     if run is not None:
         found.save(run)
     if json_wanted:
@@ -59,12 +54,11 @@ def _print(found: Audit, seconds: float, run: Path | None) -> None:
     title = f"{found.tree['scenario']}: epsilon that attacks attained of each claim"
     console.print(rendered(audit_table(part), title), "", sep="\n")
     for line in _said(found.tree, part, seconds):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        say(console, line)
     for line in found.verdict:
-        style = "bold red" if part.broken else "bold"
-        console.print(line[0].upper() + line[1:], style=style, markup=False, highlight=False, soft_wrap=True)
+        say(console, line[0].upper() + line[1:], "bold red" if part.broken else "bold")
     if run is not None:
-        console.print(f"Wrote {shown(run / FILE)} and the run's page", highlight=False, soft_wrap=True)
+        say(console, f"Wrote {shown(run / FILE)} and the run's page")
 
 
 def _said(found: dict[str, Any], part: AuditPart, seconds: float) -> Iterator[str]:

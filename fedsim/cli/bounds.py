@@ -12,13 +12,13 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.tables import print_notices, shown
+from fedsim.cli.tables import print_notices, say, shown
 from fedsim.common.errors import InputError
 from fedsim.report.bounds_figure import Line, draw, measured
 from fedsim.report.page import FIGURES
 from fedsim.report.remarks import objective
 from fedsim.results.collected import Run
-from fedsim.results.privacy_statement import notices
+from fedsim.results.privacy_statement import how
 from fedsim.results.read import read
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import Resolved, resolve
@@ -36,13 +36,9 @@ Found = Sequence[tuple[Bound, float | None, str]]
 
 
 def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path | None) -> None:
-    """Print a table, or JSON, of the bounds that apply and of what the others need.
+    """Print a table, or JSON, of the bounds that apply and of what the others need, for a scenario or a run.
 
-    Args:
-        path: scenario file; of a run its own serves.
-        overrides: of its fields.
-        as_json: print JSON.
-        run: run directory, into whose `figures` the bounds are drawn over what it measured.
+    A run's bounds are also drawn over what it measured, in its `figures`.
 
     Raises:
         InputError: bad scenario or data, no epsilon to bound by, or a run that measured nothing bounded.
@@ -59,22 +55,24 @@ def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path |
         _print_json(resolved, symbols, found, content, drawn)
         return
     console = Console()
-    print_notices(console, notices(resolved))
-    console.print(f"{resolved.scenario.name}: {_numbers(symbols)}", highlight=False, soft_wrap=True)
+    print_notices(console, how(resolved)["notices"])
+    numbers = {key: value for key, value in _shown(symbols).items() if value is not None}
+    shown_numbers = ", ".join(f"{key} = {value:.6g}" for key, value in numbers.items())
+    say(console, f"{resolved.scenario.name}: {shown_numbers}")
     if symbols.differ:
-        console.print(f"{', '.join(symbols.differ)} differ: {UNEQUAL}", highlight=False, soft_wrap=True)
+        say(console, f"{', '.join(symbols.differ)} differ: {UNEQUAL}")
     _table(console, found, symbols)
     if content is not None and content.summary.objective:
         for line in objective(content.summary, content.summary.objective):
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            say(console, line)
     for note in (NOTE, CLASS):
-        console.print(f"Note: {note}.", highlight=False, soft_wrap=True)
+        say(console, f"Note: {note}.")
     if drawn:
-        console.print(f"Wrote {', '.join(map(shown, drawn))}", soft_wrap=True, highlight=False)
+        say(console, f"Wrote {', '.join(map(shown, drawn))}")
 
 
 def _drawn(run: Run, directory: Path, resolved: Resolved, symbols: Symbols, found: Found) -> list[Path]:
-    """The figures; that a run has measured something is checked before its scenario's bounds are."""
+    """Draw the figures; a run that measured nothing is refused before its bounds are looked at."""
     columns = measured(run)
     proximal = resolved.scenario.algorithm.name.startswith("prox_")
     lines = [
@@ -132,29 +130,10 @@ def _shown(symbols: Symbols) -> dict[str, float | None]:
     return {key: value for key, value in asdict(symbols).items() if key not in lists} | {"xi": symbols.xi}
 
 
-def _numbers(symbols: Symbols) -> str:
-    return ", ".join(f"{key} = {value:.6g}" for key, value in _shown(symbols).items() if value is not None)
-
-
-def _plain(bound: Bound, value: float | None, reason: str, asked: Sequence[Check] = ()) -> dict[str, object]:
-    return {
-        "functions": bound.functions,
-        "trust": bound.trust,
-        "risk": bound.risk,
-        "side": bound.side,
-        "source": bound.source,
-        "value": value,
-        **({"not_applicable": reason} if reason else {"conditions": [_condition(check) for check in asked]}),
-    }
-
-
-def _condition(check: Check) -> dict[str, object]:
-    return {
-        "condition": check.condition,
-        "value": check.value,
-        "needs": check.bound,
-        "met": check.holds,
-    }
+def _plain(bound: Bound, value: float | None, reason: str, asked: Sequence[Check]) -> dict[str, object]:
+    named = {name: getattr(bound, name) for name in ("functions", "trust", "risk", "side", "source")}
+    met = [{"condition": c.condition, "value": c.value, "needs": c.bound, "met": c.holds} for c in asked]
+    return {**named, "value": value, **({"not_applicable": reason} if reason else {"conditions": met})}
 
 
 def _table(console: Console, found: Found, symbols: Symbols) -> None:
@@ -176,7 +155,7 @@ def _table(console: Console, found: Found, symbols: Symbols) -> None:
     _conditions(console, asked)
     for reason in dict.fromkeys(reason for _, _, reason in found if reason):
         names = [f"{bound.functions} ({bound.source})" for bound, _, why in found if why == reason]
-        console.print(f"Not shown, {reason}: {'; '.join(names)}", highlight=False, soft_wrap=True)
+        say(console, f"Not shown, {reason}: {'; '.join(names)}")
 
 
 def _conditions(console: Console, asked: Mapping[Check, Sequence[str]]) -> None:
@@ -185,5 +164,4 @@ def _conditions(console: Console, asked: Mapping[Check, Sequence[str]]) -> None:
         met = "  met" if check.holds else "* not met"
         value = check.value if isinstance(check.value, str) else f"{check.value:.6g}"
         theorems = "; ".join(dict.fromkeys(source[source.index("Theorem") :] for source in asked[check]))
-        line = f"{met}: {check.condition}, here {value} and {check.bound} ({theorems})"
-        console.print(line, highlight=False, soft_wrap=True)
+        say(console, f"{met}: {check.condition}, here {value} and {check.bound} ({theorems})")

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.tables import shown
+from fedsim.cli.tables import say, shown, titled
 from fedsim.curves.compare import FILES, compare, source_of, write
 from fedsim.curves.points import Compared
 from fedsim.curves.sweep_summary import SHARED
@@ -29,19 +28,13 @@ def run(directories: Sequence[Path], points: Path | None, out: Path | None) -> N
     console = Console()
     console.print(_table(comparison.rows))
     if comparison.shares_noise:
-        console.print(f"Not private: {SHARED}.", highlight=False, soft_wrap=True)
+        say(console, f"Not private: {SHARED}.")
     write(comparison, folder)
-    console.print(f"Wrote {shown(folder)}/ ({', '.join(FILES)})", soft_wrap=True, highlight=False)
+    say(console, f"Wrote {shown(folder)}/ ({', '.join(FILES)})")
 
 
 def _table(rows: Sequence[Compared]) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        title="Test error, 90 % of trials in brackets",
-        title_justify="left",
-    )
+    table = titled("Test error, 90 % of trials in brackets")
     for name in ("from", "series"):
         table.add_column(name, overflow="fold")
     for name in ("epsilon", "error", "trials"):

@@ -166,10 +166,13 @@ def report(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
 ) -> None:
     """Write the reviewer's page of a run: report.html, which needs no network, and its figures."""
-    from fedsim.cli.report import show
+    from fedsim.curves import sweep_page
+    from fedsim.curves.sweep_summary import is_sweep
+    from fedsim.report import page
 
     with plain_errors():
-        show(directory)
+        written = (sweep_page if is_sweep(directory) else page).write_page(directory)
+        typer.echo(f"Wrote {written} and its figures")
 
 
 @app.command()
@@ -226,10 +229,15 @@ def schema_from(
     target: Annotated[str, typer.Option(help="Column to predict.")],
 ) -> None:
     """Draft a table's schema (ranges, categories) from its data; replace the ranges by documented ones."""
-    with plain_errors():
-        from fedsim.cli.draft import show
+    from fedsim.common.errors import InputError
+    from fedsim.data.draft import draft_schema
 
-        show(table, target)
+    here = {"path": "TABLE", "target": "--target"}
+    with plain_errors():
+        try:
+            typer.echo(draft_schema(table, target), nl=False)
+        except InputError as error:
+            raise InputError(here.get(error.field, error.field), error.value, error.expected) from None
 
 
 def main() -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from importlib import metadata
-from typing import Any, get_args
+from typing import get_args
 
 from rich.console import Console
 from rich.table import Table
@@ -28,15 +29,15 @@ def show() -> None:
     assert set(MECHANISMS) == set(get_args(PrivacySection.model_fields["mechanism"].annotation))
     parts = {
         "scenarios (by name, in place of a file)": descriptions(),
-        "algorithms": {name: first_line(kind) for name, kind in algorithms().items()},
-        "problems": {name: first_line(kind) for name, kind in problems().items()},
-        "networks (problem.model)": _lines(Model),
-        "constraints (problem.constraint)": _lines(Constraint),
-        "data sets": {name: first_line(kind) for name, kind in data_sets().items()},
-        "partitions": {name: first_line(kind) for name, kind in PARTITIONS.items()},
-        "samplers": _lines(Batch),
-        "mechanisms": {name: first_line(mechanism) for name, mechanism in MECHANISMS.items()},
-        "participation": _lines(Participation),
+        "algorithms": _lines(algorithms()),
+        "problems": _lines(problems()),
+        "networks (problem.model)": _lines(kinds(Model)),
+        "constraints (problem.constraint)": _lines(kinds(Constraint)),
+        "data sets": _lines(data_sets()),
+        "partitions": _lines(PARTITIONS),
+        "samplers": _lines(kinds(Batch)),
+        "mechanisms": _lines(MECHANISMS),
+        "participation": _lines(kinds(Participation)),
         "trackers": _trackers(),
     }
     console = Console()
@@ -57,9 +58,9 @@ def _trackers() -> dict[str, str]:
     return {point.name: f"{point.value}, of {point.dist.name}" for point in points if point.dist}
 
 
-def _lines(choice: Any) -> dict[str, str]:
-    """{name: first line} of what a field chooses from by name."""
-    return {name: first_line(kind) for name, kind in kinds(choice).items()}
+def _lines(parts: Mapping[str, object]) -> dict[str, str]:
+    """{name: first line of the docstring}."""
+    return {name: first_line(part) for name, part in parts.items()}
 
 
 def first_line(thing: object) -> str:

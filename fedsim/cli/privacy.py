@@ -6,10 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
-from fedsim.api.given import resolved_of
-from fedsim.api.price import price_of
+from fedsim.api.price import price
+from fedsim.cli.tables import print_notices, print_parameters, print_silos
+from fedsim.privacy.convert import Guarantee
+from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.results.conversions import Conversions, SiloConversions
 from fedsim.scenario.load import load
+
+MOST_ROWS = 5
 
 
 def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool, convert: bool) -> None:
@@ -19,24 +27,59 @@ def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool, conv
         InputError: bad scenario or data.
         Refused: a silo cannot afford the plan.
     """
-    resolved = resolved_of(load(path, overrides))
-    found = price_of(resolved, verify, convert).statement
+    found = price(load(path, overrides), verify=verify, conversions=convert).statement
     if as_json:
         typer.echo(found.json_text())
         return
-    from rich.console import Console
-
-    from fedsim.cli.conversions import show_conversions
-    from fedsim.cli.tables import print_notices, print_parameters, print_silos
-
     console = Console()
     print_notices(console, found.notices)
-    print_parameters(console, resolved)
-    console.print(
-        f"{found.scenario}: {found.rounds} rounds, sampler {', '.join(found.sampler)}, "
-        f"accountant: {found.accountant}",
-        highlight=False,
-    )
+    print_parameters(console, found.parameters)
+    console.print(str(found), highlight=False)
     print_silos(console, found.silos)
     if found.conversions:
         show_conversions(console, found.conversions)
+
+
+def show_conversions(console: Console, values: Conversions) -> None:
+    """Print (epsilon, delta) in other units of the silos of largest epsilon, and of the federation.
+
+    "no guarantee" stands where delta would reach 1.
+    """
+    console.print(
+        f"Central DP of one record, all silos together: {_cell(values.central)} "
+        "(a record lies in one silo: the largest epsilon and delta)",
+        highlight=False,
+    )
+    silos = sorted(values.silos, key=_weakest_first)
+    table = Table(title="(epsilon, delta) in other units", box=SIMPLE_HEAD)
+    table.add_column("silo")
+    groups = max((silo.group for silo in silos), key=len)
+    for entry in groups:
+        table.add_column(f"{entry.records} records", justify="right")
+    table.add_column("whole silo", justify="right")
+    table.add_column("to set for\nuser level", justify="right")
+    for silo in silos[:MOST_ROWS]:
+        cells = [_cell(entry.guarantee) for entry in silo.group]
+        cells += [""] * (len(groups) - len(cells))
+        recipe = silo.record_level_for_user_level_budget
+        table.add_row(silo.name, *cells, _cell(silo.user_level), _to_set(recipe))
+    rules = ", ".join(sorted({silo.group_rule for silo in silos}))
+    rest = f"; and {len(silos) - MOST_ROWS} more silos (--json)" if len(silos) > MOST_ROWS else ""
+    table.caption = f"groups by {rules}{rest}"
+    console.print(table)
+
+
+def _weakest_first(silo: SiloConversions) -> float:
+    first = silo.group[0].guarantee if silo.group else silo.user_level
+    return -first.epsilon if first else float("-inf")
+
+
+def _cell(guarantee: Guarantee | None) -> str:
+    return f"({shown_up(guarantee.epsilon)}, {shown_up(guarantee.delta, 2)})" if guarantee else "no guarantee"
+
+
+def _to_set(budget: Guarantee | None) -> str:
+    """A budget that may be set to what is shown, so rounded down."""
+    return (
+        f"({shown_down(budget.epsilon)}, {shown_down(budget.delta, 2)})" if budget else "only up to epsilon 1"
+    )

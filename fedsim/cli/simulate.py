@@ -12,12 +12,13 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsim.api.given import one_run, resolved_of
-from fedsim.api.progress import on_console
+from fedsim.api.progress import run_display
 from fedsim.api.run import Run
 from fedsim.api.simulate import follow
-from fedsim.cli.tables import print_notices, print_parameters, print_silos, shown
+from fedsim.cli.tables import print_notices, print_parameters, print_silos, say, shown
 from fedsim.report.page import listing
 from fedsim.report.remarks import remarks, result_line
+from fedsim.results.privacy_statement import parameters
 from fedsim.results.write import check_free
 from fedsim.scenario.load import load
 from fedsim.simulation.failures import WorkerLost
@@ -35,10 +36,13 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
     console = Console()
     resolved = resolved_of(one_run(load(path, overrides)))
-    directory = check_free(out or _default_directory(resolved.scenario.name))
-    print_parameters(console, resolved)
+    named = f"{slug(resolved.scenario.name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    directory = check_free(out or Path("runs") / named)
+    print_parameters(console, parameters(resolved).get("parameters"))
     try:
-        done = follow(resolved, partial(on_console, console), directory, partial(console.print, markup=False))
+        done = follow(
+            resolved, partial(run_display, console), directory, partial(console.print, markup=False)
+        )
     except KeyboardInterrupt:
         return _nothing(console, INTERRUPTED)
     except WorkerLost as error:
@@ -54,11 +58,7 @@ def _nothing(console: Console, code: int) -> int:
 
 
 def _print_failure(console: Console, failure: str) -> None:
-    console.print(f"failed: {failure}", style="red", markup=False, highlight=False, soft_wrap=True)
-
-
-def _default_directory(name: str) -> Path:
-    return Path("runs") / f"{slug(name)}-{datetime.now():%Y%m%d-%H%M%S}"
+    say(console, f"failed: {failure}", "red")
 
 
 def slug(name: str) -> str:
@@ -82,4 +82,4 @@ def _print(console: Console, done: Run, directory: Path) -> None:
         print_silos(console, summary.privacy.silos)
         console.print()
     files = ", ".join(listing(directory))
-    console.print(f"Wrote {shown(directory)}/ ({files})", soft_wrap=True, highlight=False)
+    say(console, f"Wrote {shown(directory)}/ ({files})")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from fedsim.api.sweep_progress import progress
+from fedsim.api.sweep_progress import sweep_display
 from fedsim.cli.simulate import INTERRUPTED, LOST, slug
 from fedsim.cli.tables import shown, sweep_table
 from fedsim.curves.sweep_summary import CELLS
@@ -30,15 +30,12 @@ def run(path: Path, overrides: Sequence[str], out: Path | None, workers: int | N
     console = Console(soft_wrap=True, highlight=False)
     job = job_of(load_tree(path, overrides))
     directory = out or Path("runs") / slug(job.scenario.name)
-    sweep = run_sweep(job, directory, workers, partial(progress, console), partial(_warn, console))
+    watch = partial(sweep_display, console)
+    sweep = run_sweep(job, directory, workers, watch, lambda text: console.print(f"warning: {text}"))
     if sweep.interrupted:
         return _interrupted(console, sweep, directory)
     _report(console, sweep, directory)
     return 1 if sweep.results.failures else 0
-
-
-def _warn(console: Console, text: str) -> None:
-    console.print(f"warning: {text}")
 
 
 def _interrupted(console: Console, sweep: Sweep, directory: Path) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,7 @@ from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.privacy.rounding import shown_up
 from fedsim.report.remarks import error_text
 from fedsim.results.silo_table import TITLE, Table, silo_table
-from fedsim.results.summary import SiloRow
-from fedsim.scenario.resolve import Resolved
+from fedsim.results.summary import Parameters, SiloRow
 
 MOST_ROWS = 20
 
@@ -27,27 +26,30 @@ def shown(path: Path) -> str:
     return str(place.relative_to(here) if place.is_relative_to(here) else path)
 
 
+def say(console: Console, line: str, style: str = "") -> None:
+    """A line of plain text, whatever is in it, which the terminal wraps."""
+    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 def print_notices(console: Console, lines: Sequence[str]) -> None:
     """What must be read before any number."""
     for line in lines:
-        console.print(line, style="bold", markup=False, highlight=False, soft_wrap=True)
+        say(console, line, "bold")
 
 
-def print_parameters(console: Console, resolved: Resolved) -> None:
+def print_parameters(console: Console, chosen: Parameters | None) -> None:
     """The numbers that a theorem chose for the algorithm; nothing where all are given."""
-    derived = resolved.derived
-    if derived is None:
+    if chosen is None:
         return
-    values = ", ".join(f"{key} = {_short(value)}" for key, value in derived.values.items())
-    console.print(f"{derived.theorem}: {values or 'every number is given'}", highlight=False, soft_wrap=True)
-    if derived.notes:
-        notes = ", ".join(f"{key} = {_short(value)}" for key, value in derived.notes.items())
-        console.print(f"  set by the theorem, not applied here: {notes}", highlight=False, soft_wrap=True)
-    if derived.predicted:
-        expected = ", ".join(f"{key} = {_short(value)}" for key, value in derived.predicted.items())
-        console.print(
-            f"  with this plan's own noise, constants one: {expected}", highlight=False, soft_wrap=True
-        )
+    say(console, f"{chosen.theorem}: {_named(chosen.values) or 'every number is given'}")
+    if chosen.not_applied:
+        say(console, f"  set by the theorem, not applied here: {_named(chosen.not_applied)}")
+    if chosen.predicted:
+        say(console, f"  with this plan's own noise, constants one: {_named(chosen.predicted)}")
+
+
+def _named(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {_short(value)}" for key, value in values.items())
 
 
 def _short(value: Any) -> str:
@@ -78,11 +80,15 @@ def print_silos(console: Console, silos: Sequence[SiloRow]) -> None:
     console.print(rendered(silo_table(silos, MOST_ROWS), TITLE))
 
 
+def titled(title: str) -> RichTable:
+    """A table without columns so far."""
+    return RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
+
+
 def sweep_table(sweep: SweepSummary) -> RichTable:
     """One row per combination: what was varied and chosen, error and cost."""
     note = f"mean of {sweep.trials} trials, 90 % of them in brackets" if sweep.trials > 1 else "one trial"
-    title = f"Test error: {note}"
-    table = RichTable(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, title=title, title_justify="left")
+    table = titled(f"Test error: {note}")
     for name in sweep.varied:
         table.add_column(last_part(name), overflow="fold")
     for name in sweep.chosen:

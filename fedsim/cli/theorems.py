@@ -38,16 +38,15 @@ def show(as_json: bool, markdown: bool) -> None:
 
 
 def document(entries: Sequence[Entry]) -> str:
-    """Return docs/thesis-audit.md."""
-    parts = [_INTRODUCTION, *(_section(entry) for entry in entries)]
-    return "\n".join(parts)
+    """The text of docs/thesis-audit.md."""
+    return "\n".join([_INTRODUCTION, *map(_section, entries)])
 
 
 def _section(entry: Entry) -> str:
-    columns = _columns(entry)
+    columns = list(_cells(entry.rows[0]))
     lines = [f"## {entry.title}", "", f"{entry.setting.numbers}. {entry.setting.verdict}", ""]
     lines += ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
-    lines += ["| " + " | ".join(_cells(entry, row)) + " |" for row in entry.rows]
+    lines += ["| " + " | ".join(_cells(row).values()) + " |" for row in entry.rows]
     lines += ["", _conditions(entry), *(["", entry.setting.slip] if entry.setting.slip else [])]
     return "\n".join(lines) + "\n"
 
@@ -61,27 +60,13 @@ def _condition(condition: str, unmet: Sequence[float]) -> str:
     return f"{condition}: {'not met' if unmet else 'met'}{where}"
 
 
-def _columns(entry: Entry) -> list[str]:
-    zcdp = ["zCDP"] if _has_zcdp(entry) else []
-    return ["claimed", *entry.rows[0].true, *zcdp, "claim"]
-
-
-def _cells(entry: Entry, row: Row) -> list[str]:
-    zcdp = [_number("zCDP", row.zcdp)] if _has_zcdp(entry) and row.zcdp is not None else []
-    true = [_number(name, value) for name, value in row.true.items()]
-    return [f"{row.target:g}", *true, *zcdp, _claim(row)]
-
-
-def _has_zcdp(entry: Entry) -> bool:
-    return entry.rows[0].zcdp is not None
-
-
-def _claim(row: Row) -> str:
-    return _word(row) + (f" (outside: {'; '.join(row.outside)})" if row.outside else "")
-
-
-def _word(row: Row) -> str:
-    return "fails" if row.fails else "holds"
+def _cells(row: Row) -> dict[str, str]:
+    """By column; those of an entry have the same columns."""
+    true = {name: _number(name, value) for name, value in row.true.items()}
+    zcdp = {} if row.zcdp is None else {"zCDP": _number("zCDP", row.zcdp)}
+    outside = f" (outside: {'; '.join(row.outside)})" if row.outside else ""
+    claim = ("fails" if row.fails else "holds") + outside
+    return {"claimed": f"{row.target:g}", **true, **zcdp, "claim": claim}
 
 
 def _number(name: str, value: float) -> str:
@@ -108,12 +93,12 @@ def _tables(entries: Sequence[Entry]) -> None:
     for entry in entries:
         console.print(f"{entry.title}\n{entry.setting.numbers}", style="italic", highlight=False)
         table = Table(box=SIMPLE_HEAD)
-        for column in _columns(entry):
+        for column in _cells(entry.rows[0]):
             table.add_column(column, justify="right")
         for row in entry.rows:
-            *numbers, _ = _cells(entry, row)
-            claim = _word(row) + (" *" if row.outside else "")
-            table.add_row(*numbers, claim, style="bold" if row.fails else "")
+            *numbers, claim = _cells(row).values()
+            short = claim[:5] + (" *" if row.outside else "")
+            table.add_row(*numbers, short, style="bold" if row.fails else "")
         console.print(table)
         if any(row.outside for row in entry.rows):
             console.print("* outside a condition", highlight=False)

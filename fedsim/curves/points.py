@@ -1,7 +1,4 @@
-"""Points of a comparison.
-
-Published ones come from a CSV file of series, epsilon, error, and perhaps low, high.
-"""
+"""Points of a comparison, and a CSV file of published ones: series, epsilon, error[, low, high]."""
 
 from __future__ import annotations
 
@@ -42,7 +39,10 @@ def read_points(path: Path) -> list[Compared]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file)
-            _check_header(path, reader.fieldnames or [])
+            for name in REQUIRED:
+                if name not in (reader.fieldnames or []):
+                    columns = f"columns are {', '.join(REQUIRED + OPTIONAL)}"
+                    raise InputError(_FIELD, str(path), f"has no column {name!r}; {columns}")
             rows = [_row(path, reader.line_num, row) for row in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a CSV file"
@@ -50,14 +50,6 @@ def read_points(path: Path) -> list[Compared]:
     if not rows:
         raise InputError(_FIELD, str(path), "has a header and no points")
     return rows
-
-
-def _check_header(path: Path, names: object) -> None:
-    given = list(names) if isinstance(names, list) else []
-    for name in REQUIRED:
-        if name not in given:
-            columns = f"columns are {', '.join(REQUIRED + OPTIONAL)}"
-            raise InputError(_FIELD, str(path), f"has no column {name!r}; {columns}")
 
 
 def _row(path: Path, line: int, row: dict[str, str | None]) -> Compared:

@@ -11,16 +11,17 @@ from matplotlib.axes import Axes
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_files
 from fedsim.report.curves import draw_runs, logarithmic
-from fedsim.report.plots import METRICS, OBJECTIVE
+from fedsim.report.plots import METRICS
 from fedsim.report.style import label, legend_below, look, save, styled
 from fedsim.results.collected import Run
+from fedsim.results.summary import OF_TRAINING
 
 _MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
 _FIRST = 2  # looks 0 and 1 are the run's and its twin's
 
 
 class Line(NamedTuple):
-    """One bound: a column of `OBJECTIVE`, what it says, its side (upper or lower), its value."""
+    """One bound: a column of `OF_TRAINING`, what it says, its side (upper or lower), its value."""
 
     column: str
     name: str
@@ -34,7 +35,7 @@ def measured(run: Run) -> list[str]:
     Raises:
         InputError: neither of them.
     """
-    found = [name for name in OBJECTIVE if run.metrics[name].null_count < len(run.metrics)]
+    found = [name for name in OF_TRAINING if run.metrics[name].null_count < len(run.metrics)]
     if found:
         return found
     objective = run.summary.objective

@@ -26,16 +26,9 @@ def curve(
     band: tuple[np.ndarray, np.ndarray] | None = None,
     **line: Any,
 ) -> None:
-    """A line and, where given, the band between (low, high) around it.
+    """A line of `y` at `x`, both (points,), and where given the band around it: (low, high), (points,) each.
 
-    Args:
-        axes: drawn on.
-        x: (points,).
-        y: (points,).
-        style: the line's colour, dash and marker.
-        name: in the legend.
-        band: two arrays (points,).
-        line: more of what `Axes.plot` takes.
+    `line` is more of what `Axes.plot` takes.
     """
     colour: dict[str, Any] = {"color": style.colour, "linestyle": style.dash}
     marked: dict[str, Any] = {"marker": style.marker, "markersize": 4.5} if "markevery" in line else {}
@@ -88,7 +81,7 @@ def variants_of(run: Run) -> Iterator[tuple[str, Look, str]]:
 
 
 def logarithmic(axes: Axes) -> None:
-    """A logarithmic axis, down to what rounding leaves of a number: below that nothing is measured."""
+    """A logarithmic y axis that ends at rounding error, below which nothing is measured."""
     axes.set_yscale("log", nonpositive="mask")
     axes.set_ylim(bottom=max(axes.get_ylim()[0], _ROUNDING))
     axes.yaxis.set_major_formatter(LogFormatter())  # the usual one writes mathematics

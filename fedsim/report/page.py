@@ -15,11 +15,12 @@ from fedsim.common.files import whole_directory, whole_files
 from fedsim.report import plots, style
 from fedsim.report.audit_section import audit_figure, audit_table, verdict
 from fedsim.report.figure import draw
-from fedsim.report.remarks import measured, remarks, result_line
+from fedsim.report.remarks import measured, remarks
+from fedsim.results.audit_file import AuditPart
 from fedsim.results.collected import Run, run_of
 from fedsim.results.outcome import Outcome
 from fedsim.results.read import read
-from fedsim.results.silo_table import TITLE, Table, silo_table
+from fedsim.results.silo_table import silo_table
 from fedsim.results.summary import SiloRow, Summary
 from fedsim.results.write import write
 
@@ -33,17 +34,6 @@ class PageFigure:
 
     svg: str
     caption: str
-
-
-@dataclass(frozen=True)
-class PageAudit:
-    """The section of a run that was audited."""
-
-    verdict: list[str]
-    broken: bool
-    table: Table
-    figure: PageFigure
-    confidence: float
 
 
 def save(outcome: Outcome, directory: Path) -> list[str]:
@@ -96,20 +86,12 @@ def _fill(run: Run, folder: Path) -> None:
 
 
 def template(name: str) -> Template:
-    """One of the package's templates. All that goes into it is escaped but what it marks safe: our SVG."""
+    """One of the package's templates. It escapes all but our own SVG, which it marks safe."""
     environment = Environment(
         loader=PackageLoader("fedsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["count"] = lambda number: f"{number:,}"
     return environment.get_template(name)
-
-
-def fragment(run: Run) -> str:
-    """HTML for a notebook: what came of a run, and the table of its silos."""
-    summary = run.summary
-    lines = [*summary.privacy.notices, result_line(summary), *remarks(summary)]
-    silos = silo_table(summary.privacy.silos, _MOST_SILOS)
-    return template("fragment.html").render(lines=lines, title=TITLE, silos=silos)
 
 
 def render(run: Run, figures: Path) -> str:
@@ -121,8 +103,8 @@ def render(run: Run, figures: Path) -> str:
         description=run.description,
         facts=_facts(run.summary),
         table=silo_table(run.summary.privacy.silos, _MOST_SILOS),
-        audit=_audit(run, figures),
-        results=_results(run.summary),
+        audit=_audit(run.audit, figures),
+        results=measured(run.summary),
         remarks=remarks(run.summary),
         figures=_figures(run, figures),
         environment=_environment(run.summary),
@@ -175,14 +157,8 @@ def _verdict(failed: list[str], total: int, good: str, bad: str) -> str:
     return f"guaranteed epsilon is {bad} in {len(failed):,} of {total:,} silos: {', '.join(failed[:5])}{more}"
 
 
-def _results(summary: Summary) -> tuple[str, str]:
-    """The final error, and the twin's where there is one."""
-    error, twin = measured(summary)
-    return error or "not measured, no trial is complete", twin
-
-
 def _figures(run: Run, folder: Path) -> list[PageFigure]:
-    """Those that have something to show; their files' names, and captions."""
+    """The figures that have something to show."""
     spread = _spread(run)
     drawn = {
         "error-against-rounds": (
@@ -238,14 +214,13 @@ def named(svg: str, caption: str) -> str:
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption, quote=True)}" ', 1)
 
 
-def _audit(run: Run, folder: Path) -> PageAudit | None:
-    """What attacks attained, where somebody has tried."""
-    found = run.audit
+def _audit(found: AuditPart | None, folder: Path) -> dict[str, object] | None:
+    """The section of a run that was audited."""
     if found is None:
         return None
     caption = "Epsilon claimed for each silo (dotted), and what attacks attained of it: lower bounds."
     figure = _saved(audit_figure(found), folder, "audit", caption)
-    return PageAudit(verdict(found), found.broken, audit_table(found), figure, found.confidence.bound)
+    return {"found": found, "verdict": verdict(found), "table": audit_table(found), "figure": figure}
 
 
 def _environment(summary: Summary) -> list[tuple[str, str]]:

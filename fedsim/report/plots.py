@@ -15,6 +15,7 @@ from fedsim.common.suggest import suggest
 from fedsim.report.curves import VARIANTS, curve, draw_runs, logarithmic, variants_of
 from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, styled, thinned
 from fedsim.results.collected import Run
+from fedsim.results.summary import OF_TRAINING
 
 _MOST_NAMED = 30
 """Silos that get a row of their own."""
@@ -29,23 +30,23 @@ METRICS = {
     "gradient_mapping_sq": ("gradient-mapping", "squared gradient mapping"),
 }
 """What is measured round by round: a file's name, and an axis's."""
-OBJECTIVE = ("excess_risk", "gradient_mapping_sq")
-"""Of the training objective; on a logarithmic axis."""
 
 
 def against_rounds(run: Run, column: str) -> Figure | None:
     """One of `METRICS`; None where it was not measured, but for the test error."""
     with styled() as (figure, axes):
-        draw_metric(figure, axes, run, column)
+        draw_runs(axes, run, column)
+        axes.set(xlabel="rounds", ylabel=METRICS[column][1])
+        if column not in OF_TRAINING:
+            from_zero(axes, "y")
+        elif axes.lines:
+            logarithmic(axes)
+        legend_below(figure, axes)
         return figure if column == "test_error" or axes.lines else None
 
 
 def figure_of(run: Run, what: str) -> Figure:
-    """A figure by its name.
-
-    Args:
-        run: a run.
-        what: one of `METRICS` (or "error", "loss") against rounds, "silos" or "spend".
+    """One of `METRICS` (or "error", "loss") against rounds, "silos" or "spend".
 
     Raises:
         InputError: there is no such figure, or nothing to show in it.
@@ -65,17 +66,6 @@ def figure_of(run: Run, what: str) -> Figure:
             "plot", what, f"has nothing to show; measured against rounds: {measured or 'nothing yet'}"
         )
     return figure
-
-
-def draw_metric(figure: Figure, axes: Axes, run: Run, column: str) -> None:
-    """The curves, their axes and a legend."""
-    draw_runs(axes, run, column)
-    axes.set(xlabel="rounds", ylabel=METRICS[column][1])
-    if column not in OBJECTIVE:
-        from_zero(axes, "y")
-    elif axes.lines:
-        logarithmic(axes)
-    legend_below(figure, axes)
 
 
 def silo_errors(run: Run) -> Figure | None:

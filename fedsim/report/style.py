@@ -53,7 +53,7 @@ def look(index: int) -> Look:
 
 @contextmanager
 def any_text() -> Iterator[None]:
-    """Names are text whatever they hold: dollars are no mathematics, a missing letter no error."""
+    """Draw names as plain text: no mathematics between dollars, no warning of a missing letter."""
     with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield

@@ -150,7 +150,7 @@ def _logarithmic(xs: Sequence[float]) -> bool:
 
 
 def _shift(xs: Sequence[float], place: int, count: int) -> float:
-    """Error bars at equal x stand a little apart, far less than two values of x do."""
+    """The factor that puts a line's error bars beside those of other lines at the same x."""
     if not _logarithmic(xs):
         return 1.0
     closest = min(b / a for a, b in pairwise(xs))

@@ -38,7 +38,7 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Those that a scenario names. One that fails is dropped with a line: a run is worth more."""
+    """Those that a scenario names. One that fails is reported and dropped, and the run goes on."""
 
     def __init__(
         self, trackers: Mapping[str, Tracker], simulation: bool, complain: Callable[[str], None]

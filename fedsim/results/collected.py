@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,7 +31,7 @@ class Run:
 
     Args:
         summary: all of it in numbers.
-        scenario: YAML without its seed, which removes the noise.
+        scenario: YAML without its seed, since whoever knows the seed can remove the noise.
         description: the scenario's.
         metrics: one row per evaluation; see `metrics_table`.
         silos: one row per trial, variant and silo; see `silos_table`.
@@ -85,8 +86,19 @@ def scenario_tree(outcome: Outcome) -> dict[str, Any]:
 
 
 def without_seed(scenario: Mapping[str, Any]) -> str:
-    """A scenario as YAML to show to anybody: whoever knows the seed can remove the noise."""
-    return yaml.safe_dump({key: value for key, value in scenario.items() if key != "seed"}, sort_keys=False)
+    """A scenario as YAML to show to anybody: whoever knows the seed can remove the noise.
+
+    Nor has it the hashes that stand for records in memory: they tell whoever knows all records but one
+    whether a guess at that one is right.
+    """
+    shown = {key: value for key, value in scenario.items() if key != "seed"}
+    if isinstance(data := shown.get("data"), Mapping):
+        shown["data"] = {key: _unhashed(value) for key, value in data.items()}
+    return yaml.safe_dump(shown, sort_keys=False)
+
+
+def _unhashed(value: Any) -> Any:
+    return re.sub(r" sha256 [0-9a-f]{64}$", "", value) if isinstance(value, str) else value
 
 
 def metrics_table(outcome: Outcome) -> pa.Table:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from fedsim.protocol.terms import Admitted
 from fedsim.results.conversions import Conversions, conversions
-from fedsim.results.privacy_statement import ADJACENCY, accountant, claim, notices, parameters
-from fedsim.results.silo_rows import admitted_rows, samplers
+from fedsim.results.privacy_statement import how, parameters
+from fedsim.results.silo_rows import admitted_rows
 from fedsim.results.summary import Parameters, Part, SiloRow
 from fedsim.scenario.resolve import Resolved
 
@@ -29,30 +29,21 @@ class Price(Part):
     silos: list[SiloRow]
     conversions: Conversions | None = None
 
+    def __str__(self) -> str:
+        rest = f"sampler {', '.join(self.sampler)}, accountant: {self.accountant}"
+        return f"{self.scenario}: {self.rounds} rounds, {rest}"
+
 
 def price(
     resolved: Resolved, admitted: Sequence[Admitted], verified: Sequence[float] = (), convert: bool = False
 ) -> Price:
-    """Of a plan that silos have admitted.
-
-    Args:
-        resolved: the run.
-        admitted: what each silo accepted.
-        verified: another library's epsilon of each silo, where it was asked.
-        convert: also state the guarantees in other units.
-    """
+    """Of a plan that silos have admitted; `verified` is another library's epsilon of each silo."""
     other_units = {"conversions": conversions(resolved, admitted)} if convert else {}
     return Price(
         scenario=resolved.scenario.name,
-        notices=notices(resolved),
-        unit=resolved.mechanism.unit,
-        adjacency=ADJACENCY,
-        mechanism=resolved.mechanism.name,
-        sampler=samplers(resolved),
-        accountant=accountant(resolved),
         rounds=len(resolved.trace.plan.rounds),
         silos=admitted_rows(resolved, admitted, [{"epsilon_dp_accounting": each} for each in verified]),
-        **claim(resolved),
+        **how(resolved),
         **parameters(resolved),
         **other_units,
     )

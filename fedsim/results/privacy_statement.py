@@ -30,24 +30,35 @@ def statement(outcome: Outcome) -> Privacy:
     scenario, mechanism = resolved.scenario, resolved.mechanism
     gap = {"epsilon_attainable_note": ATTAINABLE} if mechanism.private and has_gap(resolved) else {}
     return Privacy(
-        notices=notices(resolved),
-        unit=mechanism.unit,
-        adjacency=ADJACENCY,
         guarantee=mechanism.guarantee,
-        mechanism=mechanism.name,
         calibration=scenario.privacy.calibration,
-        sampler=samplers(resolved),
-        accountant=accountant(resolved),
         epsilon_spent_note=SPENT if outcome.results.trials else SPENT_IN_FULL,
         trusted=trusted(resolved),
         not_private=not_private(scenario),
         silos=silo_rows(outcome),
         **gap,
-        **claim(resolved),
+        **how(resolved),
     )
 
 
-def notices(resolved: Resolved) -> list[str]:
+def how(resolved: Resolved) -> dict[str, Any]:
+    """How a run is private, as every statement says it, and what a theorem claims where one set its noise."""
+    mechanism, sampler, prescribed = resolved.mechanism, samplers(resolved), resolved.prescribed
+    claimed = {}
+    if prescribed is not None and prescribed.theorem is not None:
+        claimed = {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
+    return {
+        "notices": _notices(resolved),
+        "unit": mechanism.unit,
+        "adjacency": ADJACENCY,
+        "mechanism": mechanism.name,
+        "sampler": sampler,
+        "accountant": mechanism.accountant(sampler),
+        **claimed,
+    }
+
+
+def _notices(resolved: Resolved) -> list[str]:
     """What a reader must know before any number; empty for a run within a budget."""
     privacy, prescribed = resolved.scenario.privacy, resolved.prescribed
     lines = [*resolved.mechanism.notices]
@@ -61,14 +72,6 @@ def notices(resolved: Resolved) -> list[str]:
     return lines
 
 
-def claim(resolved: Resolved) -> dict[str, Any]:
-    """What a theorem claims for the run, where one set its noise."""
-    prescribed = resolved.prescribed
-    if prescribed is None or prescribed.theorem is None:
-        return {}
-    return {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
-
-
 def parameters(resolved: Resolved) -> dict[str, Parameters]:
     """{"parameters": the numbers that a theorem chose}; {} where all are given."""
     derived = resolved.derived
@@ -77,11 +80,6 @@ def parameters(resolved: Resolved) -> dict[str, Parameters]:
     predicted = {"predicted": derived.predicted} if derived.predicted else {}
     chosen = {"theorem": derived.theorem, "values": derived.values, "not_applied": derived.notes}
     return {"parameters": Parameters(**chosen | predicted)}
-
-
-def accountant(resolved: Resolved) -> str:
-    """How the plan was priced."""
-    return resolved.mechanism.accountant(samplers(resolved))
 
 
 def not_private(scenario: Scenario) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any
 
@@ -123,7 +122,6 @@ def _observed(outcome: Outcome) -> np.ndarray:
     return np.array(list(counts.values()), dtype=float)
 
 
-def _versions(
-    packages: Iterable[str] = ("fedsim-isrl", "torch", "numpy", "ray", "dp-accounting"),
-) -> dict[str, str]:
+def _versions() -> dict[str, str]:
+    packages = ("fedsim-isrl", "torch", "numpy", "ray", "dp-accounting")
     return {"python": platform.python_version()} | {name: version(name) for name in packages}

@@ -64,7 +64,7 @@ class SiloRow(Part):
 
 
 class Parameters(Part):
-    """The numbers that a theorem chose; see `fedsim.scenario.derived.Derived`."""
+    """The numbers that a theorem chose; see `fedsim.theory.theorem.Derived`."""
 
     theorem: str
     values: dict[str, Any]

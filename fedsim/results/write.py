@@ -23,7 +23,7 @@ _NO_NOISE = "# No privacy: this run neither clipped nor added noise.\n"
 
 
 def check_free(directory: Path) -> Path:
-    """Before any work is done: the directory can be made and holds nothing yet; its absolute path.
+    """Check before any work that a directory is free and can be made; returns its absolute path.
 
     Raises:
         InputError: it holds another run, or cannot be made.

@@ -78,7 +78,7 @@ def by_value(resolved: Resolved) -> Iterator[None]:
     Ray sends a class of a script or a notebook so, and of a module only its name, which other processes may
     not find.
     """
-    names = Code(type(resolved.algorithm)).modules - {"__main__"}
+    names = Code(resolved.algorithm).modules - {"__main__"}
     modules = [sys.modules[name] for name in names if name in sys.modules]
     for module in modules:
         ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]

@@ -23,11 +23,13 @@ import numpy as np
 from fedsim.algorithms.registry import algorithms
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
+from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.links import Variant
 from fedsim.protocol.participants import Recorded
 from fedsim.protocol.plan import Plan
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.code import Code, is_installed, packages
+from fedsim.simulation.code import Code, is_installed
+from fedsim.simulation.installed import packages
 from fedsim.simulation.text import described, text_of
 
 
@@ -65,7 +67,7 @@ def _common(resolved: Resolved, data: str, private: bool) -> list[object]:
         [_rounds(trace.plan), np.array(trace.holds)],
         described(resolved.problem),
         resolved.dtype,
-        [*packages(_modules(resolved)), *_by_value(type(resolved.algorithm))],
+        [*packages(_modules(resolved)), *_by_value(resolved.algorithm)],
     ]
 
 
@@ -88,9 +90,9 @@ def _modules(resolved: Resolved) -> set[str]:
     return found
 
 
-def _by_value(algorithm: type) -> list[str]:
-    """The code of an algorithm that was given as an object and is of no installed package."""
-    return [] if _known(algorithm) else [Code(algorithm).text]
+def _by_value(algorithm: Algorithm) -> list[str]:
+    """The code of an algorithm that was given as an object, and of what it holds, that is not installed."""
+    return [] if _known(type(algorithm)) else [Code(algorithm).text]
 
 
 def _known(algorithm: type) -> bool:

@@ -26,7 +26,7 @@ def text_of(value: object) -> str:
         return repr(value)
     if isinstance(value, Enum | type | PurePath | torch.dtype | np.generic):
         return f"{_name(type(value))}({_simple(value)!r})"
-    if isinstance(value, torch.Tensor | np.ndarray):
+    if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and not value.dtype.hasobject):
         array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
         content = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
         return f"{_name(type(value))}({array.dtype.str!r}, {array.shape}, {content})"

@@ -50,7 +50,8 @@ class Folder:
 
     def put(self, key: str, cell: Cell, result: CellResult) -> None:
         """Store a result with what it came from; a reader sees the whole entry or none."""
-        content = {"scenario": cell.scenario, "trial": cell.trial, "result": _to_json(result)}
+        values = asdict(result) | {"epsilon": None if result.epsilon == inf else result.epsilon}
+        content = {"scenario": cell.scenario, "trial": cell.trial, "result": values}
         entry = {"format": FORMAT, "key": key, "sha256": _digest(content), **content}
         with whole_file(self._file(key), sync=False) as draft:  # it is checked when it is read
             draft.write_text(json.dumps(entry, allow_nan=False), encoding="utf-8")
@@ -84,11 +85,6 @@ def _result(text: str, key: str) -> CellResult:
     if not isinstance(values, dict) or set(values) != {field.name for field in fields(CellResult)}:
         raise ValueError("a result with other fields than this version's")
     return CellResult(**values | {"epsilon": inf if values["epsilon"] is None else values["epsilon"]})
-
-
-def _to_json(result: CellResult) -> dict[str, Any]:
-    values = asdict(result)
-    return values | {"epsilon": None if values["epsilon"] == inf else values["epsilon"]}
 
 
 def _digest(content: dict[str, Any]) -> str:

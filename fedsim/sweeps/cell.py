@@ -22,8 +22,8 @@ class Cell(NamedTuple):
         scenario: a resolved scenario as mappings, without a twin.
         trial: its number.
         train_loss: also measure the loss on the training records, which only a simulation can do.
-        grant: where records are put aside for private tuning, leave to use a part of them. Of a candidate's
-            final model no more is measured than its private score, by the silos, on records put aside.
+        grant: where records are put aside for private tuning, permission to use a part of them. A
+            candidate's final model is only scored: privately, by the silos, on the records put aside.
         selection: `Selection.digest` of the selection that a candidate's score is for.
     """
 

@@ -12,7 +12,7 @@ from typing import Any
 from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
 from fedsim.curves.naming import title
-from fedsim.curves.sweep_summary import Label
+from fedsim.curves.sweep_summary import Label, Setting
 from fedsim.mechanisms.registry import MECHANISMS, NONE
 from fedsim.scenario.load import parse, parse_sweep
 from fedsim.scenario.model import Scenario
@@ -20,9 +20,6 @@ from fedsim.scenario.overrides import place
 from fedsim.scenario.sweep import Grid, SweepSection
 from fedsim.sweeps.labels import labels
 from fedsim.sweeps.section_checks import SWEEP, check_distinct, check_section, grids
-
-Setting = dict[str, Any]
-"""Dotted field to value."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ def _put_aside(tree: dict[str, Any], fraction: float) -> None:
 
 
 def _renamed(error: InputError, setting: Setting, section: SweepSection) -> InputError:
-    """An error in a varied field is one of the sweep section, which is where a person can mend it."""
+    """Name the sweep's field where the error is in a varied one: a person mends it there."""
     wrong = error.field.removeprefix("scenario.")
     for field in sorted(setting, key=len, reverse=True):
         if _within(wrong, field) or _within(field, wrong):

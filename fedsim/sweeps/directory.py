@@ -28,7 +28,7 @@ FAILED, LOCK = "failed", ".lock"
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[Path]:
-    """Make the directory, or take the one of an earlier sweep, which is then continued; lock it meanwhile.
+    """Make a directory, or take that of an earlier sweep to continue it; locked inside the block.
 
     Raises:
         InputError: it holds something else, is in use, or cannot be made.

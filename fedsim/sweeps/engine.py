@@ -80,7 +80,7 @@ class Engine:
     def __init__(self, job: Job, cache: Folder | Memory) -> None:
         self._job, self._cache = job, cache
         self._criterion = job.tune.criterion if job.tune else ""
-        self._untuned: dict[int, Parts] = {}  # with nothing to choose, there is a reported run all the same
+        self._untuned: dict[int, Parts] = {}  # of combinations with nothing to choose
         self.results = Results()
 
     def run(self, runner: Runner, observe: Callable[[Event], None]) -> Results:
@@ -89,7 +89,7 @@ class Engine:
         If it is interrupted, `results` has what was done.
         """
         for event in self._events(runner, self._job.tuning_places(), self._tuning_cell):
-            self._score(event)
+            self.results.scores[event.place] = measure(self._criterion, event.outcome)
             observe(event)
         self._choose()
         for event in self._events(runner, self._reported_places(), self._granted_cell):
@@ -138,9 +138,6 @@ class Engine:
             else:
                 self._cache.put(key, cell, outcome)
             yield from events
-
-    def _score(self, event: Event) -> None:
-        self.results.scores[event.place] = measure(self._criterion, event.outcome)
 
     def _report(self, event: Event) -> None:
         if isinstance(event.outcome, CellResult):

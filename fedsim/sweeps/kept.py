@@ -40,18 +40,14 @@ def data_key(scenario: Mapping[str, Any]) -> str:
     return json.dumps([scenario[section] for section in _SECTIONS], sort_keys=True)
 
 
-def outline_of(scenario: Scenario) -> Outline:
-    """The outline of the scenario's data."""
-    return _OUTLINES.get(_key(scenario), lambda: outline(scenario.data, scenario.partition, scenario.seed))
-
-
 def resolved_of(scenario: Scenario) -> Resolved:
     """The scenario resolved, with what its theorem chooses.
 
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    return resolve(scenario, outline_of(scenario))
+    known = _OUTLINES.get(_key(scenario), lambda: outline(scenario.data, scenario.partition, scenario.seed))
+    return resolve(scenario, known)
 
 
 def records_of(resolved: Resolved, trial: int) -> Federation:

@@ -16,7 +16,7 @@ from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
 from fedsim.data.registry import data_sets
 from fedsim.problems.registry import problems
-from fedsim.simulation.code import packages
+from fedsim.simulation.installed import packages
 from fedsim.sweeps.cell import Cell
 
 _NOT_RUN = ("fedsim/api/", "fedsim/attacks/", "fedsim/cli/", "fedsim/curves/", "fedsim/report/")

@@ -48,7 +48,7 @@ def _own(value: Any) -> Label:
 
 
 def _with_differences(value: Any, values: Sequence[Any]) -> Label:
-    """`local_sgd local_steps=5`: the name and whatever its namesakes have otherwise."""
+    """`local_sgd local_steps=5`: the name, and the fields in which values of this name differ."""
     if not isinstance(value, dict) or "label" in value:
         return _own(value)
     namesakes = [other for other in values if isinstance(other, dict) and _own(other) == _own(value)]

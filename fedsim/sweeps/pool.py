@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any
 
 import psutil
@@ -19,7 +18,7 @@ Batch = Sequence[Cell]
 Finished = tuple[Cell, Outcome]
 
 
-class Local(AbstractContextManager["Local"]):
+class Local:
     """No workers: cells run here, one batch after another."""
 
     def run(self, batches: Sequence[Batch]) -> Iterator[Finished]:
@@ -27,9 +26,6 @@ class Local(AbstractContextManager["Local"]):
         torch.set_num_threads(1)  # sums depend on the number of threads
         for batch in batches:
             yield from zip(batch, run_batch(batch), strict=True)
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing to end."""
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -41,9 +37,7 @@ class Workers(AbstractContextManager["Workers"]):
         self._started = False
         self._others = set(psutil.Process().children(recursive=True))
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Shut Ray down, also in the middle of its start-up."""
         if self._started:
             from fedsim.simulation import on_ray as ray_runtime

@@ -121,8 +121,9 @@ def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
 
 
 def trials_of(candidate: int, repetitions: int) -> range:
-    """A number of its own for each run of each candidate: equal runs of one number have equal noise in
-    simulation, and answers with equal noise do not compose.
+    """A candidate's trials; no two candidates share one.
+
+    In simulation, equal runs of one trial have equal noise, and answers with equal noise do not compose.
     """
     return range(candidate * repetitions, (candidate + 1) * repetitions)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from fedsim.curves.sweep_summary import CELLS, SweepSummary
 from fedsim.simulation.failures import WorkerLost
 from fedsim.sweeps.cache import Folder, Memory
 from fedsim.sweeps.directory import claimed, write
-from fedsim.sweeps.engine import Engine, Event, Results
+from fedsim.sweeps.engine import Engine, Event, Results, Runner
 from fedsim.sweeps.job import Job
 from fedsim.sweeps.pool import Local, Workers
 from fedsim.sweeps.summarise import summarise
@@ -44,23 +44,17 @@ class Sweep:
     files: tuple[str, ...] = ()
 
 
-@contextmanager
-def unwatched(job: Job) -> Iterator[Callable[[Event], None]]:
-    """Tells nobody."""
-    yield lambda event: None
-
-
 def run(
     job: Job,
     out: Path | None = None,
     workers: int | None = None,
-    watch: Watch = unwatched,
+    watch: Watch = lambda job: nullcontext(lambda event: None),
     warn: Callable[[str], None] = warnings.warn,
 ) -> Sweep:
     """Run every cell that is not in the cache, and write the results once all are done.
 
-    An interrupt (KeyboardInterrupt, or the loss of Ray's workers) returns what there is. Then nothing is
-    written but finished cells, from which the same call goes on.
+    An interrupt (KeyboardInterrupt, or the loss of Ray's workers) returns what there is. Then only finished
+    cells are written; the same call continues from them.
 
     Args:
         job: see `job_of`.
@@ -88,7 +82,7 @@ def run(
     return Sweep(job, engine.results, summary, interrupted, lost, tuple(files))
 
 
-def _runner(job: Job, workers: int | None) -> Local | Workers:
+def _runner(job: Job, workers: int | None) -> AbstractContextManager[Runner]:
     runtime = job.scenario.runtime
     here = workers == 0 or (workers is None and runtime.name == "inprocess")
-    return Local() if here else Workers(workers, runtime.address)
+    return nullcontext(Local()) if here else Workers(workers, runtime.address)

@@ -108,7 +108,7 @@ def _resolved(cell: Cell) -> Resolved:
 
 
 def _granted(cell: Cell) -> GrantedRun | None:
-    """Leave to use the records; none is needed where none are put aside.
+    """Permission to use the records; None where none are put aside.
 
     Raises:
         Refused: they are, and the cell has no grant, or one for something else.

@@ -64,7 +64,7 @@ def check_distinct(name: str, values: Sequence[Any], expected: str) -> None:
 
 
 def where_fraction_is_given(error: InputError) -> InputError:
-    """An error in what is put aside is one of the sweep section, which is where a person can mend it."""
+    """Name the sweep's field where the error is in the records put aside: a person mends it there."""
     if error.field == "scenario.data.reserve.fraction":
         return InputError(f"{TUNE}.private.fraction", error.value, error.expected)
     return error

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from fedsim.curves.sweep_summary import SHARED, SweepPrivacy
 from fedsim.mechanisms.registry import GAUSSIAN
-from fedsim.results.privacy_statement import (
-    ADJACENCY,
-    CHOICE,
-    accountant,
-    claim,
-    not_private,
-    notices,
-)
-from fedsim.results.silo_rows import samplers
-from fedsim.scenario.resolve import Resolved
+from fedsim.results.privacy_statement import ADJACENCY, CHOICE, how, not_private
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweeps.cell import cell_of
 from fedsim.sweeps.combinations import Combination
@@ -27,12 +18,7 @@ CHOICE_BUT = "the choice of all that was not tuned, candidate values included, w
 
 
 def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
-    """The `privacy` part of a summary.
-
-    Args:
-        job: the sweep.
-        chosen: the candidate of each combination; None where every one failed.
-    """
+    """The `privacy` part of a summary; `chosen`: each combination's candidate, None where all failed."""
     tuned = ledger(job, chosen)
     alone = " or, where it was tuned, with its tuning (see tuning)" if tuned else ""
     return SweepPrivacy(
@@ -45,23 +31,18 @@ def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
     )
 
 
-_HOW: dict[str, Callable[[Resolved], Sequence[str]]] = {
-    "notices": notices,
-    "mechanism": lambda run: [run.mechanism.name],
-    "calibration": lambda run: [run.scenario.privacy.calibration],
-    "sampler": samplers,
-    "accountant": lambda run: [accountant(run)],
-    "theorem": lambda run: [claim(run)["theorem"]] if claim(run) else [],
-}
+_HOW = ("notices", "mechanism", "calibration", "sampler", "accountant", "theorem")
 
 
 def _how(combinations: Sequence[Combination]) -> dict[str, list[str]]:
-    """What a run's statement says of how it is private, over the private combinations, without repetition."""
-    private = [combination.scenario for combination in combinations if combination.private]
-    runs = [resolved_of(scenario) for scenario in private]
-    return {
-        part: list(dict.fromkeys(text for run in runs for text in say(run))) for part, say in _HOW.items()
-    }
+    """What the statements of the private combinations say of how they are private, each text once."""
+    found: dict[str, dict[str, None]] = {part: {} for part in _HOW}
+    for scenario in (combination.scenario for combination in combinations if combination.private):
+        said = how(resolved_of(scenario)) | {"calibration": scenario.privacy.calibration}
+        for part in _HOW:
+            texts = said.get(part, [])
+            found[part] |= dict.fromkeys([texts] if isinstance(texts, str) else texts)
+    return {part: list(texts) for part, texts in found.items()}
 
 
 def _tuned_openly(tune: TuneSection | None) -> list[str]:

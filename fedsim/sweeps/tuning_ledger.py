@@ -27,12 +27,7 @@ GUARANTEE = (
 
 
 def ledger(job: Job, chosen: Mapping[int, int | None]) -> TuningLedger | None:
-    """`privacy.tuning` of a summary; None where nothing was tuned privately.
-
-    Args:
-        job: the sweep.
-        chosen: the candidate of each combination; none where every one failed.
-    """
+    """`privacy.tuning` of a summary, of the candidates chosen; None where nothing was tuned privately."""
     if job.tune is None or job.tune.private is None:
         return None
     private = {n: s for n, s in job.selections.items() if job.combinations[n].private}

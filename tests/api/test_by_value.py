@@ -109,6 +109,74 @@ def test_numbers_in_an_object_that_the_code_reads_count() -> None:
     assert first == again
 
 
+PARTS = {
+    "partial": "import functools\nPART = functools.partial(lambda c, x: c * x, @@)",
+    "cached": "import functools\n@functools.lru_cache\ndef PART(x): return @@ * x",
+    "bound": "class Held:\n    def by(self, x): return @@ * x\nPART = Held().by",
+    "constructor": "class PART:\n    def __init__(self, x): self.by = @@ * x",
+    "dataclass": "@dataclass\nclass Held:\n    def __call__(self, x): return @@ * x\nPART = Held()",
+    "default": "@dataclass\nclass Held:\n    def by(self): return @@\ndef PART(x, by=Held()): return by.by()",
+    "nested": "class PART:\n    class By:\n        def by(self): return @@",
+    "namespace": "import types\nPART = types.SimpleNamespace(by=lambda: @@)",
+    "mapping": "PART = {'by': lambda: @@}",
+    "classes": "class Held:\n    def by(self): return @@\nPART = (Held,)",
+    "number": "class Held(float): pass\nPART = Held(@@)",
+    "member": "import enum\nclass Held(enum.Enum):\n    BY = @@\nPART = Held.BY",
+    "factory": "import dataclasses as d\n@dataclass\nclass PART:\n    by: list = d.field(default_factory=lambda: @@)",  # noqa: E501
+    "body": "G = @@\ndef PART(x):\n    class Held:\n        by = G\n    return Held.by",
+    "wrapped": "import numpy\nPART = numpy.vectorize(lambda x: @@ * x)",
+}
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_whatever_holds_code_that_the_code_uses_counts(part: str) -> None:
+    using = dedent(ALGORITHM.replace("FACTOR = 2.0", "@part").replace("FACTOR * g", "PART * g"))
+    first, other, again = (
+        Code(made(using.replace("@part", part.replace("@@", number)))).text
+        for number in ("2.0", "2.5", "2.0")
+    )
+    assert first != other
+    assert first == again
+
+
+def test_names_of_arguments_count() -> None:
+    def of(arguments: str, body: str) -> str:
+        helper = f"def FACTOR({arguments}): return {body}"
+        return Code(made(dedent(ALGORITHM).replace("FACTOR = 2.0", helper))).text
+
+    assert of("a, b", "a - b") != of("b, a", "b - a")
+
+
+def test_the_class_of_what_an_algorithm_holds_counts() -> None:
+    """Two schedules of one name and number: equal noise at different points would hide nothing."""
+    schedule = "@dataclass(frozen=True)\n    class Steps:\n        def at(self, r): return 1.0\n"
+    held = (
+        ALGORITHM.replace("FACTOR = 2.0", schedule)
+        .replace("FACTOR * g", "g")
+        .replace("fedsim.FULL", "fedsim.FULL\n        steps: object = None")
+    )
+    texts = []
+    for source in (held, held.replace("return 1.0", "return 1.5"), held):
+        kind = made(source)
+        steps = kind.server.__globals__["Steps"]
+        texts.append(Code(kind(2, steps=steps())).text)
+    assert texts[0] != texts[1]
+    assert texts[0] == texts[2]
+
+
+def test_a_module_that_is_imported_where_it_is_used_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that was edited since: a notebook reloads it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    used = ALGORITHM.replace("return FACTOR * g", "from factor_of_mine import F; return F * g")
+    texts = []
+    for number in (2.0, 2.25):
+        (tmp_path / "factor_of_mine.py").write_text(f"F = {number}\n", encoding="utf-8")
+        texts.append(Code(made(used)).text)
+    assert texts[0] != texts[1]
+
+
 def test_code_that_reads_what_nobody_can_look_into_is_refused() -> None:
     with pytest.raises(fedsim.InputError, match="nobody can tell what it holds"):
         Code(made(holding("__import__('threading').Lock()")))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from safetensors.torch import load_file
 from support.report_runs import SMALL, simulate
 from typer.testing import CliRunner
 
+import fedsim
 from fedsim.cli.main import app
 from fedsim.scenario.load import load
 
@@ -84,3 +86,15 @@ def test_seeds_that_are_varied_are_shown_and_listed_as_not_private(tmp_path: Pat
     out = swept(tmp_path, {"seed": [SEED, SEED + 1]})
     assert "report.html" in with_the_seed(out)
     assert "the seeds stand here" in (out / "report.html").read_text()
+
+
+def test_what_is_shown_of_records_in_memory_is_no_hash_of_them(tmp_path: Path) -> None:
+    """Whoever knows all records but one could try each value of that one."""
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    data = fedsim.Arrays(rows, (rows[:, 0] > 0).astype(int), ["a", "b"] * 20)
+    run = fedsim.simulate("quickstart", data=data, trials=1, runtime="inprocess", num_rounds=2, epsilon=2.0)
+    run.save(tmp_path / "run")
+    for shown in (run.scenario, fedsim.load_run(tmp_path / "run").scenario):
+        assert "features: <f8(40, 2)\n" in shown
+        assert "sha256" not in shown
+    assert "sha256" not in (tmp_path / "run" / "report.html").read_text()

@@ -9,12 +9,13 @@ import pytest
 from rich.console import Console
 from support.report_runs import SMALL
 
-from fedsim.cli.conversions import show_conversions
+from fedsim.api.run import Run
+from fedsim.cli.privacy import show_conversions
 from fedsim.cli.tables import print_silos, rendered, sweep_table
 from fedsim.curves.compare import compare, source_of
 from fedsim.privacy.convert import Guarantee
 from fedsim.report.audit_section import audit_table
-from fedsim.report.page import fragment, render
+from fedsim.report.page import render
 from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.results.audit_file import AttainedPart, AuditedSilo, AuditPart, ConfidencePart
 from fedsim.results.conversions import Conversions, GroupPrivacy, SiloConversions
@@ -57,7 +58,7 @@ def test_in_a_terminal(costly: Path) -> None:
 
 def test_on_the_page_and_in_a_notebook(costly: Path, tmp_path: Path) -> None:
     run = read(costly)
-    for text in (render(run, tmp_path), fragment(run)):
+    for text in (render(run, tmp_path), Run(run, costly)._repr_html_()):
         assert "<td>1.001e-05</td><td>1.001</td><td>0.9999</td><td>1.001</td><td>1.001</td>" in text
 
 

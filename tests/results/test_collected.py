@@ -69,5 +69,5 @@ def test_a_metric_has_a_figure_where_it_was_measured(outcome: Outcome) -> None:
     with pytest.raises(InputError, match="test_error"):
         figure_of(run, "test_eror")
     unmeasured = resolve(parse(SMALL | {"report": {"excess_risk": False}}))
-    with pytest.raises(InputError, match="not measured"):
+    with pytest.raises(InputError, match="has nothing to show"):
         figure_of(run_of(Outcome(unmeasured, Results(), 1.0)), "excess_risk")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 from matplotlib.figure import Figure
@@ -179,21 +181,21 @@ def test_html_holds_what_matters_and_escapes_it() -> None:
     assert page.count("<tr>") == 4
 
 
-def test_a_table_is_arrows_and_says_what_pandas_needs(
-    run: fedsim.Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_is_arrows_and_names_its_columns(run: fedsim.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.metrics.arrow.num_rows == len(run.metrics)
     assert run.metrics["test_error"] == [row["test_error"] for row in run.metrics]
     assert "28 rows" in run.metrics._repr_html_()
     with pytest.raises(fedsim.InputError, match=r"column: 'test_eror': did you mean 'test_error'"):
         run.metrics["test_eror"]
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(fedsim.InputError, match=r"pip install 'fedsim-isrl\[pandas\]'"):
-        run.metrics.to_pandas()
+
+
+def test_a_table_shows_no_guarantee_below_what_it_is() -> None:
+    values = {name: [1.00000049] for name in ("epsilon_guaranteed", "epsilon_spent", "delta", "test_error")}
+    shown = fedsim.Table(pa.table({**values, "epsilon_attainable": [1.0000099]}))._repr_html_()
+    assert re.findall("<td>(.*?)</td>", shown) == ["1.00001"] * 3 + ["1", "1"]
 
 
 def test_a_table_becomes_a_data_frame(run: fedsim.Run) -> None:
-    pytest.importorskip("pandas")
     assert list(run.metrics.to_pandas().columns) == run.metrics.columns
 
 
