@@ -21,7 +21,7 @@ from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Poisson
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation import code
+from fedsim.simulation import installed
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.text import text_of
 from fedsim.simulation.trial import read
@@ -120,4 +120,4 @@ def test_code_that_others_bring_is_part_of_a_run(monkeypatch: pytest.MonkeyPatch
     assert len(digests) == 2
     assert {"torch.nn", type(resolved.algorithm).__module__, type(resolved.problem).__module__} <= asked
     monkeypatch.undo()
-    assert code.packages(asked - {"torch.nn"}) == []  # ours is not in it, nor Python's
+    assert installed.packages(asked - {"torch.nn"}) == []  # ours is not in it, nor Python's

@@ -12,7 +12,6 @@ from fedsim.protocol.plan import Release
 from fedsim.scenario.load import parse
 from fedsim.scenario.overrides import place
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation import code
 from fedsim.sweeps import keys
 from fedsim.sweeps.cell import cell_of
 from fedsim.sweeps.keys import key_of
@@ -135,7 +134,6 @@ def test_the_code_of_another_package_that_a_cell_runs_changes_the_key(
     found = []
     for width in (3, 4):
         module.write_text(f"width = {width}\n")
-        code._package.cache_clear()
         found.append(key(base))
     assert found[0] != found[1]
 
