@@ -1,4 +1,4 @@
-"""How much is tried: as much as fits, by what a gate's answer costs, so that equal commands do equal work."""
+"""How much an audit tries: what a fixed amount of work pays for, so that equal commands do equal work."""
 
 from __future__ import annotations
 

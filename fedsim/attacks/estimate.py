@@ -15,8 +15,7 @@ Three of them, and what each takes for granted:
   n2 - 2 and mu / sqrt(1/n1 + 1/n2)), and the exact Gaussian epsilon of mu. A test of normality goes with
   it.
 
-Adding two upper bounds that exceed 1 proves nothing in reverse: then a bound is 0, never its absolute
-value.
+Where the two upper bounds add up to more than 1 nothing is proven: the bound is then 0.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def _upper(errors: int, runs: int, confidence: float) -> float:
 
 
 def assumption_free(alpha: float, beta: float, delta: float) -> float:
-    """The largest epsilon that the rates rule out all below of, or 0."""
+    """The largest epsilon such that the rates rule out every smaller one, or 0."""
     pairs = ((alpha, beta), (beta, alpha))
     found = [math.log((1 - delta - miss) / alarm) for alarm, miss in pairs if 1 - delta - miss > alarm]
     return max(found, default=0.0)

@@ -4,8 +4,8 @@ A plan is priced on the promise that replacing one record moves an answer by at 
 / K, and no other silo's answer at all. Here records of the silos' own data are replaced by hostile ones, at
 many points, and the gate itself answers, at noise multiplier 0 and with the same batches in every world;
 asks of a round that follow from earlier answers are kept at equal points. The largest movement over the
-sensitivity is reported. What is reported above 1 is so; what is not found may still be there, since the
-search is finite.
+sensitivity is reported. A ratio above 1 is proof of a fault; none above 1 is no proof of the
+opposite, since the search is finite.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from math import inf
+from typing import Literal
 
 import numpy as np
 import torch
@@ -52,15 +53,11 @@ class Found:
     asked: int = 0
     where: dict[str, str] = field(default_factory=dict)
 
-    def own(self, ratio: float, where: str) -> None:
-        """Another movement of the silo's own answer."""
-        if ratio > self.sensitivity:
-            self.sensitivity, self.where["own"] = ratio, where
-
-    def other(self, ratio: float, where: str) -> None:
-        """Another movement of another silo's answer."""
-        if ratio > self.cross:
-            self.cross, self.where["cross"] = ratio, where
+    def add(self, kind: Literal["sensitivity", "cross"], ratio: float, where: str) -> None:
+        """Another movement."""
+        if ratio > getattr(self, kind):
+            setattr(self, kind, ratio)
+            self.where[kind] = where
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def _compare(
         for at, reply in enumerate(_world(setting, silo, data, slots, base)):
             where = f"candidate {number} at broadcast {at}"
             if isinstance(reply, Exception) != isinstance(base[at], Exception):
-                found.own(inf, f"{where}: the silos answer in one world and not in the other")
+                found.add("sensitivity", inf, f"{where}: the silos answer in one world and not in the other")
             elif isinstance(reply, list):
                 _cross(setting, silo, base[at], reply, found, where)
                 for kept, new in zip(rows[at], _rows(reply, silo), strict=True):
@@ -147,7 +144,7 @@ def _own(
         times = max(1, count) if isinstance(query.batch, WithReplacement) else 1
         sensitivity = 2 * float(asked.clip) / query.batch.size(setting.admitted[silo].terms.n) * times
         moved = torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist")
-        found.own(_over(float(moved.max()), _rounding(setting, table), sensitivity), where)
+        found.add("sensitivity", _over(float(moved.max()), _rounding(setting, table), sensitivity), where)
 
 
 def _cross(
@@ -163,7 +160,7 @@ def _cross(
                 size = query.batch.size(setting.admitted[other].terms.n)
                 sensitivity = 2 * float(single(query, other).clip) / size
                 ratio = _over(float(moved[other]), _rounding(setting, old[other]), sensitivity)
-                found.other(ratio, f"{where}: {setting.resolved.names[other]}")
+                found.add("cross", ratio, f"{where}: {setting.resolved.names[other]}")
 
 
 def _rounding(setting: Setting, answers: Tensor) -> float:

@@ -56,16 +56,12 @@ class _Listening(Federated):
         return reply
 
 
-def _nothing(silo: int, round_index: int, heard: list[Heard]) -> None:
-    pass
-
-
 def _runs(
     setting: Setting,
     pairs: Mapping[int, Pair],
     coins: Mapping[int, np.ndarray],
     names: Sequence[str],
-    hear: Hear,
+    hear: Hear = lambda silo, round_index, heard: None,
 ) -> Tensor:
     """Final models (runs, d) of runs side by side; `coins` say which record each silo has in each."""
     gates, taps = [], []
@@ -124,10 +120,10 @@ def read(
     for first in range(0, 2 * runs, width):
         names = [f"honest/{run}" for run in range(first, min(2 * runs, first + width))]
         coins = {silo: np.array([_coin(setting, name, silo) for name in names]) for silo in pairs}
-        reader = _Reader(setting, pairs, len(names))
-        models.append(_runs(setting, pairs, coins, names, reader.hear))
+        heard, hear = _reading(setting, pairs, len(names))
+        models.append(_runs(setting, pairs, coins, names, hear))
         for silo in pairs:
-            scores[silo].append(reader.ratios(silo))
+            scores[silo].append(heard[silo].ratios())
             tosses[silo].append(coins[silo])
         done(len(names))
     final = torch.cat(models).double().numpy()
@@ -146,27 +142,18 @@ def _split(scores: np.ndarray, coins: np.ndarray) -> Samples:
     return Samples(scores[coins == 0], scores[coins == 1])
 
 
-class _Reader:
-    """Reads the transcripts of audited silos of runs side by side."""
+def _reading(setting: Setting, pairs: Mapping[int, Pair], runs: int) -> tuple[dict[int, Scores], Hear]:
+    """Scores of audited silos' transcripts, and what adds to them as runs side by side are heard."""
+    admitted = {silo: setting.admitted[silo] for silo in pairs}
+    known = {silo: Knowledge(setting, silo, *pair, "own").of(runs) for silo, pair in pairs.items()}
+    scores = {silo: Scores(runs, own.terms.n, own.noise_multiplier) for silo, own in admitted.items()}
 
-    def __init__(self, setting: Setting, pairs: Mapping[int, Pair], runs: int) -> None:
-        self._known, self._scores = {}, {}
-        for silo, pair in pairs.items():
-            admitted = setting.admitted[silo]
-            self._known[silo] = Knowledge(setting, silo, *pair, "own").of(runs)
-            self._scores[silo] = Scores(runs, admitted.terms.n, admitted.noise_multiplier)
+    def hear(silo: int, round_index: int, heard: list[Heard]) -> None:
+        for ask, each in enumerate(heard if silo in pairs else ()):
+            places = known[silo].places(each, (round_index, ask))
+            scores[silo].add(each.queries[0].batch, each, places)
 
-    def hear(self, silo: int, round_index: int, heard: list[Heard]) -> None:
-        """One round of one silo."""
-        if silo not in self._known:
-            return
-        for ask, each in enumerate(heard):
-            places = self._known[silo].places(each, (round_index, ask))
-            self._scores[silo].add(each.queries[0].batch, each, places)
-
-    def ratios(self, silo: int) -> np.ndarray:
-        """Scores of the silo's transcripts."""
-        return self._scores[silo].ratios()
+    return scores, hear
 
 
 def _directions(setting: Setting, pairs: Mapping[int, Pair]) -> dict[int, np.ndarray]:
@@ -177,12 +164,9 @@ def _directions(setting: Setting, pairs: Mapping[int, Pair]) -> dict[int, np.nda
     names = [f"pilot/{k}" for k in range(_PILOT_RUNS)]
     none = np.zeros(len(names), dtype=int)
     base = dict.fromkeys(pairs, none)
-    before = _runs(setting, pairs, base, names, _nothing)
+    before = _runs(setting, pairs, base, names)
     return {
-        silo: (_runs(setting, pairs, base | {silo: none + 1}, names, _nothing) - before)
-        .double()
-        .mean(0)
-        .numpy()
+        silo: (_runs(setting, pairs, base | {silo: none + 1}, names) - before).double().mean(0).numpy()
         for silo in pairs
     }
 

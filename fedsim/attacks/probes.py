@@ -13,7 +13,7 @@ from silos.gate import Gate
 
 
 def probe(setting: Setting, silo: int, chosen: Attack) -> list[str]:
-    """What the silo answered although nobody paid for it, in words; empty is right."""
+    """What the silo answered outside of its plan, in words; empty if it keeps its promise."""
     return list(_found(setting, silo, chosen))
 
 
@@ -50,7 +50,7 @@ def _opened(setting: Setting, silo: int, greedy: bool = False) -> tuple[Gate, Ta
 
 
 def _answered(gate: Gate, tap: Tap, round_index: int, broadcast: Broadcast) -> bool:
-    """Whether any answer came to be, and not only whether it left."""
+    """Whether any answer was made, even if it was not sent."""
     tap.take()
     try:
         gate.answer(round_index, broadcast)

@@ -1,6 +1,6 @@
 """An audit: attack a scenario's transcript, and set what the attack attains beside what is claimed.
 
-Three instruments, each for what the others do not see. The exact search (`exact`) tries whether a record's
+Each instrument finds what the others miss. The exact search (`exact`) tries whether a record's
 term is that record's and within its clip; requests outside the plan (`probes`) and the noise (`noise`) are
 tried by themselves; and runs in two worlds (`worst`, `honest`) show what all of it together lets an
 adversary tell.
@@ -100,40 +100,39 @@ def _claim(setting: Setting, silo: int) -> Claim:
     return Claim(setting.census(silo), admitted.terms.n, admitted.epsilon_guaranteed, admitted.terms.delta)
 
 
+def _counted(observe: Observe, stage: str, total: int) -> worst.Done:
+    """What adds to how much of a stage is done."""
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        observe(stage, done / total)
+
+    return count
+
+
 def _searched(
     setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
 ) -> dict[int, exact.Found]:
-    done, total = 0, len(attacks) * len(setting.kinds) * planned.search.points * planned.search.records
-
-    def count(answers: int) -> None:
-        nonlocal done
-        done += answers
-        observe("exact search", done / total)
-
+    points, records = planned.search
+    count = _counted(observe, "exact search", len(attacks) * len(setting.kinds) * points * records)
     return {
-        silo: exact.search(setting, silo, chosen, *planned.search, count) for silo, chosen in attacks.items()
+        silo: exact.search(setting, silo, chosen, points, records, count) for silo, chosen in attacks.items()
     }
 
 
 def _sampled(
     setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
 ) -> dict[int, dict[str, Samples]]:
-    done, total = 0, 2 * sum(planned.worst.values())
-
-    def count(runs: int) -> None:
-        nonlocal done
-        done += runs
-        observe(stage, done / total)
-
-    stage = "worst server"
+    count = _counted(observe, "worst server", 2 * sum(planned.worst.values()))
     samples = {
         silo: {"worst_server": worst.attack(setting, silo, chosen, planned.worst[silo], count)}
         for silo, chosen in attacks.items()
     }
-    stage, done, total = "honest server", 0, 2 * planned.honest
-    pairs = honest.choose(setting, attacks)
-    read = honest.read(setting, pairs, planned.honest, count)
-    for silo in pairs:
+    count = _counted(observe, "honest server", 2 * planned.honest)
+    read = honest.read(setting, honest.choose(setting, attacks), planned.honest, count)
+    for silo in read.transcript:
         samples[silo] |= {"honest_server": read.transcript[silo], "model": read.model[silo]}
     return samples
 
@@ -165,7 +164,7 @@ def _exact_findings(found: exact.Found) -> list[str]:
     lines = []
     if found.sensitivity > 1 + exact.TOLERANCE:
         ratio = f"{found.sensitivity:.4g} times its sensitivity"
-        lines.append(f"one record moves an answer by {ratio} ({found.where['own']})")
+        lines.append(f"one record moves an answer by {ratio} ({found.where['sensitivity']})")
     if found.cross > exact.TOLERANCE:
         lines.append(
             f"one record moves another silo's answer by {found.cross:.4g} times that silo's sensitivity "

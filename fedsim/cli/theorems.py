@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import starmap
 
 import typer
 
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.theory.claims import TARGETS, Condition, Entry, Row, priced
+from fedsim.theory.claims import TARGETS, Entry, Row, priced
 
 _LARGEST = 1000  # beyond that a number says no more than the word
 _INTRODUCTION = """\
@@ -43,20 +44,20 @@ def document(entries: Sequence[Entry]) -> str:
 
 def _section(entry: Entry) -> str:
     columns = list(_cells(entry.rows[0]))
-    lines = [f"## {entry.title}", "", f"{entry.numbers}. {entry.verdict}", ""]
+    lines = [f"## {entry.title}", "", f"{entry.setting.numbers}. {entry.setting.verdict}", ""]
     lines += ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
     lines += ["| " + " | ".join(_cells(row).values()) + " |" for row in entry.rows]
-    lines += ["", _conditions(entry), *(["", entry.slip] if entry.slip else [])]
+    lines += ["", _conditions(entry), *(["", entry.setting.slip] if entry.setting.slip else [])]
     return "\n".join(lines) + "\n"
 
 
 def _conditions(entry: Entry) -> str:
-    return "Conditions: " + "; ".join(map(_condition, entry.conditions)) + "."
+    return "Conditions: " + "; ".join(starmap(_condition, entry.conditions.items())) + "."
 
 
-def _condition(each: Condition) -> str:
-    where = "" if each.met or each.unmet[0] == TARGETS[0] else f" from {each.unmet[0]:g} on"
-    return f"{each.condition}: {'met' if each.met else 'not met'}{where}"
+def _condition(condition: str, unmet: Sequence[float]) -> str:
+    where = f" from {unmet[0]:g} on" if unmet and unmet[0] != TARGETS[0] else ""
+    return f"{condition}: {'not met' if unmet else 'met'}{where}"
 
 
 def _cells(row: Row) -> dict[str, str]:
@@ -76,9 +77,11 @@ def _number(name: str, value: float) -> str:
 
 def _plain(entry: Entry) -> dict[str, object]:
     rows = [asdict(row) | {"fails": row.fails} for row in entry.rows]
-    conditions = [asdict(each) | {"met": each.met} for each in entry.conditions]
-    stated = {"theorem": entry.title, "setting": entry.numbers, "verdict": entry.verdict}
-    return stated | {"slip": entry.slip, "conditions": conditions, "rows": rows}
+    conditions = [
+        {"condition": name, "unmet": unmet, "met": not unmet} for name, unmet in entry.conditions.items()
+    ]
+    stated = {"theorem": entry.title, "setting": entry.setting.numbers, "verdict": entry.setting.verdict}
+    return stated | {"slip": entry.setting.slip, "conditions": conditions, "rows": rows}
 
 
 def _tables(entries: Sequence[Entry]) -> None:
@@ -88,7 +91,7 @@ def _tables(entries: Sequence[Entry]) -> None:
 
     console = Console()
     for entry in entries:
-        console.print(f"{entry.title}\n{entry.numbers}", style="italic", highlight=False)
+        console.print(f"{entry.title}\n{entry.setting.numbers}", style="italic", highlight=False)
         table = Table(box=SIMPLE_HEAD)
         for column in _cells(entry.rows[0]):
             table.add_column(column, justify="right")
@@ -100,7 +103,7 @@ def _tables(entries: Sequence[Entry]) -> None:
         if any(row.outside for row in entry.rows):
             console.print("* outside a condition", highlight=False)
         console.print(_conditions(entry), highlight=False)
-        console.print(entry.verdict, highlight=False)
-        if entry.slip:
-            console.print(entry.slip, highlight=False)
+        console.print(entry.setting.verdict, highlight=False)
+        if entry.setting.slip:
+            console.print(entry.setting.slip, highlight=False)
         console.print()

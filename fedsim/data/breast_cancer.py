@@ -24,7 +24,7 @@ TARGET = "diagnosis"
 CLASSES = ("malignant", "benign")  # scikit-learn's codes 0 and 1
 
 # A logarithm needs a positive lower end. Where the documented minimum is 0 it is this fraction of the
-# documented maximum: a public rule, so that nobody has to look at the smallest positive record.
+# documented maximum: a public rule, so the smallest positive record need not be read.
 FLOOR = 0.01
 
 DOCUMENTED = {

@@ -19,10 +19,7 @@ class Dataset(Section, ABC):
     """The `data` section of a scenario; another distribution's data set derives from it."""
 
     if TYPE_CHECKING:
-
-        @property
-        def name(self) -> str:
-            """The name that a scenario chooses it by: in a subclass a field with one literal value."""
+        name: str  # by which a scenario chooses it; in a subclass a field with one literal value
 
     intercept: bool = Field(True, description="Append a feature that is 1 in every record.")
     scaling: Scaling = Field(
@@ -44,7 +41,7 @@ class Dataset(Section, ABC):
 
     @abstractmethod
     def open(self) -> Source:
-        """The records, with nothing read but the header of a table."""
+        """The records; of a table only the header is read yet."""
 
     @property
     def pools_records(self) -> bool:

@@ -94,7 +94,10 @@ def load_silos(
     if data.pools_records:
         return _silos(own, *_prepared(data, source, np.arange(source.num_rows), splits))
     rows = np.sort(_joined(own, (0, 1)))
-    places = {name: _places(rows, both) for name, both in own.items()}
+    places = {
+        name: (np.searchsorted(rows, train), np.searchsorted(rows, test))
+        for name, (train, test) in own.items()
+    }  # where the silo's rows stand among those that are read
     return _silos(places, *_prepared(data, source, rows, places))
 
 
@@ -104,12 +107,6 @@ def _splits(data: Dataset, source: Source, partition: Partition, seed: int, tria
     return {
         name: divide(mine, data.test_fraction, data.reserve, seed, trial, name) for name, mine in rows.items()
     }
-
-
-def _places(rows: Ints, both: tuple[Ints, Ints]) -> tuple[Ints, Ints]:
-    """Where a silo's training and test rows stand among the rows that are read, which are sorted."""
-    train, test = both
-    return np.searchsorted(rows, train), np.searchsorted(rows, test)
 
 
 def _prepared(data: Dataset, source: Source, rows: Ints, splits: Splits) -> tuple[Floats, Target]:

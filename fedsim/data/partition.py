@@ -54,10 +54,7 @@ class Partition(Section, ABC):
     """What the guarantee does not cover in how records are dealt out."""
 
     if TYPE_CHECKING:
-
-        @property
-        def name(self) -> str:
-            """The name that a scenario chooses it by: in a subclass a field with one literal value."""
+        name: str  # by which a scenario chooses it; in a subclass a field with one literal value
 
     def assign(self, source: Source, seed: int) -> Assignment:
         """Divide the records. No record goes to two silos, and no silo is empty.

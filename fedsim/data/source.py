@@ -50,7 +50,7 @@ class Design:
 
 
 class Source(ABC):
-    """One data set's records. Only `design` reads features, and of no other rows than it is asked for.
+    """One data set's records. Only `design` reads features, and only of the rows it is asked for.
 
     Attributes:
         target: name of the target column.

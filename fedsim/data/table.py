@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 
 Columns = dict[str, Any]  # name to pyarrow.ChunkedArray
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,21 @@ class Table:
 
     def num_rows(self) -> int:
         """Records, from a Parquet file's metadata or from one column of a CSV file."""
-        count = _parquet_rows if self.is_parquet else lambda path: _csv_rows(path, self.names[0])
-        return self._not_empty(_mendable(self.path, self.field, lambda: count(self.path)))
+        with _mendable(self.path, self.field):
+            if self.is_parquet:
+                return self._not_empty(_parquet().read_metadata(self.path).num_rows)
+            with _open_csv(self.path, [self.names[0]]) as reader:
+                return self._not_empty(sum(batch.num_rows for batch in reader))
 
     def read(self, columns: Collection[str]) -> Columns:
         """The named columns; a CSV file's as texts, so that the schema alone says what they mean."""
         names = list(dict.fromkeys(columns))
-        read = _read_parquet if self.is_parquet else _read_csv
-        table = _mendable(self.path, self.field, lambda: read(self.path, names))
+        with _mendable(self.path, self.field):
+            if self.is_parquet:
+                table = _parquet().read_table(self.path, columns=names)
+            else:
+                with _open_csv(self.path, names) as reader:
+                    table = reader.read_all()
         self._not_empty(table.num_rows)
         return {name: table.column(name) for name in names}
 
@@ -61,17 +68,22 @@ def open_table(path: Path, field: str) -> Table:
     """
     if not path.is_file():
         raise InputError(field, str(path), "no such file")
-    is_parquet = _mendable(path, field, lambda: _looks_like_parquet(path))
-    names = _mendable(path, field, lambda: _parquet_names(path) if is_parquet else _csv_names(path))
-    return Table(path, field, names, is_parquet)
+    with _mendable(path, field):
+        if is_parquet := _looks_like_parquet(path):
+            names = _parquet().read_schema(path).names
+        else:
+            with _open_csv(path, None) as reader:
+                names = reader.schema.names
+    return Table(path, field, tuple(names), is_parquet)
 
 
-def _mendable(path: Path, field: str, action: Callable[[], T]) -> T:
-    """Run a reader; what it cannot read is the person's file, not our fault."""
+@contextmanager
+def _mendable(path: Path, field: str) -> Iterator[None]:
+    """What a reader cannot read inside the block is the person's file, not our fault."""
     import pyarrow as pa
 
     try:
-        return action()
+        yield
     except (pa.ArrowException, OSError, UnicodeError) as error:
         reason = _printable((str(error).splitlines() or [type(error).__name__])[0])
         raise InputError(field, str(path), f"not a readable CSV or Parquet table ({reason})") from error
@@ -88,37 +100,10 @@ def _looks_like_parquet(path: Path) -> bool:
         return file.read(4) == b"PAR1" or path.suffix.lower() in (".parquet", ".pq")
 
 
-def _parquet_names(path: Path) -> tuple[str, ...]:
+def _parquet() -> Any:
     import pyarrow.parquet as pq
 
-    return tuple(pq.read_schema(path).names)
-
-
-def _parquet_rows(path: Path) -> int:
-    import pyarrow.parquet as pq
-
-    return int(pq.read_metadata(path).num_rows)
-
-
-def _read_parquet(path: Path, columns: list[str]) -> Any:
-    import pyarrow.parquet as pq
-
-    return pq.read_table(path, columns=columns)
-
-
-def _csv_names(path: Path) -> tuple[str, ...]:
-    with _open_csv(path, None) as reader:
-        return tuple(reader.schema.names)
-
-
-def _csv_rows(path: Path, column: str) -> int:
-    with _open_csv(path, [column]) as reader:
-        return sum(batch.num_rows for batch in reader)
-
-
-def _read_csv(path: Path, columns: list[str]) -> Any:
-    with _open_csv(path, columns) as reader:
-        return reader.read_all()
+    return pq
 
 
 def _open_csv(path: Path, columns: list[str] | None) -> Any:

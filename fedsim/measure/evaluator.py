@@ -73,7 +73,7 @@ class Evaluator:
 
 
 class Unseen(Evaluator):
-    """Measures nothing: where nobody reads it, and where not even an error that it raises may be known."""
+    """Measures nothing: for runs whose measurements, errors included, nobody may see."""
 
     def __init__(self) -> None:
         """Takes no records."""

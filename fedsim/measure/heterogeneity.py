@@ -29,30 +29,21 @@ def measure(resolved: Resolved, silos: Sequence[SiloSplit], trial: int = 0) -> d
 
     Both are None, with a reason, where there is no such w* or it cannot be found.
     """
-    problem = resolved.problem
-    found: dict[str, Any] = {
-        "upsilon_star_sq": None,
-        "phi_sq_at_optimum": None,
-        "phi_sq_mean_at_optimum": None,
-    }
+    names = ("upsilon_star_sq", "phi_sq_at_optimum", "phi_sq_mean_at_optimum")
+    found: dict[str, Any] = dict.fromkeys(names)
     try:
-        linear = _checked(smooth(problem))
+        linear = smooth(resolved.problem)
+        if not is_smooth(linear):
+            raise NoOptimumError("a norm as regulariser (l1, group lasso) has no gradient at the optimum")
         pairs = [pair(silo) for silo in silos]
         optimum = minimiser(linear, pairs, resolved.weights)
         gradients, variances = _moments(linear, pairs, optimum, resolved.weights)
-        found["upsilon_star_sq"] = float(gradients.square().sum(-1).mean())
-        found["phi_sq_at_optimum"] = float(variances.max())
-        found["phi_sq_mean_at_optimum"] = float(variances.mean())
+        values = (gradients.square().sum(-1).mean(), variances.max(), variances.mean())
+        found |= zip(names, map(float, values), strict=True)
         found["at"] = f"minimiser of the silos' weighted training objective, trial {trial}"
     except NoOptimumError as reason:
         found["reason"] = str(reason)
     return found | {"note": "simulation only, not private"}
-
-
-def _checked(problem: GeneralisedLinear) -> GeneralisedLinear:
-    if not is_smooth(problem):
-        raise NoOptimumError("a norm as regulariser (l1, group lasso) has no gradient at the optimum")
-    return problem
 
 
 def _moments(

@@ -88,14 +88,8 @@ class PrivacySection(Section):
             raise InputError("scenario.privacy.epsilon", self.epsilon, expected)
 
 
-_BELONGS = {
-    "claimed_epsilon": "theorem",
-    "claimed_delta": "theorem",
-    "theorem": "theorem",
-    "allow_violations": "theorem",
-    "sigma": "sigma",
-    "noise_multiplier": "sigma",
-}
+_BELONGS = dict.fromkeys(("claimed_epsilon", "claimed_delta", "theorem", "allow_violations"), "theorem")
+_BELONGS |= dict.fromkeys(("sigma", "noise_multiplier"), "sigma")
 """Which calibration each field of `privacy` belongs to."""
 
 

@@ -37,10 +37,10 @@ class UniformSilos:
 class AvailableSilos:
     """Each silo is there on its own with its probability; a round that nobody attends is asked for again.
 
-    Nobody knows before, so every silo's plan covers all rounds and only `epsilon_guaranteed` comes near the
-    budget. Silos that are there more often count for more: the server's sum is unbiased only where the
-    probabilities are equal, and a run says by how much it is not. Where an algorithm holds its silos over an
-    epoch, attendance is drawn once an epoch.
+    Nobody knows beforehand who comes, so every silo's plan covers all rounds and only `epsilon_guaranteed`
+    comes near the budget. Silos that are there more often count for more: the server's sum is unbiased only
+    where the probabilities are equal, and a run says by how much it is not. Where an algorithm holds its
+    silos over an epoch, attendance is drawn once an epoch.
     """
 
     name: ClassVar[str] = "availability"

@@ -135,7 +135,7 @@ def start(address: str | None) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Ray itself tries for minutes, and then says little.
+    """Refuse an address that does not answer: Ray tries for minutes and then says little.
 
     Raises:
         InputError: nobody listens at host:port.

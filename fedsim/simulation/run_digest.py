@@ -2,7 +2,7 @@
 
 Runs on the same records add up only if their noise is independent. A seed alone does not make it so: with
 equal bits, twice the one model minus the other may be a gradient without noise. So the key holds everything
-that decides what a silo releases: the plan; class and numbers of algorithm and problem; the type of numbers;
+that affects what a silo releases: the plan; class and numbers of algorithm and problem; the type of numbers;
 the mechanism; and of *every* silo the records, n, budget, delta, given noise, weight and rounds. Of every
 one, since another silo's budget or records change what is broadcast, and two answers at different points with
 equal noise differ by what the noise should hide. (Noise that a silo finds itself follows from these.)

@@ -2,8 +2,9 @@
 
 NumPy's Philox, key = 128 bits of SHA-256(seed, trial, silo, run), counter = (round, purpose). Every silo
 has its own key, so its noise does not depend on which silos it shares a process with; every round
-has its own counter, so a round can be answered again with the same bits. What a run is, whoever builds
-the entropy says (`fedsim.simulation.run_digest`): runs of one name have one noise, and do not add up.
+has its own counter, so a round can be answered again with the same bits. The caller
+names the run (`fedsim.simulation.run_digest`): runs of one name have the same noise, so their guarantees do
+not add up.
 """
 
 from __future__ import annotations

@@ -7,14 +7,13 @@ proof covers (`SAMPLERS`), K and sigma being equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Subsample, WithReplacement
-from fedsim.theory.local_sgd_noise import LocalSGDNoise
-from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, NoisyMinibatch
+from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, LocalSGDNoise, NoisyMinibatch
 from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
 from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise
 from fedsim.theory.svrg_noise import ProxSVRGNoise
@@ -77,33 +76,13 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Condition:
-    """A side condition of a theorem over the claimed epsilons.
-
-    Args:
-        condition: in the theorem's symbols.
-        unmet: the claimed epsilons at which it does not hold, ascending.
-    """
-
-    condition: str
-    unmet: tuple[float, ...]
-
-    @property
-    def met(self) -> bool:
-        """Whether it holds throughout."""
-        return not self.unmet
-
-
-@dataclass(frozen=True)
 class Entry:
-    """One theorem's claims, with every condition that it makes."""
+    """One theorem's claims, and {condition: the claimed epsilons at which it does not hold, ascending}."""
 
     title: str
-    numbers: str
-    verdict: str
+    setting: Setting
     rows: tuple[Row, ...]
-    conditions: tuple[Condition, ...]
-    slip: str
+    conditions: Mapping[str, Sequence[float]]
 
 
 _ONCE: Mapping[str, Callable[[float], Batch]] = {"disjoint batches": Fresh}
@@ -179,7 +158,7 @@ SETTINGS = (
     ),
     Setting(
         "n = 1,238, one record a step, R = 35, K = 10, delta = 1/n^2",
-        lambda eps, draw: LocalSGDNoise(Budget(1238, eps, 1238**-2), 1.0, 35, 10, draw(1 / 1238)),
+        lambda eps, draw: LocalSGDNoise(Budget(1238, eps, 1238**-2), 1.0, 35, draw(1 / 1238), 10),
         {"without replacement": Subsample},
         "The claim, stated without proof, fails everywhere: the noise is sized as if every record were in "
         "every step, but a step rests on one record, which stands out from it far more often than delta "
@@ -203,18 +182,12 @@ def priced() -> tuple[Entry, ...]:
 
 
 def _entry(setting: Setting) -> Entry:
-    rows = tuple(_row(setting, target) for target in TARGETS)
-    first = next(iter(setting.samplers.values()))
-    title = setting.stated(1.0, first).title
-    return Entry(title, setting.numbers, setting.verdict, rows, _conditions(setting), setting.slip)
-
-
-def _conditions(setting: Setting) -> tuple[Condition, ...]:
     first, unmet = next(iter(setting.samplers.values())), dict[str, list[float]]()
     for target in TARGETS:
         for check in setting.stated(target, first).conditions(_SILOS):
             unmet.setdefault(check.condition, []).extend([] if check.holds else [target])
-    return tuple(Condition(condition, tuple(targets)) for condition, targets in unmet.items())
+    rows = tuple(_row(setting, target) for target in TARGETS)
+    return Entry(setting.stated(1.0, first).title, setting, rows, unmet)
 
 
 def _row(setting: Setting, target: float) -> Row:

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Batch
-from fedsim.theory.theorem import Check, Context, NoisyMean, at_least, at_most, sampled_by
+from fedsim.theory.theorem import Check, Context, NoisyGradients, at_least, at_most, sampled_by
 
 REDRAWN = ("with_replacement", "subsample", "full")
 """Samplers under which the amplification lemma holds; a full batch (K = n) is its trivial case."""
@@ -49,26 +49,15 @@ def experiments_batches(claim: Budget, rounds: int, *batches: Batch) -> tuple[Ch
 
 
 @dataclass(frozen=True)
-class NoisyMinibatch:
-    """Theorems 34, 104 and 140, see the module.
-
-    Args:
-        claim: n_i, eps_i, delta_i.
-        clip: L.
-        rounds: R.
-        batch: how K records are drawn.
-    """
+class NoisyMinibatch(NoisyGradients):
+    """Theorems 34, 104 and 140, see the module."""
 
     title: ClassVar[str] = "noisy MB-SGD (Theorems 34, 104, 140)"
-    claim: Budget
-    clip: float
-    rounds: int
-    batch: Batch
 
-    def releases(self) -> tuple[NoisyMean, ...]:
-        """R noisy mean gradients of sensitivity 2 L / K."""
-        sigma = math.sqrt(variance(self.clip, self.rounds, self.rounds, self.claim))
-        return (NoisyMean(self.batch, self.rounds, sigma, self.clip, self.claim.n),)
+    @property
+    def sigma(self) -> float:
+        """As in the module."""
+        return math.sqrt(variance(self.clip, self.rounds, self.rounds, self.claim))
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Epsilon range of advanced composition, K minimum, sampler."""
@@ -90,7 +79,7 @@ class AcceleratedERM(NoisyMinibatch):
 
 
 @dataclass(frozen=True)
-class Experiments(NoisyMinibatch):
+class Experiments(NoisyGradients):
     """The formula of the thesis's convex experiments (3.2.5): sigma^2 = 8 L^2 R ln(1/delta) / (n^2 eps^2).
 
     With K = n sqrt(eps) / (2 sqrt R), taken from a theorem on Poisson sampling under add-or-remove whose
@@ -99,13 +88,37 @@ class Experiments(NoisyMinibatch):
 
     title: ClassVar[str] = "the experiments' formula (3.2.5)"
 
-    def releases(self) -> tuple[NoisyMean, ...]:
-        """R noisy mean gradients of sensitivity 2 L / K."""
-        claim = self.claim
-        logs = 8 * self.rounds * math.log(1 / claim.delta)
-        sigma = self.clip * math.sqrt(logs) / (claim.n * claim.epsilon)
-        return (NoisyMean(self.batch, self.rounds, sigma, self.clip, claim.n),)
+    @property
+    def sigma(self) -> float:
+        """As in the class, for `count` gradients."""
+        logs = 8 * self.count * math.log(1 / self.claim.delta)
+        return self.clip * math.sqrt(logs) / (self.claim.n * self.claim.epsilon)
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """K minimum and sampler."""
         return experiments_batches(self.claim, self.rounds, self.batch)
+
+
+@dataclass(frozen=True)
+class LocalSGDNoise(Experiments):
+    """B.1.10: the experiments' formula with R K gradients, each on one record; without proof or range.
+
+    Args:
+        local_steps: K, steps a round.
+    """
+
+    title: ClassVar[str] = "local SGD (B.1.10)"
+    local_steps: int
+
+    @property
+    def count(self) -> int:
+        """R K."""
+        return self.rounds * self.local_steps
+
+    def conditions(self, context: Context) -> tuple[Check, ...]:
+        """One record a step, drawn anew."""
+        size = self.batch.size(self.claim.n)
+        return (
+            at_most("one record a local step", "algorithm.batch", size, 1),
+            *sampled_by([self.batch], REDRAWN, "records drawn anew"),
+        )

@@ -9,37 +9,24 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsim.privacy.calibrate import Budget
-from fedsim.protocol.batch import Batch
-from fedsim.theory.theorem import Check, Context, NoisyMean, at_least, at_most, sampled_by
+from fedsim.theory.theorem import Check, Context, NoisyGradients, at_least, at_most, sampled_by
 
 
 @dataclass(frozen=True)
-class AcceleratedOnePass:
-    """Theorems 36 and 124: sigma^2 = 32 L^2 ln(1.25/delta) / (eps^2 K^2), eps <= 8 ln(1/delta), R = n/K.
-
-    Args:
-        claim: n_i, eps_i, delta_i.
-        clip: L.
-        rounds: R.
-        batch: disjoint batches of K records.
-    """
+class AcceleratedOnePass(NoisyGradients):
+    """Theorems 36 and 124: sigma^2 = 32 L^2 ln(1.25/delta) / (eps^2 K^2), eps <= 8 ln(1/delta), R = n/K."""
 
     title: ClassVar[str] = "accelerated MB-SGD, one pass (Theorems 36, 124)"
-    claim: Budget
-    clip: float
-    rounds: int
-    batch: Batch
 
     def variance(self) -> float:
         """sigma^2."""
         size = self.batch.size(self.claim.n)
         return 32 * self.clip**2 * math.log(1.25 / self.claim.delta) / (self.claim.epsilon * size) ** 2
 
-    def releases(self) -> tuple[NoisyMean, ...]:
-        """R noisy mean gradients of sensitivity 2 L / K, on disjoint batches."""
-        sigma = math.sqrt(self.variance())
-        return (NoisyMean(self.batch, self.rounds, sigma, self.clip, self.claim.n),)
+    @property
+    def sigma(self) -> float:
+        """As in the class."""
+        return math.sqrt(self.variance())
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Epsilon range, disjoint batches."""

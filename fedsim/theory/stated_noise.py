@@ -12,8 +12,7 @@ from typing import Any, Literal
 from fedsim.common.errors import InputError
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Fresh
-from fedsim.theory.local_sgd_noise import LocalSGDNoise
-from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, NoisyMinibatch
+from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, LocalSGDNoise, NoisyMinibatch
 from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
 from fedsim.theory.premises import Premises
 from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise

@@ -9,7 +9,7 @@ are, and kept where noise is computed),
 
 and weights p_i replace f by N p_i f: L by max N p_i L, beta by max N p_i beta, mu by min N p_i mu. It is
 proven for noisy MB-SGD; in the other upper bounds noise enters as the same variance, and the argument is
-the same. For equal silos it is the balanced theorem, to the last bit.
+the same. For equal silos the numbers are those of the balanced theorem, bit for bit.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ added whatever bound the release is clipped to.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
@@ -111,6 +112,42 @@ class Theorem(Protocol):
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Every side condition that can be checked."""
         ...
+
+
+@dataclass(frozen=True)
+class NoisyGradients(ABC):
+    """A theorem whose plan is noisy mean gradients alone, one a round.
+
+    Args:
+        claim: n_i, eps_i, delta_i.
+        clip: L.
+        rounds: R.
+        batch: how K records are drawn.
+    """
+
+    title: ClassVar[str]
+    claim: Budget
+    clip: float
+    rounds: int
+    batch: Batch
+
+    @property
+    @abstractmethod
+    def sigma(self) -> float:
+        """Standard deviation per coordinate on a silo's mean gradient."""
+
+    @property
+    def count(self) -> int:
+        """How many gradients."""
+        return self.rounds
+
+    def releases(self) -> tuple[NoisyMean, ...]:
+        """Noisy mean gradients of sensitivity 2 L / K."""
+        return (NoisyMean(self.batch, self.count, self.sigma, self.clip, self.claim.n),)
+
+    @abstractmethod
+    def conditions(self, context: Context) -> tuple[Check, ...]:
+        """See `Theorem`."""
 
 
 def at_most(condition: str, field: str, value: float, bound: float) -> Check:

@@ -262,7 +262,7 @@ def test_a_record_that_decides_whether_a_silo_answers_is_found(
         monkeypatch.setattr(records, "clipped_sum", staticmethod(_raising))
     found = exact.search(setting, SILO, chosen, 3, 25)
     assert found.sensitivity == math.inf
-    assert "answer in one world and not in the other" in found.where["own"]
+    assert "answer in one world and not in the other" in found.where["sensitivity"]
 
 
 class _Repeated(silos.noise.Noise):

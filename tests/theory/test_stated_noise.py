@@ -12,8 +12,7 @@ from dp_accounting.rdp import RdpAccountant
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
-from fedsim.theory.local_sgd_noise import LocalSGDNoise
-from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, NoisyMinibatch
+from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, LocalSGDNoise, NoisyMinibatch
 from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
 from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise
 from fedsim.theory.svrg_noise import ProxSVRGNoise
@@ -61,7 +60,7 @@ FORMULAS: dict[str, tuple[Theorem, list[float]]] = {
         AlternateSPIDERNoise(CLAIM, 3.0, 7, Subsample(0.5), Subsample(0.25)),
         [8 * 9 * 7 * math.log(2e5) / 500**2, 32 * 9 * 7 * math.log(2e5) / 500**2],
     ),
-    "local SGD": (LocalSGDNoise(CLAIM, 3.0, 10, 6, Subsample(0.001)), [8 * 9 * 60 * LOG / 500**2]),
+    "local SGD": (LocalSGDNoise(CLAIM, 3.0, 10, Subsample(0.001), 6), [8 * 9 * 60 * LOG / 500**2]),
 }
 SENSITIVITIES = {
     "MB-SGD": [6 / 100],
