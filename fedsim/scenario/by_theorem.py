@@ -41,8 +41,10 @@ def claims(
     epsilons: Sequence[float],
     deltas: Sequence[float],
 ) -> tuple[Budget, ...]:
-    """(n_i, eps_i, delta_i): budgets, or with calibration `theorem` what is claimed."""
-    if MECHANISMS[privacy.mechanism].private and privacy.calibration == "theorem":
+    """(n_i, eps_i, delta_i): budgets, or with calibration `theorem` what is claimed; none without privacy."""
+    if not MECHANISMS[privacy.mechanism].private:
+        return ()
+    if privacy.calibration == "theorem":
         epsilons = per_silo("scenario.privacy.claimed_epsilon", privacy.claimed_epsilon, names)
         if privacy.claimed_delta is not None:
             deltas = per_silo("scenario.privacy.claimed_delta", privacy.claimed_delta, names)
