@@ -15,7 +15,6 @@ import pyarrow as pa
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import audit_display, watching
 from fedsim.api.run import Run
-from fedsim.api.simulate import one_thread
 from fedsim.api.table import Table, lines_html, table_html
 from fedsim.attacks.run import Observe, as_json, attack
 from fedsim.common.errors import InputError
@@ -27,6 +26,7 @@ from fedsim.report.page import write_page
 from fedsim.results.audit_file import FILE, AuditPart
 from fedsim.results.outcome import Outcome
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.trial import one_thread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedsim.api.table import Table, lines_html, silos_html
 from fedsim.common.errors import InputError
+from fedsim.common.files import whole_directory
 from fedsim.report import page
 from fedsim.report.plots import figure_of
 from fedsim.report.remarks import remarks, result_line
@@ -99,7 +100,8 @@ class Run:
         try:
             if isinstance(self.source, Outcome):
                 return page.save(self.source, place)
-            shutil.copytree(self.source, place, dirs_exist_ok=True)
+            with whole_directory(place) as draft:
+                shutil.copytree(self.source, draft, dirs_exist_ok=True)
         except OSError as error:
             raise InputError("out", str(path), f"cannot be written ({error.strerror})") from None
         return page.listing(place)

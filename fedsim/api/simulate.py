@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import Watch, watcher
@@ -27,7 +24,7 @@ from fedsim.results.write import check_free
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.price import preview
-from fedsim.simulation.trial import read
+from fedsim.simulation.trial import one_thread, read
 
 
 def simulate(
@@ -92,7 +89,7 @@ def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callabl
     try:
         admitted = _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
         trackers.start(resolved)
-        with watch(resolved) as show, one_thread():
+        with watch(resolved) as show:
             _execute(resolved, results, _both(show, trackers.measured))
         if resolved.scenario.report.heterogeneity:
             with one_thread():
@@ -131,14 +128,3 @@ def _both(first: Observer, second: Observer) -> Observer:
         second(measurement)
 
     return observe
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread, since sums depend on their number; the caller's number comes back."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

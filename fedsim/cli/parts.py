@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from importlib import metadata
-from typing import get_args
 
 from rich.console import Console
 from rich.table import Table
@@ -20,13 +19,11 @@ from fedsim.problems.registry import problems
 from fedsim.protocol.batch import Batch
 from fedsim.report.trackers import GROUP
 from fedsim.scenario.catalogue import descriptions
-from fedsim.scenario.model import PrivacySection
 from fedsim.scenario.participation import Participation
 
 
 def show() -> None:
     """Print every kind of part with its one-line description."""
-    assert set(MECHANISMS) == set(get_args(PrivacySection.model_fields["mechanism"].annotation))
     parts = {
         "scenarios (by name, in place of a file)": descriptions(),
         "algorithms": _lines(algorithms()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -148,11 +149,22 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
         Refused: a silo does not accept the plan, or a request within it.
         InputError: the data cannot be read or divided as asked.
     """
-    torch.set_num_threads(1)  # sums depend on the number of threads
-    for number in range(resolved.scenario.trials):
-        trial = in_one_process(resolved, number)
-        while not trial.finished:
-            for measurement in trial.advance(_SLICE):
-                results.measurements.append(measurement)
-                observe(measurement)
-        results.trials[number] = trial.result()
+    with one_thread():
+        for number in range(resolved.scenario.trials):
+            trial = in_one_process(resolved, number)
+            while not trial.finished:
+                for measurement in trial.advance(_SLICE):
+                    results.measurements.append(measurement)
+                    observe(measurement)
+            results.trials[number] = trial.result()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread, since sums depend on their number; the caller's number comes back."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

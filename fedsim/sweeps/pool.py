@@ -11,6 +11,7 @@ import psutil
 import torch
 
 from fedsim.simulation.failures import Failure, WorkerLost, death, failure
+from fedsim.simulation.trial import one_thread
 from fedsim.sweeps.cell import Cell, Outcome
 from fedsim.sweeps.run_cells import run_batch
 
@@ -23,9 +24,10 @@ class Local:
 
     def run(self, batches: Sequence[Batch]) -> Iterator[Finished]:
         """What becomes of each cell, as it becomes known."""
-        torch.set_num_threads(1)  # sums depend on the number of threads
         for batch in batches:
-            yield from zip(batch, run_batch(batch), strict=True)
+            with one_thread():
+                outcomes = run_batch(batch)
+            yield from zip(batch, outcomes, strict=True)
 
 
 class Workers(AbstractContextManager["Workers"]):
