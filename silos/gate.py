@@ -125,6 +125,9 @@ class Gate:
         if len({id(ledger) for ledger in ledgers}) < len(silos):
             raise Refused("two silos of one cohort have the same ledger")
         self._memory = CohortMemory(len(silos), self._dimension, dtype)
+        for member, ledger in enumerate(self._ledgers):
+            if kept := ledger.memory:
+                self._memory.commit([member], _one_row(kept, self._dimension, dtype))
         self._lock, self._holder = threading.Lock(), 0
 
     def __reduce__(self) -> NoReturn:
@@ -216,7 +219,7 @@ class Gate:
         finally:
             asker.close()
         for row, member in enumerate(members):
-            self._ledgers[member].store(round_index, _Row(reply, row))
+            self._ledgers[member].store(round_index, _Row(reply, row), _Row(self._memory, member))
         return reply
 
     def statements(self) -> list[Statement]:
@@ -230,6 +233,12 @@ class Gate:
         debited = ledger.debited  # once: another thread may be at a round
         digests = [ledger.digest(r) for r in debited]
         return Statement(admitted, spent(self._plan, admitted, debited, self._mechanism), debited, digests)
+
+
+def _one_row(kept: Reply, dimension: int, dtype: torch.dtype) -> CohortMemory:
+    part = CohortMemory(1, dimension, dtype)
+    part.update({name: value[None] for name, value in kept.items()})
+    return part
 
 
 def _widened(value: Tensor, shape: tuple[int, int]) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 Reply = Mapping[str, Tensor]
-"""One silo's answer to a round, {name: (d,)}."""
+"""One silo's answer to a round, or its memory between rounds, {name: (d,)}."""
 
 
 class Ledger(Protocol):
@@ -40,12 +40,20 @@ class Ledger(Protocol):
         """
         ...
 
-    def store(self, round_index: int, reply: Reply) -> None:
-        """Keep the reply, before anything of it leaves; nobody writes to its tensors afterwards."""
+    def store(self, round_index: int, reply: Reply, memory: Reply) -> None:
+        """Keep the reply, before anything of it leaves, and the silo half's memory after it.
+
+        Nobody writes to these tensors afterwards.
+        """
         ...
 
     def refuse(self, round_index: int, reason: str) -> None:
         """Keep a reason: that it happened may depend on noisy answers, so it is this round's only reply."""
+        ...
+
+    @property
+    def memory(self) -> Reply:
+        """The silo half's memory when the last reply was stored, {name: (d,)}; a new gate begins with it."""
         ...
 
     @property

@@ -38,14 +38,19 @@ class MemoryLedger:
         self._refused[round_index] = ""
         self._digests[round_index] = digest
 
-    def store(self, round_index: int, reply: Reply) -> None:
-        """See `Ledger`."""
+    def store(self, round_index: int, reply: Reply, memory: Reply) -> None:
+        """See `Ledger`; the gate keeps the memory, since it lives as long."""
         self._last, self._reply = round_index, reply
         del self._refused[round_index]
 
     def refuse(self, round_index: int, reason: str) -> None:
         """See `Ledger`."""
         self._refused[round_index] = reason
+
+    @property
+    def memory(self) -> Reply:
+        """See `Ledger`."""
+        return {}
 
     @property
     def debited(self) -> list[int]:

@@ -20,7 +20,7 @@ def test_the_ledger_debits_before_it_knows_a_reply() -> None:
     with pytest.raises(Refused, match="paid for already"):
         ledger.debit(4, b"a")
     reply = {"g": torch.zeros(3)}
-    ledger.store(4, reply)
+    ledger.store(4, reply, {})
     assert ledger.find(4, b"a") is reply
     with pytest.raises(Refused):
         ledger.find(4, b"b")

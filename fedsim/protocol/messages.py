@@ -1,0 +1,153 @@
+"""What a server and a silo say to each other: the heads of frames (`fedsim.protocol.wire`).
+
+A run, as the silo sees it:
+
+    Hello   -> Greeting            who are you; n, features and classes are public
+    Offer   -> Admission           the plan's algorithm and numbers; the silo prices it and sets its noise
+    Ask     -> Reply               one round: broadcast arrays in, noisy arrays out
+    Close   -> Closed              the silo's statement and signed receipt
+    any     -> Refusal             with the reason, made of public values only
+
+Everything may be delivered twice, late or out of order: the same Offer (by `session`) is the same run, the
+same Ask (run, round, broadcast) gets the same Reply, byte for byte.
+
+`head` is the head of the silo's chain of ledger entries. A server echoes the last one that it has seen from
+the silo ("" before the first); a silo that does not know it has lost entries, and refuses.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from fedsim.common.section import Section
+
+Hex32 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
+"""32 bytes as hexadecimal."""
+Echo = Annotated[str, StringConstraints(pattern="^([0-9a-f]{64})?$")]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+
+
+class Message(Section):
+    """The head of one kind of frame."""
+
+    kind: ClassVar[str]
+
+
+class Hello(Message):
+    """Ask a silo who it is."""
+
+    kind: ClassVar[str] = "hello"
+    head: Echo = ""
+
+
+class Greeting(Message):
+    """A silo's public numbers."""
+
+    kind: ClassVar[str] = "greeting"
+    silo: Name
+    n: int
+    num_features: int
+    num_classes: int
+    version: str
+    head: Hex32
+
+
+class Shape(Message):
+    """The federation's outline: training records of each silo, features with the intercept, classes."""
+
+    kind: ClassVar[str] = "shape"
+    sizes: dict[Name, Annotated[int, Field(ge=1)]]
+    num_features: int = Field(ge=1)
+    num_classes: int = Field(ge=0)
+
+
+class Offer(Message):
+    """A run that a server proposes to one silo; names and numbers, never code.
+
+    `session` is the server's name for the run. `rounds` are those of this silo, ascending; None for all.
+    `noise_multiplier` is given or found by the silo within its budget. `epsilon` and `delta` are what the
+    scenario has for this silo; its policy may make them smaller.
+    """
+
+    kind: ClassVar[str] = "offer"
+    format: Literal[1] = 1
+    session: Hex32
+    silo: Name
+    algorithm: dict[str, Any]
+    problem: dict[str, Any]
+    shape: Shape
+    weights: tuple[float, ...]
+    dtype: Literal["float64", "float32"]
+    seed: int
+    rounds: tuple[Annotated[int, Field(ge=0)], ...] | None
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1)
+    noise_multiplier: float | None = None
+    head: Echo
+
+
+class Admission(Message):
+    """A silo's yes: the run's id, its noise and what it guarantees.
+
+    `notices` are lines for the report, such as noise drawn in floating point or a seed.
+    """
+
+    kind: ClassVar[str] = "admission"
+    session: Hex32
+    run: Hex32
+    epsilon: float
+    delta: float
+    noise_multiplier: float
+    epsilon_guaranteed: float
+    releases: int
+    accountant: str
+    notices: tuple[str, ...]
+    head: Hex32
+
+
+class Ask(Message):
+    """One round; the frame's arrays are the broadcast."""
+
+    kind: ClassVar[str] = "ask"
+    run: Hex32
+    round: int = Field(ge=0)
+    head: Echo
+
+
+class Reply(Message):
+    """A silo's answer to a round; the frame's arrays are its message. `broadcast` is what it answers."""
+
+    kind: ClassVar[str] = "reply"
+    run: Hex32
+    round: int
+    broadcast: Hex32
+    head: Hex32
+
+
+class Close(Message):
+    """No round will be asked for any more."""
+
+    kind: ClassVar[str] = "close"
+    run: Hex32
+    head: Echo
+
+
+class Closed(Message):
+    """The rounds that a silo answered and what they cost; `receipt` is JSON that it signed."""
+
+    kind: ClassVar[str] = "closed"
+    run: Hex32
+    epsilon_spent: float
+    rounds: tuple[int, ...]
+    broadcasts: tuple[Hex32, ...]
+    receipt: str
+    head: Hex32
+
+
+class Refusal(Message):
+    """A silo's no."""
+
+    kind: ClassVar[str] = "refusal"
+    reason: str
