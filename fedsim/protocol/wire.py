@@ -2,7 +2,8 @@
 
     magic and version, 4 bytes | Ed25519 signature, 64 bytes | body
 
-The body is a safetensors file: named arrays, and in its metadata `kind` and `head` (JSON). A silo signs the
+The body is a safetensors file: named arrays, and in its metadata one entry, `message`: JSON of kind and head.
+(Of one entry, since safetensors writes several in any order: equal frames are equal bytes.) A silo signs the
 bodies of its frames with its identity key; a server's have 64 zeros there, since nothing rests on who asks.
 On a socket every frame is preceded by its length, 8 bytes, big-endian.
 """
@@ -42,9 +43,9 @@ class Frame:
 
 
 def encode(frame: Frame) -> bytes:
-    """The body's bytes."""
-    metadata = {"kind": frame.kind, "head": json.dumps(frame.head, allow_nan=False)}
-    return save({name: value.contiguous() for name, value in frame.arrays.items()}, metadata)
+    """The body's bytes, the same for equal frames whose heads are in the same order."""
+    message = json.dumps([frame.kind, frame.head], allow_nan=False)
+    return save({name: value.contiguous() for name, value in frame.arrays.items()}, {"message": message})
 
 
 def sealed(body: bytes, signature: bytes = UNSIGNED) -> bytes:
@@ -74,7 +75,7 @@ def decode(body: bytes) -> Frame:
         if header > MAX_HEAD:
             raise Refused(f"a frame's head has {header} bytes, more than {MAX_HEAD}")
         metadata = json.loads(body[_HEADER.size : _HEADER.size + header])["__metadata__"]
-        kind, head = metadata["kind"], json.loads(metadata["head"], parse_constant=_refuse_constant)
+        kind, head = json.loads(metadata["message"], parse_constant=_refuse_constant)
         arrays = load(body)
     except (SafetensorError, struct.error, ValueError, KeyError, TypeError, RecursionError):
         raise Refused("a frame's body is malformed") from None
