@@ -2,7 +2,8 @@
 
     magic and version, 4 bytes | Ed25519 signature, 64 bytes | body
 
-The body is a safetensors file: named arrays, and in its metadata `kind` and `head` (JSON). A silo signs the
+The body is a safetensors file: named arrays, and in its metadata one entry, `message`: JSON of kind and head.
+(Of one entry, since safetensors writes several in any order: equal frames are equal bytes.) A silo signs the
 bodies of its frames with its identity key; a server's have 64 zeros there, since nothing rests on who asks.
 On a socket every frame is preceded by its length, 8 bytes, big-endian.
 """
@@ -45,9 +46,9 @@ class Frame:
 
 
 def encode(frame: Frame) -> bytes:
-    """The body's bytes."""
-    metadata = {"kind": frame.kind, "head": json.dumps(frame.head, allow_nan=False)}
-    return save({name: value.contiguous() for name, value in frame.arrays.items()}, metadata)
+    """The body's bytes, the same for equal frames whose heads are in the same order."""
+    message = json.dumps([frame.kind, frame.head], allow_nan=False)
+    return save({name: value.contiguous() for name, value in frame.arrays.items()}, {"message": message})
 
 
 def sealed(body: bytes, signature: bytes = UNSIGNED) -> bytes:
@@ -98,7 +99,7 @@ def _outline(body: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
             raise Refused(f"a frame's head has {header} bytes, more than {MAX_HEAD}")
         described = _parsed(body[_HEADER.size : _HEADER.size + header])
         metadata = described.pop("__metadata__")
-        kind, head = metadata["kind"], _parsed(metadata["head"])
+        kind, head = _parsed(metadata["message"])
     except (struct.error, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise Refused(_MALFORMED) from None
     if type(kind) is not str or type(head) is not dict:
