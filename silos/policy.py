@@ -72,7 +72,7 @@ class Policy(Section):
     max_dimension: Count = Field(1_000_000, description="parameters of a model")
     max_planned_numbers: Count = Field(
         10_000_000_000,
-        description="numbers in all answers of a plan, an answer of fewer than 1,000 counted as 1,000: bounds "
+        description="numbers in all answers of a plan, one of fewer than 1,000 counted as 1,000: bounds "
         "the time that trying a plan out takes",
     )
     min_clip: float = Field(1e-6, ge=1e-6, description="least clip, but for 0")
