@@ -1,4 +1,4 @@
-"""Deployed silos without sockets: records and silo.yaml from a scenario, and a server's side that sends frames."""
+"""Deployed silos without sockets: records and silo.yaml of a scenario, and a server that sends frames."""
 
 from __future__ import annotations
 
