@@ -44,7 +44,8 @@ class Frame:
 def encode(frame: Frame) -> bytes:
     """The body's bytes."""
     metadata = {"kind": frame.kind, "head": json.dumps(frame.head, allow_nan=False)}
-    return save({name: value.contiguous() for name, value in frame.arrays.items()}, metadata)
+    arrays = {name: value.detach().contiguous().clone() for name, value in frame.arrays.items()}
+    return save(arrays, metadata)  # it refuses arrays that share memory
 
 
 def sealed(body: bytes, signature: bytes = UNSIGNED) -> bytes:
