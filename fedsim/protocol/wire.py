@@ -10,7 +10,6 @@ On a socket every frame is preceded by its length, 8 bytes, big-endian.
 from __future__ import annotations
 
 import json
-import socket
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,11 +21,12 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from fedsim.common.errors import Refused
+from fedsim.protocol.stream import receive as receive
+from fedsim.protocol.stream import send as send
 
 MAGIC = b"fds\x01"
 UNSIGNED = bytes(64)
 _START = len(MAGIC) + len(UNSIGNED)
-_LENGTH = struct.Struct(">Q")
 _HEADER = struct.Struct("<Q")
 MAX_HEAD = 4_000_000
 """Bytes of a frame's JSON at most: the rounds and numbers of a long plan."""
@@ -88,41 +88,3 @@ def decode(body: bytes) -> Frame:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(name)
-
-
-def send(connection: socket.socket, data: bytes) -> None:
-    """One frame onto a stream."""
-    connection.sendall(_LENGTH.pack(len(data)) + data)
-
-
-def receive(connection: socket.socket, limit: int) -> bytes | None:
-    """The next frame of a stream; None at its end.
-
-    Raises:
-        Refused: it is longer than `limit` bytes; nothing of it has been read.
-        ConnectionError: the stream ended within a frame.
-    """
-    first = _exactly(connection, _LENGTH.size)
-    if first is None:
-        return None
-    (length,) = _LENGTH.unpack(first)
-    if length > limit:
-        raise Refused(f"a frame of {length} bytes is over the limit of {limit}")
-    data = _exactly(connection, length)
-    if data is None:
-        raise ConnectionError("the stream ended within a frame")
-    return data
-
-
-def _exactly(connection: socket.socket, length: int) -> bytes | None:
-    """So many bytes, taken as they come: memory grows with what was sent, not with what was announced."""
-    parts, missing = [], length
-    while missing:
-        part = connection.recv(min(missing, 1 << 20))
-        if not part:
-            if missing == length:
-                return None
-            raise ConnectionError("the stream ended within a frame")
-        parts.append(part)
-        missing -= len(part)
-    return b"".join(parts)
