@@ -4,10 +4,31 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
-from fedsim.protocol import stream
+from fedsim.common.errors import InputError, Refused
+from fedsim.protocol import wire
+from fedsim.protocol.dial import dial_port, dial_socket, read_token
 
 Dial = Callable[[], socket.socket]
+
+
+PATIENCE = 3600.0
+"""Seconds for one answer: a round of many queries takes its time."""
+
+
+def dialler(socket: Path | None, port: int | None, token: Path | None) -> Dial:
+    """How to reach a daemon: by its Unix socket, or by its port on this machine and the file of its token.
+
+    Raises:
+        InputError: neither or both are given, or the token cannot be read.
+    """
+    if socket is not None and port is None and token is None:
+        return partial(dial_socket, socket, PATIENCE)
+    if socket is None and port is not None and token is not None:
+        return partial(dial_port, port, read_token(token), PATIENCE)
+    raise InputError("--socket", str(socket), "the daemon's socket, or --port and --token")
 
 
 class DaemonAway(Exception):
@@ -35,19 +56,19 @@ class Caller:
         if self._connection is not None:
             try:
                 return self._exchange(frame)
-            except OSError:
+            except (OSError, Refused):
                 self.close()  # the daemon was started anew since; the same frame gets the same reply
         try:
             self._connection = self._dial()
             return self._exchange(frame)
-        except OSError as error:
+        except (OSError, Refused) as error:  # refused: a reply that is too long
             self.close()
             raise DaemonAway(str(error)) from error
 
     def _exchange(self, frame: bytes) -> bytes:
         assert self._connection is not None
-        stream.send(self._connection, frame)
-        reply = stream.receive(self._connection, self._limit)
+        wire.send(self._connection, frame)
+        reply = wire.receive(self._connection, self._limit)
         if reply is None:
             raise ConnectionError("the daemon closed the connection")
         return reply

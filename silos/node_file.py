@@ -1,8 +1,8 @@
 """What a node remembers between its processes: its number at the SuperLink.
 
-A SuperLink refuses a key whose node is online, and takes a node that was killed for online for a minute. A new
-process that knows the number can say first that the old one is gone. The file is locked while a process lives, so
-that two processes with one key do not put each other out.
+A SuperLink refuses a key whose node is online, and takes a node that was killed for online for a minute. A
+new process that knows the number can say first that the old one is gone. The file is locked while a process
+lives, so that two processes with one key do not put each other out.
 """
 
 from __future__ import annotations

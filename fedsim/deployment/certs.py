@@ -224,15 +224,15 @@ def _files(directory: Path) -> list[Path]:
 
 
 _README = """\
-Who gets what of this folder. Files of mode 0600 and 0400 are secrets: hand them over on a safe way, and delete
-them here afterwards.
+Who gets what of this folder. Files of mode 0600 and 0400 are secrets: hand them over on a safe way, and
+delete them here afterwards.
 
-authority/   nobody. It signs the server's certificate; keep ca.key offline. Whoever has it can play the server.
+authority/   nobody. It signs the server's certificate; whoever has ca.key can play the server.
 server/      whoever runs the server: ca.crt, server.crt and server.key for TLS; nodes/ has the public keys of
              the nodes that it lets in; superexec.secret is for its own processes.
 NAME/        silo NAME: ca.crt to know the server by, node.key to be known by, node.pub its public half.
              superexec.secret is needed only with Flower's own SuperNode.
 
-A silo may make node.key itself (ssh-keygen -t ecdsa -b 384) and send node.pub only: put that into server/nodes.
+A silo may make node.key itself (ssh-keygen -t ecdsa -b 384) and send node.pub only: it goes to server/nodes.
 Renew the server's certificate: move server.crt and server.key away and run `fedsim certs` again.
 """
