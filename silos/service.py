@@ -1,4 +1,4 @@
-"""A silo as a service of the operating system: started from its file, stopped by a signal, asked how it is."""
+"""A silo as a service of the system: started from its file, stopped by a signal, asked how it is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -57,7 +57,7 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
     if config.ledger.exists():  # else the silo has nothing to say but why
         begin(config.state / "log")
     bounds = Bounds(frame_bytes=MAX_HEAD + _ARRAYS * 8 * config.policy.max_dimension)
-    with Silo.start(config, insecure_simulation) as silo, _listening(config.listen) as listener:
+    with closing(Silo.open(config, insecure_simulation)) as silo, _listening(config.listen) as listener:
         daemon = Daemon(silo, listener, bounds, token)
         _on_signal(lambda *_: daemon.stop())
         log.info("silo %s listens", config.name)

@@ -1,15 +1,15 @@
 """Silos that tests enrol, start as processes of their own, kill and start again.
 
-A daemon here is forked from a process that has imported everything: it runs the service that `python -m silos`
-runs, and starts in a tenth of a second.
+A daemon here is forked from a process that has imported everything: it runs the service that
+`python -m silos` runs, and starts in a tenth of a second.
 """
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +21,10 @@ from typing import Any
 import numpy as np
 import yaml
 
+from fedsim.common.errors import InputError, Refused
 from fedsim.protocol.dial import dial_socket
+from silos.config import load_config
+from silos.enrolment import enrol
 
 PATIENCE = 60.0
 CLASSES, FEATURES = 2, 3
@@ -70,9 +73,6 @@ def write_silo(
 
 def enrolled_silo(folder: Path, name: str = "silo-1", **more: Any) -> Path:
     """See `write_silo`; enrolled in this process."""
-    from silos.config import load_config
-    from silos.enrolment import enrol
-
     file = write_silo(folder, name, **more)
     enrol(load_config(file))
     return file
@@ -194,13 +194,11 @@ def _serve(file: Path, insecure: bool, said: Path, before: Callable[[], None] | 
         os.dup2(stream.fileno(), 2)
     if before is not None:
         before()
-    with contextlib.suppress(KeyboardInterrupt):
-        from fedsim.common.errors import InputError, Refused
-        from silos.service import run
+    from silos.service import run  # what a warm process has ready, and a test's own has no need of
 
-        try:
-            code = run(file, enrolling=False, health=False, insecure_simulation=insecure)
-        except (InputError, Refused) as error:
-            os.write(2, f"{error}\n".encode())
-            code = 2
-        raise SystemExit(code)
+    try:
+        code = run(file, enrolling=False, health=False, insecure_simulation=insecure)
+    except (InputError, Refused) as error:
+        os.write(2, f"{error}\n".encode())
+        code = 2
+    sys.exit(code)
