@@ -3,8 +3,8 @@
 It carries frames to the same daemon, which holds the records and its own counsel. What it costs is trust: a
 SuperNode installs and runs the bundle that the server side sends, as the user that it runs as, so that a
 server which lies can put other code in this one's place. That code cannot read the records or the ledger if
-these belong to another user, but can do all else that this user can. And a round takes six seconds, most of it
-waiting.
+these belong to another user, but can do all else that this user can. And a round takes six seconds, most of
+it waiting.
 
 The node's configuration says where the daemon is:
 
