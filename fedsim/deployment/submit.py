@@ -1,4 +1,4 @@
-"""A deployed run from outside: let the silos' nodes in, wait for them, start the run, follow it to its end."""
+"""A deployed run from outside: let the silos' nodes in, wait for them, start the run, follow it."""
 
 from __future__ import annotations
 
