@@ -153,6 +153,7 @@ class Daemon:
     def _welcome(self, client: _Client) -> bool:
         if not self._token:
             return True
+        client.waiting_since = 0.0  # before everybody's: the first to go when a place is needed
         told = receive(client.connection, TOKEN_BYTES, self._bounds.transfer) or b""
         if hmac.compare_digest(told, self._token):
             return True

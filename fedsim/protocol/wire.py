@@ -32,6 +32,7 @@ _HEADER = struct.Struct("<Q")
 MAX_HEAD = 4_000_000
 """Bytes of a frame's JSON at most: the rounds and numbers of a long plan."""
 MAX_ARRAYS, MAX_AXES = 256, 8
+_ARRAY = {"dtype", "shape", "data_offsets"}
 _MALFORMED = "a frame's body is malformed"
 
 
@@ -49,7 +50,8 @@ def encode(frame: Frame) -> bytes:
     from safetensors.torch import save
 
     message = json.dumps([frame.kind, frame.head], allow_nan=False)
-    return save({name: value.contiguous() for name, value in frame.arrays.items()}, {"message": message})
+    arrays = {name: value.detach().contiguous().clone() for name, value in frame.arrays.items()}
+    return save(arrays, {"message": message})  # it refuses arrays that share memory
 
 
 def sealed(body: bytes, signature: bytes = UNSIGNED) -> bytes:
@@ -116,9 +118,9 @@ def _check_arrays(described: Mapping[str, Any]) -> None:
     if len(described) > MAX_ARRAYS:
         raise Refused(f"a frame has {len(described)} arrays, more than {MAX_ARRAYS}")
     for told in described.values():
-        if type(told) is not dict or type(told.get("shape")) is not list:
+        if type(told) is not dict or set(told) != _ARRAY or type(told["shape"]) is not list:
             raise Refused(_MALFORMED)
-        if told.get("dtype") not in ("F64", "F32"):
+        if told["dtype"] not in ("F64", "F32"):
             raise Refused("a frame's array is neither float64 nor float32")
         if len(told["shape"]) > MAX_AXES or 0 in told["shape"]:
             raise Refused(f"a frame's array is empty or has more than {MAX_AXES} axes")

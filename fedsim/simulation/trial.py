@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
-import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.one_thread import one_thread
 from fedsim.data.federation import Federation, SiloSplit, load
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.objective import TrainingObjective
-from fedsim.protocol.links import Hosts, Variant
+from fedsim.protocol.links import Answered, Hosts, Variant
 from fedsim.results.outcome import (
     Measurement,
     Observer,
@@ -38,10 +37,8 @@ class _Link:
     def __init__(self, hosts: Hosts, variant: Variant) -> None:
         self._hosts, self._variant = hosts, variant
 
-    def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> Mapping[str, Tensor]:
-        return self._hosts.answer(self._variant, round_index, broadcast, members)
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        return Answered(members, self._hosts.answer(self._variant, round_index, broadcast, members))
 
 
 class Trial:
@@ -157,14 +154,3 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
                     results.measurements.append(measurement)
                     observe(measurement)
             results.trials[number] = trial.result()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread, since sums depend on their number; the caller's number comes back."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
@@ -18,6 +19,7 @@ from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, 
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
+from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
@@ -87,7 +89,7 @@ def open_gate(
     algorithm: Algorithm,
     *,
     epsilon: float | Sequence[float] = 1.0,
-    mechanism: str = "gaussian",
+    mechanism: str | Mechanism = "gaussian",
     rounds: Sequence[Sequence[int]] | None = None,
     names: Sequence[str] | None = None,
     seed: int = 0,
@@ -110,7 +112,7 @@ def open_gate(
         algorithm,
         plan,
         terms,
-        MECHANISMS[mechanism],
+        MECHANISMS[mechanism] if isinstance(mechanism, str) else mechanism,
         entropy,
         [MemoryLedger() for _ in terms],
         limits,
@@ -135,10 +137,8 @@ class GateLink:
 
     gate: Gate
 
-    def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> Mapping[str, Tensor]:
-        return self.gate.answer(round_index, broadcast, members)
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        return Answered(members, self.gate.answer(round_index, broadcast, members))
 
 
 def drive(
