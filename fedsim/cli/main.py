@@ -241,8 +241,15 @@ def schema_from(
 
 
 def main() -> Any:
-    """Entry point."""
-    return app(prog_name="fedsim")
+    """Entry point. A silo's or a server's image holds only the commands of its side."""
+    try:
+        return app(prog_name="fedsim")
+    except ModuleNotFoundError as error:
+        name = error.name or ""
+        if name.partition(".")[0] not in ("fedsim", "silos", "server"):
+            raise
+        typer.echo(f"error: this command needs {name}, which is not part of this installation", err=True)
+        return 2
 
 
 if __name__ == "__main__":
