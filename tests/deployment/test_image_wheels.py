@@ -19,12 +19,20 @@ ABSENT = {
     "silos": ("server", "fedsim/deployment", "fedsim/results", "fedsim/simulation", "fedsim/api"),
     "server": ("silos", "fedsim/simulation", "fedsim/sweeps", "fedsim/attacks", "fedsim/api"),
 }
-IMPORT_ALL = """
-import importlib, sys
+ALONE = """
+import importlib, runpy, sys
+sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in getattr(each, "__module__", "")]
 for name in {blocked!r}:
     sys.modules[name] = None
+"""
+"""Before a script: the checkout that pip may have installed is out of reach, and so is what is blocked."""
+IMPORT_ALL = """
 for name in {modules!r}:
     importlib.import_module(name)
+"""
+COMPARE = """
+sys.argv[1:] = ["compare", "."]
+runpy.run_module("fedsim", run_name="__main__")
 """
 
 
@@ -67,13 +75,12 @@ def test_the_other_side_is_not_in_it(folder: str, site: Path) -> None:
 def test_all_of_it_can_be_imported_without_the_rest(folder: str, site: Path) -> None:
     files = [path.relative_to(site) for path in site.rglob("*.py") if not path.name.startswith("__")]
     modules = [".".join(path.with_suffix("").parts) for path in files if path.parts[:2] != ("fedsim", "cli")]
-    script = IMPORT_ALL.format(blocked=_blocked(folder), modules=sorted(modules))
-    done = _python(site, "-c", script)
+    done = _alone(folder, site, IMPORT_ALL.format(modules=sorted(modules)))
     assert done.returncode == 0, done.stderr
 
 
-def test_a_command_of_another_part_says_so(site: Path) -> None:
-    done = _python(site, "-m", "fedsim", "compare", ".")
+def test_a_command_of_another_part_says_so(folder: str, site: Path) -> None:
+    done = _alone(folder, site, COMPARE)
     assert done.returncode == 2
     assert "not part of this installation" in done.stderr
     assert done.stderr.count("\n") == 1
@@ -87,7 +94,8 @@ def test_it_is_this_version_and_takes_the_same_dependencies(folder: str) -> None
     assert "ray" not in _names(folder)
 
 
-def _python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _alone(folder: str, site: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script where nothing but this wheel and its dependencies is installed."""
     environment = os.environ | {"PYTHONPATH": str(site)}
-    command = [sys.executable, *arguments]
+    command = [sys.executable, "-c", ALONE.format(blocked=_blocked(folder)) + script]
     return subprocess.run(command, cwd=site, env=environment, capture_output=True, text=True, check=False)
