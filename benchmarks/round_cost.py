@@ -24,11 +24,11 @@ from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.terms import Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
-from fedsim.simulation.seeded_entropy import SeededEntropy
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import schedule
 from silos.gate import Gate, hold
+from silos.seeded_entropy import SeededEntropy
 
 SILOS, RECORDS, FEATURES, ROUNDS = 25, 1238, 50, 200
 STEP, CLIP = 0.5, 1.0

@@ -14,9 +14,9 @@ from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.memory_ledger import MemoryLedger
-from fedsim.simulation.seeded_entropy import SeededEntropy
 from fedsim.simulation.side_by_side import SideBySide
 from silos.gate import Gate, hold
+from silos.seeded_entropy import SeededEntropy
 
 Floats = np.ndarray
 Data = tuple[Floats, Floats]

@@ -2,7 +2,8 @@
 
     magic and version, 4 bytes | Ed25519 signature, 64 bytes | body
 
-The body is a safetensors file: named arrays, and in its metadata `kind` and `head` (JSON). A silo signs the
+The body is a safetensors file: named arrays, and in its metadata one entry, `message`: JSON of kind and head.
+(Of one entry, since safetensors writes several in any order: equal frames are equal bytes.) A silo signs the
 bodies of its frames with its identity key; a server's have 64 zeros there, since nothing rests on who asks.
 On a socket every frame is preceded by its length, 8 bytes, big-endian.
 """
@@ -10,13 +11,14 @@ On a socket every frame is preceded by its length, 8 bytes, big-endian.
 from __future__ import annotations
 
 import json
+import math
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -30,6 +32,9 @@ _LENGTH = struct.Struct(">Q")
 _HEADER = struct.Struct("<Q")
 MAX_HEAD = 4_000_000
 """Bytes of a frame's JSON at most: the rounds and numbers of a long plan."""
+MAX_ARRAYS, MAX_AXES = 256, 8
+_ARRAY = {"dtype", "shape", "data_offsets"}
+_MALFORMED = "a frame's body is malformed"
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,9 @@ class Frame:
 
 
 def encode(frame: Frame) -> bytes:
-    """The body's bytes."""
-    metadata = {"kind": frame.kind, "head": json.dumps(frame.head, allow_nan=False)}
-    return save({name: value.contiguous() for name, value in frame.arrays.items()}, metadata)
+    """The body's bytes, the same for equal frames whose heads are in the same order."""
+    message = json.dumps([frame.kind, frame.head], allow_nan=False)
+    return save({name: value.contiguous() for name, value in frame.arrays.items()}, {"message": message})
 
 
 def sealed(body: bytes, signature: bytes = UNSIGNED) -> bytes:
@@ -69,25 +74,89 @@ def decode(body: bytes) -> Frame:
     Raises:
         Refused: it is malformed.
     """
+    kind, head, described = _outline(body)
+    _check_arrays(described)
+    try:
+        return Frame(kind, head, load(body))
+    except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, AssertionError):
+        raise Refused(_MALFORMED) from None
+
+
+def head_of(body: bytes) -> tuple[str, Mapping[str, Any]]:
+    """The body's kind and head alone; arrays are neither read nor checked.
+
+    Raises:
+        Refused: it is malformed.
+    """
+    kind, head, _ = _outline(body)
+    return kind, head
+
+
+def _outline(body: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Kind, head and what is said of each array."""
     try:
         (header,) = _HEADER.unpack_from(body)
         if header > MAX_HEAD:
             raise Refused(f"a frame's head has {header} bytes, more than {MAX_HEAD}")
-        metadata = json.loads(body[_HEADER.size : _HEADER.size + header])["__metadata__"]
-        kind, head = metadata["kind"], json.loads(metadata["head"], parse_constant=_refuse_constant)
-        arrays = load(body)
-    except (SafetensorError, struct.error, ValueError, KeyError, TypeError, RecursionError):
-        raise Refused("a frame's body is malformed") from None
+        described = _parsed(body[_HEADER.size : _HEADER.size + header])
+        metadata = described.pop("__metadata__")
+        kind, head = _parsed(metadata["message"])
+    except (struct.error, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise Refused(_MALFORMED) from None
     if type(kind) is not str or type(head) is not dict:
-        raise Refused("a frame's body is malformed")
-    for value in arrays.values():
-        if value.dtype not in (torch.float64, torch.float32):
-            raise Refused(f"a frame's array is {value.dtype}, not float64 or float32")
-    return Frame(kind, head, arrays)
+        raise Refused(_MALFORMED)
+    return kind, head, described
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(name)
+def _check_arrays(described: Mapping[str, Any]) -> None:
+    """Refuse arrays that safetensors would read and nobody here sends; it checks offsets and sizes itself."""
+    if len(described) > MAX_ARRAYS:
+        raise Refused(f"a frame has {len(described)} arrays, more than {MAX_ARRAYS}")
+    for told in described.values():
+        if type(told) is not dict or set(told) != _ARRAY or type(told["shape"]) is not list:
+            raise Refused(_MALFORMED)
+        if told["dtype"] not in ("F64", "F32"):
+            raise Refused("a frame's array is neither float64 nor float32")
+        if len(told["shape"]) > MAX_AXES or 0 in told["shape"]:
+            raise Refused(f"a frame's array is empty or has more than {MAX_AXES} axes")
+
+
+def _parsed(text: str | bytes) -> Any:
+    """JSON of distinct keys, finite numbers, integers of 64 bits and text that can be written down.
+
+    Raises:
+        ValueError, TypeError, RecursionError: it is something else.
+    """
+    made = json.loads(
+        text,
+        object_pairs_hook=_distinct,
+        parse_int=_small,
+        parse_float=_finite,
+        parse_constant=_finite,
+    )
+    json.dumps(made, ensure_ascii=False).encode()  # half a surrogate pair breaks logs and ledgers later
+    return made
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a key twice")
+    return made
+
+
+def _small(digits: str) -> int:
+    value = int(digits)
+    if not -(2**63) <= value < 2**64:
+        raise ValueError("an integer of more than 64 bits")
+    return value
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)  # 1e999 is infinite
+    if not math.isfinite(value):
+        raise ValueError("a number that is not finite")
+    return value
 
 
 def send(connection: socket.socket, data: bytes) -> None:
@@ -95,34 +164,42 @@ def send(connection: socket.socket, data: bytes) -> None:
     connection.sendall(_LENGTH.pack(len(data)) + data)
 
 
-def receive(connection: socket.socket, limit: int) -> bytes | None:
+def receive(connection: socket.socket, limit: int, seconds: float | None = None) -> bytes | None:
     """The next frame of a stream; None at its end.
+
+    Args:
+        connection: its own timeout holds for every piece, if `seconds` is None.
+        limit: bytes of a frame at most.
+        seconds: for the whole frame.
 
     Raises:
         Refused: it is longer than `limit` bytes; nothing of it has been read.
         ConnectionError: the stream ended within a frame.
+        TimeoutError: it took too long.
     """
-    first = _exactly(connection, _LENGTH.size)
+    until = None if seconds is None else time.monotonic() + seconds
+    first = _exactly(connection, _LENGTH.size, until)
     if first is None:
         return None
     (length,) = _LENGTH.unpack(first)
     if length > limit:
         raise Refused(f"a frame of {length} bytes is over the limit of {limit}")
-    data = _exactly(connection, length)
+    data = _exactly(connection, length, until)
     if data is None:
         raise ConnectionError("the stream ended within a frame")
     return data
 
 
-def _exactly(connection: socket.socket, length: int) -> bytes | None:
+def _exactly(connection: socket.socket, length: int, until: float | None) -> bytes | None:
     """So many bytes, taken as they come: memory grows with what was sent, not with what was announced."""
-    parts, missing = [], length
-    while missing:
+    data = bytearray()
+    while missing := length - len(data):
+        if until is not None:
+            connection.settimeout(max(until - time.monotonic(), 1e-6))
         part = connection.recv(min(missing, 1 << 20))
         if not part:
-            if missing == length:
+            if not data:
                 return None
             raise ConnectionError("the stream ended within a frame")
-        parts.append(part)
-        missing -= len(part)
-    return b"".join(parts)
+        data += part
+    return bytes(data)

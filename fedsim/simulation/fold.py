@@ -26,12 +26,12 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import terms
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import shared_digest
-from fedsim.simulation.seeded_entropy import SeededEntropy
 from fedsim.simulation.side_by_side import SideBySide
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import schedule
 from silos.gate import Gate
+from silos.seeded_entropy import SeededEntropy
 
 FIELDS = ("step_size", "clip_norm")
 """Numbers of an algorithm that may differ between runs of one fold: they never change a plan."""

@@ -16,9 +16,9 @@ from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import run_digest
-from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.gate import Gate, hold
 from silos.parts import GrantedRun
+from silos.seeded_entropy import SeededEntropy
 
 
 class SiloHost:

@@ -13,8 +13,8 @@ from fedsim.data.federation import Federation, SiloSplit
 from fedsim.measure.evaluator import Evaluator
 from fedsim.protocol.limits import LIMITS
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.parts import GrantedRun
+from silos.seeded_entropy import SeededEntropy
 
 
 def on_test_records(evaluate: Evaluator, model: Tensor) -> tuple[float, float]:

@@ -40,9 +40,9 @@ from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.terms import Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
-from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.gate import Gate, hold
 from silos.records import Records
+from silos.seeded_entropy import SeededEntropy
 
 D = 3
 PROBLEM = LinearRegression(D)

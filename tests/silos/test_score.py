@@ -14,9 +14,9 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.problems.registry import problems
 from fedsim.protocol.limits import Limits
-from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.entropy import Purpose
 from silos.score import Scorer, mistakes
+from silos.seeded_entropy import SeededEntropy
 
 SIZES = (40, 5)
 NAMES = ("a", "b")

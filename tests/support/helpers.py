@@ -21,11 +21,11 @@ from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
-from fedsim.simulation.seeded_entropy import SeededEntropy
 from server.aggregate import weighted
 from server.loop import Progress, run
 from server.participation import Schedule
 from silos.gate import Gate, hold
+from silos.seeded_entropy import SeededEntropy
 
 DELTA = 1e-5
 LIMITS = Limits()

@@ -14,10 +14,10 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation import fold, host
 from fedsim.simulation import trial as in_process
-from fedsim.simulation.seeded_entropy import SeededEntropy
 from fedsim.sweeps import final_model
 from fedsim.sweeps.cell import Cell, CellResult
 from fedsim.sweeps.run_cells import run_batch
+from silos.seeded_entropy import SeededEntropy
 
 SGD = BASE["algorithm"]
 TREE: dict[str, Any] = BASE | {"trials": 1, "privacy": {"epsilon": 1.0, "delta": 1e-4}}

@@ -20,7 +20,6 @@ from fedsim.protocol.terms import Terms
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.memory_ledger import MemoryLedger
-from fedsim.simulation.seeded_entropy import SeededEntropy
 from fedsim.simulation.trial import in_one_process, read
 from fedsim.theory.parameters import TABLE
 from fedsim.theory.spider_noise import ProxSPIDERNoise
@@ -29,6 +28,7 @@ from fedsim.theory.true_cost import base_multiplier, difference_ratio
 from server.aggregate import weighted
 from server.loop import run
 from silos.gate import Gate, hold
+from silos.seeded_entropy import SeededEntropy
 
 pytestmark = pytest.mark.slow
 

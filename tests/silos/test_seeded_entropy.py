@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from fedsim.simulation.seeded_entropy import SeededEntropy
 from silos.entropy import Purpose
+from silos.seeded_entropy import SeededEntropy
 
 NAMES = ["north", "south", "east"]
 RUNS = ["run"] * 3

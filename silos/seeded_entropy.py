@@ -1,4 +1,5 @@
-"""A simulated silo's randomness: reproducible, and therefore not private.
+"""Randomness of simulated silos, and of one that was started with `--insecure-simulation`: reproducible, and
+therefore not private.
 
 NumPy's Philox, key = 128 bits of SHA-256(seed, trial, silo, run), counter = (round, purpose). Every silo
 has its own key, so its noise does not depend on which silos it shares a process with; every round

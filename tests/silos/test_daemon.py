@@ -1,0 +1,320 @@
+"""The daemon's sockets, in this process: what clients can and cannot do to each other."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import struct
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fedsim.common.errors import InputError
+from fedsim.protocol.dial import LOOPBACK, dial_port, dial_socket, read_token
+from fedsim.protocol.wire import Frame, encode, receive, sealed, send
+from silos.daemon import Bounds, Daemon
+from silos.listener import at_port, at_socket
+
+PATIENCE = 30.0
+BOUNDS = Bounds(frame_bytes=1000, clients=3)
+
+
+def frame(kind: str = "greeting") -> bytes:
+    return sealed(encode(Frame(kind, {"reason": "no"} if kind == "refusal" else {})))
+
+
+class Stub:
+    """Answers every frame alike; holds requests of `b"wait"` until it is let go."""
+
+    def __init__(self) -> None:
+        self.asked: list[bytes] = []
+        self.entered, self.go = threading.Semaphore(0), threading.Event()
+
+    def answer(self, data: bytes) -> bytes:
+        self.asked.append(data)
+        if data == b"break":
+            raise KeyError(data.decode() * 2)
+        if data == b"wait":
+            self.entered.release()
+            assert self.go.wait(PATIENCE)
+        return frame()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/tmp") as made:
+        yield Path(made)
+
+
+@contextmanager
+def serving(path: Path, bounds: Bounds = BOUNDS) -> Iterator[tuple[Stub, Daemon]]:
+    stub = Stub()
+    with at_socket(path) as listener:
+        daemon = Daemon(stub, listener, bounds)
+        thread = threading.Thread(target=daemon.run)
+        thread.start()
+        try:
+            yield stub, daemon
+        finally:
+            stub.go.set()
+            daemon.stop()
+            thread.join(PATIENCE)
+            assert not thread.is_alive()
+
+
+def ask(connection: socket.socket, data: bytes = b"hello") -> bytes | None:
+    send(connection, data)
+    return receive(connection, 10_000)
+
+
+def ended(connection: socket.socket) -> bool:
+    """Whether the daemon has hung up, which it may do with bytes of ours unread."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_several_requests_on_several_connections(folder: Path) -> None:
+    with serving(folder / "s") as (stub, _):
+        clients = [dial_socket(folder / "s", PATIENCE) for _ in range(3)]
+        for _ in range(5):
+            assert [ask(client) for client in clients] == [frame()] * 3
+        for client in clients:
+            client.close()
+    assert len(stub.asked) == 15
+
+
+def test_a_socket_is_for_owner_and_group_and_goes_with_the_daemon(folder: Path) -> None:
+    with at_socket(folder / "s"):
+        assert stat.S_IMODE((folder / "s").stat().st_mode) == 0o660
+    assert not (folder / "s").exists()
+
+
+def test_a_dead_daemons_socket_is_replaced(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(folder / "s"))
+        dead.listen()
+    with serving(folder / "s"), dial_socket(folder / "s", PATIENCE) as client:
+        assert ask(client) == frame()
+
+
+def test_a_living_daemons_socket_is_left_alone(folder: Path) -> None:
+    with serving(folder / "s"), dial_socket(folder / "s", PATIENCE) as client:
+        with pytest.raises(InputError, match="no other daemon"), at_socket(folder / "s"):
+            pass
+        assert ask(client) == frame()
+        with dial_socket(folder / "s", PATIENCE) as another:
+            assert ask(another) == frame()
+
+
+def test_what_is_no_socket_is_left_alone(folder: Path) -> None:
+    (folder / "s").write_text("mine")
+    (folder / "link").symlink_to(folder / "s")
+    for name in ("s", "link"):
+        with pytest.raises(InputError, match=r"listen\.socket"), at_socket(folder / name):
+            pass
+    assert (folder / "s").read_text() == "mine"
+
+
+def test_a_folder_that_anyone_may_write_to_is_refused(folder: Path) -> None:
+    folder.chmod(0o777)
+    with pytest.raises(InputError, match="others may not write"), at_socket(folder / "s"):
+        pass
+    with pytest.raises(InputError, match="a folder that is there"), at_socket(folder / "none" / "s"):
+        pass
+    with pytest.raises(InputError, match="at most 107 bytes"), at_socket(folder / ("s" * 108)):
+        pass
+
+
+def test_another_daemons_new_socket_is_not_removed(folder: Path) -> None:
+    with at_socket(folder / "s"):
+        (folder / "s").rename(folder / "old")
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(folder / "s"))
+    assert (folder / "s").exists()
+
+
+@pytest.mark.parametrize("first", [struct.pack(">Q", 1001), struct.pack(">Q", 2**63) + bytes(10)])
+def test_a_frame_over_the_limit_ends_its_connection_only(folder: Path, first: bytes) -> None:
+    with serving(folder / "s") as (stub, _), dial_socket(folder / "s", PATIENCE) as good:
+        with dial_socket(folder / "s", PATIENCE) as bad:
+            bad.sendall(first)
+            assert ended(bad)
+        assert ask(good, bytes(1000)) == frame()
+    assert len(stub.asked) == 1
+
+
+def test_a_client_that_breaks_off_harms_nobody(folder: Path) -> None:
+    with serving(folder / "s"), dial_socket(folder / "s", PATIENCE) as good:
+        for sent in (b"", bytes(3), struct.pack(">Q", 10) + bytes(5)):
+            with dial_socket(folder / "s", PATIENCE) as bad:
+                bad.sendall(sent)
+        with dial_socket(folder / "s", PATIENCE) as bad:
+            send(bad, b"hello")  # and never takes the answer
+        assert ask(good) == frame()
+
+
+def test_a_defect_ends_one_connection_and_its_text_stays_out_of_the_log(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(folder / "s"), dial_socket(folder / "s", PATIENCE) as good:
+        with dial_socket(folder / "s", PATIENCE) as bad:
+            send(bad, b"break")
+            assert ended(bad)
+        assert ask(good) == frame()
+    assert "KeyError" in caplog.text
+    assert "breakbreak" not in caplog.text
+
+
+def test_silent_clients_make_room(folder: Path) -> None:
+    """All connections are taken by clients that say nothing: a newcomer is answered all the same."""
+    with serving(folder / "s"):
+        silent = [dial_socket(folder / "s", PATIENCE) for _ in range(10)]
+        with dial_socket(folder / "s", PATIENCE) as client:
+            assert ask(client) == frame()
+        for each in silent:
+            each.close()
+
+
+def test_half_a_frame_holds_a_place_for_a_bounded_time(folder: Path) -> None:
+    with serving(folder / "s", Bounds(frame_bytes=1000, clients=2, transfer=0.2)):
+        slow = [dial_socket(folder / "s", PATIENCE) for _ in range(2)]
+        for each in slow:
+            each.sendall(struct.pack(">Q", 500) + b"x")
+        with dial_socket(folder / "s", PATIENCE) as client:
+            assert ask(client) == frame()
+        assert all(ended(each) for each in slow)
+        for each in slow:
+            each.close()
+
+
+def test_an_answer_that_nobody_takes_holds_a_place_for_a_bounded_time(folder: Path) -> None:
+    class Long(Stub):
+        def answer(self, data: bytes) -> bytes:
+            return frame() + bytes(8 << 20) if data == b"much" else frame()
+
+    with at_socket(folder / "s") as listener:
+        daemon = Daemon(Long(), listener, Bounds(frame_bytes=1000, clients=1, transfer=0.2))
+        thread = threading.Thread(target=daemon.run)
+        thread.start()
+        with dial_socket(folder / "s", PATIENCE) as deaf, dial_socket(folder / "s", PATIENCE) as client:
+            send(deaf, b"much")
+            assert ask(client) == frame()
+        daemon.stop()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def test_an_idle_client_is_let_go(folder: Path) -> None:
+    short = Bounds(frame_bytes=1000, idle=0.1)
+    with serving(folder / "s", short), dial_socket(folder / "s", PATIENCE) as client:
+        assert ended(client)
+
+
+def test_stopping_finishes_what_is_in_hand(folder: Path) -> None:
+    with serving(folder / "s") as (stub, daemon), dial_socket(folder / "s", PATIENCE) as busy:
+        send(busy, b"wait")
+        assert stub.entered.acquire(timeout=PATIENCE)
+        send(busy, b"after")  # it has not been begun
+        with dial_socket(folder / "s", PATIENCE) as idle:
+            assert ask(idle) == frame()
+            daemon.stop()
+            assert ended(idle)
+        stub.go.set()
+        assert receive(busy, 10_000) == frame()
+        assert ended(busy)
+    assert stub.asked == [b"wait", b"hello"]
+
+
+def test_answers_under_way_are_bounded(folder: Path) -> None:
+    with serving(folder / "s", Bounds(frame_bytes=1000, clients=3, answers=1)) as (stub, _):
+        first, second = dial_socket(folder / "s", PATIENCE), dial_socket(folder / "s", PATIENCE)
+        with first, second:
+            send(first, b"wait")
+            assert stub.entered.acquire(timeout=PATIENCE)
+            send(second, b"wait")
+            assert not stub.entered.acquire(timeout=0.2)
+            stub.go.set()
+            assert receive(first, 10_000) == receive(second, 10_000) == frame()
+
+
+def test_stopping_does_not_wait_for_ever(folder: Path) -> None:
+    stub = Stub()
+    with at_socket(folder / "s") as listener:
+        daemon = Daemon(stub, listener, Bounds(frame_bytes=1000, drain=0.1))
+        ended_well: list[bool] = []
+        thread = threading.Thread(target=lambda: ended_well.append(daemon.run()))
+        thread.start()
+        with dial_socket(folder / "s", PATIENCE) as client:
+            send(client, b"wait")
+            assert stub.entered.acquire(timeout=PATIENCE)
+            daemon.stop()
+            thread.join(PATIENCE)
+            assert ended_well == [False]
+            stub.go.set()
+            assert receive(client, 10_000) == frame()
+
+
+@pytest.fixture
+def port() -> Iterator[tuple[int, bytes, Stub]]:
+    token, stub = bytes(range(32)), Stub()
+    with at_port(0) as listener:
+        daemon = Daemon(stub, listener, BOUNDS, token)
+        thread = threading.Thread(target=daemon.run)
+        thread.start()
+        yield listener.getsockname()[1], token, stub
+        daemon.stop()
+        thread.join(PATIENCE)
+
+
+def test_a_port_is_of_the_loopback_interface_and_asks_for_the_token(port: tuple[int, bytes, Stub]) -> None:
+    number, token, stub = port
+    with dial_port(number, token, PATIENCE) as client:
+        assert client.getpeername()[0] == LOOPBACK == "127.0.0.1"
+        assert ask(client) == frame()
+    for wrong in (bytes(32), token[:-1], token + b"x", b""):
+        with dial_port(number, wrong, PATIENCE) as client:
+            assert ended(client)
+    with socket.create_connection((LOOPBACK, number), PATIENCE) as client:
+        send(client, frame("hello"))  # no token, but a request at once
+        assert ended(client)
+    assert len(stub.asked) == 1
+
+
+def test_a_taken_port_is_named(port: tuple[int, bytes, Stub]) -> None:
+    with pytest.raises(InputError, match=r"listen\.port"), at_port(port[0]):
+        pass
+
+
+def test_clients_without_a_token_keep_nobody_out(port: tuple[int, bytes, Stub]) -> None:
+    number, token, _ = port
+    silent = [socket.create_connection((LOOPBACK, number), PATIENCE) for _ in range(10)]
+    with dial_port(number, token, PATIENCE) as client:
+        assert ask(client) == frame()
+        assert ask(client) == frame()
+    for each in silent:
+        each.close()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604, 0o660, 0o601])
+def test_a_token_that_others_may_read_or_write_is_refused(folder: Path, mode: int) -> None:
+    (folder / "t").write_text("ab" * 32 + "\n")
+    (folder / "t").chmod(0o640)
+    assert read_token(folder / "t") == b"\xab" * 32
+    (folder / "t").chmod(mode)
+    with pytest.raises(InputError, match="mode 600 or 640"):
+        read_token(folder / "t")
+
+
+@pytest.mark.parametrize("text", ["", "ab" * 31, "AB" * 32, "xy" * 32, "ab" * 33, "ab" * 32 + "\nab"])
+def test_a_token_of_another_form_is_refused_and_not_shown(folder: Path, text: str) -> None:
+    (folder / "t").write_text(text)
+    (folder / "t").chmod(0o600)
+    with pytest.raises(InputError, match="64 hexadecimal digits") as caught:
+        read_token(folder / "t")
+    assert not text or text not in str(caught.value)
