@@ -62,7 +62,11 @@ class Round:
 
 @dataclass(slots=True)
 class Run:
-    """An admitted run; `before` and `after` are the chain's heads around it, `contents` its row's digest."""
+    """An admitted run; `before` and `after` are the chain's heads around it, `admitted` the one of its
+    admission, `contents` its row's digest.
+
+    `notices` are lines of the processes that paid for its rounds.
+    """
 
     run: str
     session: str
@@ -75,12 +79,14 @@ class Run:
     expires: int
     version: str
     before: str
+    admitted: str
     rounds: dict[int, Round] = field(default_factory=dict)
     last: int | None = None
     charged: Cost | None = None
     closed: int = 0
     after: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    notices: dict[str, None] = field(default_factory=dict)
 
     @property
     def open(self) -> bool:
@@ -105,6 +111,8 @@ class Book:
         self.head, self.length, self.time = "", 0, 0
         self.boot = 0  # the entry with which the last process began to write
         self.version = ""
+        self.notices: list[str] = []  # of all processes; below of the last
+        self._notices: list[str] = []
         self.runs: dict[str, Run] = {}
         self.sessions: dict[str, str] = {}
         self._enrolment: Enrolment | None = None
@@ -136,10 +144,14 @@ class Book:
                 self._account = Account(self._enrolment.caps)
             case "started":
                 self.boot, self.version = entry.seq, payload["version"]
+                self._notices = payload.get("notices", [])
+                self.notices.extend(line for line in self._notices if line not in self.notices)
             case "admitted":
                 self._admitted(entry)
             case "debited" | "resumed":
-                self.runs[payload["run"]].rounds[payload["round"]] = Round(payload["broadcast"], self.boot)
+                run = self.runs[payload["run"]]
+                run.rounds[payload["round"]] = Round(payload["broadcast"], self.boot)
+                run.notices.update(dict.fromkeys(self._notices))
             case "replied":
                 run = self.runs[payload["run"]]
                 run.last = payload["round"]
@@ -157,7 +169,8 @@ class Book:
 
     def _admitted(self, entry: Entry) -> None:
         rest = {**entry.payload, "price": Price.from_tree(entry.payload["price"])}
-        run = Run(**rest, opened=entry.time, version=self.version, before=self.head)
+        rest |= {"before": self.head, "admitted": entry.hash.hex()}
+        run = Run(**rest, opened=entry.time, version=self.version)
         self.account.reserve(run.run, run.price.whole)
         self.runs[run.run], self.sessions[run.session] = run, run.run
 
