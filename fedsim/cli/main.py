@@ -276,6 +276,41 @@ def ledger_verify(
         verify(receipt, key)
 
 
+@app.command()
+def certs(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; what is there already is kept.")],
+    silo: Annotated[list[str], typer.Option(help="A silo's name; may be repeated.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Under which silos reach the server: name or address; repeatable."),
+    ] = None,
+    days: Annotated[
+        int, typer.Option(min=1, max=825, help="How long the server's certificate is valid.")
+    ] = 397,
+) -> None:
+    """Make a deployment's authority, certificates and node keys, and say which file belongs to whom."""
+    with plain_errors():
+        from fedsim.cli.certs import run
+
+        run(directory, silo, host or [], days)
+
+
+@app.command()
+def node(
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The federation's SuperLink.")],
+    root_certificates: Annotated[Path, typer.Option(help="Whom the SuperLink's certificate is signed by.")],
+    key: Annotated[Path, typer.Option(help="This node's private key.")],
+    socket: Annotated[Path | None, typer.Option(help="The silo's daemon's socket.")] = None,
+    port: Annotated[int | None, typer.Option(help="The daemon's port on 127.0.0.1; with --token.")] = None,
+    token: Annotated[Path | None, typer.Option(help="File of the daemon's token.")] = None,
+) -> None:
+    """Be a silo's node: carry frames between a SuperLink and the silo's daemon; runs no code of others."""
+    with plain_errors():
+        from silos.shim import run
+
+        run(superlink, root_certificates, key, socket, port, token)
+
+
 @app.command("list")
 def list_parts() -> None:
     """List what a scenario can name: algorithms, problems, data sets, partitions, samplers and so on."""
