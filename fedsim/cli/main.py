@@ -277,6 +277,27 @@ def ledger_verify(
 
 
 @app.command()
+def deploy(
+    scenario: ScenarioFile,
+    federation: Annotated[Path, typer.Option(help="federation.yaml: the silos, as the server knows them.")],
+    out: Annotated[Path, typer.Option(help="Run directory, a new one.")],
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that did not end there.")
+    ] = False,
+    superlink: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A SuperLink that runs already; default: one for this run."),
+    ] = None,
+) -> None:
+    """Train a model with real silos, through Flower, and write the run directory."""
+    with plain_errors():
+        from fedsim.cli.deploy import run
+
+        raise typer.Exit(run(scenario, overrides or [], federation, out, resume, superlink))
+
+
+@app.command()
 def certs(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; what is there already is kept.")],
     silo: Annotated[list[str], typer.Option(help="A silo's name; may be repeated.")],
