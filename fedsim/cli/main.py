@@ -226,54 +226,26 @@ def theorems(
     show(as_json, markdown)
 
 
-ledger = typer.Typer(
-    help="Read a silo's ledger, beside its daemon too, and its receipts.", no_args_is_help=True
-)
-app.add_typer(ledger, name="ledger")
-State = Annotated[Path, typer.Argument(metavar="STATE", help="A silo's state folder, or its ledger's file.")]
-
-
-@ledger.command("show")
-def ledger_show(
-    state: State,
-    delta: Annotated[
-        float | None, typer.Option(help="Delta of the run whose epsilon could still be afforded.")
+@app.command()
+def up(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{_SCENARIO}; or --resume.")
     ] = None,
-    head: Annotated[
-        str | None, typer.Option(help="A head that a server or receipt holds: it must be in the chain.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="A new directory; default runs/NAME-TIME.")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The SuperLink's port on 127.0.0.1; default any.")
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that did not end in --out.")
+    ] = False,
 ) -> None:
-    """Check the whole ledger; show its runs, what they cost and what is left."""
+    """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
+    leave a folder for each party."""
     with plain_errors():
-        from fedsim.cli.ledger import show
+        from fedsim.cli.up import run
 
-        show(state, delta, head, as_json)
-
-
-@ledger.command("receipt")
-def ledger_receipt(
-    state: State,
-    run: Annotated[str, typer.Argument(metavar="RUN", help="First digits of the id of a closed run.")],
-    out: Annotated[Path | None, typer.Option(help="File to write; default: the terminal.")] = None,
-) -> None:
-    """Sign a receipt of what a run cost and did, for a reviewer to check elsewhere."""
-    with plain_errors():
-        from fedsim.cli.ledger import receipt
-
-        receipt(state, run, out)
-
-
-@ledger.command("verify")
-def ledger_verify(
-    receipt: Annotated[Path, typer.Argument(metavar="RECEIPT", help="A receipt (JSON).")],
-    key: Annotated[str, typer.Option(help="The silo's identity.pub, or the 64 digits in it.")],
-) -> None:
-    """Check that a silo signed a receipt as it stands; needs nothing but its public key."""
-    with plain_errors():
-        from fedsim.cli.ledger import verify
-
-        verify(receipt, key)
+        raise typer.Exit(run(scenario, overrides or [], out, port, resume))
 
 
 @app.command()
@@ -330,6 +302,56 @@ def node(
         from silos.shim import run
 
         run(superlink, root_certificates, key, socket, port, token)
+
+
+ledger = typer.Typer(
+    help="Read a silo's ledger, beside its daemon too, and its receipts.", no_args_is_help=True
+)
+app.add_typer(ledger, name="ledger")
+State = Annotated[Path, typer.Argument(metavar="STATE", help="A silo's state folder, or its ledger's file.")]
+
+
+@ledger.command("show")
+def ledger_show(
+    state: State,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta of the run whose epsilon could still be afforded.")
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option(help="A head that a server or receipt holds: it must be in the chain.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check the whole ledger; show its runs, what they cost and what is left."""
+    with plain_errors():
+        from fedsim.cli.ledger import show
+
+        show(state, delta, head, as_json)
+
+
+@ledger.command("receipt")
+def ledger_receipt(
+    state: State,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="First digits of the id of a closed run.")],
+    out: Annotated[Path | None, typer.Option(help="File to write; default: the terminal.")] = None,
+) -> None:
+    """Sign a receipt of what a run cost and did, for a reviewer to check elsewhere."""
+    with plain_errors():
+        from fedsim.cli.ledger import receipt
+
+        receipt(state, run, out)
+
+
+@ledger.command("verify")
+def ledger_verify(
+    receipt: Annotated[Path, typer.Argument(metavar="RECEIPT", help="A receipt (JSON).")],
+    key: Annotated[str, typer.Option(help="The silo's identity.pub, or the 64 digits in it.")],
+) -> None:
+    """Check that a silo signed a receipt as it stands; needs nothing but its public key."""
+    with plain_errors():
+        from fedsim.cli.ledger import verify
+
+        verify(receipt, key)
 
 
 @app.command("list")

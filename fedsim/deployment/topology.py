@@ -1,7 +1,8 @@
 """From a scenario to a folder for every party: what only it would have if the parties were organisations.
 
-    server/     federation.yaml, test.npz and, from `fedsim certs`, the server's certificate and key
+    server/     scenario.yaml, federation.yaml, test.npz, and the server's certificate and key
     NAME/       silo.yaml, records.npz, the node's key; the silo's daemon adds state/ with its ledger
+    run/        the run directory
     authority/  the key that signed the server's certificate
 
 One machine holds all of it, so nothing is secret here from whoever runs it: it shows how a deployment works.
@@ -10,7 +11,7 @@ One machine holds all of it, so nothing is secret here from whoever runs it: it 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from fedsim.common.files import whole_file
 from fedsim.data.federation import SiloSplit, load
 from fedsim.data.source import Floats, Target
 from fedsim.deployment import certs
+from fedsim.deployment.deployable import deployable
+from fedsim.deployment.federation_file import load_federation
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.scenario.resolve import Resolved
 
@@ -57,6 +60,16 @@ class Topology:
         """The server's configuration."""
         return self.server / "federation.yaml"
 
+    @property
+    def scenario(self) -> Path:
+        """What the server offers."""
+        return self.server / "scenario.yaml"
+
+    @property
+    def run(self) -> Path:
+        """The run directory, when the run has ended."""
+        return self.directory / "run"
+
     def silo(self, name: str) -> Path:
         """A silo's folder."""
         return self.directory / name
@@ -65,32 +78,26 @@ class Topology:
         """A silo's configuration."""
         return self.silo(name) / "silo.yaml"
 
+    def ledger(self, name: str) -> Path:
+        """A silo's ledger; there once the silo is enrolled."""
+        return self.silo(name) / "state" / "ledger.sqlite"
+
     def socket(self, name: str) -> Path:
         """Where a silo's daemon listens."""
         return self.silo(name) / "silo.sock"
 
 
 def check(resolved: Resolved, directory: Path) -> None:
-    """Check that a scenario can be run by daemons.
+    """Check that this machine can run a scenario's silos.
 
     Raises:
         InputError: it needs what only a simulation has, or more of this machine than it should.
     """
-    scenario = resolved.scenario
-    if not resolved.mechanism.private:
-        raise InputError(
-            "scenario.privacy.mechanism", scenario.privacy.mechanism, "a daemon always adds noise"
-        )
-    if scenario.privacy.epsilon == "unlimited":
-        raise InputError("scenario.privacy.epsilon", "unlimited", "a daemon needs a budget: a number")
-    if scenario.data.pools_records:
-        field, value = ("pca", scenario.data.pca) if scenario.data.pca else ("scaling", scenario.data.scaling)
-        raise InputError(f"scenario.data.{field}", value, "takes all silos' records: in simulation only")
+    deployable(resolved.scenario)
     if len(resolved.names) > MOST_SILOS:
         expected = f"at most {MOST_SILOS} on one machine, each being two processes; simulate more"
         raise InputError("silos", len(resolved.names), expected)
-    longest = max(map(len, resolved.names))
-    if len(str(directory)) + longest + len("//silo.sock") > MOST_SOCKET:
+    if len(str(directory)) + max(map(len, resolved.names)) + len("//silo.sock") > MOST_SOCKET:
         raise InputError(
             "--out", str(directory), "too long a path for Unix sockets in it; name a shorter one"
         )
@@ -113,7 +120,22 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
         topology.silo(silo.name).chmod(0o700)
     write_records(topology.server / "test.npz", *pooled_tests(data.silos))
     _yaml(topology.federation, _federation(topology))
+    _yaml(topology.scenario, scenario.model_dump(mode="json", exclude_none=True))
     return topology
+
+
+def opened(directory: Path) -> Topology:
+    """What `prepare` wrote there.
+
+    Raises:
+        InputError: nothing, or its run has ended.
+    """
+    topology = Topology(directory, ())
+    if not topology.federation.is_file():
+        raise InputError("--out", str(directory), "a directory that `fedsim up` has made")
+    if topology.run.exists():
+        raise InputError("--out", str(directory), "its run has ended; there is nothing to resume")
+    return replace(topology, silos=tuple(sorted(load_federation(topology.federation).silos)))
 
 
 def write_records(file: Path, features: Floats, target: Target) -> None:
@@ -177,4 +199,4 @@ def _federation(topology: Topology) -> dict[str, Any]:
         }
         for name in topology.silos
     }
-    return {"silos": silos, "test": "test.npz", "root_certificates": "ca.crt"}
+    return {"silos": silos, "test": "test.npz", "heads": "heads.json", "root_certificates": "ca.crt"}
