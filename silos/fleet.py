@@ -57,7 +57,7 @@ BEAT = HEARTBEAT_DEFAULT_INTERVAL * 0.6
 MAX_RESPONSE = 32 * 2**20
 """Bytes of one answer of the SuperLink at most; a frame comes in pieces of 5 MiB."""
 MAX_OBJECTS = 16 + carried.MAX_FRAME // (4 * 2**20)
-FIRST_WAIT, LAST_WAIT = 0.5, 15.0
+FIRST_WAIT, LAST_WAIT = 0.5, 5.0
 """Seconds between two attempts."""
 _UPLOAD = 180.0  # seconds after which the SuperLink forgets an upload that stands still
 _log = logging.getLogger("fedsim.node")

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedsim.deployment.run import Step
+from fedsim.deployment.history import Step
 
 
 @dataclass(frozen=True)
