@@ -227,6 +227,28 @@ def theorems(
 
 
 @app.command()
+def up(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{_SCENARIO}; or --resume.")
+    ] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="A new directory; default runs/NAME-TIME.")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The SuperLink's port on 127.0.0.1; default any.")
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that did not end in --out.")
+    ] = False,
+) -> None:
+    """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
+    leave a folder for each party."""
+    with plain_errors():
+        from fedsim.cli.up import run
+
+        raise typer.Exit(run(scenario, overrides or [], out, port, resume))
+
+
+@app.command()
 def deploy(
     scenario: ScenarioFile,
     federation: Annotated[Path, typer.Option(help="federation.yaml: the silos, as the server knows them.")],
@@ -368,8 +390,15 @@ def schema_from(
 
 
 def main() -> Any:
-    """Entry point."""
-    return app(prog_name="fedsim")
+    """Entry point. A silo's or a server's image holds only the commands of its side."""
+    try:
+        return app(prog_name="fedsim")
+    except ModuleNotFoundError as error:
+        name = error.name or ""
+        if name.partition(".")[0] not in ("fedsim", "silos", "server"):
+            raise
+        typer.echo(f"error: this command needs {name}, which is not part of this installation", err=True)
+        return 2
 
 
 if __name__ == "__main__":
