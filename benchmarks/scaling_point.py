@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.links import Answered
 from fedsim.results.outcome import Measurement, Results
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
@@ -68,11 +69,9 @@ class Link:
     def __init__(self, host: SiloHost) -> None:
         self._host = host
 
-    def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> dict[str, Tensor]:
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         """The members' messages."""
-        return self._host.answer("private", round_index, broadcast, members)
+        return Answered(members, self._host.answer("private", round_index, broadcast, members))
 
 
 def held() -> float:

@@ -6,12 +6,13 @@ Deterministic given the aggregates and the public seed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.contract import Algorithm, Public, PublicProblem
+from fedsim.protocol.digests import digest
 from fedsim.protocol.dryrun import server_rng
 from fedsim.protocol.links import Link
 from server.participation import Schedule
@@ -21,11 +22,39 @@ Aggregate = Callable[[Mapping[str, Tensor], Public, Sequence[int]], Mapping[str,
 
 
 class Progress(NamedTuple):
-    """The model that the server would return after `rounds` rounds, (d,)."""
+    """The model that the server would return after `rounds` rounds, (d,); so many silos are asked next."""
 
     rounds: int
     answer: Tensor
     participants: int
+
+
+class Kept(NamedTuple):
+    """A round that has ended.
+
+    Args:
+        broadcast: SHA-256 of what was asked, as hexadecimal.
+        members: positions of the silos that answered, ascending.
+        left_out: the others that were asked, each with the reason.
+        aggregate: what the algorithm is sent, {name: (d,)}.
+    """
+
+    broadcast: str
+    members: Sequence[int]
+    left_out: Mapping[int, str]
+    aggregate: Mapping[str, Tensor]
+
+
+class Journal(Protocol):
+    """The rounds that have ended, so that a run goes on where another process left it."""
+
+    def next(self) -> Kept | None:
+        """The next round that ended in an earlier process; None where there is no more."""
+        ...
+
+    def append(self, kept: Kept) -> None:
+        """Keep a round for good, before the next one is asked for."""
+        ...
 
 
 def run(
@@ -36,21 +65,30 @@ def run(
     link: Link,
     rounds: Schedule,
     aggregate: Aggregate,
+    journal: Journal | None = None,
 ) -> Iterator[Progress]:
     """Yield the answer before every round, and the final model last.
+
+    Where an algorithm holds its silos over an epoch, those are asked that answered the epoch's first round,
+    and those of them that answer count, as with a record of attendance (`server.participation`): a silo that
+    missed the first round has no part in the anchor, and waits for the next epoch.
 
     Args:
         public: the federation's public numbers.
         seed: public seed of the server half, the one that silos saw at admission.
-        rounds: who takes part in each round.
+        rounds: who is asked in each round.
         aggregate: combines the messages of whoever answers (`server.aggregate.weighted`).
+        journal: rounds in it are not asked for again; the others are added to it.
 
     Raises:
-        Refused: a silo refused a request.
+        Refused: a silo refused a request, too few answered, or the journal is another run's.
     """
     start = problem.project(problem.start(seed).to(public.weights.dtype))
     coroutine = algorithm.server(start, problem, public, server_rng(seed))
     combined: Mapping[str, Tensor] | None = None
+    held: frozenset[int] | None = (
+        None  # whoever answered an epoch's first round; None where nobody was missing
+    )
     r = 0
     while True:
         try:
@@ -58,11 +96,36 @@ def run(
         except StopIteration as stop:
             yield Progress(r, stop.value, len(rounds[-1]) if rounds else 0)
             return
-        members = rounds[r]
+        hold = step.participants == "hold" and r > 0
+        members = rounds[r] if held is None or not hold else [m for m in rounds[r] if m in held]
         yield Progress(r, step.answer, len(members))
-        try:
-            messages = link.answer(r, step.broadcast, members)
-        except Refused as refusal:
-            raise Refused(f"round {r}: {refusal}") from None
-        combined = aggregate(messages, public, members)
+        kept = _round(r, step.broadcast, members, public, link, aggregate, journal)
+        combined = kept.aggregate
+        if not hold:
+            held = frozenset(kept.members) if len(kept.members) < len(members) else None
         r += 1
+
+
+def _round(
+    r: int,
+    broadcast: Mapping[str, Tensor],
+    members: Sequence[int],
+    public: Public,
+    link: Link,
+    aggregate: Aggregate,
+    journal: Journal | None,
+) -> Kept:
+    sent = "" if journal is None else digest(broadcast).hex()
+    if journal is not None and (kept := journal.next()) is not None:
+        if kept.broadcast != sent:
+            raise Refused(f"round {r}: the journal's round was another one; another version wrote it")
+        return kept
+    try:
+        answered = link.answer(r, broadcast, members)
+    except Refused as refusal:
+        raise Refused(f"round {r}: {refusal}") from None
+    combined = aggregate(answered.messages, public, answered.members)
+    kept = Kept(sent, answered.members, answered.left_out, combined)
+    if journal is not None:
+        journal.append(kept)
+    return kept

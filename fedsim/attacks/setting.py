@@ -17,6 +17,7 @@ from fedsim.attacks.gates import Data, cohort
 from fedsim.attacks.wiretap import Tap, Wiretap
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Ask, Census
 from fedsim.protocol.terms import Admitted
 from fedsim.scenario.resolve import Resolved
@@ -120,10 +121,11 @@ class Federated:
     def __init__(self, gates: Sequence[Gate]) -> None:
         self._gates = gates
 
-    def answer(self, round_index: int, broadcast: Broadcast, members: Sequence[int]) -> dict[str, Tensor]:
-        """{name: (runs, members, d)}."""
+    def answer(self, round_index: int, broadcast: Broadcast, members: Sequence[int]) -> Answered:
+        """Messages {name: (runs, members, d)}."""
         replies = [self.one(silo, round_index, broadcast) for silo in members]
-        return {name: torch.stack([reply[name] for reply in replies], dim=1) for name in replies[0]}
+        rows = {name: torch.stack([reply[name] for reply in replies], dim=1) for name in replies[0]}
+        return Answered(members, rows)
 
     def one(self, silo: int, round_index: int, broadcast: Broadcast) -> dict[str, Tensor]:
         """One silo's messages, {name: (runs, d)}."""
@@ -169,7 +171,7 @@ class _Watched(Federated):
         self._plan = setting.resolved.trace.plan
         self.kinds: dict[tuple[tuple[Ask, ...], tuple[str, ...]], tuple[list[int], list[Broadcast]]] = {}
 
-    def answer(self, round_index: int, broadcast: Broadcast, members: Sequence[int]) -> dict[str, Tensor]:
+    def answer(self, round_index: int, broadcast: Broadcast, members: Sequence[int]) -> Answered:
         """As it is."""
         key = (self._plan.rounds[round_index], tuple(sorted(broadcast)))
         rounds, seen = self.kinds.setdefault(key, ([], []))

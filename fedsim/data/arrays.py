@@ -43,6 +43,8 @@ class Arrays(Dataset):
         target: shape (n,): whole numbers from 0 are classes, real numbers are regressed on.
         silo: whose record it is, n texts or whole numbers; None where a partition deals records out.
         ranges: (lower, upper), each a number or of shape (p,), declared and not taken from the records.
+        classes: how many, also of those that no record here happens to have; default: as many as the largest
+            target asks for.
         scaling: as in every data set; by default `declared` with ranges and `none` without.
         options: the other fields of `Dataset`: intercept, pca, test_fraction, reserve.
 
@@ -57,6 +59,7 @@ class Arrays(Dataset):
     target: _Array = Field(repr=False)
     silo: _Array | None = Field(repr=False)
     ranges: _Array | None = Field(repr=False)
+    classes: int | None = Field(None, ge=2)
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class Arrays(Dataset):
         *,
         ranges: tuple[ArrayLike, ArrayLike] | None = None,
         scaling: Scaling | None = None,
+        classes: int | None = None,
         **options: Any,
     ) -> None:
         if scaling == "declared" and ranges is None:
@@ -73,10 +77,11 @@ class Arrays(Dataset):
         matrix = _features(features)
         given: dict[str, Any] = {
             "features": matrix,
-            "target": _target(target, len(matrix)),
+            "target": _target(target, len(matrix), classes),
             "silo": None if silo is None else _silo(silo, len(matrix)),
             "ranges": None if ranges is None else _ranges(ranges, matrix.shape[1]),
             "scaling": scaling or ("none" if ranges is None else "declared"),
+            "classes": classes,
         }
         try:
             super().__init__(**given, **options)
@@ -111,7 +116,9 @@ class ArraysSource(Matrix):
     def __init__(self, data: Arrays) -> None:
         self._data = data
         self.num_rows, self.num_features = data.features.shape
-        self.num_classes = int(data.target.max()) + 1 if data.target.dtype == np.int64 else 0
+        self.num_classes = 0
+        if data.target.dtype == np.int64:
+            self.num_classes = data.classes or int(data.target.max()) + 1
         self.names = tuple(f"x{j}" for j in range(self.num_features))
         self.columns = (*self.names, TARGET)
         if data.silo is not None:
@@ -148,15 +155,19 @@ def _features(given: ArrayLike) -> Floats:
     return _frozen(values.astype(np.float64))
 
 
-def _target(given: ArrayLike, records: int) -> Target:
+def _target(given: ArrayLike, records: int, classes: int | None) -> Target:
     values = _numbers("target", given, "whole numbers from 0 for classes, or real numbers")
     _require_length("target", values, records)
     if values.dtype.kind == "f":
+        if classes is not None:
+            raise InputError("classes", classes, "only where the targets are whole numbers")
         return _frozen(values.astype(np.float64))
     if values.min() < 0:
         raise InputError("target", int(values.min()), "classes are whole numbers from 0")
-    if values.max() == 0:
+    if classes is None and values.max() == 0:
         raise InputError("target", 0, "needs records of at least two classes, 0 and 1")
+    if classes is not None and values.max() >= classes:
+        raise InputError("target", int(values.max()), f"classes are 0 to {classes - 1}")
     return _frozen(values.astype(np.int64))
 
 

@@ -28,10 +28,13 @@ Answerer = Callable[[PlainQuery], Tensor]
 
 @dataclass(frozen=True)
 class Trace:
-    """The plan, and for each round whether the participating silos are kept from the round before."""
+    """The plan; for each round whether the participating silos are kept from the round before, and the names
+    of the arrays in a silo's message, sorted.
+    """
 
     plan: Plan
     holds: tuple[bool, ...]
+    messages: tuple[tuple[str, ...], ...]
 
 
 def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: int, limits: Limits) -> Trace:
@@ -83,6 +86,7 @@ def _trace(
     rounds: list[tuple[Ask, ...]] = []
     known: dict[tuple[Ask, ...], tuple[Ask, ...]] = {}
     holds: list[bool] = []
+    messages: list[tuple[str, ...]] = []
     step = _advance(coroutine.__next__)
     while step is not None:
         if len(rounds) >= limits.max_rounds:
@@ -93,9 +97,10 @@ def _trace(
         rounds.append(known.setdefault(asks, asks))
         holds.append(step.participants == "hold")
         message = plain_arrays(reply, "a message")
+        messages.append(tuple(sorted(message)))
         aggregate = {name: value.reshape(-1, value.shape[-1]).mean(0) for name, value in message.items()}
         step = _advance(lambda: coroutine.send(aggregate))  # noqa: B023
-    return Trace(Plan(tuple(rounds)), tuple(holds))
+    return Trace(Plan(tuple(rounds)), tuple(holds), tuple(messages))
 
 
 def server_rng(seed: int) -> np.random.Generator:

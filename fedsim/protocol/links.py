@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -13,16 +14,28 @@ Variant = Literal["private", "nonprivate"]
 """A run with its mechanism, and its twin without one."""
 
 
+class Answered(NamedTuple):
+    """Who answered a round, and with what.
+
+    Args:
+        members: positions of the silos that answered, ascending; at least one.
+        messages: theirs, {name: (members, d)}.
+        left_out: the other silos that were asked, each with a reason made of public values.
+    """
+
+    members: Sequence[int]
+    messages: Mapping[str, Tensor]
+    left_out: Mapping[int, str] = MappingProxyType({})
+
+
 class Link(Protocol):
     """A server's way to the silos of one run."""
 
-    def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> Mapping[str, Tensor]:
-        """The members' messages {name: (members, d)}, in the order of `members`.
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        """Ask the silos at the positions `members`; all of them answer in a simulation.
 
         Raises:
-            Refused: a silo refused the request.
+            Refused: a silo refused the request, or too few answered.
         """
         ...
 

@@ -49,7 +49,8 @@ class Frame:
 def encode(frame: Frame) -> bytes:
     """The body's bytes, the same for equal frames whose heads are in the same order."""
     message = json.dumps([frame.kind, frame.head], allow_nan=False)
-    return save({name: value.contiguous() for name, value in frame.arrays.items()}, {"message": message})
+    arrays = {name: value.detach().contiguous().clone() for name, value in frame.arrays.items()}
+    return save(arrays, {"message": message})  # it refuses arrays that share memory
 
 
 def sealed(body: bytes, signature: bytes = UNSIGNED) -> bytes:

@@ -1,17 +1,18 @@
-"""What is wrong with a scenario, in the words of its file: pydantic's errors name no field as YAML does."""
+"""What is wrong with a file, in its own words: pydantic's errors name no field as YAML does."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import nearest, suggest
 from fedsim.scenario.fields import keys, names
+from fedsim.scenario.model import Scenario
 
 Path = list[str | int]
 
@@ -24,22 +25,35 @@ _WANTED = {
 }
 
 
-def complaint(error: ValidationError, tree: Any, prefix: tuple[str, ...] = ()) -> InputError:
+def complaint(
+    error: ValidationError,
+    tree: Any,
+    prefix: tuple[str, ...] = (),
+    root: str = "scenario",
+    model: type[BaseModel] = Scenario,
+) -> InputError:
     """The first error, as one line; of a union's branches the one that got furthest is the relevant one.
 
     Args:
-        error: what pydantic says of the scenario `tree`, or of its part at `prefix`.
-        tree: the scenario as it was given.
+        error: what pydantic says of the file's `tree`, or of its part at `prefix`.
+        tree: the file as it was given.
         prefix: where the validated part stands.
+        root: what the file is called.
+        model: of the whole file.
     """
     first = min(error.errors(include_url=False), key=_irrelevance)
     kind, path = first["type"], _path((*prefix, *first["loc"]), tree, first["type"])
-    field, context = ".".join(map(str, ["scenario", *path])), first.get("ctx", {})
+    field, context = ".".join(map(str, [root, *path])), first.get("ctx", {})
     if kind.startswith("union_tag"):
-        return _unknown_name(field, path, context["discriminator"].strip("'"), first["input"], tree)
+        key = context["discriminator"].strip("'")
+        return _unknown_name(f"{field}.{key}", first["input"], key, names(path, key, tree, model))
     if kind == "value_error" and isinstance(found := context["error"], InputError):
         return InputError(f"{field}.{found.field}", found.value, found.expected)
-    return InputError(field, None if kind == "missing" else first["input"], _expected(first, path, tree))
+    return InputError(
+        field,
+        None if kind == "missing" else first["input"],
+        _expected(first, path, lambda place: keys(place, tree, model)),
+    )
 
 
 def check_flags(given: Any, understood: Any, field: str = "scenario") -> None:
@@ -79,20 +93,20 @@ def _path(loc: tuple[str | int, ...], tree: Any, kind: str) -> Path:
     return path
 
 
-def _unknown_name(field: str, path: Path, key: str, given: Any, tree: Any) -> InputError:
-    name, known = given.get(key) if isinstance(given, Mapping) else given, names(path, key, tree)
+def _unknown_name(field: str, given: Any, key: str, known: Sequence[str]) -> InputError:
+    name = given.get(key) if isinstance(given, Mapping) else given
     close = nearest(name, known) if isinstance(name, str) else None
     hint = f"; did you mean {close!r}?" if close else ""
-    return InputError(f"{field}.{key}", name, f"must be one of {', '.join(known)}{hint}")
+    return InputError(field, name, f"must be one of {', '.join(known)}{hint}")
 
 
-def _expected(error: ErrorDetails, path: Path, tree: Any) -> str:
+def _expected(error: ErrorDetails, path: Path, known_at: Callable[[Path], Sequence[str]]) -> str:
     """What would be right."""
     kind = error["type"]
     if kind in _UNKNOWN:
-        return f"unknown key; {suggest(path[-1], keys(path[:-1], tree))}"
+        return f"unknown key; {suggest(path[-1], known_at(path[:-1]))}"
     if kind in ("model_type", "dataclass_type", "dict_type"):
-        known = keys(path, tree)
+        known = known_at(path)
         return "must be a mapping" + (f" with keys such as {', '.join(known)}" if known else "")
     said = error["msg"].removeprefix("Value error, ").removesuffix(" after validation, not 0")
     said = said.replace("Tuple should have", "list should have")

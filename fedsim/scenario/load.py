@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,20 +10,12 @@ import yaml
 from pydantic import ValidationError
 
 from fedsim.common.errors import InputError
+from fedsim.common.yaml_file import mapping, value
 from fedsim.scenario.catalogue import find
 from fedsim.scenario.complaints import check_flags, complaint
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import SWEPT, apply
 from fedsim.scenario.sweep import SweepSection
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML in which 1e-3 is a number: YAML 1.1 wants a dot in it and calls it text without one."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("+-.0123456789")
-)
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -45,7 +36,7 @@ def load_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         InputError: the file cannot be read, or an override is none.
     """
     path = find(path)
-    tree = _read(path)
+    tree = mapping(path, "scenario", "data:")
     for override in overrides:
         tree = apply(tree, _change(override))
     return anchored(tree, path.resolve().parent)
@@ -69,27 +60,12 @@ def parse_sweep(section: Any) -> SweepSection:
         raise complaint(error, {"sweep": section}, ("sweep",)) from None
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise InputError("scenario", str(path), f"cannot be read ({reason})") from None
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark else ""
-        raise InputError("scenario", str(path), f"{where}not valid YAML") from None
-    if not isinstance(tree, dict):
-        raise InputError("scenario", str(path), "must hold a mapping of sections such as `data:`")
-    return tree
-
-
 def _change(override: str) -> dict[str, Any]:
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise InputError("--set", override, "must look like path.to.field=value")
     try:
-        return {path: yaml.load(text, _Loader)}
+        return {path: value(text)}
     except yaml.YAMLError:
         raise InputError(f"--set {path}", text, "is not a YAML value") from None
 

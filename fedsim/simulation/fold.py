@@ -21,6 +21,7 @@ from fedsim.algorithms.registry import algorithms
 from fedsim.data.federation import Federation
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.links import Answered
 from fedsim.protocol.terms import Admitted
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import terms
@@ -161,13 +162,12 @@ class _Link:
     def __init__(self, gate: Gate, runs: int, silos: int) -> None:
         self._gate, self._runs, self._silos = gate, runs, silos
 
-    def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> dict[str, Tensor]:
-        """{name: (runs, silos, d)}, for broadcasts (d,) or (runs, d)."""
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        """Messages {name: (runs, silos, d)}, for broadcasts (d,) or (runs, d)."""
         sent = {
             name: value if value.dim() == 1 else value.repeat_interleave(self._silos, 0)
             for name, value in broadcast.items()
         }
         reply = self._gate.answer(round_index, sent)
-        return {name: rows.view(self._runs, self._silos, -1) for name, rows in reply.items()}
+        shape = self._runs, self._silos, -1
+        return Answered(members, {name: rows.view(shape) for name, rows in reply.items()})

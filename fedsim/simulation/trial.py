@@ -13,7 +13,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.data.federation import Federation, SiloSplit, load
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.objective import TrainingObjective
-from fedsim.protocol.links import Hosts, Variant
+from fedsim.protocol.links import Answered, Hosts, Variant
 from fedsim.results.outcome import (
     Measurement,
     Observer,
@@ -38,10 +38,8 @@ class _Link:
     def __init__(self, hosts: Hosts, variant: Variant) -> None:
         self._hosts, self._variant = hosts, variant
 
-    def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> Mapping[str, Tensor]:
-        return self._hosts.answer(self._variant, round_index, broadcast, members)
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        return Answered(members, self._hosts.answer(self._variant, round_index, broadcast, members))
 
 
 class Trial:

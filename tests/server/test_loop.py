@@ -16,6 +16,7 @@ from fedsim.common.errors import Refused
 from fedsim.problems.composite import Box, Composite
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.contract import Asker, Memory, Public, Round, ServerHalf
+from fedsim.protocol.links import Answered
 from server.aggregate import weighted
 from server.loop import run
 
@@ -48,14 +49,12 @@ class FakeLink:
     calls: list[tuple[int, list[float], list[int]]] = field(default_factory=list)
     refuse_at: int = -1
 
-    def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> Mapping[str, Tensor]:
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         if round_index == self.refuse_at:
             raise Refused("no budget")
         assert broadcast["round"].tolist() == [round_index] * 2
         self.calls.append((round_index, broadcast["w"].tolist(), list(members)))
-        return {"m": broadcast["w"] - torch.from_numpy(CENTRES[list(members)])}
+        return Answered(members, {"m": broadcast["w"] - torch.from_numpy(CENTRES[list(members)])})
 
 
 PROBLEM = LinearRegression(2, composite=Composite(constraint=Box(0.1, 9.0)))

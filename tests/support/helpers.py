@@ -18,6 +18,7 @@ from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, 
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
+from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
@@ -135,10 +136,8 @@ class GateLink:
 
     gate: Gate
 
-    def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> Mapping[str, Tensor]:
-        return self.gate.answer(round_index, broadcast, members)
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        return Answered(members, self.gate.answer(round_index, broadcast, members))
 
 
 def drive(

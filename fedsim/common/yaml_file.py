@@ -1,0 +1,69 @@
+"""YAML as people write it, and errors that name the file and the line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedsim.common.errors import InputError
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML in which 1e-3 is a number (YAML 1.1 wants a dot in it) and a key stands once in a mapping."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key, _ in node.value:
+            if key.value in seen and isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                )
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("+-.0123456789")
+)
+
+
+def value(text: str) -> Any:
+    """What a YAML text says.
+
+    Raises:
+        yaml.YAMLError: it is none.
+    """
+    return yaml.load(text, _Loader)
+
+
+def mapping(path: Path, field: str, example: str) -> dict[str, Any]:
+    """The mapping that a file holds.
+
+    Args:
+        path: of the file.
+        field: what an error names.
+        example: a section that it may have, such as `data:`.
+
+    Raises:
+        InputError: it cannot be read, is not YAML, has a key twice or holds something else.
+    """
+    try:
+        tree = value(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise InputError(field, str(path), f"cannot be read ({reason})") from None
+    except yaml.YAMLError as error:
+        raise InputError(field, str(path), _said(error)) from None
+    if not isinstance(tree, dict):
+        raise InputError(field, str(path), f"must hold a mapping of sections such as `{example}`")
+    return tree
+
+
+def _said(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {mark.line + 1}: " if mark else ""
+    twice = isinstance(error, yaml.constructor.ConstructorError) and "stands twice" in str(error.problem)
+    return f"{where}{error.problem}" if twice else f"{where}not valid YAML"  # type: ignore[attr-defined]

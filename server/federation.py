@@ -1,0 +1,189 @@
+"""The silos of a deployed run, as their server sees them: asked over a channel, believed only what they sign.
+
+A silo whose reply is late, wrong or a refusal is left out of that round, with the reason, and asked again in
+the next. A round needs `min_silos` answers: where fewer came, silos that did not answer for themselves (late,
+or something else in their place) are asked again until `patience` is over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fedsim.common.errors import Refused
+from fedsim.protocol import wire
+from fedsim.protocol.digests import digest
+from fedsim.protocol.links import Answered
+from fedsim.protocol.messages import Admission, Ask, Close, Closed, Greeting, Hello, Message, Offer, Reply
+from fedsim.protocol.wire import Frame
+from server.channel import Channel
+from server.replies import Form, WrongReply, read
+
+_PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before those that are missing are asked again
+
+Taken = TypeVar("Taken")
+
+
+class RemoteSilos:
+    """A `Link` to silos behind a channel, for one run.
+
+    Args:
+        channel: carries the frames.
+        identities: each silo's Ed25519 public key, 32 bytes, by name.
+        deadline: seconds that silos have for a reply.
+        min_silos: fewer answers than this, or than were asked, are no round; all by default.
+        patience: seconds after which a round with too few answers ends the run.
+        heads: the last entry known of each silo's ledger; updated as replies come.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        identities: Mapping[str, bytes],
+        deadline: float,
+        min_silos: int | None = None,
+        patience: float = 600.0,
+        heads: Mapping[str, str] | None = None,
+    ) -> None:
+        self.names = tuple(sorted(identities))
+        self.heads = dict.fromkeys(self.names, "") | dict(heads or {})
+        self.runs: dict[str, str] = {}
+        self._channel, self._identities = channel, dict(identities)
+        self._deadline, self._patience = deadline, max(deadline, patience)
+        self._least = len(self.names) if min_silos is None else min_silos
+        self._form = Form((), 0, torch.float64)
+
+    def hello(self) -> dict[str, Greeting]:
+        """Every silo's public numbers.
+
+        Raises:
+            Refused: a silo is not there, or is not who it should be.
+        """
+        frames = {name: _frame(Hello(head=self.heads[name])) for name in self.names}
+        return self._everyone(frames, self._greeting)
+
+    def offer(self, offers: Mapping[str, Offer]) -> dict[str, Admission]:
+        """Every silo's admission of its offer; where one refuses, the run is closed at the others.
+
+        Raises:
+            Refused: a silo does not admit the run, or is not there.
+        """
+
+        def admission(name: str, data: bytes) -> Admission:
+            said, _ = read(data, self._identities[name], Admission)
+            if said.session != offers[name].session:
+                raise WrongReply("it admitted another session", final=False)
+            self.heads[name], self.runs[name] = said.head, said.run
+            return said
+
+        frames = {
+            name: _frame(offer.model_copy(update={"head": self.heads[name]}))
+            for name, offer in offers.items()
+        }
+        try:
+            return self._everyone(frames, admission)
+        except Refused:
+            self.close()
+            raise
+
+    def begin(self, runs: Mapping[str, str], form: Form) -> None:
+        """The runs' ids, by silo, and what messages look like; before the first `answer`."""
+        self.runs, self._form = dict(runs), form
+
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        """One round; see the module.
+
+        Raises:
+            Refused: too few silos answered.
+        """
+        names = [self.names[member] for member in members]
+        sent = digest(broadcast).hex()
+
+        def reply(name: str, data: bytes) -> Mapping[str, Tensor]:
+            said, frame = read(data, self._identities[name], Reply)
+            if (said.run, said.round, said.broadcast) != (self.runs[name], round_index, sent):
+                raise WrongReply("it answered another round", final=False)
+            self.heads[name] = said.head
+            self._form.check(frame, round_index)
+            return frame.arrays
+
+        frames = {name: _frame(self._ask(name, round_index), broadcast) for name in names}
+        taken, reasons = self._collect(frames, reply, min(self._least, len(names)))
+        there = [member for member in members if self.names[member] in taken]
+        rows = [taken[self.names[member]] for member in there]
+        messages = {key: torch.stack([row[key] for row in rows]) for key in self._form.names[round_index]}
+        left_out = {m: reasons[self.names[m]] for m in members if self.names[m] in reasons}
+        return Answered(there, messages, left_out)
+
+    def close(self) -> tuple[dict[str, Closed], dict[str, str]]:
+        """The statements of the silos that admitted a run, and for the others why there is none."""
+
+        def closed(name: str, data: bytes) -> Closed:
+            said, _ = read(data, self._identities[name], Closed)
+            if said.run != self.runs[name] or len(said.rounds) != len(said.broadcasts):
+                raise WrongReply("it closed another run", final=False)
+            self.heads[name] = said.head
+            return said
+
+        frames = {name: _frame(Close(run=run, head=self.heads[name])) for name, run in self.runs.items()}
+        taken, wrong = self._once(frames, closed, self._deadline)
+        return taken, {name: error.reason for name, error in wrong.items()}
+
+    def _ask(self, name: str, round_index: int) -> Ask:
+        return Ask(run=self.runs[name], round=round_index, head=self.heads[name])
+
+    def _greeting(self, name: str, data: bytes) -> Greeting:
+        said, _ = read(data, self._identities[name], Greeting)
+        if said.silo != name:
+            raise WrongReply("it has another name", final=True)
+        self.heads[name] = self.heads[name] or said.head  # a greeting may be an old one, repeated by others
+        return said
+
+    def _everyone(self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken]) -> dict[str, Taken]:
+        return self._collect(frames, take, len(frames))[0]
+
+    def _collect(
+        self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], least: int
+    ) -> tuple[dict[str, Taken], dict[str, str]]:
+        """What could be taken, at least `least`, and the reasons of the other silos."""
+        until, pause = time.monotonic() + self._patience, _PAUSE
+        taken, wrong = self._once(frames, take, self._deadline)
+        while len(taken) < least:
+            again = {name: frames[name] for name, error in wrong.items() if not error.final}
+            left = until - time.monotonic()
+            if len(taken) + len(again) < least or left <= 0:
+                raise Refused(_too_few(len(taken), len(frames), least, wrong))
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, _LONGEST_PAUSE)
+            more, errors = self._once(again, take, min(self._deadline, left))
+            taken |= more
+            wrong = {name: error for name, error in wrong.items() if error.final} | errors
+        return taken, {name: error.reason for name, error in wrong.items()}
+
+    def _once(
+        self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken], deadline: float
+    ) -> tuple[dict[str, Taken], dict[str, WrongReply]]:
+        replies = self._channel.exchange(frames, deadline) if frames else {}
+        taken, wrong = {}, {}
+        for name in frames:
+            try:
+                if name not in replies:
+                    raise WrongReply(f"no reply within {deadline:.3g} s", final=False)
+                taken[name] = take(name, replies[name])
+            except WrongReply as error:
+                wrong[name] = error
+        return taken, wrong
+
+
+def _frame(message: Message, arrays: Mapping[str, Tensor] = MappingProxyType({})) -> bytes:
+    return wire.sealed(wire.encode(Frame(message.kind, message.model_dump(mode="json"), arrays)))
+
+
+def _too_few(count: int, asked: int, least: int, wrong: Mapping[str, WrongReply]) -> str:
+    said = "; ".join(f"{name}: {error.reason}" for name, error in sorted(wrong.items()))
+    return f"{count} of {asked} silos answered, {least} are needed ({said})"

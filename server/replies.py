@@ -1,0 +1,103 @@
+"""What a server accepts as a silo's reply: signed by the silo, of the right kind, with usable numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from pydantic import ValidationError
+
+from fedsim.common.errors import Refused
+from fedsim.protocol import wire
+from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.messages import Message, Refusal
+from fedsim.protocol.wire import Frame
+
+Kind = TypeVar("Kind", bound=Message)
+_MOST_TEXT = 300
+
+
+class WrongReply(Exception):
+    """Why a reply does not count, in public words.
+
+    `final`: the silo itself said so, so that there is no use in asking it for the same again. Otherwise
+    something else may have answered in its place.
+    """
+
+    def __init__(self, reason: str, final: bool) -> None:
+        super().__init__(reason)
+        self.reason, self.final = reason, final
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a message must look like: names in each round, sorted; d; type; and the largest entry.
+
+    An entry of a model above the silos' limit would have them all refuse the next broadcast, so none of a
+    message is.
+    """
+
+    names: Sequence[tuple[str, ...]]
+    dimension: int
+    dtype: torch.dtype
+    largest: float = LIMITS.max_point
+
+    def check(self, frame: Frame, round_index: int) -> None:
+        """Raise `WrongReply` for arrays that are not as they should be."""
+        if tuple(sorted(frame.arrays)) != self.names[round_index]:
+            raise WrongReply("its message has other arrays than the algorithm's", final=True)
+        for value in frame.arrays.values():
+            if value.shape != (self.dimension,) or value.dtype != self.dtype:
+                raise WrongReply("an array of its message has another shape or type", final=True)
+            if not float(value.abs().max()) <= self.largest:  # NaN compares false
+                raise WrongReply(
+                    f"its message has an entry that is not finite or above {self.largest:g}", final=True
+                )
+
+
+def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
+    """A silo's reply.
+
+    Args:
+        data: what the channel brought.
+        identity: the silo's Ed25519 public key, 32 bytes.
+        kind: what it should be.
+
+    Raises:
+        WrongReply: it is not signed by that identity, is of another kind, or is a refusal.
+    """
+    frame = _signed(data, identity)
+    if frame.kind == Refusal.kind:
+        raise WrongReply(f"refused: {shown(_head(frame, Refusal).reason)}", final=True)
+    return _head(frame, kind), frame
+
+
+def _signed(data: bytes, identity: bytes) -> Frame:
+    try:
+        body, signature = wire.opened(data)
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, body)
+        return wire.decode(body)
+    except InvalidSignature:
+        raise WrongReply("its reply is not signed by its identity", final=False) from None
+    except Refused as refusal:
+        raise WrongReply(f"its reply cannot be read: {refusal}", final=False) from None
+
+
+def _head(frame: Frame, kind: type[Kind]) -> Kind:
+    if frame.kind != kind.kind:
+        raise WrongReply(f"it answered with another kind of message than {kind.kind}", final=False)
+    head: Any = dict(frame.head)
+    try:
+        return kind.model_validate(head)
+    except ValidationError:
+        raise WrongReply(f"its {kind.kind} is malformed", final=True) from None
+
+
+def shown(text: str) -> str:
+    """A silo's words for a terminal and a page: printable, on one line, not without end."""
+    plain = "".join(c if c.isprintable() else " " for c in text)
+    return plain if len(plain) <= _MOST_TEXT else plain[: _MOST_TEXT - 3] + "..."

@@ -1,0 +1,146 @@
+"""A channel over the daemons' own sockets, for silos that are processes of this machine."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fedsim.common.errors import Refused
+from fedsim.protocol import wire
+from fedsim.protocol.dial import dial_port, dial_socket
+
+Address = Path | tuple[int, bytes]
+"""A Unix socket, or a port of this machine and the token that opens it."""
+MAX_REPLY = 1 << 30
+"""Bytes; memory grows with what is sent, not with what is announced."""
+_PAUSE, _LONGEST_PAUSE = 0.01, 0.5  # seconds between two attempts
+
+
+class Sockets:
+    """A `Channel`: one lasting connection and one thread a silo.
+
+    Args:
+        addresses: of the daemons, by silo.
+        limit: bytes of a reply at most.
+    """
+
+    def __init__(self, addresses: Mapping[str, Address], limit: int = MAX_REPLY) -> None:
+        self._lines = {name: _Line(address, limit) for name, address in addresses.items()}
+        self._pool = ThreadPoolExecutor(max(1, len(self._lines)), "silo")
+
+    def exchange(self, frames: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
+        """See `Channel`. A connection on which a reply is late is closed: no later one can take its place."""
+        until = time.monotonic() + deadline
+        lines = {name: self._lines[name] for name in frames}
+        for line in lines.values():
+            line.open()
+        futures = {name: self._pool.submit(line.ask, frames[name], until) for name, line in lines.items()}
+        try:
+            wait(futures.values(), until - time.monotonic())
+        finally:
+            for line in lines.values():
+                line.give_up()
+        replies = {name: future.result() for name, future in futures.items()}
+        return {name: reply for name, reply in replies.items() if reply is not None}
+
+    def close(self) -> None:
+        """End all connections."""
+        for line in self._lines.values():
+            line.close()
+        self._pool.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Line:
+    """One silo's connection, made when it is needed and made anew when it broke."""
+
+    def __init__(self, address: Address, limit: int) -> None:
+        self._address, self._limit = address, limit
+        self._connection: socket.socket | None = None
+        self._lock = threading.Lock()  # of `_waiting`, and of closing what another thread waits on
+        self._waiting, self._over = False, threading.Event()
+
+    def open(self) -> None:
+        """From here on `ask` may try."""
+        self._waiting = True
+        self._over.clear()
+
+    def ask(self, frame: bytes, until: float) -> bytes | None:
+        """The reply; None where there is none before `until` or before `give_up`."""
+        pause = _PAUSE
+        while self._waiting and (left := until - time.monotonic()) > 0:
+            try:
+                reply = self._attempt(frame, left)
+            except OSError:
+                self.close()
+                self._over.wait(min(pause, left))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            except Refused:  # too long a reply, of which nothing has been read
+                self.close()
+                break
+            else:
+                with self._lock:
+                    waiting, self._waiting = self._waiting, False
+                return reply if waiting else None
+        return None
+
+    def give_up(self) -> None:
+        """Wake `ask` up where it still waits; the connection is of no use then."""
+        with self._lock:
+            if self._waiting:
+                self._waiting = False
+                self._over.set()
+                if self._connection is not None:
+                    with suppress(OSError):
+                        self._connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection."""
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _attempt(self, frame: bytes, left: float) -> bytes:
+        connection = self._ready() or self._dialled(left)
+        connection.settimeout(left)
+        wire.send(connection, frame)
+        reply = wire.receive(connection, self._limit)
+        if reply is None:
+            raise ConnectionError("the daemon closed the connection")
+        return reply
+
+    def _ready(self) -> socket.socket | None:
+        """The connection, if nothing waits on it: its end, or a reply that nobody asked for."""
+        if self._connection is not None:
+            waiting = select.poll()
+            waiting.register(self._connection, select.POLLIN)
+            if waiting.poll(0):
+                self.close()
+        return self._connection
+
+    def _dialled(self, seconds: float) -> socket.socket:
+        if isinstance(self._address, Path):
+            connection = dial_socket(self._address, seconds)
+        else:
+            connection = dial_port(*self._address, seconds)
+        with self._lock:
+            self._connection = connection
+            if not self._waiting:
+                raise TimeoutError
+        return connection
