@@ -1,0 +1,239 @@
+"""A silo's budget over its whole life: the one place that states and keeps the lifetime guarantee.
+
+**Guarantee.** Everything that a silo ever releases, over all its runs, is (epsilon, delta)-DP with respect to
+replacing one of its records, n fixed, where (epsilon, delta) and the caps below were fixed at enrolment. It
+holds for any behaviour of servers and other silos: which runs are offered, when, with what plan and noise,
+how many at once, which rounds are asked for and which runs are broken off may all depend on earlier answers.
+
+The caps (`Caps.of`), of lifetime epsilon, delta and a share (epsilon_S, delta_S) for sampled plans:
+
+    T       = DISTANCE_SHARE (delta - delta_S) / (1 + e^epsilon)
+    delta_G = delta - delta_S - (1 + e^epsilon) T
+    mu_B^2  : the largest with h(epsilon - epsilon_S; mu_B) <= delta_G   (`fedsim.privacy.gaussian`)
+
+and on every path: sum of mu^2 of Gaussian plans <= mu_B^2, sum of the prices of sampled plans <= (epsilon_S,
+delta_S), sum of the total-variation distances of discrete noise in Gaussian plans <= T.
+
+Why:
+
+* *Gaussian plans* (FULL and Fresh batches). Fix the permutations of all runs' Fresh batches; they are drawn
+  independently of the records and equal in neighbouring data sets. What is released is then one sequence of
+  Gaussian releases, each chosen from all that came before, whichever runs they belong to. A FULL release has
+  its mu; of a run's Fresh releases only the batch that holds the differing record has one other than 0, at
+  most the largest of those made. So the sum of mu^2 along every path is at most what the account charges,
+  which never exceeds mu_B^2, and the sequence is mu_B-GDP: fully adaptive composition of Gaussian DP under
+  a cap fixed in advance (Smith and Thakurta 2022, arXiv 2210.17520; Koskela, Tobaben and Honkela 2023, arXiv
+  2209.15596). Averaging over permutations keeps the bound, by joint convexity. No cap on one release is
+  needed, and a run may return what it did not use, since only releases that were made count.
+* *Sampled plans.* Each is an interactive (epsilon_j, delta_j)-DP mechanism by its own accountant, priced as a
+  whole before its first answer. A share of that price is not the price of a share when the server picks the
+  rounds by the answers, so a plan that answered one round keeps its whole price; one that answered none
+  released nothing. The sum is a filter for adaptively chosen (epsilon_j, delta_j) (Rogers et al. 2016), also
+  of runs at the same time (Vadhan and Wang 2021; Haney et al. 2023, arXiv 2309.05901).
+* *Both together.* All Gaussian releases are one interactive mechanism, (epsilon - epsilon_S, delta_G)-DP, all
+  sampled runs another; basic composition of two interleaved interactive mechanisms adds.
+* *Discrete noise.* Let each release of a Gaussian plan be drawn so that it equals its ideal Gaussian one
+  except with probability t_j, its total-variation distance. The two transcripts differ with probability
+  E[sum t_j] <= T, so (epsilon, delta')-DP of the ideal one gives (epsilon, delta' + (1 + e^epsilon) T)-DP. A
+  sampled plan's own price has that term in its delta already.
+
+Sums are exact (fractions), every float that enters is rounded up and every cap down. A spend that is NaN,
+infinite, negative or subnormal is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from fractions import Fraction
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.privacy import gaussian
+from fedsim.privacy.rounding import shown_down, shown_up
+
+DISTANCE_SHARE = 1e-3
+"""Of the Gaussian plans' delta, kept for the distance of discrete noise from Gaussian noise."""
+
+_NAMES = {
+    "mu_sq": "mu^2 of Gaussian plans",
+    "epsilon": "epsilon of sampled plans",
+    "delta": "delta of sampled plans",
+    "distance": "total-variation distance of discrete noise",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a plan, or all of a silo's runs, may cost: four numbers that each add up.
+
+    Args:
+        mu_sq: of FULL and Fresh Gaussian releases.
+        epsilon: of sampled plans.
+        delta: of sampled plans.
+        distance: total variation between the noise that is drawn and Gaussian noise, in Gaussian plans.
+
+    Raises:
+        Refused: one is no float, or NaN, infinite, negative or subnormal.
+    """
+
+    mu_sq: float = 0.0
+    epsilon: float = 0.0
+    delta: float = 0.0
+    distance: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value in self.tree().items():
+            normal = type(value) is float and (value == 0 or sys.float_info.min <= value < math.inf)
+            if not normal:  # NaN compares false
+                raise Refused(f"{_NAMES[name]}: {value!r} is no cost")
+
+    def tree(self) -> dict[str, float]:
+        """The numbers by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def least(self, other: Cost) -> Cost:
+        """The smaller of each number, where both bound the same thing."""
+        return Cost(*map(min, self.tree().values(), other.tree().values()))
+
+
+FREE = Cost()
+
+
+def up(value: Fraction) -> float:
+    """The least normal float, or 0, that is not below `value` >= 0."""
+    near = float(value)
+    near = near if Fraction(near) >= value else math.nextafter(near, math.inf)
+    return near if value == 0 else max(near, sys.float_info.min)
+
+
+def down(value: Fraction) -> float:
+    """The largest normal float, or 0, that is not above `value` >= 0."""
+    near = float(value)
+    near = near if Fraction(near) <= value else math.nextafter(near, 0.0)
+    return near if near >= sys.float_info.min else 0.0
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """The sum, each number rounded up."""
+    sums = dict.fromkeys(_NAMES, Fraction(0))
+    for cost in costs:
+        for name, value in cost.tree().items():
+            sums[name] += Fraction(value)
+    return Cost(**{name: up(value) for name, value in sums.items()})
+
+
+@dataclass(frozen=True)
+class Caps:
+    """A silo's promise over its life and the caps that keep it (module docstring), fixed at enrolment."""
+
+    epsilon: float
+    delta: float
+    total: Cost
+
+    @classmethod
+    def of(
+        cls, epsilon: float, delta: float, sampled_epsilon: float = 0.0, sampled_delta: float = 0.0
+    ) -> Caps:
+        """The caps for (epsilon, delta), of which sampled plans may use (sampled_epsilon, sampled_delta).
+
+        Raises:
+            InputError: names the number that is out of bounds.
+        """
+        _check("lifetime.epsilon", epsilon, 0 < epsilon <= 500, "a number in (0, 500]")
+        _check("lifetime.delta", delta, 1e-200 <= delta < 1, "a number in [1e-200, 1)")
+        within = 0 <= sampled_epsilon <= epsilon
+        _check("lifetime.sampled.epsilon", sampled_epsilon, within, f"a number in [0, {epsilon:g}]")
+        within = sampled_delta == 0 or 1e-200 <= sampled_delta < delta
+        _check("lifetime.sampled.delta", sampled_delta, within, f"0, or a number in [1e-200, {delta:g})")
+        left, factor = Fraction(delta) - Fraction(sampled_delta), 1 + math.exp(epsilon) * (1 + 1e-15)
+        distance = down(Fraction(DISTANCE_SHARE) * left / Fraction(factor))
+        gaussian_delta = down(left - Fraction(factor) * Fraction(distance))
+        mu = float(gaussian.mu(down(Fraction(epsilon) - Fraction(sampled_epsilon)), gaussian_delta))
+        sampled = float(sampled_epsilon), float(sampled_delta)
+        return cls(float(epsilon), float(delta), Cost(down(Fraction(mu) ** 2), *sampled, distance))
+
+    def tree(self) -> dict[str, object]:
+        """Plain values, for `from_tree`."""
+        return {"epsilon": self.epsilon, "delta": self.delta, "total": self.total.tree()}
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, object]) -> Caps:
+        """The inverse of `tree`."""
+        total = tree["total"]
+        assert isinstance(total, dict)
+        return cls(float(str(tree["epsilon"])), float(str(tree["delta"])), Cost(**total))
+
+
+class Account:
+    """What the runs of a silo have reserved and used, never above the caps (module docstring).
+
+    A run reserves the cost of its whole plan before it answers; when it closes, what it used stands instead.
+    """
+
+    def __init__(self, caps: Caps) -> None:
+        self.caps = caps
+        self._held: dict[str, Cost] = {}
+        self._open: set[str] = set()
+
+    def reserve(self, run: str, cost: Cost) -> None:
+        """Set the cost of a plan aside.
+
+        Raises:
+            Refused: it does not fit beside what all runs have reserved and used; nothing is set aside.
+        """
+        if run in self._held:
+            raise Refused("a run reserves once")
+        self.check(cost)
+        self._held[run] = cost
+        self._open.add(run)
+
+    def check(self, cost: Cost) -> None:
+        """Refuse a cost that does not fit; nothing is set aside."""
+        left, asked, caps = self._left(), cost.tree(), self.caps.total.tree()
+        for name, value in asked.items():
+            if Fraction(value) > left[name]:
+                raise Refused(
+                    f"the silo's lifetime budget cannot carry this run: {_NAMES[name]} is "
+                    f"{shown_up(value)}, {shown_down(down(left[name]))} of {shown_down(caps[name])} is left"
+                )
+
+    def charge(self, run: str, used: Cost) -> Cost:
+        """Put what a run used in the place of its reservation, and return it; never more than was reserved.
+
+        Raises:
+            Refused: the run holds no reservation.
+        """
+        if run not in self._open:
+            raise Refused("the run has no reservation")
+        self._held[run] = used.least(self._held[run])  # both bound what it released
+        self._open.discard(run)
+        return self._held[run]
+
+    @property
+    def left(self) -> Cost:
+        """What a further run may cost, each number rounded down."""
+        return Cost(**{name: down(value) for name, value in self._left().items()})
+
+    @property
+    def reserved(self) -> Cost:
+        """What runs that are open hold, each number rounded up."""
+        return total(cost for run, cost in self._held.items() if run in self._open)
+
+    @property
+    def charged(self) -> Cost:
+        """What closed runs used, each number rounded up."""
+        return total(cost for run, cost in self._held.items() if run not in self._open)
+
+    def _left(self) -> dict[str, Fraction]:
+        left = {name: Fraction(value) for name, value in self.caps.total.tree().items()}
+        for cost in self._held.values():
+            for name, value in cost.tree().items():
+                left[name] -= Fraction(value)
+        return left
+
+
+def _check(field: str, value: float, good: bool, expected: str) -> None:
+    if not good:  # NaN is not
+        raise InputError(field, value, expected)

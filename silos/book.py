@@ -1,0 +1,203 @@
+"""What a chain of entries says: enrolment, runs, rounds, what is left; the same as it grows and replayed."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedsim.common.errors import Refused
+from silos.account import Account, Caps, Cost
+from silos.chain import Entry, entries, readable, reading
+from silos.price import Price
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """What was fixed when the silo enrolled.
+
+    Args:
+        silo: its name.
+        records: digest of its records, hexadecimal.
+        identity: its public key, hexadecimal.
+        caps: of its lifetime account.
+        expires: the end of its life, microseconds since 1970; no run or round is paid for afterwards.
+    """
+
+    silo: str
+    records: str
+    identity: str
+    caps: Caps
+    expires: int
+
+    def tree(self) -> dict[str, Any]:
+        """Plain values, for `from_tree`."""
+        plain = {name: getattr(self, name) for name in ("silo", "records", "identity", "expires")}
+        return plain | {"caps": self.caps.tree()}
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> Enrolment:
+        """The inverse of `tree`."""
+        return cls(**{**tree, "caps": Caps.from_tree(tree["caps"])})
+
+
+@dataclass(slots=True)
+class Round:
+    """A round that was paid for: by which broadcast, in which process (see `Book.boot`), and how it ended."""
+
+    broadcast: str
+    boot: int
+    reply: str | None = None
+    head: str | None = None
+    refusal: str | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it came to no end that is known."""
+        return self.reply is None and self.refusal is None
+
+
+@dataclass(slots=True)
+class Run:
+    """An admitted run; `before` and `after` are the chain's heads around it, `contents` its row's digest."""
+
+    run: str
+    session: str
+    offer: str
+    plan: str
+    terms: Mapping[str, Any]
+    price: Price
+    contents: str
+    opened: int
+    expires: int
+    version: str
+    before: str
+    rounds: dict[int, Round] = field(default_factory=dict)
+    last: int | None = None
+    charged: Cost | None = None
+    closed: int = 0
+    after: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def open(self) -> bool:
+        """Whether it holds a reservation."""
+        return self.charged is None
+
+    @property
+    def used(self) -> Cost:
+        """What the rounds that were paid for cost."""
+        return self.price.of(self.rounds)
+
+
+class Book:
+    """The state that entries add up to."""
+
+    def __init__(self, chain: Iterable[Entry]) -> None:
+        """Replay.
+
+        Raises:
+            Refused: it is no chain of a ledger, or overspends.
+        """
+        self.head, self.length, self.time = "", 0, 0
+        self.boot = 0  # the entry with which the last process began to write
+        self.version = ""
+        self.runs: dict[str, Run] = {}
+        self.sessions: dict[str, str] = {}
+        self._enrolment: Enrolment | None = None
+        self._account: Account | None = None
+        for entry in chain:
+            self.add(entry)
+        self.enrolment, self.account  # noqa: B018  # a chain begins with them
+
+    @property
+    def enrolment(self) -> Enrolment:
+        """What was fixed when the silo enrolled."""
+        if self._enrolment is None:
+            raise Refused("the silo's ledger does not begin with an enrolment")
+        return self._enrolment
+
+    @property
+    def account(self) -> Account:
+        """What is left of the silo's life."""
+        if self._account is None:
+            raise Refused("the silo's ledger does not begin with an enrolment")
+        return self._account
+
+    def add(self, entry: Entry) -> None:
+        """Take the next entry in."""
+        payload = entry.payload
+        match entry.kind:
+            case "enrolled":
+                self._enrolment = Enrolment.from_tree(payload)
+                self._account = Account(self._enrolment.caps)
+            case "started":
+                self.boot, self.version = entry.seq, payload["version"]
+            case "admitted":
+                self._admitted(entry)
+            case "debited" | "resumed":
+                self.runs[payload["run"]].rounds[payload["round"]] = Round(payload["broadcast"], self.boot)
+            case "replied":
+                run = self.runs[payload["run"]]
+                run.last = payload["round"]
+                run.rounds[run.last].reply = payload["contents"]
+                run.rounds[run.last].head = entry.hash.hex()
+            case "refused":
+                self.runs[payload["run"]].rounds[payload["round"]].refusal = payload["reason"]
+            case "closed" | "expired":
+                run = self.runs[payload["run"]]
+                run.charged = self.account.charge(run.run, Cost(**payload["charged"]))
+                run.closed, run.after, run.facts = entry.time, entry.hash.hex(), payload["facts"]
+            case _:  # a note: nothing follows from it
+                pass
+        self.head, self.length, self.time = entry.hash.hex(), entry.seq, entry.time
+
+    def _admitted(self, entry: Entry) -> None:
+        rest = {**entry.payload, "price": Price.from_tree(entry.payload["price"])}
+        run = Run(**rest, opened=entry.time, version=self.version, before=self.head)
+        self.account.reserve(run.run, run.price.whole)
+        self.runs[run.run], self.sessions[run.session] = run, run.run
+
+
+def contents(*parts: bytes) -> str:
+    """A digest of byte strings, hexadecimal SHA-256."""
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8) + part)
+    return whole.hexdigest()
+
+
+def replayed(connection: sqlite3.Connection) -> Book:
+    """The book of a ledger, whole chain and what is stored beside it checked.
+
+    Raises:
+        Refused: it was altered or is damaged.
+    """
+    book = Book(entries(connection))
+    seen = set()
+    for run, offer, secret in connection.execute("SELECT run, offer, secret FROM runs"):
+        seen.add(run)
+        if run not in book.runs or contents(offer.encode(), secret) != book.runs[run].contents:
+            raise Refused("the silo's ledger was altered: a run's offer is not the one that was admitted")
+    replied = {run: found.last for run, found in book.runs.items() if found.last is not None}
+    for run, index, reply, memory in connection.execute("SELECT run, round, reply, memory FROM replies"):
+        last = replied.pop(run, None)
+        if index != last or contents(reply, memory) != book.runs[run].rounds[index].reply:
+            raise Refused("the silo's ledger was altered: a stored reply is not the one that was given")
+    if replied or len(seen) < len(book.runs):
+        raise Refused("the silo's ledger was altered: a run's offer or reply is missing")
+    return book
+
+
+def read(path: Path) -> Book:
+    """A ledger's book, of this moment; a daemon may be writing it.
+
+    Raises:
+        InputError: there is none.
+        Refused: it cannot be read, was altered or is damaged.
+    """
+    with readable(), reading(path) as connection:
+        return replayed(connection)

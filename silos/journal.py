@@ -1,0 +1,235 @@
+"""The file under a silo's ledger: opened by one process, read and checked as a whole, appended to.
+
+An event is an entry (`silos.chain`), committed with everything that it describes, and on the disk before the
+call that reports it returns; what is known of it in memory follows the disk. A write that fails, for whatever
+reason, ends the object: what is on the disk is not known then, so that everything is refused until the file
+is opened, and so read, anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Self
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.files import whole_file
+from silos.account import Caps
+from silos.book import Book, Enrolment, replayed
+from silos.chain import GENESIS, SCHEMA, Entry, check_pages, connect, link, readable, text
+from silos.clock import SECOND, Clock
+
+_CANNOT = "the silo's ledger cannot be written; nothing was released, and nothing is until it is opened anew"
+Statement = tuple[str, Sequence[Any]]
+"""SQL with its values."""
+
+
+class Journal:
+    """An open file; one process holds it, and its methods may be called from any thread."""
+
+    def __init__(self, connection: sqlite3.Connection, book: Book, file_lock: int) -> None:
+        self._connection, self.book, self._file_lock = connection, book, file_lock
+        self._clock = Clock(book.time)
+        self.lock = threading.RLock()
+        self._failed = False
+
+    @staticmethod
+    def create(path: Path, silo: str, records: str, caps: Caps, identity: str, expires: date) -> None:
+        """Enrol: a new ledger, which is there as a whole or not at all.
+
+        Args:
+            path: of the file, in a directory that exists.
+            silo: its name.
+            records: digest of its records, hexadecimal.
+            caps: of its lifetime account, fixed from now on.
+            identity: its public key, hexadecimal.
+            expires: the last day of its life, UTC.
+
+        Raises:
+            InputError: there is one already.
+            Refused: it cannot be written.
+        """
+        lock = _locked(path)
+        try:
+            if path.exists():
+                raise InputError("ledger", str(path), "there is one already: a silo enrols once")
+            enrolment = Enrolment(silo, records, identity, caps, _end_of(expires))
+            with whole_file(path) as draft:
+                _write_first(draft, enrolment)
+            _sync_directory(path.parent)
+        except (sqlite3.Error, OSError) as error:
+            raise Refused("the silo's ledger cannot be created there") from error
+        finally:
+            os.close(lock)
+
+    @classmethod
+    def open(cls, path: Path, notes: Mapping[str, Any] | None = None) -> Self:
+        """Read and check the whole ledger, and note that this process began.
+
+        Args:
+            path: of the file.
+            notes: plain values for that entry, such as that noise comes from a seed.
+
+        Raises:
+            InputError: there is none.
+            Refused: another process holds it, it was altered, damaged or cut, or cannot be written.
+        """
+        if not path.is_file():
+            raise InputError("ledger", str(path), "there is none; a silo's is made when it enrols")
+        lock = _locked(path)
+        try:
+            with readable():
+                connection = connect(path)
+                try:
+                    check_pages(connection)
+                    ledger = cls(connection, replayed(connection), lock)
+                    ledger.note("started", {**(notes or {}), "version": version("fedsim-isrl")})
+                except BaseException:
+                    connection.close()
+                    raise
+        except BaseException:
+            os.close(lock)
+            raise
+        return ledger
+
+    def close(self) -> None:
+        """Let the file go."""
+        with self.lock:
+            if not self._file_lock:
+                return
+            self._failed = True
+            self._connection.close()
+            os.close(self._file_lock)
+            self._file_lock = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a write failed (or the file was let go): everything is refused from then on."""
+        return self._failed
+
+    @property
+    def head(self) -> str:
+        """Hash of the last entry, hexadecimal."""
+        return self.book.head
+
+    def knows(self, head: str) -> bool:
+        """Whether the chain has this head; "" always. If not, entries that a server saw are lost."""
+        if not head:
+            return True
+        try:
+            found = self.query("SELECT 1 FROM entries WHERE hash = ?", (bytes.fromhex(head),))
+        except ValueError:
+            return False
+        return found is not None
+
+    @property
+    def boot(self) -> int:
+        """The entry with which this process began; rounds paid for since are of this process."""
+        return self.book.boot
+
+    def now(self) -> int:
+        """The ledger's time, microseconds since 1970 (`silos.clock`)."""
+        return self._clock.now()
+
+    def note(self, kind: str, payload: Mapping[str, Any], *statements: Statement) -> Entry:
+        """Append an entry, with what belongs to it, in one durable transaction.
+
+        Raises:
+            Refused: it cannot be written; see the module's text.
+        """
+        with self.lock:
+            self.check_usable()
+            written = text(payload)
+            seq, time = self.book.length + 1, max(self.now(), self.book.time)
+            previous = bytes.fromhex(self.head)
+            entry = Entry(seq, time, kind, json.loads(written), link(previous, seq, time, kind, written))
+            row = ("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, time, kind, written, entry.hash))
+            self._failed = True  # until it is known to be on the disk, and in memory
+            try:
+                _commit(self._connection, (row, *statements))
+            except sqlite3.Error as error:
+                raise Refused(_CANNOT) from error
+            self.book.add(entry)
+            self._failed = False
+            return entry
+
+    def query(self, sql: str, values: Sequence[Any]) -> Any:
+        """One row of what is stored, or None.
+
+        Raises:
+            Refused: it cannot be read.
+        """
+        with self.lock, readable():
+            self.check_usable()
+            return self._connection.execute(sql, values).fetchone()
+
+    def check_usable(self) -> None:
+        """Refuse once a write has failed."""
+        if self._failed:
+            raise Refused(_CANNOT)
+
+
+def _commit(connection: sqlite3.Connection, statements: Sequence[Statement]) -> None:
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        for statement in statements:
+            connection.execute(*statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _write_first(draft: Path, enrolment: Enrolment) -> None:
+    os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+    connection = sqlite3.connect(draft)
+    try:
+        connection.executescript(SCHEMA)
+        payload, time = text(enrolment.tree()), Clock(0).now()
+        row = (1, time, "enrolled", payload, link(GENESIS, 1, time, "enrolled", payload))
+        connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", row)
+        connection.commit()
+    finally:
+        connection.close()
+
+
+def _locked(path: Path) -> int:
+    """A lock that dies with the process; not of SQLite's kind, which would keep readers out."""
+    place = path.resolve()
+    try:
+        lock = os.open(place.with_name(f"{place.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise Refused(f"the silo's ledger cannot be locked: {error.strerror}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise Refused("another process holds the silo's ledger") from None
+    return lock
+
+
+def _end_of(day: date) -> int:
+    after = datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+    return int(after.timestamp()) * SECOND
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
