@@ -1,0 +1,24 @@
+"""Which noise a deployed silo adds: exact where it can wait for it, floating-point above."""
+
+from __future__ import annotations
+
+from fedsim.mechanisms.grid_gaussian import GridGaussian
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.silo_gaussian import SiloGaussian
+
+FLOATING_POINT = (
+    "Noise is Gaussian in floating point: the low-order bits of an answer are not covered by the guarantee"
+)
+"""The line of a report for noise that is not exact."""
+
+
+def silo_mechanism(dimension: int, exact_noise_dimension: int) -> tuple[Mechanism, tuple[str, ...]]:
+    """The mechanism for answers of `dimension` numbers, and what a reader must know of it.
+
+    Args:
+        dimension: d.
+        exact_noise_dimension: the largest d with exact noise, about 20 microseconds a number; 0 for none.
+    """
+    if dimension <= exact_noise_dimension:
+        return GridGaussian(dimension), ()
+    return SiloGaussian(), (FLOATING_POINT,)
