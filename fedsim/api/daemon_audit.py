@@ -45,7 +45,15 @@ class DaemonAudit:
         """One row."""
         found = self.tree
         share = f" ({floor(100 * found['attained_share'])} %)" if found["attained_share"] is not None else ""
-        columns = ["silo", "n", "delta", "claimed epsilon", "attained by worst server", "runs a world", "noise"]
+        columns = [
+            "silo",
+            "n",
+            "delta",
+            "claimed epsilon",
+            "attained by worst server",
+            "runs a world",
+            "noise",
+        ]
         row = [
             found["silo"],
             f"{found['n']}",

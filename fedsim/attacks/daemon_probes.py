@@ -63,4 +63,3 @@ def _admits(daemon: Worlds, offer: Offer, session: str | None = None) -> bool:
         return False
     daemon.close([admission.run])
     return True
-

@@ -1,8 +1,8 @@
 """The worst server against running daemons: real processes, real noise, and nothing but frames.
 
-Two daemons hold records that differ in one (`neighbours`). The server plays the scenario's plan with both, run
-after run, at the broadcasts that tell most, and scores what it hears by its likelihood ratio (`reading`). What
-that attains is a lower bound on epsilon, to be compared with what the daemons claimed at admission.
+Two daemons hold records that differ in one (`neighbours`). The server plays the scenario's plan with both,
+run after run, at the broadcasts that tell most, and scores what it hears by its likelihood ratio (`reading`).
+What that attains is a lower bound on epsilon, to be compared with what the daemons claimed at admission.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def attack(
         observe: told of progress.
 
     Raises:
-        InputError: they are not the daemons of this scenario, their noise is of a seed, or one does not answer.
+        InputError: they are not this scenario's daemons, have seeded noise, or do not answer.
         Refused: they do not admit the run, or break every one off.
     """
     played, wanted = Played(found.lines), _wanted(setting, found, share)
@@ -131,7 +131,8 @@ def _judged(
     above = violated([(samples[0], samples[1])], claim, ALARM / 2)
     if above is not None:
         findings.append(
-            f"runs prove an epsilon of at least {shown_down(above)}, above the claimed {shown_up(claim.epsilon)}"
+            f"runs prove an epsilon of at least {shown_down(above)}, above the claimed "
+            f"{shown_up(claim.epsilon)}"
         )
     attained, every = bounds(samples[0], samples[1], claim), (*findings, *measured.faults)
     return DaemonAudit(setting, found.silo, admission, attained, measured, every, share, minutes)

@@ -1,9 +1,10 @@
-"""The two worlds of an attack on daemons: a silo's records, and its neighbours', as a daemon would hold them."""
+"""The two worlds of an attack on daemons: a silo's records and a neighbouring set, each for a daemon."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from fedsim.attacks.two_worlds import WORLDS
 from fedsim.attacks.worst import beside, others, replaced
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
+from fedsim.protocol.batch import Fresh, Full
 
 CONFIG, RECORDS, STATE, SOCKET = "silo.yaml", "records.npz", "state", "silo.sock"
 
@@ -64,28 +66,42 @@ def _held(setting: Setting) -> Callable[[Record], bool]:
     return held
 
 
-def write(setting: Setting, found: Neighbours, folder: Path, policy: dict[str, Any]) -> list[Path]:
+def write(setting: Setting, found: Neighbours, folder: Path) -> list[Path]:
     """A folder for each world, with records and configuration of a daemon that is yet to be enrolled."""
     return [
-        _write(setting, found.silo, data, folder / world, policy)
+        _write(setting, found.silo, data, folder / world)
         for world, data in zip(WORLDS, found.data, strict=True)
     ]
 
 
-def _write(setting: Setting, silo: int, data: Data, folder: Path, policy: dict[str, Any]) -> Path:
+def _write(setting: Setting, silo: int, data: Data, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     classes = setting.resolved.outline.num_classes
     target = data[1].astype(np.int64) if classes else data[1]
-    with whole_file(folder / RECORDS) as draft, draft.open("wb") as file:
-        np.savez(file, features=data[0], target=target)
+    with whole_file(folder / RECORDS) as draft:
+        np.savez(draft, features=data[0], target=target)
     records = {"name": "npz", "path": RECORDS, "scaling": "none", "intercept": False}
     tree = {
         "name": setting.resolved.names[silo],
         "records": records | ({"classes": classes} if classes else {}),
         "state": STATE,
         "listen": {"socket": SOCKET},
-        "policy": policy,
+        "policy": _policy(setting, silo),
     }
     with whole_file(folder / CONFIG) as draft:
         draft.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
     return folder / CONFIG
+
+
+def _policy(setting: Setting, silo: int) -> dict[str, Any]:
+    """A lifetime for as many runs as an account has room for: no promise, the records are thrown away."""
+    sampled = any(not isinstance(release.batch, Full | Fresh) for release, _ in setting.census(silo))
+    share = {"epsilon": 450.0, "delta": 0.49} if sampled else {"epsilon": 0.0, "delta": 0.0}
+    epsilon = 500.0 if sampled else 50.0  # above, the distance of discrete noise counts too much
+    expires = datetime.now(UTC).date() + timedelta(days=30)
+    return {
+        "lifetime": {"epsilon": epsilon, "delta": 0.99, "expires": expires, "sampled": share},
+        "min_noise_multiplier": 1e-3,
+        "max_rounds": max(1, len(setting.resolved.trace.plan.rounds)),
+        "max_dimension": max(1, setting.resolved.problem.dimension),
+    }

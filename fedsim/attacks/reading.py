@@ -1,7 +1,7 @@
 """What a silo's replies tell of its gate's answers, to a server that sees messages and nothing else.
 
-The silo half is public code. Where its message of a round is the answer to the round's only query, as it is, a
-server hears what the plan is priced for. (A message that is made of several answers tells less, and its
+The silo half is public code. Where its message of a round is the answer to the round's only query, as it is,
+a server hears what the plan is priced for. (A message that is made of several answers tells less, and its
 likelihood is not worked out here.)
 """
 
@@ -112,4 +112,5 @@ def noise(plan: Sequence[Line], replies: Sequence[Tensor], n: int, noise_multipl
 def _across(places: Places) -> Tensor:
     """Directions at right angles to both worlds' places among the first coordinates, in columns."""
     moved = torch.cat([places.first, places.second]).T[:_COORDINATES]
-    return torch.linalg.qr(moved, mode="complete").Q[:, moved.shape[1] :]
+    basis: Tensor = torch.linalg.qr(moved, mode="complete").Q
+    return basis[:, moved.shape[1] :]

@@ -72,7 +72,10 @@ def _started(configs: list[Path]) -> Iterator[Worlds]:
 @contextmanager
 def _process(config: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "silos", "--config", str(config), *options]
-    with (config.parent / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+    with (
+        (config.parent / "log").open("wb") as log,
+        subprocess.Popen(command, stdout=log, stderr=log) as process,
+    ):
         try:
             yield process
         finally:

@@ -36,9 +36,7 @@ class Worlds:
         InputError: a daemon does not answer at all.
     """
 
-    def __init__(
-        self, channel: Channel, names: Sequence[str] = WORLDS, deadline: float = 60.0
-    ) -> None:
+    def __init__(self, channel: Channel, names: Sequence[str] = WORLDS, deadline: float = 60.0) -> None:
         self._channel, self._deadline = channel, deadline
         self._heads = dict.fromkeys(names, "")
 

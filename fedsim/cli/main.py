@@ -155,7 +155,7 @@ def audit(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Attack two real daemons of one silo in DIR over their sockets; started there unless they run.",
+            help="Attack two real daemons of a silo over sockets in DIR; started there unless they run.",
         ),
     ] = None,
     silo: Annotated[
