@@ -40,7 +40,7 @@ def _found(setting: Setting, silo: int, chosen: Attack) -> Iterator[str]:
 
 
 def outside(setting: Setting, silo: int) -> list[int]:
-    """Rounds that are not in the silo's plan: one of other silos', if there is one, and one after the last."""
+    """Rounds that are not in the silo's plan: one of other silos, if any, and one after the last."""
     own, rounds = set(setting.rounds(silo)), len(setting.resolved.trace.plan.rounds)
     return [*[r for r in range(rounds) if r not in own][:1], rounds]
 
