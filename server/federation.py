@@ -38,7 +38,7 @@ class RemoteSilos:
         deadline: seconds that silos have for a reply.
         min_silos: fewer answers than this, or than were asked, are no round; all by default.
         patience: seconds after which a round with too few answers ends the run.
-        heads: the last entry known of each silo's ledger; updated as replies come.
+        heads: the last entry known of each silo's ledger; shared, and updated as replies come.
     """
 
     def __init__(
@@ -48,10 +48,10 @@ class RemoteSilos:
         deadline: float,
         min_silos: int | None = None,
         patience: float = 600.0,
-        heads: Mapping[str, str] | None = None,
+        heads: dict[str, str] | None = None,
     ) -> None:
         self.names = tuple(sorted(identities))
-        self.heads = dict.fromkeys(self.names, "") | dict(heads or {})
+        self.heads = {} if heads is None else heads
         self.runs: dict[str, str] = {}
         self._channel, self._identities = channel, dict(identities)
         self._deadline, self._patience = deadline, max(deadline, patience)
@@ -64,7 +64,7 @@ class RemoteSilos:
         Raises:
             Refused: a silo is not there, or is not who it should be.
         """
-        frames = {name: _frame(Hello(head=self.heads[name])) for name in self.names}
+        frames = {name: _frame(Hello(head=self.heads.get(name, ""))) for name in self.names}
         return self._everyone(frames, self._greeting)
 
     def offer(self, offers: Mapping[str, Offer]) -> dict[str, Admission]:
@@ -82,7 +82,7 @@ class RemoteSilos:
             return said
 
         frames = {
-            name: _frame(offer.model_copy(update={"head": self.heads[name]}))
+            name: _frame(offer.model_copy(update={"head": self.heads.get(name, "")}))
             for name, offer in offers.items()
         }
         try:
@@ -101,6 +101,8 @@ class RemoteSilos:
         Raises:
             Refused: too few silos answered.
         """
+        if not members:
+            raise Refused("no silo that this epoch began with takes part")
         names = [self.names[member] for member in members]
         sent = digest(broadcast).hex()
 
@@ -130,18 +132,20 @@ class RemoteSilos:
             self.heads[name] = said.head
             return said
 
-        frames = {name: _frame(Close(run=run, head=self.heads[name])) for name, run in self.runs.items()}
+        frames = {
+            name: _frame(Close(run=run, head=self.heads.get(name, ""))) for name, run in self.runs.items()
+        }
         taken, wrong = self._once(frames, closed, self._deadline)
         return taken, {name: error.reason for name, error in wrong.items()}
 
     def _ask(self, name: str, round_index: int) -> Ask:
-        return Ask(run=self.runs[name], round=round_index, head=self.heads[name])
+        return Ask(run=self.runs[name], round=round_index, head=self.heads.get(name, ""))
 
     def _greeting(self, name: str, data: bytes) -> Greeting:
         said, _ = read(data, self._identities[name], Greeting)
         if said.silo != name:
             raise WrongReply("it has another name", final=True)
-        self.heads[name] = self.heads[name] or said.head  # a greeting may be an old one, repeated by others
+        self.heads.setdefault(name, said.head)  # a greeting may be an old one, repeated by others
         return said
 
     def _everyone(self, frames: Mapping[str, bytes], take: Callable[[str, bytes], Taken]) -> dict[str, Taken]:

@@ -22,11 +22,15 @@ Aggregate = Callable[[Mapping[str, Tensor], Public, Sequence[int]], Mapping[str,
 
 
 class Progress(NamedTuple):
-    """The model that the server would return after `rounds` rounds, (d,); so many silos are asked next."""
+    """The model that the server would return after `rounds` rounds, (d,).
+
+    `participants` silos are asked next, or were last; `last` is the round that came before.
+    """
 
     rounds: int
     answer: Tensor
     participants: int
+    last: Kept | None = None
 
 
 class Kept(NamedTuple):
@@ -85,22 +89,19 @@ def run(
     """
     start = problem.project(problem.start(seed).to(public.weights.dtype))
     coroutine = algorithm.server(start, problem, public, server_rng(seed))
-    combined: Mapping[str, Tensor] | None = None
-    held: frozenset[int] | None = (
-        None  # whoever answered an epoch's first round; None where nobody was missing
-    )
+    kept: Kept | None = None
+    held: frozenset[int] | None = None  # who answered an epoch's first round; None where nobody was missing
     r = 0
     while True:
         try:
-            step = next(coroutine) if combined is None else coroutine.send(combined)
+            step = next(coroutine) if kept is None else coroutine.send(kept.aggregate)
         except StopIteration as stop:
-            yield Progress(r, stop.value, len(rounds[-1]) if rounds else 0)
+            yield Progress(r, stop.value, len(rounds[-1]) if rounds else 0, kept)
             return
         hold = step.participants == "hold" and r > 0
         members = rounds[r] if held is None or not hold else [m for m in rounds[r] if m in held]
-        yield Progress(r, step.answer, len(members))
+        yield Progress(r, step.answer, len(members), kept)
         kept = _round(r, step.broadcast, members, public, link, aggregate, journal)
-        combined = kept.aggregate
         if not hold:
             held = frozenset(kept.members) if len(kept.members) < len(members) else None
         r += 1
@@ -118,7 +119,9 @@ def _round(
     sent = "" if journal is None else digest(broadcast).hex()
     if journal is not None and (kept := journal.next()) is not None:
         if kept.broadcast != sent:
-            raise Refused(f"round {r}: the journal's round was another one; another version wrote it")
+            raise Refused(
+                f"round {r}: the journal's round is not this run's; was it written by another version?"
+            )
         return kept
     try:
         answered = link.answer(r, broadcast, members)

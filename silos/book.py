@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import InputError, Refused
 from silos.account import Account, Caps, Cost
-from silos.chain import Entry, entries, readable, reading
+from silos.chain import Entry, entries, knows, readable, reading
 from silos.price import Price
 
 
@@ -192,12 +192,18 @@ def replayed(connection: sqlite3.Connection) -> Book:
     return book
 
 
-def read(path: Path) -> Book:
+def read(path: Path, head: str | None = None) -> Book:
     """A ledger's book, of this moment; a daemon may be writing it.
 
+    Args:
+        path: of the file.
+        head: one that must be in its chain, hexadecimal.
+
     Raises:
-        InputError: there is none.
+        InputError: there is none, or the head is not in it: entries were lost.
         Refused: it cannot be read, was altered or is damaged.
     """
     with readable(), reading(path) as connection:
+        if head is not None and not knows(connection, head):
+            raise InputError("head", head, "not in this ledger's chain: it has lost entries, or is another's")
         return replayed(connection)

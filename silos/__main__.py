@@ -1,0 +1,33 @@
+"""`python -m silos`: a silo's daemon without the rest of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fedsim.common.errors import InputError, Refused
+
+
+def main() -> int:
+    """The exit code; 2 with one line on stderr for what a person can mend."""
+    given = argparse.ArgumentParser(prog="python -m silos", description="A silo's daemon.")
+    given.add_argument("--config", type=Path, required=True, help="The silo's file (YAML).")
+    given.add_argument("--enrol", action="store_true", help="Make the silo's ledger and identity, and end.")
+    given.add_argument("--health", action="store_true", help="Ask the running daemon how it is, and end.")
+    given.add_argument("--insecure-simulation", action="store_true", help="Allow seeded noise.")
+    asked = given.parse_args()
+    try:
+        from silos.service import run
+
+        return run(asked.config, asked.enrol, asked.health, asked.insecure_simulation)
+    except InputError as error:
+        message = f"error: {error}"
+    except Refused as error:
+        message = f"refused: {error}"
+    print(" ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
