@@ -180,6 +180,27 @@ def audit(
 
 
 @app.command()
+def silo(
+    config: Annotated[Path, typer.Option(help="The silo's file (YAML).")],
+    enrol: Annotated[
+        bool, typer.Option("--enrol", help="Make the silo's ledger and identity key, print the key, and end.")
+    ] = False,
+    health: Annotated[
+        bool,
+        typer.Option("--health", help="Ask the running daemon how it is; exit code 1 if it is not well."),
+    ] = False,
+    insecure_simulation: Annotated[
+        bool, typer.Option("--insecure-simulation", help="Allow noise from a seed: no privacy; for tests.")
+    ] = False,
+) -> None:
+    """Run one silo's daemon: records, budget and noise stay here, and every message is debited first."""
+    from silos.service import run
+
+    with plain_errors():
+        raise typer.Exit(run(config, enrolling=enrol, health=health, insecure_simulation=insecure_simulation))
+
+
+@app.command()
 def report(
     directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
 ) -> None:
