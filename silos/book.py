@@ -62,7 +62,10 @@ class Round:
 
 @dataclass(slots=True)
 class Run:
-    """An admitted run; `before` and `after` are the chain's heads around it, `contents` its row's digest."""
+    """An admitted run; `before` and `after` are the chain's heads around it, `contents` its row's digest.
+
+    `notices` are lines of the processes that paid for its rounds.
+    """
 
     run: str
     session: str
@@ -81,6 +84,7 @@ class Run:
     closed: int = 0
     after: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    notices: dict[str, None] = field(default_factory=dict)
 
     @property
     def open(self) -> bool:
@@ -105,6 +109,8 @@ class Book:
         self.head, self.length, self.time = "", 0, 0
         self.boot = 0  # the entry with which the last process began to write
         self.version = ""
+        self.notices: list[str] = []  # of all processes; below of the last
+        self._notices: list[str] = []
         self.runs: dict[str, Run] = {}
         self.sessions: dict[str, str] = {}
         self._enrolment: Enrolment | None = None
@@ -136,10 +142,14 @@ class Book:
                 self._account = Account(self._enrolment.caps)
             case "started":
                 self.boot, self.version = entry.seq, payload["version"]
+                self._notices = payload.get("notices", [])
+                self.notices.extend(line for line in self._notices if line not in self.notices)
             case "admitted":
                 self._admitted(entry)
             case "debited" | "resumed":
-                self.runs[payload["run"]].rounds[payload["round"]] = Round(payload["broadcast"], self.boot)
+                run = self.runs[payload["run"]]
+                run.rounds[payload["round"]] = Round(payload["broadcast"], self.boot)
+                run.notices.update(dict.fromkeys(self._notices))
             case "replied":
                 run = self.runs[payload["run"]]
                 run.last = payload["round"]

@@ -75,7 +75,8 @@ class Journal:
 
         Args:
             path: of the file.
-            notes: plain values for that entry, such as that noise comes from a seed.
+            notes: plain values for that entry; `notices` are lines for everyone who reads the ledger or a
+                receipt, such as that noise is seeded.
 
         Raises:
             InputError: there is none.

@@ -49,6 +49,7 @@ def show(state: Path, delta: float | None, head: str | None, as_json: bool) -> N
         return
     console, caps = Console(), book.enrolment.caps
     for line in (
+        *book.notices,
         f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
         f"{shown_up(caps.delta)})-DP for replacing one of its records, whatever is asked of it.",
         f"Its life ends at {_time(book.enrolment.expires)}. Public key {book.enrolment.identity}.",
@@ -162,6 +163,7 @@ def _tree(book: Book, delta: float) -> dict[str, Any]:
         "entries": book.length,
         "head": book.head,
         "time": book.time,
+        "notices": book.notices,
         "charged": account.charged.tree(),
         "reserved": account.reserved.tree(),
         "left": account.left.tree(),
