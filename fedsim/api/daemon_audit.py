@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from fedsim.api.audit import check_effort
@@ -17,6 +18,7 @@ from fedsim.attacks.run import Observe
 from fedsim.attacks.setting import Setting, prepare
 from fedsim.attacks.started import daemons as started
 from fedsim.common.errors import InputError
+from fedsim.deployment.offers import offers_of
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.results.silo_table import Table
 from fedsim.simulation.trial import one_thread
@@ -94,7 +96,9 @@ def audit_daemons(
         observe("looking for the worst records and points", 0.0)
         setting = prepare(resolved_of(one_run(scenario, changes_of(overrides, {}))))
         found = neighbours(setting, _position(setting, silo))
-        offer = offers(setting)[found.silo]
+        offer = offers_of(setting.resolved, token_hex(32), setting.schedule)[
+            setting.resolved.names[found.silo]
+        ]
         openings = started(setting, found, folder)
         return DaemonAudit(daemons.as_json(daemons.attack(setting, found, offer, openings, effort, observe)))
 

@@ -27,6 +27,7 @@ from fedsim.attacks.two_worlds import WORLDS, Worlds
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.messages import Admission, Offer
+from silos.open_runs import SEEDED
 
 Openings = Iterable[AbstractContextManager[Worlds]]
 """Pairs of daemons, each with a lifetime budget of its own; the next is opened when one is spent."""
@@ -116,6 +117,9 @@ def _check(setting: Setting, silo: int, worlds: Worlds) -> None:
         said = (greeting.silo, greeting.n, greeting.num_features, greeting.num_classes)
         if said != wanted:
             raise InputError(OPTION, said, f"daemons of (name, n, features, classes) = {wanted}")
+        if SEEDED in greeting.notices:
+            expected = "a daemon without --insecure-simulation: a seed's noise is none to an attacker"
+            raise InputError(OPTION, greeting.silo, expected)
 
 
 def _judged(

@@ -66,10 +66,6 @@ class Played:
             if _terms(admission) != _terms(self._admission):
                 expected = f"two daemons of one policy: another run was admitted by {_terms(self._admission)}"
                 raise InputError(OPTION, _terms(admission), expected)
-        for notice in admissions[0].notices:
-            if "seed" in notice:
-                expected = "daemons without --insecure-simulation: a seed's noise is none to an attacker"
-                raise InputError(OPTION, notice, expected)
 
 
 def _terms(admission: Admission) -> dict[str, object]:
