@@ -62,7 +62,8 @@ class Round:
 
 @dataclass(slots=True)
 class Run:
-    """An admitted run; `before` and `after` are the chain's heads around it, `contents` its row's digest.
+    """An admitted run; `before` and `after` are the chain's heads around it, `admitted` the one of its
+    admission, `contents` its row's digest.
 
     `notices` are lines of the processes that paid for its rounds.
     """
@@ -78,6 +79,7 @@ class Run:
     expires: int
     version: str
     before: str
+    admitted: str
     rounds: dict[int, Round] = field(default_factory=dict)
     last: int | None = None
     charged: Cost | None = None
@@ -167,7 +169,8 @@ class Book:
 
     def _admitted(self, entry: Entry) -> None:
         rest = {**entry.payload, "price": Price.from_tree(entry.payload["price"])}
-        run = Run(**rest, opened=entry.time, version=self.version, before=self.head)
+        rest |= {"before": self.head, "admitted": entry.hash.hex()}
+        run = Run(**rest, opened=entry.time, version=self.version)
         self.account.reserve(run.run, run.price.whole)
         self.runs[run.run], self.sessions[run.session] = run, run.run
 
