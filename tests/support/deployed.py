@@ -164,5 +164,5 @@ class SilosLink:
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         replies = [self.callers[m].asked(self.runs[m], round_index, **broadcast) for m in members]
-        stacked = {name: torch.stack([reply[name] for reply in replies]) for name in replies[0]}
-        return Answered(members, stacked)
+        rows = {name: torch.stack([reply[name] for reply in replies]) for name in replies[0]}
+        return Answered(members, rows)
