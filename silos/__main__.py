@@ -20,7 +20,12 @@ def main() -> int:
     try:
         from silos.service import run
 
-        return run(asked.config, asked.enrol, asked.health, asked.insecure_simulation)
+        return run(
+            asked.config,
+            enrolling=asked.enrol,
+            health=asked.health,
+            insecure_simulation=asked.insecure_simulation,
+        )
     except InputError as error:
         message = f"error: {error}"
     except Refused as error:

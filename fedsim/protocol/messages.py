@@ -43,7 +43,7 @@ class Hello(Message):
 
 
 class Greeting(Message):
-    """A silo's public numbers."""
+    """A silo's public numbers; `notices` are lines for the report, such as that noise comes from a seed."""
 
     kind: ClassVar[str] = "greeting"
     silo: Name
@@ -51,6 +51,7 @@ class Greeting(Message):
     num_features: int
     num_classes: int
     version: str
+    notices: tuple[str, ...]
     head: Hex32
 
 

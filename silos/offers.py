@@ -1,0 +1,226 @@
+"""From an offer to a priced plan: what a server proposes is made of names and numbers, within the policy.
+
+What is bounded before anything is made: the frame's own size (`fedsim.protocol.wire`), names of algorithm and
+problem, the model's dimension. What is bounded while the plan is tried out: rounds, queries of a round,
+points and clips, and the numbers in all answers (`Policy.max_planned_numbers`), so that no offer takes more
+than so much time, whatever the machine. Nothing here reads a record.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.data.outline import Outline
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_models import Imported
+from fedsim.problems.registry import problems
+from fedsim.protocol.contract import Algorithm, Asker, Public, PublicProblem, Query
+from fedsim.protocol.dryrun import dry_run
+from fedsim.protocol.messages import Offer
+from fedsim.protocol.plan import Plan
+from fedsim.protocol.terms import Admitted, Terms
+from fedsim.scenario.algorithm import AlgorithmConfig, AlgorithmSection
+from fedsim.scenario.complaints import complaint
+from fedsim.scenario.problem import ProblemSection, problem_of
+from silos.admission import admit
+from silos.mechanism import silo_mechanism
+from silos.policy import Policy
+
+_ALGORITHM: TypeAdapter[AlgorithmSection] = TypeAdapter(AlgorithmConfig)
+_DTYPES = {"float64": torch.float64, "float32": torch.float32}
+_LARGEST = 2**53
+_LEAST_NUMBERS = 1_000  # an answer's fixed cost, in numbers
+
+
+@dataclass(frozen=True)
+class Own:
+    """A silo's public numbers: name, records, features with the intercept, classes (0 for a number)."""
+
+    name: str
+    n: int
+    num_features: int
+    num_classes: int
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What an offer names, made: nothing has been tried out yet."""
+
+    offer: Offer
+    algorithm: Algorithm
+    problem: Problem
+    public: Public
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Admissible:
+    """A plan that the silo can afford by itself; whether its account can, the ledger says.
+
+    `notices` are lines for the report.
+    """
+
+    proposal: Proposal
+    plan: Plan
+    terms: Terms
+    mechanism: Mechanism
+    notices: tuple[str, ...]
+    admitted: Admitted
+
+
+def proposal_of(offer: Offer, policy: Policy, own: Own) -> Proposal:
+    """Make what the offer names.
+
+    Raises:
+        Refused: it is not for this silo's records, or the policy does not allow it.
+    """
+    _check_shape(offer, own)
+    try:
+        algorithm = _algorithm(offer.algorithm, policy)
+        problem = _problem(offer, policy)
+    except InputError as error:
+        raise Refused(str(error).replace("scenario.", "offer: ", 1)) from None
+    dtype, shape = _DTYPES[offer.dtype], offer.shape
+    weights = torch.tensor(offer.weights, dtype=dtype)
+    public = Public(tuple(shape.sizes), torch.tensor(list(shape.sizes.values())), weights, weights * 0)
+    return Proposal(offer, algorithm, problem, public, dtype)
+
+
+def admissible(
+    proposal: Proposal, policy: Policy, own: Own, mechanism: Mechanism | None = None
+) -> Admissible:
+    """Try the plan out without records and price it.
+
+    Args:
+        proposal: what was offered.
+        policy: the silo's.
+        own: its public numbers.
+        mechanism: instead of the silo's own, which is exact where the policy says so.
+
+    Raises:
+        Refused: the plan breaks a limit, costs more than the budget, or has too little noise.
+    """
+    offer, limits = proposal.offer, policy.limits
+    counted = cast(Algorithm, _Counted(proposal.algorithm, proposal.problem.dimension, policy))
+    plan = dry_run(counted, proposal.problem, proposal.public, offer.seed, limits).plan
+    notices: tuple[str, ...] = ()
+    if mechanism is None:
+        mechanism, notices = silo_mechanism(proposal.problem.dimension, policy.exact_noise_dimension)
+    epsilon, delta = policy.run_budget
+    terms = Terms(
+        own.name,
+        own.n,
+        min(offer.epsilon, epsilon),
+        min(offer.delta, delta),
+        range(len(plan.rounds)) if offer.rounds is None else offer.rounds,
+        offer.noise_multiplier,
+    )
+    (admitted,) = admit(plan, [terms], mechanism, limits)
+    _check_noise(plan, admitted, policy)
+    return Admissible(proposal, plan, terms, mechanism, notices, admitted)
+
+
+def plan_digest(plan: Plan) -> str:
+    """SHA-256 of every round's queries, hexadecimal."""
+    found = hashlib.sha256()
+    for asks in plan.rounds:
+        found.update(f"{asks!r}\n".encode())
+    return found.hexdigest()
+
+
+def _check_shape(offer: Offer, own: Own) -> None:
+    shape = offer.shape
+    stated = shape.sizes.get(own.name), shape.num_features, shape.num_classes
+    held = own.n, own.num_features, own.num_classes
+    for what, said, found in zip(("records", "features", "classes"), stated, held, strict=True):
+        if said != found:
+            raise Refused(f"offer: silo {own.name!r} has {found} {what}, the offer says {said}")
+    if offer.silo != own.name:
+        raise Refused(f"offer: it is for silo {offer.silo!r}, this is {own.name!r}")
+    if max(shape.sizes.values()) > _LARGEST:
+        raise Refused(f"offer: a silo of more than {_LARGEST} records")
+    if len(offer.weights) != len(shape.sizes) or not min(offer.weights) > 0:
+        raise Refused(f"offer: weights must be {len(shape.sizes)} positive numbers, one a silo")
+
+
+def _algorithm(given: Mapping[str, Any], policy: Policy) -> Algorithm:
+    _check_name("algorithm", given.get("name"), policy.allowed_algorithms)
+    try:
+        return _ALGORITHM.validate_python(given).build()
+    except ValidationError as error:
+        raise complaint(error, {"algorithm": given}, ("algorithm",)) from None
+
+
+def _problem(offer: Offer, policy: Policy) -> Problem:
+    """The problem, once its dimension is known to be allowed."""
+    _check_name("problem", offer.problem.get("name"), policy.allowed_problems)
+    try:
+        section = ProblemSection.model_validate(offer.problem)
+    except ValidationError as error:
+        raise complaint(error, {"problem": offer.problem}, ("problem",)) from None
+    if isinstance(section.model, Imported) and section.model.path not in policy.plug_ins:
+        raise Refused(f"offer: the silo's policy does not list the network {section.model.path!r}")
+    shape = Outline(offer.shape.sizes, offer.shape.num_features, offer.shape.num_classes)
+    dimension = _dimension(section, shape)
+    if dimension > policy.max_dimension:
+        raise Refused(f"offer: dimension {dimension} exceeds the silo's limit {policy.max_dimension}")
+    return problem_of(section, shape, _DTYPES[offer.dtype])
+
+
+def _dimension(section: ProblemSection, shape: Outline) -> int:
+    """d, without the memory that a model of that size takes."""
+    kind = problems()[section.name]
+    features, outputs = shape.num_features, kind.outputs(shape.num_classes)
+    if kind is not NeuralNetwork or section.model is None:
+        return features * outputs
+    with torch.device("meta"):
+        return sum(value.numel() for value in section.model.build(features, outputs).parameters())
+
+
+def _check_name(what: str, name: object, allowed: tuple[str, ...]) -> None:
+    if name not in allowed:
+        raise Refused(
+            f"offer: the silo's policy does not allow {what} {name!r}; it allows {', '.join(allowed)}"
+        )
+
+
+def _check_noise(plan: Plan, admitted: Admitted, policy: Policy) -> None:
+    """Refuse a release with less noise than the policy's, whatever it would cost."""
+    asks = {ask for r in admitted.terms.rounds for ask in plan.rounds[r]}
+    ratio = min((query.noise_ratio for ask in asks for query in ask.queries), default=1.0)
+    least = ratio * admitted.noise_multiplier
+    if not least >= policy.min_noise_multiplier:
+        raise Refused(
+            f"the plan has releases of noise multiplier {least:.6g}, the silo's policy asks for "
+            f"{policy.min_noise_multiplier:g}"
+        )
+
+
+class _Counted:
+    """The algorithm, refused once its answers hold more numbers than the policy allows."""
+
+    def __init__(self, algorithm: Algorithm, dimension: int, policy: Policy) -> None:
+        self.server = algorithm.server
+        self._algorithm, self._limit, self._numbers = algorithm, policy.max_planned_numbers, 0
+        self._each = max(_LEAST_NUMBERS, dimension)
+
+    def silo(
+        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Any
+    ) -> Mapping[str, Tensor]:
+        def counted(*queries: Query) -> Tensor | tuple[Tensor, ...]:
+            self._numbers += self._each * len(queries)
+            if self._numbers > 2 * self._limit:  # it runs twice
+                raise Refused(f"the plan's answers hold more than the silo's limit of {self._limit} numbers")
+            return cast(Tensor | tuple[Tensor, ...], ask(*queries))
+
+        return self._algorithm.silo(problem, broadcast, cast(Asker, counted), memory)

@@ -1,0 +1,217 @@
+"""A deployed silo: messages in, signed messages out, whatever carries them.
+
+What leaves is what `fedsim.protocol.messages` has, and of that only replies are made of records: they are
+what the gate of an admitted run returns (`silos.gate`), each after its round was debited and the reply stored
+on the disk. A refusal says what was asked, what the policy allows, what the ledger holds, or that a run broke
+down, never how: the exception goes into the log, by its type and place. So a server learns from whatever it
+sends nothing that is made of records, but for those replies. How long an answer takes is not covered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+import traceback
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Self
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.protocol.messages import (
+    Admission,
+    Ask,
+    Close,
+    Closed,
+    Greeting,
+    Hello,
+    Message,
+    Offer,
+    Refusal,
+    Reply,
+)
+from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
+from silos.config import ROOT, Config
+from silos.enrolment import check_enrolment
+from silos.identity import Identity
+from silos.ledger_file import LedgerFile
+from silos.offers import Own, plan_digest
+from silos.open_runs import OpenRuns
+from silos.own_records import read_records
+from silos.policy import Policy
+from silos.price import price
+from silos.receipts import signed
+from silos.run_ledger import RunLedger
+from silos.system_entropy import new_secret
+
+log = logging.getLogger("silos.silo")
+
+_BROKEN = "the silo could not answer (see its log)"
+_MODELS: dict[str, type[Hello | Offer | Ask | Close]] = {
+    model.kind: model for model in (Hello, Offer, Ask, Close)
+}
+_LONGEST = 2_000  # characters of a reason, which may quote what was asked
+_LOST = (
+    "the silo's ledger does not hold what this server has seen of it: it is an older copy, or another silo's"
+)
+
+
+class Silo:
+    """One silo, for any number of threads."""
+
+    def __init__(
+        self, own: Own, policy: Policy, runs: OpenRuns, ledger: LedgerFile, identity: Identity
+    ) -> None:
+        self._own, self._policy, self._runs = own, policy, runs
+        self.ledger, self._identity = ledger, identity
+
+    @classmethod
+    def open(cls, config: Config, insecure_simulation: bool = False) -> Self:
+        """Read the records, check them and the policy against the enrolment, and take the ledger.
+
+        Args:
+            config: the silo.
+            insecure_simulation: draw noise from the seed that the configuration has, for tests.
+
+        Raises:
+            InputError: the silo is not enrolled, or is not what was enrolled.
+            Refused: the ledger is damaged, or another process holds it.
+        """
+        simulation = config.insecure_simulation
+        if (simulation is not None) != insecure_simulation:
+            expected = (
+                "needs --insecure-simulation, and that needs it: noise from a seed keeps nothing private"
+            )
+            raise InputError(f"{ROOT}.insecure_simulation", simulation and simulation.model_dump(), expected)
+        records, identity = read_records(config), Identity.load(config.state)
+        own = Own(config.name, records.n, records.num_features, records.num_classes)
+        runs = OpenRuns(records, own, config.policy, simulation)
+        ledger = LedgerFile.open(config.ledger, {"notices": list(runs.notices)})
+        try:
+            check_enrolment(config, ledger, records, identity)
+        except BaseException:
+            ledger.close()
+            raise
+        return cls(own, config.policy, runs, ledger, identity)
+
+    def close(self) -> None:
+        """Let the ledger go; every further frame is refused."""
+        self.ledger.close()
+
+    def answer(self, data: bytes) -> bytes:
+        """The frame that answers a frame; whatever the bytes are, what is wrong with them is a refusal."""
+        try:
+            return self._signed(*self._answer(data))
+        except Refused as refusal:
+            return self._signed(Refusal(reason=str(refusal)[:_LONGEST]), {})
+        except Exception as error:  # its text may be made of records
+            log.error("%s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
+            return self._signed(Refusal(reason=_BROKEN), {})
+
+    def _signed(self, message: Message, arrays: Mapping[str, Tensor]) -> bytes:
+        body = encode(Frame(message.kind, message.model_dump(mode="json"), arrays))
+        return sealed(body, self._identity.sign(body))
+
+    def _answer(self, data: bytes) -> tuple[Message, Mapping[str, Tensor]]:
+        frame = decode(opened(data)[0])
+        message = _parsed(frame)
+        self.ledger.check_usable()
+        if not self.ledger.knows(message.head):
+            raise Refused(_LOST)
+        if isinstance(message, Ask):
+            return self._ask(message, frame.arrays)
+        if frame.arrays:
+            raise Refused(f"a frame of kind {frame.kind} has no arrays")
+        return self._told(message), {}
+
+    def _told(self, message: Hello | Offer | Close) -> Message:
+        match message:
+            case Hello():
+                return self._greeting()
+            case Offer():
+                return self._admission(message)
+            case Close():
+                return self._closed(message)
+
+    def _greeting(self) -> Greeting:
+        own = self._own
+        return Greeting(
+            silo=own.name,
+            n=own.n,
+            num_features=own.num_features,
+            num_classes=own.num_classes,
+            version=version("fedsim-isrl"),
+            notices=self._runs.notices,
+            head=self.ledger.head,
+        )
+
+    def _admission(self, offer: Offer) -> Admission:
+        """Admit a run, durably, before anything of it is released; once only, however often it is offered."""
+        text = json.dumps(offer.model_dump(mode="json", exclude={"head"}))
+        named = hashlib.sha256(text.encode()).hexdigest()
+        run = self.ledger.session(offer.session) or self._opened(offer, text, named)
+        if run.record.offer != named:
+            raise Refused("this session is known with another offer")
+        return Admission(session=offer.session, run=run.run, **run.terms, head=run.record.admitted)
+
+    def _opened(self, offer: Offer, text: str, named: str) -> RunLedger:
+        self.ledger.check_alive()
+        if len(self.ledger.book.runs) >= self._policy.max_runs:
+            raise Refused(f"the silo's policy allows {self._policy.max_runs} runs, and they have been")
+        plan = self._runs.considered(offer)
+        nonce = secrets.token_hex(16)
+        run = self.ledger.open_run(
+            offer.session,
+            hashlib.sha256(f"{named} {nonce}".encode()).hexdigest(),
+            offer_digest=named,
+            offer=text,
+            secret=new_secret(),
+            plan_digest=plan_digest(plan.plan),
+            terms=self._runs.terms(plan),
+            price=price(plan.plan, plan.admitted, plan.mechanism),
+            days=self._policy.run_days,
+        )
+        self._runs.admitted(run.run, plan)
+        return run
+
+    def _ask(self, ask: Ask, broadcast: Mapping[str, Tensor]) -> tuple[Message, Mapping[str, Tensor]]:
+        self.ledger.expire()
+        run = self.ledger.run(ask.run)
+        if not run.open:
+            raise Refused("the run is closed")
+        self.ledger.check_alive()
+        arrays = self._runs.answer(run, ask.round, broadcast)
+        paid, head = run.digest(ask.round), run.head_of(ask.round)
+        return Reply(run=ask.run, round=ask.round, broadcast=paid, head=head), arrays
+
+    def _closed(self, close: Close) -> Closed:
+        self.ledger.expire()
+        run = self.ledger.run(close.run)
+        if run.open:
+            self._runs.close(run, lambda e: self.ledger.close_run(run.run, {"epsilon_spent": e}))
+        record = run.record
+        spent = record.facts.get("epsilon_spent")  # none where its days were over
+        return Closed(
+            run=run.run,
+            epsilon_spent=self._runs.spent(run) if spent is None else spent,
+            rounds=tuple(run.debited),
+            broadcasts=tuple(run.digest(r) for r in run.debited),
+            receipt=signed(self.ledger.enrolment, record, self._identity),
+            head=record.after,
+        )
+
+
+def _parsed(frame: Frame) -> Hello | Offer | Ask | Close:
+    model = _MODELS.get(frame.kind)
+    if model is None:
+        raise Refused(f"a silo is sent one of {', '.join(_MODELS)}, not {frame.kind[:100]!r}")
+    try:
+        return model.model_validate(frame.head)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        field = ".".join([frame.kind, *map(str, first["loc"])])
+        raise Refused(str(InputError(field, first["input"], first["msg"]))) from None

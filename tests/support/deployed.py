@@ -1,0 +1,168 @@
+"""Deployed silos without sockets: records and silo.yaml of a scenario, and a server that sends frames."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from torch import Tensor
+
+from fedsim.data.federation import Federation, load
+from fedsim.protocol.digests import digest
+from fedsim.protocol.links import Answered
+from fedsim.protocol.wire import UNSIGNED, Frame, decode, encode, opened, sealed
+from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.simulation.run_digest import run_digest
+from silos.config import Config, load_config
+from silos.enrolment import enrol
+from silos.silo import Silo
+
+SCENARIO: dict[str, Any] = {
+    "name": "deployed",
+    "data": {"name": "synthetic", "rows": 120, "features": 4},
+    "partition": {"name": "iid", "num_partitions": 3},
+    "problem": "logistic_regression",
+    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 6, "step_size": 0.5, "clip_norm": 1.0},
+    "privacy": {"epsilon": 2.0, "delta": 1e-6},
+    "runtime": "inprocess",
+}
+POLICY: dict[str, Any] = {
+    "lifetime": {
+        "epsilon": 8.0,
+        "delta": 1e-4,
+        "expires": "2999-12-31",
+        "sampled": {"epsilon": 4.0, "delta": 5e-5},
+    },
+    "per_run": {"epsilon": 4.0, "delta": 1e-5},
+}
+
+
+def resolved_of(**changes: Any) -> Resolved:
+    """SCENARIO with whole sections replaced."""
+    return resolve(parse({**SCENARIO, **changes}))
+
+
+def federation_of(resolved: Resolved) -> Federation:
+    scenario = resolved.scenario
+    return load(scenario.data, scenario.partition, scenario.seed, 0)
+
+
+def write_silos(
+    folder: Path, resolved: Resolved, *, seeded: bool = False, policy: Mapping[str, Any] | None = None
+) -> list[Path]:
+    """A folder a silo with its training records and silo.yaml; the files' paths, in canonical order."""
+    federation, paths = federation_of(resolved), []
+    for silo in federation.silos:
+        own = folder / silo.name
+        own.mkdir(parents=True)
+        np.savez(own / "records.npz", features=silo.train_features, target=silo.train_target)
+        records: dict[str, Any] = {"name": "npz", "path": "records.npz", "intercept": False}
+        if federation.num_classes:
+            records["classes"] = federation.num_classes
+        tree = {
+            "name": silo.name,
+            "records": records,
+            "state": "state",
+            "listen": {"socket": "silo.sock"},
+            "policy": {**POLICY, **(policy or {})},
+        }
+        if seeded:
+            run = run_digest(resolved, federation.digest, "private")
+            tree["insecure_simulation"] = {"seed": resolved.scenario.seed, "trial": 0, "run": run}
+        paths.append(own / "silo.yaml")
+        paths[-1].write_text(yaml.safe_dump(tree))
+    return paths
+
+
+def enrolled(paths: Sequence[Path]) -> list[Config]:
+    configs = [load_config(path) for path in paths]
+    for config in configs:
+        enrol(config)
+    return configs
+
+
+def offer_of(resolved: Resolved, silo: str, **changes: Any) -> dict[str, Any]:
+    """The head of an offer to one silo."""
+    scenario, i = resolved.scenario, resolved.names.index(silo)
+    noise, outline = resolved.noise_multipliers, resolved.outline
+    offer = {
+        "session": digest({silo: torch.zeros(1)}).hex(),
+        "silo": silo,
+        "algorithm": json.loads(scenario.algorithm.model_dump_json()),
+        "problem": json.loads(scenario.problem.model_dump_json()),
+        "shape": {
+            "sizes": outline.sizes,
+            "num_features": outline.num_features,
+            "num_classes": outline.num_classes,
+        },
+        "weights": list(resolved.weights),
+        "dtype": scenario.runtime.dtype,
+        "seed": scenario.seed,
+        "rounds": None,
+        "epsilon": resolved.epsilons[i],
+        "delta": resolved.deltas[i],
+        "noise_multiplier": None if noise is None else noise[i],
+        "head": "",
+    }
+    return {**offer, **changes}
+
+
+@dataclass
+class Caller:
+    """A server's side of one silo: it remembers heads, and every byte that was sent."""
+
+    silo: Silo
+    head: str = ""
+    sent: list[bytes] = field(default_factory=list)
+
+    def raw(self, kind: str, arrays: Mapping[str, Tensor] | None = None, **head: Any) -> bytes:
+        self.sent.append(self.silo.answer(sealed(encode(Frame(kind, head, arrays or {})))))
+        return self.sent[-1]
+
+    def send(self, kind: str, arrays: Mapping[str, Tensor] | None = None, **head: Any) -> Frame:
+        body, signature = opened(self.raw(kind, arrays, **{"head": self.head, **head}))
+        assert signature != UNSIGNED
+        frame = decode(body)
+        self.head = frame.head.get("head", self.head)
+        return frame
+
+    def refused(self, kind: str, arrays: Mapping[str, Tensor] | None = None, **head: Any) -> str:
+        frame = self.send(kind, arrays, **head)
+        assert frame.kind == "refusal", frame
+        return str(frame.head["reason"])
+
+    def admitted(self, offer: Mapping[str, Any]) -> Mapping[str, Any]:
+        frame = self.send("offer", **{**offer, "head": self.head})
+        assert frame.kind == "admission", frame.head
+        return frame.head
+
+    def asked(self, run: str, round_index: int, **broadcast: Tensor) -> Mapping[str, Tensor]:
+        frame = self.send("ask", broadcast, run=run, round=round_index)
+        assert frame.kind == "reply", frame.head
+        assert frame.head["broadcast"] == digest(broadcast).hex()
+        return frame.arrays
+
+    def closed(self, run: str) -> Mapping[str, Any]:
+        frame = self.send("close", run=run)
+        assert frame.kind == "closed", frame.head
+        return frame.head
+
+
+@dataclass
+class SilosLink:
+    """The server loop's way to silos of one run."""
+
+    callers: Sequence[Caller]
+    runs: Sequence[str]
+
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        replies = [self.callers[m].asked(self.runs[m], round_index, **broadcast) for m in members]
+        rows = {name: torch.stack([reply[name] for reply in replies]) for name in replies[0]}
+        return Answered(members, rows)
