@@ -57,7 +57,7 @@ def run(
     name = str(scenario.absolute()) if scenario.exists() else str(scenario)
     job = Job(name, overrides, federation.absolute(), out, resume)
     try:
-        with _control(known, running, out, console) as control, _telling(console) as tell:
+        with _control(known, running, out, console) as control, telling(console) as tell:
             status = submit(control, job, keys, known.patience, tell)
     except KeyboardInterrupt:
         say(console, "Interrupted.")
@@ -100,7 +100,7 @@ def _place(address: str) -> tuple[str, int]:
 
 
 @contextmanager
-def _telling(console: Console) -> Iterator[Tell]:
+def telling(console: Console) -> Iterator[Tell]:
     """Rounds in a bar, or in lines where there is no screen; words in lines."""
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with display(console, 1.0, *columns) as draw:

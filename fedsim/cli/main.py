@@ -151,11 +151,29 @@ def audit(
             min=0.001, max=1000, help="Share of the default work: 0.1 for a first look, 10 for more."
         ),
     ] = 1.0,
+    daemons: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Attack two real daemons of a silo over sockets in DIR; started there unless they run.",
+        ),
+    ] = None,
+    silo: Annotated[
+        str | None, typer.Option(help="With --daemons: which silo; default the one with the largest epsilon.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
     claim is broken."""
     with plain_errors():
+        if daemons is not None:
+            from fedsim.cli.daemon_audit import show as show_daemons
+
+            if run is not None:
+                _fail("error: --daemons attacks by a scenario, --run audits a directory: give one of them")
+            raise typer.Exit(show_daemons(scenario, overrides or [], daemons, silo, effort, as_json))
+        if silo is not None:
+            _fail("error: --silo chooses whose daemon is attacked: give --daemons DIR too")
         from fedsim.cli.audit import show
 
         raise typer.Exit(show(scenario, overrides or [], run, effort, as_json))
@@ -224,6 +242,28 @@ def theorems(
     from fedsim.cli.theorems import show
 
     show(as_json, markdown)
+
+
+@app.command()
+def up(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{_SCENARIO}; or --resume.")
+    ] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="A new directory; default runs/NAME-TIME.")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The SuperLink's port on 127.0.0.1; default any.")
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that did not end in --out.")
+    ] = False,
+) -> None:
+    """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
+    leave a folder for each party."""
+    with plain_errors():
+        from fedsim.cli.up import run
+
+        raise typer.Exit(run(scenario, overrides or [], out, port, resume))
 
 
 @app.command()
@@ -368,8 +408,15 @@ def schema_from(
 
 
 def main() -> Any:
-    """Entry point."""
-    return app(prog_name="fedsim")
+    """Entry point. A silo's or a server's image holds only the commands of its side."""
+    try:
+        return app(prog_name="fedsim")
+    except ModuleNotFoundError as error:
+        name = error.name or ""
+        if name.partition(".")[0] not in ("fedsim", "silos", "server"):
+            raise
+        typer.echo(f"error: this command needs {name}, which is not part of this installation", err=True)
+        return 2
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Sequence
 from datetime import datetime
@@ -15,7 +14,7 @@ from fedsim.api.given import one_run, resolved_of
 from fedsim.api.progress import run_display
 from fedsim.api.simulate import follow
 from fedsim.cli.finished import print_failure, print_run
-from fedsim.cli.tables import print_parameters
+from fedsim.cli.tables import print_parameters, slug
 from fedsim.results.privacy_statement import parameters
 from fedsim.results.write import check_free
 from fedsim.scenario.load import load
@@ -53,8 +52,3 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
 def _nothing(console: Console, code: int) -> int:
     console.print("Interrupted before anything was measured; nothing was saved.")
     return code
-
-
-def slug(name: str) -> str:
-    """A scenario's name as the name of a directory."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"

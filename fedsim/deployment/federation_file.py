@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -10,6 +9,7 @@ from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
+from fedsim.common.signatures import public_key
 from fedsim.common.yaml_file import mapping
 from fedsim.data.registry import DataConfig
 from fedsim.protocol.dial import read_token
@@ -77,7 +77,7 @@ class Federation(Section):
         found: dict[str, bytes] = {}
         for name, silo in self.silos.items():
             field = f"{ROOT}.silos.{name}.identity"
-            key = _hexadecimal(field, silo.identity)
+            key = _identity(field, silo.identity)
             if key in found.values():
                 raise InputError(field, str(silo.identity), "is another silo's identity too")
             found[name] = key
@@ -135,14 +135,11 @@ def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
     return str(folder / tree) if isinstance(tree, str) and named in _FILES else tree
 
 
-def _hexadecimal(field: str, path: Path) -> bytes:
+def _identity(field: str, path: Path) -> bytes:
     try:
-        text = path.read_text("ascii").strip()
-    except (OSError, ValueError) as error:
+        return public_key(path.read_text("ascii"), field).public_bytes_raw()
+    except (OSError, UnicodeDecodeError) as error:
         raise InputError(field, str(path), f"cannot be read ({type(error).__name__})") from None
-    if not re.fullmatch("[0-9a-f]{64}", text):
-        raise InputError(field, str(path), "must hold 64 hexadecimal digits, as `fedsim silo --enrol` writes")
-    return bytes.fromhex(text)
 
 
 def _address(name: str, silo: SiloEntry) -> Address:

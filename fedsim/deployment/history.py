@@ -157,7 +157,11 @@ class History:
         self, unstated: Mapping[str, str], receipts: Mapping[str, str], remarks: Sequence[str]
     ) -> Deployed:
         said = self._admissions
-        notices = [f"{name}: {shown(line)}" for name in sorted(said) for line in said[name].notices]
+        notices = [
+            f"silo {name}: {shown(line)}"
+            for name in self._resolved.names
+            for line in dict.fromkeys((*self._greetings[name].notices, *said[name].notices))
+        ]
         left_out = {
             name: (len(self._asked[name]) - len(self._answered[name]), _few(reasons))
             for name, reasons in self._reasons.items()
@@ -166,6 +170,7 @@ class History:
             notices=tuple(notices),
             accountants=tuple(sorted({shown(each.accountant) for each in said.values()})),
             min_silos=self._min_silos,
+            answered=[sum(r in own for own in self._answered.values()) for r in range(self._total)],
             left_out=left_out,
             unstated=unstated,
             receipts=receipts,

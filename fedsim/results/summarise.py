@@ -131,7 +131,9 @@ def _participation(outcome: Outcome) -> Participation:
 
 
 def _observed(outcome: Outcome) -> np.ndarray:
-    """M_r of every round of every finished trial."""
+    """M_r of every round of every finished trial; in a deployed run a round may be paid for and not count."""
+    if outcome.deployed is not None:
+        return np.array(outcome.deployed.answered, dtype=float)
     counts = Counter(
         (number, r)
         for number, trial in outcome.results.trials.items()
