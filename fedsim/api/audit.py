@@ -114,8 +114,7 @@ def audit(
         InputError: bad scenario or data; or a scenario that claims nothing.
         Refused: a silo does not accept the plan.
     """
-    if not LEAST <= effort <= MOST:
-        raise InputError("effort", effort, f"must be between {LEAST:g} and {MOST:g}")
+    check_effort(effort)
     changes = changes_of(overrides, short)
     if isinstance(scenario, Run):
         resolved = _resolved_again(scenario, changes)
@@ -123,6 +122,12 @@ def audit(
         resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
     with watching(progress, audit_display) as observe, one_thread():
         return Audit(as_json(attack(resolved, effort, observe)))
+
+
+def check_effort(effort: float) -> None:
+    """Refuse a share of the default work that is out of bounds."""
+    if not LEAST <= effort <= MOST:
+        raise InputError("effort", effort, f"must be between {LEAST:g} and {MOST:g}")
 
 
 def _resolved_again(run: Run, changes: Mapping[str, Any]) -> Resolved:

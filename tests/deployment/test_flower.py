@@ -117,7 +117,7 @@ def test_a_key_that_is_not_registered_is_not_let_in(flower: Federation) -> None:
 
 
 def test_absent_daemons_and_killed_nodes_are_tried_again(flower: Federation) -> None:
-    """silo-3's daemon starts late; silo-2's node dies with a frame in hand, and its next process asks again."""
+    """silo-3's daemon starts late; silo-2's node dies with a frame in hand, and the next one asks again."""
     held: list[bytes] = []
 
     def hold(frame: bytes) -> bytes:
