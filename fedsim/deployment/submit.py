@@ -13,6 +13,7 @@ import httpx
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.control import Control, Status
+from fedsim.deployment.enroll import enroll
 from fedsim.deployment.progress import Line, Reader, of_words
 
 LOOK = 1.0
@@ -60,8 +61,7 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], patience: floa
         InputError: the SuperLink cannot be reached.
         KeyboardInterrupt: the run has been stopped, and can be resumed.
     """
-    for name, key in keys.items():
-        control.register(key, name)
+    enroll(control, keys)
     _wait(control, keys, patience, tell)
     job.progress.unlink(missing_ok=True)
     run = control.start(_settings(job))
