@@ -19,6 +19,7 @@ from fedsim.common.errors import InputError
 from fedsim.protocol.dial import dial_socket
 from server.sockets import Sockets
 
+COMMAND = [sys.executable, "-m", "silos"]
 _PATIENCE = 60.0  # seconds for a daemon to listen, or to end
 
 
@@ -71,7 +72,7 @@ def _started(configs: list[Path]) -> Iterator[Worlds]:
 
 @contextmanager
 def _process(config: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "silos", "--config", str(config), *options]
+    command = [*COMMAND, "--config", str(config), *options]
     with (
         (config.parent / "log").open("wb") as log,
         subprocess.Popen(command, stdout=log, stderr=log) as process,
