@@ -55,7 +55,7 @@ class RemoteSilos:
         self.runs: dict[str, str] = {}
         self._channel, self._identities = channel, dict(identities)
         self._deadline, self._patience = deadline, max(deadline, patience)
-        self._least = len(self.names) if min_silos is None else min_silos
+        self.least = len(self.names) if min_silos is None else min_silos
         self._form = Form((), 0, torch.float64)
 
     def hello(self) -> dict[str, Greeting]:
@@ -115,7 +115,7 @@ class RemoteSilos:
             return frame.arrays
 
         frames = {name: _frame(self._ask(name, round_index), broadcast) for name in names}
-        taken, reasons = self._collect(frames, reply, min(self._least, len(names)))
+        taken, reasons = self._collect(frames, reply, min(self.least, len(names)))
         there = [member for member in members if self.names[member] in taken]
         rows = [taken[self.names[member]] for member in there]
         messages = {key: torch.stack([row[key] for row in rows]) for key in self._form.names[round_index]}

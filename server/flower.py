@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.superlink.grid import http_grid
@@ -21,7 +21,7 @@ from flwr.superlink.grid import http_grid
 from fedsim.protocol import carried
 from server.node_keys import normal
 
-POLL = 0.15
+POLL = 0.2
 """Seconds between two looks for replies; each costs a SuperLink 10 ms."""
 _LOOK_AROUND = 2.0  # seconds between two looks at which nodes are there
 _AGAIN = 1.0  # seconds before a silo that could not answer is asked again
@@ -128,19 +128,28 @@ def _shorten(patience: float) -> None:
 
 
 def _message(silo: _Silo, seconds: float) -> Message:
-    array = Array("uint8", (len(silo.frame),), carried.STYPE, silo.frame)
-    content = RecordDict({carried.RECORD: ArrayRecord({carried.RECORD: array})})
+    content = RecordDict({carried.RECORD: _record(silo.frame)})
     assert silo.node is not None
     return Message(content, dst_node_id=silo.node, message_type=carried.MESSAGE_TYPE, ttl=seconds + _GRACE)
+
+
+def _record(frame: bytes) -> ArrayRecord | ConfigRecord:
+    """What is small goes in one piece, since every piece is a request each way."""
+    if len(frame) <= carried.ONE_PIECE:
+        return ConfigRecord({carried.RECORD: frame})
+    return ArrayRecord({carried.RECORD: Array("uint8", (len(frame),), carried.STYPE, frame)})
 
 
 def _frame(reply: Message) -> bytes | None:
     """The frame in a reply; None if there is none."""
     if reply.has_error():
         return None
-    record = reply.content.array_records.get(carried.RECORD)
-    array = None if record is None else record.get(carried.RECORD)
-    return None if array is None else bytes(array.data)
+    try:
+        found = reply.content[carried.RECORD][carried.RECORD]
+    except KeyError:
+        return None
+    frame = found.data if isinstance(found, Array) else found
+    return frame if isinstance(frame, bytes) else None
 
 
 def _reason(reply: Message) -> str:

@@ -62,10 +62,9 @@ class Round:
 
 @dataclass(slots=True)
 class Run:
-    """An admitted run; `before` and `after` are the chain's heads around it, `admitted` the one of its
-    admission, `contents` its row's digest.
+    """An admitted run; `before` and `after` are the chain's heads around it, `admitted` its admission's.
 
-    `notices` are lines of the processes that paid for its rounds.
+    `contents` is the digest of its row, and `notices` are lines of the processes that paid for its rounds.
     """
 
     run: str

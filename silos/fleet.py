@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from flwr.app import Array, ArrayRecord, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
@@ -57,7 +57,7 @@ BEAT = HEARTBEAT_DEFAULT_INTERVAL * 0.6
 MAX_RESPONSE = 32 * 2**20
 """Bytes of one answer of the SuperLink at most; a frame comes in pieces of 5 MiB."""
 MAX_OBJECTS = 16 + carried.MAX_FRAME // (4 * 2**20)
-FIRST_WAIT, LAST_WAIT = 0.5, 15.0
+FIRST_WAIT, LAST_WAIT = 0.5, 5.0
 """Seconds between two attempts."""
 _UPLOAD = 180.0  # seconds after which the SuperLink forgets an upload that stands still
 _log = logging.getLogger("fedsim.node")
@@ -196,9 +196,7 @@ class Parcel:
 
     def answer(self, frame: bytes) -> None:
         """Reply with a frame; one that the SuperLink no longer wants is dropped."""
-        array = Array("uint8", (len(frame),), carried.STYPE, frame)
-        content = RecordDict({carried.RECORD: ArrayRecord({carried.RECORD: array})})
-        self._send(Message(content, reply_to=self._message))
+        self._send(Message(RecordDict({carried.RECORD: record_of(frame)}), reply_to=self._message))
 
     def refuse(self, code: int) -> None:
         """Reply with an error of a fixed text."""
@@ -261,6 +259,13 @@ def _waits(seconds: float) -> Iterator[float]:
         wait = min(2 * wait, 0.5)
 
 
+def record_of(frame: bytes) -> ArrayRecord | ConfigRecord:
+    """A frame as it travels: what is small in one piece, since every piece is a request each way."""
+    if len(frame) <= carried.ONE_PIECE:
+        return ConfigRecord({carried.RECORD: frame})
+    return ArrayRecord({carried.RECORD: Array("uint8", (len(frame),), carried.STYPE, frame)})
+
+
 def frame_of(objects: dict[str, bytes]) -> bytes:
     """The bytes of the one array among a message's objects.
 
@@ -269,7 +274,12 @@ def frame_of(objects: dict[str, bytes]) -> bytes:
     """
     try:
         heads = {i: get_object_head_values_from_object_content(data) for i, data in objects.items()}
-        (array,) = (i for i, (kind, _, _) in heads.items() if kind == Array.__qualname__)
+        (array,) = (i for i, (kind, _, _) in heads.items() if kind in ("Array", "ConfigRecord"))
+        if heads[array][0] == "ConfigRecord":
+            frame = ConfigRecord.inflate(objects[array])[carried.RECORD]
+            if not isinstance(frame, bytes):
+                raise TypeError
+            return frame
         ids = heads[array][1]
         pieces = [get_object_body(objects[i], ArrayChunk) for i in ids]
         order = json.loads(get_object_body(objects[array], Array))["arraychunk_ids"]

@@ -30,7 +30,7 @@ from silos.caller import Caller, DaemonAway, dialler
 from silos.fleet import BEAT, FIRST_WAIT, FLWR_VERSION, LAST_WAIT, Fleet, Parcel, Unreadable, Unwelcome, Way
 from silos.node_file import NodeFile
 
-_BUSY, _IDLE = 0.1, 1.0  # seconds between two looks for a message: after one, and after long without
+_BUSY, _IDLE = 0.2, 1.0  # seconds between two looks for a message: after one, and after long without
 _log = logging.getLogger("fedsim.node")
 
 

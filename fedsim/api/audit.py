@@ -19,6 +19,7 @@ from fedsim.api.table import Table, lines_html, table_html
 from fedsim.attacks.run import Observe, as_json, attack
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
+from fedsim.common.one_thread import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.report.audit_section import ADVERSARIES, audit_figure, audit_table, verdict
@@ -26,7 +27,6 @@ from fedsim.report.page import write_page
 from fedsim.results.audit_file import FILE, AuditPart
 from fedsim.results.outcome import Outcome
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.trial import one_thread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -244,6 +244,84 @@ def theorems(
     show(as_json, markdown)
 
 
+@app.command()
+def up(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{_SCENARIO}; or --resume.")
+    ] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="A new directory; default runs/NAME-TIME.")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The SuperLink's port on 127.0.0.1; default any.")
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that did not end in --out.")
+    ] = False,
+) -> None:
+    """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
+    leave a folder for each party."""
+    with plain_errors():
+        from fedsim.cli.up import run
+
+        raise typer.Exit(run(scenario, overrides or [], out, port, resume))
+
+
+@app.command()
+def deploy(
+    scenario: ScenarioFile,
+    federation: Annotated[Path, typer.Option(help="federation.yaml: the silos, as the server knows them.")],
+    out: Annotated[Path, typer.Option(help="Run directory, a new one.")],
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that did not end there.")
+    ] = False,
+    superlink: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A SuperLink that runs already; default: one for this run."),
+    ] = None,
+) -> None:
+    """Train a model with real silos, through Flower, and write the run directory."""
+    with plain_errors():
+        from fedsim.cli.deploy import run
+
+        raise typer.Exit(run(scenario, overrides or [], federation, out, resume, superlink))
+
+
+@app.command()
+def certs(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; what is there already is kept.")],
+    silo: Annotated[list[str], typer.Option(help="A silo's name; may be repeated.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Under which silos reach the server: name or address; repeatable."),
+    ] = None,
+    days: Annotated[
+        int, typer.Option(min=1, max=825, help="How long the server's certificate is valid.")
+    ] = 397,
+) -> None:
+    """Make a deployment's authority, certificates and node keys, and say which file belongs to whom."""
+    with plain_errors():
+        from fedsim.cli.certs import run
+
+        run(directory, silo, host or [], days)
+
+
+@app.command()
+def node(
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The federation's SuperLink.")],
+    root_certificates: Annotated[Path, typer.Option(help="Whom the SuperLink's certificate is signed by.")],
+    key: Annotated[Path, typer.Option(help="This node's private key.")],
+    socket: Annotated[Path | None, typer.Option(help="The silo's daemon's socket.")] = None,
+    port: Annotated[int | None, typer.Option(help="The daemon's port on 127.0.0.1; with --token.")] = None,
+    token: Annotated[Path | None, typer.Option(help="File of the daemon's token.")] = None,
+) -> None:
+    """Be a silo's node: carry frames between a SuperLink and the silo's daemon; runs no code of others."""
+    with plain_errors():
+        from silos.shim import run
+
+        run(superlink, root_certificates, key, socket, port, token)
+
+
 ledger = typer.Typer(
     help="Read a silo's ledger, beside its daemon too, and its receipts.", no_args_is_help=True
 )
@@ -330,8 +408,15 @@ def schema_from(
 
 
 def main() -> Any:
-    """Entry point."""
-    return app(prog_name="fedsim")
+    """Entry point. A silo's or a server's image holds only the commands of its side."""
+    try:
+        return app(prog_name="fedsim")
+    except ModuleNotFoundError as error:
+        name = error.name or ""
+        if name.partition(".")[0] not in ("fedsim", "silos", "server"):
+            raise
+        typer.echo(f"error: this command needs {name}, which is not part of this installation", err=True)
+        return 2
 
 
 if __name__ == "__main__":

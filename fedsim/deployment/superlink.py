@@ -1,4 +1,4 @@
-"""A SuperLink as a process of this machine: TLS, nodes known by their keys, its state on disk."""
+"""A SuperLink as a process of this machine: TLS, and nodes known by their keys."""
 
 from __future__ import annotations
 
@@ -52,8 +52,12 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def command(papers: Papers, host: str, port: int, database: Path) -> list[str]:
-    """The command that starts it; runs are its child processes, and install nothing."""
+def command(papers: Papers, host: str, port: int, database: Path | None = None) -> list[str]:
+    """The command that starts it; runs are its child processes, and install nothing.
+
+    Without a `database` it forgets its nodes when it ends, and carries a round in half the time. (Its runs
+    end with it in either case, and are taken up by a new one.)
+    """
     return [
         str(Path(sys.executable).with_name("flower-superlink")),
         *("--host", host, "--port", str(port)),
@@ -63,7 +67,7 @@ def command(papers: Papers, host: str, port: int, database: Path) -> list[str]:
         "--enable-supernode-auth",
         *("--isolation", "subprocess"),
         "--disable-runtime-dependency-installation",
-        *("--database", str(database.resolve())),
+        *("--database", ":flwr-in-memory:" if database is None else str(database.resolve())),
     ]
 
 
@@ -72,8 +76,7 @@ class SuperLink:
 
     Args:
         papers: its certificate.
-        folder: where it keeps its state and its log; made if need be. With the state of an earlier one it
-            knows that one's nodes.
+        folder: of its log, and of what Flower keeps of runs; made if need be.
         port: on which all of Flower's interfaces are.
         host: the address of this machine that it listens on.
     """
@@ -111,7 +114,7 @@ class SuperLink:
         self._folder.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command(self._papers, self._host, self._port, self._folder / "state.sqlite"),
+                command(self._papers, self._host, self._port),
                 env=environment(self._folder / "flwr"),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -1,4 +1,4 @@
-"""A deployed silo's streams: new whenever they are asked for, but for permutations that survive."""
+"""A deployed silo's streams are new whenever they are asked for, but for permutations."""
 
 from __future__ import annotations
 

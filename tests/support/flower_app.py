@@ -23,8 +23,9 @@ def main(grid: Grid, context: Context) -> None:
     silos = str(config["silos"]).split(",")
     channel = OnGrid(grid, {name: node_key(papers / name / "node.pub") for name in silos})
     rounds, out = [], Path(str(config["out"]))
-    for number in range(int(config["rounds"])):
-        frames = {name: f"{number} {name} ".encode() + bytes(int(config["size"])) for name in silos}
+    sizes = [int(size) for size in str(config["sizes"]).split(",")]
+    for number, size in enumerate(sizes):
+        frames = {name: f"{number} {name} ".encode() + bytes(size) for name in silos}
         begin = time.monotonic()
         replies = channel.exchange(frames, float(config["deadline"]))
         seconds = time.monotonic() - begin

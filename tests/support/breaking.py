@@ -1,0 +1,61 @@
+"""What a test breaks in a daemon's process before it serves: given to `Silo.start` as `before`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from functools import wraps
+from typing import Any
+
+PLACES = ("before debit", "after debit", "after noise", "after store", "mid-send")
+
+
+def kill_at(place: str, round_index: int) -> None:
+    """Arrange that this process kills itself at a place of a round, as a loss of power would."""
+    import silos.daemon
+    from fedsim.protocol.wire import head_of, opened
+    from silos.gate import Gate, _RoundAsker
+    from silos.run_ledger import RunLedger
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
+        real = getattr(owner, name)
+
+        @wraps(real)
+        def wrapped(*given: Any) -> Any:
+            if before is not None:
+                before(*given)
+            result = real(*given)
+            if after is not None:
+                after(*given)
+            return result
+
+        setattr(owner, name, wrapped)
+
+    now: list[int] = []
+
+    def at_round(_: Any, asked: int, *rest: Any) -> None:
+        if asked == round_index:
+            die()
+
+    def half_sent(connection: Any, data: bytes) -> None:
+        kind, head = head_of(opened(data)[0])
+        if kind == "reply" and head["round"] == round_index:
+            whole = len(data).to_bytes(8) + data
+            connection.sendall(whole[: len(whole) // 2])
+            die()
+
+    match place:
+        case "before debit":
+            around(RunLedger, "debit", before=at_round)
+        case "after debit":
+            around(RunLedger, "debit", after=at_round)
+        case "after noise":
+            around(Gate, "_reply", before=lambda _, asked, *rest: now.append(asked))
+            around(_RoundAsker, "_release", after=lambda *_: at_round(None, now[-1]))
+        case "after store":
+            around(RunLedger, "store", after=at_round)
+        case "mid-send":
+            around(silos.daemon, "send", before=half_sent)
