@@ -45,6 +45,7 @@ def echo(place: Path, reply: Callable[[bytes], bytes] = lambda frame: frame[::-1
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(place))
     listener.listen()
+    connections: list[socket.socket] = []
 
     def serve(connection: socket.socket) -> None:
         with connection, suppress(OSError):
@@ -55,13 +56,16 @@ def echo(place: Path, reply: Callable[[bytes], bytes] = lambda frame: frame[::-1
         with suppress(OSError):
             while True:
                 connection, _ = listener.accept()
+                connections.append(connection)
                 threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
     try:
         yield
     finally:
-        listener.shutdown(socket.SHUT_RDWR)
+        for each in (listener, *connections):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
         listener.close()
         place.unlink()
 
