@@ -95,7 +95,7 @@ def test_a_read_only_ledger(silo: Silo, server: OneServer) -> None:
     assert server.ask(2).kind == "reply"
 
 
-@pytest.mark.parametrize("words", [b'"epsilon":', b'"broadcast":"', b"SQLite format 3", b"__metadata__"])
+@pytest.mark.parametrize("words", [b'"epsilon":', b'"broadcast":"', b"SQLite format 3", b'"F64"'])
 def test_a_damaged_ledger(silo: Silo, server: OneServer, words: bytes) -> None:
     """One digit of a price, of a broadcast's digest, of a stored reply, or the file's own first bytes."""
     assert silo.stop() == 0
