@@ -4,10 +4,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all bench scaling profile sweeps clean
+.PHONY: help demo check test test-all compose-test bench scaling profile sweeps clean
 
 help:  ## Show the targets.
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # torch comes first and pinned: an unpinned torch may bring gigabytes of CUDA packages.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -33,6 +33,9 @@ test: check  ## The gate: check, then every test that is not slow.
 
 test-all: check  ## The gate, and the slow tests.
 	$(BIN)/pytest -n auto --dist worksteal
+
+compose-test:  ## Build both images and run docker-compose.yml for real, with podman; as root.
+	deploy/compose-test.sh
 
 bench: $(VENV)/.installed-dev  ## fedsim beside a bare loop and its peers, which go into .venv-peers (FLAGS=--write).
 	$(BIN)/python benchmarks/bench.py $(FLAGS)

@@ -1,6 +1,8 @@
 """`python -m fedsim` is the command line."""
 
+import sys
+
 from fedsim.cli.main import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

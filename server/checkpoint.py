@@ -77,13 +77,18 @@ class Checkpoint:
         Raises:
             InputError: a run's file is there, or it cannot be written.
         """
-        if path.exists():
-            expected = "holds a run that did not end: resume it, or remove the file to give it up"
-            raise InputError("checkpoint", str(path), expected)
+        cls.check_free(path)
         try:
             return cls(Log.create(path, _frame(run)), run, heads)
         except OSError as error:
             raise InputError("checkpoint", str(path), f"cannot be written ({error.strerror})") from None
+
+    @staticmethod
+    def check_free(path: Path) -> None:
+        """Raise InputError where there is a run's file."""
+        if path.exists():
+            expected = "holds a run that did not end: resume it, or remove the file to give it up"
+            raise InputError("checkpoint", str(path), expected)
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -93,9 +98,14 @@ class Checkpoint:
             InputError: there is none, or it is damaged.
         """
         log = Log(path)
-        made = cls(log, _head(log.next(), RunRecord, path), {})
-        if (second := log.next()) is not None:
-            made.admissions = _head(second, AdmittedRecord, path).admissions
+        try:
+            made = cls(log, _head(log.next(), RunRecord, path), {})
+            if (second := log.next()) is not None:
+                made.admissions = _head(second, AdmittedRecord, path).admissions
+        except BaseException:
+            log.close()
+            raise
+        made.heads.update({name: said.head for name, said in made.admissions.items()})
         return made
 
     def admit(self, admissions: Mapping[str, Admission]) -> None:

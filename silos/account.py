@@ -29,9 +29,10 @@ Why:
   whole before its first answer. A share of that price is not the price of a share when the server picks the
   rounds by the answers, so a plan that answered one round keeps its whole price; one that answered none
   released nothing. The sum is a filter for adaptively chosen (epsilon_j, delta_j) (Rogers et al. 2016), also
-  of runs at the same time (Vadhan and Wang 2021; Haney et al. 2023, arXiv 2309.05901).
+  of runs at the same time: filters extend to interleaved interactive mechanisms (Haney et al. 2023, arXiv
+  2309.05901).
 * *Both together.* All Gaussian releases are one interactive mechanism, (epsilon - epsilon_S, delta_G)-DP, all
-  sampled runs another; basic composition of two interleaved interactive mechanisms adds.
+  sampled runs another; interleaved, the two add (Vadhan and Zhang 2023, arXiv 2207.08335).
 * *Discrete noise.* Let each release of a Gaussian plan be drawn so that it equals its ideal Gaussian one
   except with probability t_j, its total-variation distance. The two transcripts differ with probability
   E[sum t_j] <= T, so (epsilon, delta')-DP of the ideal one gives (epsilon, delta' + (1 + e^epsilon) T)-DP. A
@@ -55,6 +56,8 @@ from fedsim.privacy.rounding import shown_down, shown_up
 
 DISTANCE_SHARE = 1e-3
 """Of the Gaussian plans' delta, kept for the distance of discrete noise from Gaussian noise."""
+
+_PROFILE_ERROR = 1e-9  # the profile's own rounding is about 1e-12 of it
 
 _NAMES = {
     "mu_sq": "mu^2 of Gaussian plans",
@@ -143,14 +146,17 @@ class Caps:
         """
         _check("lifetime.epsilon", epsilon, 0 < epsilon <= 500, "a number in (0, 500]")
         _check("lifetime.delta", delta, 1e-200 <= delta < 1, "a number in [1e-200, 1)")
-        within = 0 <= sampled_epsilon <= epsilon
-        _check("lifetime.sampled.epsilon", sampled_epsilon, within, f"a number in [0, {epsilon:g}]")
+        within = sampled_epsilon == 0 or 1e-200 <= sampled_epsilon <= epsilon
+        _check(
+            "lifetime.sampled.epsilon", sampled_epsilon, within, f"0, or a number in [1e-200, {epsilon:g}]"
+        )
         within = sampled_delta == 0 or 1e-200 <= sampled_delta < delta
         _check("lifetime.sampled.delta", sampled_delta, within, f"0, or a number in [1e-200, {delta:g})")
         left, factor = Fraction(delta) - Fraction(sampled_delta), 1 + math.exp(epsilon) * (1 + 1e-15)
         distance = down(Fraction(DISTANCE_SHARE) * left / Fraction(factor))
         gaussian_delta = down(left - Fraction(factor) * Fraction(distance))
-        mu = float(gaussian.mu(down(Fraction(epsilon) - Fraction(sampled_epsilon)), gaussian_delta))
+        gaussian_epsilon = down(Fraction(epsilon) - Fraction(sampled_epsilon))
+        mu = float(gaussian.mu(gaussian_epsilon, gaussian_delta * (1 - _PROFILE_ERROR)))
         sampled = float(sampled_epsilon), float(sampled_delta)
         return cls(float(epsilon), float(delta), Cost(down(Fraction(mu) ** 2), *sampled, distance))
 

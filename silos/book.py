@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import InputError, Refused
 from silos.account import Account, Caps, Cost
-from silos.chain import Entry, entries, readable, reading
+from silos.chain import Entry, entries, knows, readable, reading
 from silos.price import Price
 
 
@@ -62,8 +62,9 @@ class Round:
 
 @dataclass(slots=True)
 class Run:
-    """An admitted run; `before` and `after` are the chain's heads around it, `admitted` the one of its
-    admission, `contents` its row's digest.
+    """An admitted run; `before` and `after` are the chain's heads around it, `admitted` its admission's.
+
+    `contents` is the digest of its row, and `notices` are lines of the processes that paid for its rounds.
     """
 
     run: str
@@ -84,6 +85,7 @@ class Run:
     closed: int = 0
     after: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
+    notices: dict[str, None] = field(default_factory=dict)
 
     @property
     def open(self) -> bool:
@@ -108,6 +110,8 @@ class Book:
         self.head, self.length, self.time = "", 0, 0
         self.boot = 0  # the entry with which the last process began to write
         self.version = ""
+        self.notices: list[str] = []  # of all processes; below of the last
+        self._notices: list[str] = []
         self.runs: dict[str, Run] = {}
         self.sessions: dict[str, str] = {}
         self._enrolment: Enrolment | None = None
@@ -139,10 +143,14 @@ class Book:
                 self._account = Account(self._enrolment.caps)
             case "started":
                 self.boot, self.version = entry.seq, payload["version"]
+                self._notices = payload.get("notices", [])
+                self.notices.extend(line for line in self._notices if line not in self.notices)
             case "admitted":
                 self._admitted(entry)
             case "debited" | "resumed":
-                self.runs[payload["run"]].rounds[payload["round"]] = Round(payload["broadcast"], self.boot)
+                run = self.runs[payload["run"]]
+                run.rounds[payload["round"]] = Round(payload["broadcast"], self.boot)
+                run.notices.update(dict.fromkeys(self._notices))
             case "replied":
                 run = self.runs[payload["run"]]
                 run.last = payload["round"]
@@ -196,12 +204,18 @@ def replayed(connection: sqlite3.Connection) -> Book:
     return book
 
 
-def read(path: Path) -> Book:
+def read(path: Path, head: str | None = None) -> Book:
     """A ledger's book, of this moment; a daemon may be writing it.
 
+    Args:
+        path: of the file.
+        head: one that must be in its chain, hexadecimal.
+
     Raises:
-        InputError: there is none.
+        InputError: there is none, or the head is not in it: entries were lost.
         Refused: it cannot be read, was altered or is damaged.
     """
     with readable(), reading(path) as connection:
+        if head is not None and not knows(connection, head):
+            raise InputError("head", head, "not in this ledger's chain: it has lost entries, or is another's")
         return replayed(connection)

@@ -76,6 +76,15 @@ def entries(connection: sqlite3.Connection) -> Iterator[Entry]:
         raise Refused("the silo's ledger has no entries")
 
 
+def knows(connection: sqlite3.Connection, head: str) -> bool:
+    """Whether a hash, hexadecimal, is that of an entry."""
+    try:
+        found = bytes.fromhex(head)
+    except ValueError:
+        return False
+    return connection.execute("SELECT 1 FROM entries WHERE hash = ?", (found,)).fetchone() is not None
+
+
 def check_pages(connection: sqlite3.Connection) -> None:
     """Refuse a file that SQLite finds damaged, or that is no ledger."""
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:

@@ -23,7 +23,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import whole_file
 from silos.account import Caps
 from silos.book import Book, Enrolment, replayed
-from silos.chain import GENESIS, SCHEMA, Entry, check_pages, connect, link, readable, text
+from silos.chain import GENESIS, SCHEMA, Entry, check_pages, connect, knows, link, readable, text
 from silos.clock import SECOND, Clock
 
 _CANNOT = "the silo's ledger cannot be written; nothing was released, and nothing is until it is opened anew"
@@ -75,7 +75,8 @@ class Journal:
 
         Args:
             path: of the file.
-            notes: plain values for that entry, such as that noise comes from a seed.
+            notes: plain values for that entry; `notices` are lines for everyone who reads the ledger or a
+                receipt, such as that noise is seeded.
 
         Raises:
             InputError: there is none.
@@ -127,13 +128,9 @@ class Journal:
 
     def knows(self, head: str) -> bool:
         """Whether the chain has this head; "" always. If not, entries that a server saw are lost."""
-        if not head:
-            return True
-        try:
-            found = self.query("SELECT 1 FROM entries WHERE hash = ?", (bytes.fromhex(head),))
-        except ValueError:
-            return False
-        return found is not None
+        with self.lock, readable():
+            self.check_usable()
+            return not head or knows(self._connection, head)
 
     @property
     def boot(self) -> int:

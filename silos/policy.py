@@ -67,12 +67,13 @@ class Policy(Section):
     )
     min_noise_multiplier: float = Field(0.1, gt=0, le=1e4, description="least base noise multiplier")
     max_noise_multiplier: float = Field(1e4, gt=0, le=1e4, description="largest base noise multiplier")
+    max_runs: Count = Field(1_000, description="runs in the silo's whole life, which its ledger grows with")
     max_rounds: Count = Field(1_000, description="rounds of a plan")
     max_queries_per_round: Count = Field(1_000, description="noisy answers of a round")
     max_dimension: Count = Field(1_000_000, description="parameters of a model")
     max_planned_numbers: Count = Field(
-        10_000_000_000,
-        description="numbers in all answers of a plan, one of fewer than 1,000 counted as 1,000: bounds "
+        1_000_000_000,
+        description="numbers in all answers of a plan, one of fewer than 5,000 counted as 5,000: bounds "
         "the time that trying a plan out takes",
     )
     min_clip: float = Field(1e-6, ge=1e-6, description="least clip, but for 0")
@@ -105,12 +106,12 @@ class Policy(Section):
     @property
     def allowed_algorithms(self) -> tuple[str, ...]:
         """By name."""
-        return self.algorithms or self.allowed(algorithms())
+        return self.allowed(algorithms()) if self.algorithms is None else self.algorithms
 
     @property
     def allowed_problems(self) -> tuple[str, ...]:
         """By name."""
-        return self.problems or self.allowed(problems())
+        return self.allowed(problems()) if self.problems is None else self.problems
 
     def allowed(self, known: Mapping[str, type]) -> tuple[str, ...]:
         """fedsim's own parts, and the plug-ins that are listed."""

@@ -43,6 +43,7 @@ def body(enrolment: Enrolment, run: Run) -> dict[str, Any]:
         "lifetime": enrolment.caps.tree(),
         "records": enrolment.records,
         "facts": run.facts,
+        "notices": list(run.notices),
         "opened": run.opened,
         "closed": run.closed,
         "head_before": run.before,

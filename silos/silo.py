@@ -14,9 +14,9 @@ import json
 import logging
 import secrets
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any, Self
+from typing import Self
 
 from pydantic import ValidationError
 from torch import Tensor
@@ -51,6 +51,9 @@ from silos.system_entropy import new_secret
 log = logging.getLogger("silos.silo")
 
 _BROKEN = "the silo could not answer (see its log)"
+_MODELS: dict[str, type[Hello | Offer | Ask | Close]] = {
+    model.kind: model for model in (Hello, Offer, Ask, Close)
+}
 _LONGEST = 2_000  # characters of a reason, which may quote what was asked
 _LOST = (
     "the silo's ledger does not hold what this server has seen of it: it is an older copy, or another silo's"
@@ -65,14 +68,6 @@ class Silo:
     ) -> None:
         self._own, self._policy, self._runs = own, policy, runs
         self.ledger, self._identity = ledger, identity
-        self._handlers: dict[
-            str, tuple[type[Message], Callable[..., tuple[Message, Mapping[str, Tensor]]]]
-        ] = {
-            Hello.kind: (Hello, self._hello),
-            Offer.kind: (Offer, self._offer),
-            Ask.kind: (Ask, self._ask),
-            Close.kind: (Close, self._close),
-        }
 
     @classmethod
     def open(cls, config: Config, insecure_simulation: bool = False) -> Self:
@@ -92,6 +87,10 @@ class Silo:
                 "needs --insecure-simulation, and that needs it: noise from a seed keeps nothing private"
             )
             raise InputError(f"{ROOT}.insecure_simulation", simulation and simulation.model_dump(), expected)
+        if not config.ledger.is_file():
+            raise InputError(
+                f"{ROOT}.state", str(config.state), "no silo is enrolled there (--enrol does it)"
+            )
         records, identity = read_records(config), Identity.load(config.state)
         own = Own(config.name, records.n, records.num_features, records.num_classes)
         runs = OpenRuns(records, own, config.policy, simulation)
@@ -110,33 +109,41 @@ class Silo:
     def answer(self, data: bytes) -> bytes:
         """The frame that answers a frame; whatever the bytes are, what is wrong with them is a refusal."""
         try:
-            message, arrays = self._answer(data)
+            return self._signed(*self._answer(data))
         except Refused as refusal:
-            message, arrays = Refusal(reason=str(refusal)[:_LONGEST]), {}
+            return self._signed(Refusal(reason=str(refusal)[:_LONGEST]), {})
         except Exception as error:  # its text may be made of records
             log.error("%s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
-            message, arrays = Refusal(reason=_BROKEN), {}
+            return self._signed(Refusal(reason=_BROKEN), {})
+
+    def _signed(self, message: Message, arrays: Mapping[str, Tensor]) -> bytes:
         body = encode(Frame(message.kind, message.model_dump(mode="json"), arrays))
         return sealed(body, self._identity.sign(body))
 
     def _answer(self, data: bytes) -> tuple[Message, Mapping[str, Tensor]]:
         frame = decode(opened(data)[0])
-        if frame.kind not in self._handlers:
-            raise Refused(f"a silo is sent one of {', '.join(self._handlers)}, not {frame.kind[:100]!r}")
-        model, handle = self._handlers[frame.kind]
-        message = _parsed(model, frame.head)
+        message = _parsed(frame)
         self.ledger.check_usable()
-        if not self.ledger.knows(message.head):  # type: ignore[attr-defined]
+        if not self.ledger.knows(message.head):
             raise Refused(_LOST)
-        if model is Ask:
-            return handle(message, frame.arrays)
+        if isinstance(message, Ask):
+            return self._ask(message, frame.arrays)
         if frame.arrays:
             raise Refused(f"a frame of kind {frame.kind} has no arrays")
-        return handle(message)
+        return self._told(message), {}
 
-    def _hello(self, _: Hello) -> tuple[Message, Mapping[str, Tensor]]:
+    def _told(self, message: Hello | Offer | Close) -> Message:
+        match message:
+            case Hello():
+                return self._greeting()
+            case Offer():
+                return self._admission(message)
+            case Close():
+                return self._closed(message)
+
+    def _greeting(self) -> Greeting:
         own = self._own
-        greeting = Greeting(
+        return Greeting(
             silo=own.name,
             n=own.n,
             num_features=own.num_features,
@@ -145,21 +152,20 @@ class Silo:
             notices=self._runs.notices,
             head=self.ledger.head,
         )
-        return greeting, {}
 
-    def _offer(self, offer: Offer) -> tuple[Message, Mapping[str, Tensor]]:
+    def _admission(self, offer: Offer) -> Admission:
         """Admit a run, durably, before anything of it is released; once only, however often it is offered."""
         text = json.dumps(offer.model_dump(mode="json", exclude={"head"}))
         named = hashlib.sha256(text.encode()).hexdigest()
-        known = self.ledger.session(offer.session)
-        if known is None or known.record.offer != named:
-            known = self._admitted(offer, text, named)
-        return _admission(offer.session, known), {}
-
-    def _admitted(self, offer: Offer, text: str, named: str) -> RunLedger:
-        if self.ledger.session(offer.session) is not None:
+        run = self.ledger.session(offer.session) or self._opened(offer, text, named)
+        if run.record.offer != named:
             raise Refused("this session is known with another offer")
+        return Admission(session=offer.session, run=run.run, **run.terms, head=run.record.admitted)
+
+    def _opened(self, offer: Offer, text: str, named: str) -> RunLedger:
         self.ledger.check_alive()
+        if len(self.ledger.book.runs) >= self._policy.max_runs:
+            raise Refused(f"the silo's policy allows {self._policy.max_runs} runs, and they have been")
         plan = self._runs.considered(offer)
         nonce = secrets.token_hex(16)
         run = self.ledger.open_run(
@@ -186,33 +192,31 @@ class Silo:
         paid, head = run.digest(ask.round), run.head_of(ask.round)
         return Reply(run=ask.run, round=ask.round, broadcast=paid, head=head), arrays
 
-    def _close(self, close: Close) -> tuple[Message, Mapping[str, Tensor]]:
+    def _closed(self, close: Close) -> Closed:
         self.ledger.expire()
         run = self.ledger.run(close.run)
         if run.open:
             self._runs.close(run, lambda e: self.ledger.close_run(run.run, {"epsilon_spent": e}))
         record = run.record
-        found = record.facts.get("epsilon_spent")
-        closed = Closed(
+        spent = record.facts.get("epsilon_spent")  # none where its days were over
+        return Closed(
             run=run.run,
-            epsilon_spent=self._runs.spent(run) if found is None else found,
+            epsilon_spent=self._runs.spent(run) if spent is None else spent,
             rounds=tuple(run.debited),
             broadcasts=tuple(run.digest(r) for r in run.debited),
             receipt=signed(self.ledger.enrolment, record, self._identity),
             head=record.after,
         )
-        return closed, {}
 
 
-def _admission(session: str, run: RunLedger) -> Admission:
-    """The same for a run each time."""
-    return Admission(session=session, run=run.run, **run.terms, head=run.record.admitted)
-
-
-def _parsed(model: type[Message], head: Mapping[str, Any]) -> Message:
+def _parsed(frame: Frame) -> Hello | Offer | Ask | Close:
+    model = _MODELS.get(frame.kind)
+    if model is None:
+        raise Refused(f"a silo is sent one of {', '.join(_MODELS)}, not {frame.kind[:100]!r}")
     try:
-        return model.model_validate(head)
+        return model.model_validate(frame.head)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        field = ".".join([model.kind, *map(str, first["loc"])])
-        raise Refused(str(InputError(field, first["input"], first["msg"]))) from None
+        field = ".".join([frame.kind, *map(str, first["loc"])])
+        given = None if first["type"] == "missing" else first["input"]
+        raise Refused(str(InputError(field, given, first["msg"]))) from None

@@ -19,6 +19,7 @@ from fedsim.api.table import Table, lines_html, table_html
 from fedsim.attacks.run import Observe, as_json, attack
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
+from fedsim.common.one_thread import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.report.audit_section import ADVERSARIES, audit_figure, audit_table, verdict
@@ -26,7 +27,6 @@ from fedsim.report.page import write_page
 from fedsim.results.audit_file import FILE, AuditPart
 from fedsim.results.outcome import Outcome
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.trial import one_thread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,8 +114,7 @@ def audit(
         InputError: bad scenario or data; or a scenario that claims nothing.
         Refused: a silo does not accept the plan.
     """
-    if not LEAST <= effort <= MOST:
-        raise InputError("effort", effort, f"must be between {LEAST:g} and {MOST:g}")
+    check_effort(effort)
     changes = changes_of(overrides, short)
     if isinstance(scenario, Run):
         resolved = _resolved_again(scenario, changes)
@@ -123,6 +122,12 @@ def audit(
         resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
     with watching(progress, audit_display) as observe, one_thread():
         return Audit(as_json(attack(resolved, effort, observe)))
+
+
+def check_effort(effort: float) -> None:
+    """Refuse a share of the default work that is out of bounds."""
+    if not LEAST <= effort <= MOST:
+        raise InputError("effort", effort, f"must be between {LEAST:g} and {MOST:g}")
 
 
 def _resolved_again(run: Run, changes: Mapping[str, Any]) -> Resolved:

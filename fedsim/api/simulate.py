@@ -13,6 +13,7 @@ from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import Watch, watcher
 from fedsim.api.run import Run
 from fedsim.common.interrupts import undisturbed
+from fedsim.common.one_thread import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.measure.heterogeneity import measure
 from fedsim.protocol.contract import Algorithm
@@ -24,7 +25,7 @@ from fedsim.results.write import check_free
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.price import preview
-from fedsim.simulation.trial import one_thread, read
+from fedsim.simulation.trial import read
 
 
 def simulate(

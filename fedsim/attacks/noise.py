@@ -45,8 +45,12 @@ def measure(setting: Setting, silo: int, chosen: Attack, alarm: float) -> Measur
     Args:
         alarm: probability that right noise is called wrong.
     """
-    noise = _standardised(setting, silo, chosen)
-    if not len(noise):
+    return judged(_standardised(setting, silo, chosen), alarm)
+
+
+def judged(noise: np.ndarray, alarm: float) -> Measured:
+    """What is wrong with noise over its stated standard deviation, (answers, clones, coordinates)."""
+    if not noise.size:
         return Measured(1.0, 0.0, ())
     answers, clones, _ = noise.shape
     own = noise.reshape(answers, -1)

@@ -29,18 +29,20 @@ def _found(setting: Setting, silo: int, chosen: Attack) -> Iterator[str]:
             yield f"round {r}: a query more than the plan has was answered"
         gate, tap = _opened(setting, silo)
         first = gate.answer(r, broadcast)
-        if _answered(gate, tap, r, _other(broadcast)):
+        if _answered(gate, tap, r, other(broadcast)):
             yield f"round {r}: a second broadcast was answered"
         if _changed(gate, r, broadcast, first):
             yield f"round {r}: the same broadcast was answered with other bytes"
     gate, tap = _opened(setting, silo)
-    for r in {len(setting.resolved.trace.plan.rounds), *_absent(setting, own)}:
+    for r in outside(setting, silo):
         if _answered(gate, tap, r, chosen.broadcasts[0]):
             yield f"round {r}, which is not in the silo's plan, was answered"
 
 
-def _absent(setting: Setting, own: set[int]) -> list[int]:
-    return [r for r in range(len(setting.resolved.trace.plan.rounds)) if r not in own][:1]
+def outside(setting: Setting, silo: int) -> list[int]:
+    """Rounds that are not in the silo's plan: one of other silos, if any, and one after the last."""
+    own, rounds = set(setting.rounds(silo)), len(setting.resolved.trace.plan.rounds)
+    return [*[r for r in range(rounds) if r not in own][:1], rounds]
 
 
 def _opened(setting: Setting, silo: int, greedy: bool = False) -> tuple[Gate, Tap]:
@@ -59,7 +61,8 @@ def _answered(gate: Gate, tap: Tap, round_index: int, broadcast: Broadcast) -> b
     return True
 
 
-def _other(broadcast: Broadcast) -> Broadcast:
+def other(broadcast: Broadcast) -> Broadcast:
+    """Another one, within the limits."""
     return {
         name: value + 0.5 * (1 + value.abs()) if value.abs().max() < 1e5 else value / 2
         for name, value in broadcast.items()

@@ -6,7 +6,7 @@ a silo's answer really moves by no more than it should, is then tried on the sil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,13 +48,13 @@ class Attack:
     points: tuple[tuple[Broadcast, ...], ...]
 
 
-def search(setting: Setting, silo: int) -> Attack:
-    """Choose among all candidate pairs and points those of the largest sum of squared distances."""
+def search(setting: Setting, silo: int, allowed: Callable[[Record], bool] = lambda _: True) -> Attack:
+    """Choose among all allowed pairs and points those of the largest sum of squared distances."""
     x, y = setting.data[silo]
     own = (x[0], float(y[0]))
     pair_records, pair_points = balanced(setting, own)
     clip = _largest_clip(setting, own)
-    every = [*pair_records, *records(setting, own, clip)]
+    every = [record for record in (*pair_records, *records(setting, own, clip)) if allowed(record)]
     tried = _usable(setting, silo, every)
     total, found = torch.zeros(len(tried), len(tried), dtype=torch.float64), []
     for kind in setting.kinds:

@@ -151,11 +151,29 @@ def audit(
             min=0.001, max=1000, help="Share of the default work: 0.1 for a first look, 10 for more."
         ),
     ] = 1.0,
+    daemons: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Attack two real daemons of a silo over sockets in DIR; started there unless they run.",
+        ),
+    ] = None,
+    silo: Annotated[
+        str | None, typer.Option(help="With --daemons: which silo; default the one with the largest epsilon.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
     claim is broken."""
     with plain_errors():
+        if daemons is not None:
+            from fedsim.cli.daemon_audit import show as show_daemons
+
+            if run is not None:
+                _fail("error: --daemons attacks by a scenario, --run audits a directory: give one of them")
+            raise typer.Exit(show_daemons(scenario, overrides or [], daemons, silo, effort, as_json))
+        if silo is not None:
+            _fail("error: --silo chooses whose daemon is attacked: give --daemons DIR too")
         from fedsim.cli.audit import show
 
         raise typer.Exit(show(scenario, overrides or [], run, effort, as_json))
@@ -226,6 +244,134 @@ def theorems(
     show(as_json, markdown)
 
 
+@app.command()
+def up(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{_SCENARIO}; or --resume.")
+    ] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="A new directory; default runs/NAME-TIME.")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The SuperLink's port on 127.0.0.1; default any.")
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that did not end in --out.")
+    ] = False,
+) -> None:
+    """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
+    leave a folder for each party."""
+    with plain_errors():
+        from fedsim.cli.up import run
+
+        raise typer.Exit(run(scenario, overrides or [], out, port, resume))
+
+
+@app.command()
+def deploy(
+    scenario: ScenarioFile,
+    federation: Annotated[Path, typer.Option(help="federation.yaml: the silos, as the server knows them.")],
+    out: Annotated[Path, typer.Option(help="Run directory, a new one.")],
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that did not end there.")
+    ] = False,
+    superlink: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A SuperLink that runs already; default: one for this run."),
+    ] = None,
+) -> None:
+    """Train a model with real silos, through Flower, and write the run directory."""
+    with plain_errors():
+        from fedsim.cli.deploy import run
+
+        raise typer.Exit(run(scenario, overrides or [], federation, out, resume, superlink))
+
+
+@app.command()
+def certs(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; what is there already is kept.")],
+    silo: Annotated[list[str], typer.Option(help="A silo's name; may be repeated.")],
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="Under which silos reach the server: name or address; repeatable."),
+    ] = None,
+    days: Annotated[
+        int, typer.Option(min=1, max=825, help="How long the server's certificate is valid.")
+    ] = 397,
+) -> None:
+    """Make a deployment's authority, certificates and node keys, and say which file belongs to whom."""
+    with plain_errors():
+        from fedsim.cli.certs import run
+
+        run(directory, silo, host or [], days)
+
+
+@app.command()
+def node(
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The federation's SuperLink.")],
+    root_certificates: Annotated[Path, typer.Option(help="Whom the SuperLink's certificate is signed by.")],
+    key: Annotated[Path, typer.Option(help="This node's private key.")],
+    socket: Annotated[Path | None, typer.Option(help="The silo's daemon's socket.")] = None,
+    port: Annotated[int | None, typer.Option(help="The daemon's port on 127.0.0.1; with --token.")] = None,
+    token: Annotated[Path | None, typer.Option(help="File of the daemon's token.")] = None,
+) -> None:
+    """Be a silo's node: carry frames between a SuperLink and the silo's daemon; runs no code of others."""
+    with plain_errors():
+        from silos.shim import run
+
+        run(superlink, root_certificates, key, socket, port, token)
+
+
+ledger = typer.Typer(
+    help="Read a silo's ledger, beside its daemon too, and its receipts.", no_args_is_help=True
+)
+app.add_typer(ledger, name="ledger")
+State = Annotated[Path, typer.Argument(metavar="STATE", help="A silo's state folder, or its ledger's file.")]
+
+
+@ledger.command("show")
+def ledger_show(
+    state: State,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta of the run whose epsilon could still be afforded.")
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option(help="A head that a server or receipt holds: it must be in the chain.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check the whole ledger; show its runs, what they cost and what is left."""
+    with plain_errors():
+        from fedsim.cli.ledger import show
+
+        show(state, delta, head, as_json)
+
+
+@ledger.command("receipt")
+def ledger_receipt(
+    state: State,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="First digits of the id of a closed run.")],
+    out: Annotated[Path | None, typer.Option(help="File to write; default: the terminal.")] = None,
+) -> None:
+    """Sign a receipt of what a run cost and did, for a reviewer to check elsewhere."""
+    with plain_errors():
+        from fedsim.cli.ledger import receipt
+
+        receipt(state, run, out)
+
+
+@ledger.command("verify")
+def ledger_verify(
+    receipt: Annotated[Path, typer.Argument(metavar="RECEIPT", help="A receipt (JSON).")],
+    key: Annotated[str, typer.Option(help="The silo's identity.pub, or the 64 digits in it.")],
+) -> None:
+    """Check that a silo signed a receipt as it stands; needs nothing but its public key."""
+    with plain_errors():
+        from fedsim.cli.ledger import verify
+
+        verify(receipt, key)
+
+
 @app.command("list")
 def list_parts() -> None:
     """List what a scenario can name: algorithms, problems, data sets, partitions, samplers and so on."""
@@ -262,8 +408,15 @@ def schema_from(
 
 
 def main() -> Any:
-    """Entry point."""
-    return app(prog_name="fedsim")
+    """Entry point. A silo's or a server's image holds only the commands of its side."""
+    try:
+        return app(prog_name="fedsim")
+    except ModuleNotFoundError as error:
+        name = error.name or ""
+        if name.partition(".")[0] not in ("fedsim", "silos", "server"):
+            raise
+        typer.echo(f"error: this command needs {name}, which is not part of this installation", err=True)
+        return 2
 
 
 if __name__ == "__main__":

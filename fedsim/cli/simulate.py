@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,11 +12,9 @@ from rich.console import Console
 
 from fedsim.api.given import one_run, resolved_of
 from fedsim.api.progress import run_display
-from fedsim.api.run import Run
 from fedsim.api.simulate import follow
-from fedsim.cli.tables import print_notices, print_parameters, print_silos, say, shown
-from fedsim.report.page import listing
-from fedsim.report.remarks import remarks, result_line
+from fedsim.cli.finished import print_failure, print_run
+from fedsim.cli.tables import print_parameters, slug
 from fedsim.results.privacy_statement import parameters
 from fedsim.results.write import check_free
 from fedsim.scenario.load import load
@@ -46,40 +43,12 @@ def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
     except KeyboardInterrupt:
         return _nothing(console, INTERRUPTED)
     except WorkerLost as error:
-        _print_failure(console, str(error))
+        print_failure(console, str(error))
         return _nothing(console, LOST)
-    _print(console, done, directory)
+    print_run(console, done, directory)
     return LOST if done.failure else INTERRUPTED if done.interrupted else 0
 
 
 def _nothing(console: Console, code: int) -> int:
     console.print("Interrupted before anything was measured; nothing was saved.")
     return code
-
-
-def _print_failure(console: Console, failure: str) -> None:
-    say(console, f"failed: {failure}", "red")
-
-
-def slug(name: str) -> str:
-    """A scenario's name as the name of a directory."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
-
-
-def _print(console: Console, done: Run, directory: Path) -> None:
-    summary = done.summary
-    if done.failure:
-        _print_failure(console, done.failure)
-    if done.interrupted:
-        trials = summary.trials
-        console.print(f"Interrupted: {trials.finished} of {trials.asked} trials are complete and saved.")
-    print_notices(console, summary.privacy.notices)
-    console.print(result_line(summary))
-    for line in remarks(summary):
-        console.print(line, markup=False, highlight=False)
-    if summary.privacy.silos:
-        console.print()
-        print_silos(console, summary.privacy.silos)
-        console.print()
-    files = ", ".join(listing(directory))
-    say(console, f"Wrote {shown(directory)}/ ({files})")

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsim.api.sweep_progress import sweep_display
-from fedsim.cli.simulate import INTERRUPTED, LOST, slug
-from fedsim.cli.tables import shown, sweep_table
+from fedsim.cli.simulate import INTERRUPTED, LOST
+from fedsim.cli.tables import shown, slug, sweep_table
 from fedsim.curves.sweep_summary import CELLS
 from fedsim.scenario.load import load_tree
 from fedsim.sweeps.directory import failure_file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -104,3 +105,8 @@ def sweep_table(sweep: SweepSummary) -> RichTable:
 
 def _value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def slug(name: str) -> str:
+    """A scenario's name as the name of a directory."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"

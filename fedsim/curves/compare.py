@@ -137,6 +137,8 @@ def _of_run(run: Summary, source: str) -> list[Compared]:
             rows.append(Compared(source, label, at, *spread, run.trials.finished, run.algorithm))
     if not rows:
         expected = "no trial of it is complete; run its scenario.yaml to the end"
+        if run.deployment is not None:
+            expected = "has no test error: it was deployed without public test records"
         raise InputError("RUN", source, expected)
     return rows
 

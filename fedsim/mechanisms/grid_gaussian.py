@@ -6,8 +6,8 @@ of clip / 2^20, for d coordinates:
 
 * *Sensitivity.* Replacing a record's term moves the rounded sum by at most D = 2 (2^20 (1 + e) + sqrt(d)),
   adding or removing one (Poisson) by D / 2, and one that counts j times (with replacement) by j D: rounding
-  moves two sums by sqrt(d). e = 2e-4 covers float64: sums of up to `MAX_RECORDS` terms, in any order, stray by
-  P^2 2^-53 <= 1.2e-4 of the clip, the division by 2e-10 of it, and 4.2e-6 are for the next point.
+  moves two sums by sqrt(d). e = 2e-4 covers float64: sums of P <= `MAX_RECORDS` terms, in any order, stray
+  by P^2 2^-53 <= 1.2e-4 of the clip, the division by 3e-10 of it, and 4.2e-6 are for the next point.
 * *Ideal noise.* Rounding commutes with adding integers, so round(N(0, s^2)) on the rounded sum is a function
   of a Gaussian release of noise s, s^2 = sigma^2 - 1/12: `fedsim.privacy.cost` prices it, sampled or not.
 * *Distance.* The discrete Gaussian of scale sigma >= `FINEST` is within 5e-4 / sigma^4 of round(N(0, s^2)) a

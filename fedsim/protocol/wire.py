@@ -17,13 +17,12 @@ import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from fedsim.common.errors import Refused
+
+if TYPE_CHECKING:  # whoever only passes frames on does without torch, and its 200 MB
+    from torch import Tensor
 
 MAGIC = b"fds\x01"
 UNSIGNED = bytes(64)
@@ -48,6 +47,8 @@ class Frame:
 
 def encode(frame: Frame) -> bytes:
     """The body's bytes, the same for equal frames whose heads are in the same order."""
+    from safetensors.torch import save
+
     message = json.dumps([frame.kind, frame.head], allow_nan=False)
     arrays = {name: value.detach().contiguous().clone() for name, value in frame.arrays.items()}
     return save(arrays, {"message": message})  # it refuses arrays that share memory
@@ -75,6 +76,9 @@ def decode(body: bytes) -> Frame:
     Raises:
         Refused: it is malformed.
     """
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
     kind, head, described = _outline(body)
     _check_arrays(described)
     try:

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsim.report.curves import draw_runs
+from fedsim.report.remarks import unmeasured
 from fedsim.report.style import GREY, any_text, from_zero, label, look, styled
 from fedsim.results.collected import Run
 from fedsim.results.summary import SiloRow
@@ -31,6 +32,9 @@ def draw(run: Run, path: Path) -> None:
 
 def _draw_errors(axes: Axes, run: Run) -> None:
     draw_runs(axes, run, "test_error")
+    if not axes.lines and run.summary.deployment is not None:
+        _say(axes, f"test error not measured:\n{unmeasured(run.summary)}")
+        return
     trials = run.summary.trials.finished
     spread = f" (mean of {trials} trials; band: 90 % of them)" if trials > 1 else ""
     axes.set_title(f"Test error{spread}", fontsize="medium")
@@ -52,15 +56,19 @@ def budgets(silos: Sequence[SiloRow]) -> Figure:
 def _draw_budgets(axes: Axes, run: Run) -> None:
     privacy = run.summary.privacy
     if not privacy.private or not run.summary.trials.finished:
-        said = "no trial is complete" if privacy.private else "no privacy guarantee"
-        axes.text(0.5, 0.5, said, ha="center", va="center", transform=axes.transAxes)
-        axes.set_axis_off()
+        _say(axes, "no trial is complete" if privacy.private else "no privacy guarantee")
         return
     _bars(axes, privacy.silos, [silo.epsilon_spent or 0 for silo in privacy.silos])
     more = len(privacy.silos) - _MOST_BARS
     counted = f" (first {_MOST_BARS}, {more} more)" if more > 0 else ""
     axes.set_title(f"Privacy per silo{counted}", fontsize="medium")
     axes.set_xlabel(axes.get_xlabel() + "spent solid")
+
+
+def _say(axes: Axes, text: str) -> None:
+    """In the place of a picture."""
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
+    axes.set_axis_off()
 
 
 def _bars(axes: Axes, silos: Sequence[SiloRow], values: Sequence[float]) -> None:

@@ -15,7 +15,7 @@ from fedsim.common.files import whole_directory, whole_files
 from fedsim.report import plots, style
 from fedsim.report.audit_section import audit_figure, audit_table, verdict
 from fedsim.report.figure import draw
-from fedsim.report.remarks import measured, remarks
+from fedsim.report.remarks import measured, remarks, unmeasured
 from fedsim.results.audit_file import AuditPart
 from fedsim.results.collected import Run, run_of
 from fedsim.results.outcome import Outcome
@@ -105,6 +105,7 @@ def render(run: Run, figures: Path) -> str:
         table=silo_table(run.summary.privacy.silos, _MOST_SILOS),
         audit=_audit(run.audit, figures),
         results=measured(run.summary),
+        unmeasured=unmeasured(run.summary),
         remarks=remarks(run.summary),
         figures=_figures(run, figures),
         environment=_environment(run.summary),
@@ -163,8 +164,7 @@ def _figures(run: Run, folder: Path) -> list[PageFigure]:
     drawn = {
         "error-against-rounds": (
             plots.against_rounds(run, "test_error"),
-            f"Test error against rounds: mean{spread}. Filled markers: the run; hollow: its twin without "
-            "clipping and noise.",
+            f"Test error against rounds: mean{spread}. {_markers(run.summary)}",
         ),
         **{
             f"{plots.METRICS[column][0]}-against-rounds": (
@@ -183,6 +183,12 @@ def _figures(run: Run, folder: Path) -> list[PageFigure]:
         ),
     }
     return [_saved(figure, folder, stem, said) for stem, (figure, said) in drawn.items() if figure]
+
+
+def _markers(summary: Summary) -> str:
+    if summary.deployment is not None:
+        return "On public test records of the server's own."
+    return "Filled markers: the run; hollow: its twin without clipping and noise."
 
 
 def _saved(figure: Figure, folder: Path, stem: str, caption: str) -> PageFigure:

@@ -33,7 +33,7 @@ METRICS = {
 
 
 def against_rounds(run: Run, column: str) -> Figure | None:
-    """One of `METRICS`; None where it was not measured, but for the test error."""
+    """One of `METRICS`; None where it was not measured, but for a simulation's test error."""
     with styled() as (figure, axes):
         draw_runs(axes, run, column)
         axes.set(xlabel="rounds", ylabel=METRICS[column][1])
@@ -42,7 +42,8 @@ def against_rounds(run: Run, column: str) -> Figure | None:
         elif axes.lines:
             logarithmic(axes)
         legend_below(figure, axes)
-        return figure if column == "test_error" or axes.lines else None
+        asked = column == "test_error" and run.summary.deployment is None
+        return figure if asked or axes.lines else None
 
 
 def figure_of(run: Run, what: str) -> Figure:

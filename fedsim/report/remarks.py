@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedsim.results.summary import Heterogeneity, Objective, Participation, Spread, Summary
+from fedsim.results.summary import Deployment, Heterogeneity, Objective, Participation, Spread, Summary
 
 
 def result_line(summary: Summary) -> str:
@@ -10,9 +10,18 @@ def result_line(summary: Summary) -> str:
     error, twin = measured(summary)
     beside = f", non-private {twin}" if twin else ""
     trials = summary.trials.finished
-    note = f"mean of {trials} trials, 90 % of them in brackets" if trials > 1 else "one trial"
-    of = f" ({note})" if trials else ""
-    return f"{summary.scenario}: test error {error or 'not measured (no trial is complete)'}{beside}{of}"
+    note = f"mean of {trials} trials, 90 % of them in brackets" if trials > 1 else _one(summary)
+    of = f" ({note})" if trials and error else ""
+    return f"{summary.scenario}: test error {error or f'not measured ({unmeasured(summary)})'}{beside}{of}"
+
+
+def _one(summary: Summary) -> str:
+    return "one trial" if summary.deployment is None else "public test records"
+
+
+def unmeasured(summary: Summary) -> str:
+    """Why a run has no test error."""
+    return "no trial is complete" if summary.deployment is None else "there are no public test records"
 
 
 def measured(summary: Summary) -> tuple[str, str]:
@@ -36,6 +45,7 @@ def remarks(summary: Summary) -> list[str]:
     return (
         (objective(summary, summary.objective) if summary.objective else [])
         + _participation(summary.participation)
+        + (_deployment(summary.deployment, summary.rounds) if summary.deployment else [])
         + (_heterogeneity(summary.heterogeneity) if summary.heterogeneity else [])
     )
 
@@ -73,6 +83,18 @@ def _participation(found: Participation) -> list[str]:
             "silo_weights on average, where sets that are uniform given their size have 1"
         )
     return lines
+
+
+def _deployment(found: Deployment, rounds: int) -> list[str]:
+    lines = [
+        f"silo {silo.name} is left out of {silo.rounds} of {rounds} rounds: {'; '.join(silo.reasons)}"
+        for silo in found.left_out
+    ]
+    lines += [
+        f"silo {name} gave no statement at the end, so that its whole plan counts as spent: {reason}"
+        for name, reason in found.without_statement.items()
+    ]
+    return [*lines, *found.remarks, f"not measured in a deployed run: {', '.join(found.unmeasured)}"]
 
 
 def _heterogeneity(found: Heterogeneity) -> list[str]:

@@ -80,9 +80,15 @@ def run_of(outcome: Outcome) -> Run:
 
 
 def scenario_tree(outcome: Outcome) -> dict[str, Any]:
-    """The run's scenario as plain values, its seed among them."""
-    tree: dict[str, Any] = outcome.resolved.scenario.model_dump(mode="json", exclude_none=True)
+    """The run's scenario as plain values, its seed among them; if deployed, without what it did not use."""
+    unused = None if outcome.deployed is None else _SIMULATED
+    scenario = outcome.resolved.scenario
+    tree: dict[str, Any] = scenario.model_dump(mode="json", exclude_none=True, exclude=unused)
     return tree
+
+
+_SIMULATED: Any = {"data": True, "partition": True, "runtime": {"name", "silo_hosts", "address"}}
+"""Where the records of a simulation are, and where it happens."""
 
 
 def without_seed(scenario: Mapping[str, Any]) -> str:
@@ -102,12 +108,11 @@ def _unhashed(value: Any) -> Any:
 
 
 def metrics_table(outcome: Outcome) -> pa.Table:
-    """One row per evaluation, `Measurement`'s fields; simulation only."""
+    """One row per evaluation, `Measurement`'s fields; simulation only, or of public test records."""
     numbers = [pa.float64()] * 2
     types = [pa.int64(), pa.string(), pa.int64(), *numbers, pa.int64(), pa.float64(), *numbers]
-    marked = {
-        "simulation_only": "made of test records, and excess_risk and gradient_mapping_sq of training ones"
-    }
+    said = "made of test records, and excess_risk and gradient_mapping_sq of training ones"
+    marked = {"simulation_only": said} if outcome.deployed is None else {"public": "made of public records"}
     schema = pa.schema(list(zip(Measurement._fields, types, strict=True)), metadata=marked)
     return pa.Table.from_pylist([row._asdict() for row in outcome.results.measurements], schema=schema)
 

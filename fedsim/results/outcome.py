@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -70,6 +70,37 @@ Observer = Callable[[Measurement], None]
 
 
 @dataclass(frozen=True)
+class Deployed:
+    """What a deployed run has beside a simulated one's results.
+
+    Args:
+        notices: the silos' own lines for the report, each with the silo's name.
+        accountants: how the silos priced the plan.
+        min_silos: answers that a round needed, where so many were asked.
+        answered: how many silos' answers every round counted.
+        left_out: for each silo that was, the number of rounds and the reasons.
+        unstated: silos that gave no statement at the end, and why; their rounds are those that were asked.
+        receipts: signed statements, JSON.
+        identities: every silo's public key as its server knew it, hexadecimal.
+        measured: whether there were public test records.
+        remarks: lines on what was left out or is odd.
+        unmeasured: what only a simulation can know, by name.
+    """
+
+    notices: tuple[str, ...]
+    accountants: tuple[str, ...]
+    min_silos: int
+    answered: Sequence[int]
+    left_out: Mapping[str, tuple[int, tuple[str, ...]]]
+    unstated: Mapping[str, str]
+    receipts: Mapping[str, str]
+    identities: Mapping[str, str]
+    measured: bool
+    remarks: tuple[str, ...]
+    unmeasured: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Outcome:
     """A run and how it ended."""
 
@@ -80,6 +111,7 @@ class Outcome:
     heterogeneity: dict[str, Any] | None = None
     admitted: Sequence[Admitted] = ()
     """What silos accepted before round 0, of all trials whose participation differs."""
+    deployed: Deployed | None = None
 
     @property
     def main(self) -> Variant:

@@ -7,7 +7,7 @@ from typing import Any
 from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
-from fedsim.results.outcome import Outcome, measures_objective
+from fedsim.results.outcome import Deployed, Outcome, measures_objective
 from fedsim.results.silo_rows import has_gap, samplers, silo_rows
 from fedsim.results.summary import Parameters, Privacy
 from fedsim.scenario.model import Scenario
@@ -34,11 +34,34 @@ def statement(outcome: Outcome) -> Privacy:
         calibration=scenario.privacy.calibration,
         epsilon_spent_note=SPENT if outcome.results.trials else SPENT_IN_FULL,
         trusted=trusted(resolved),
-        not_private=not_private(scenario),
+        not_private=not_private(scenario) if outcome.deployed is None else _uncovered(outcome.deployed),
         silos=silo_rows(outcome),
         **gap,
-        **how(resolved),
+        **_as_deployed(how(resolved), outcome.deployed),
     )
+
+
+def _as_deployed(said: dict[str, Any], deployed: Deployed | None) -> dict[str, Any]:
+    """What the silos say of themselves, where they are not simulated."""
+    if deployed is None:
+        return said
+    return said | {
+        "notices": [*deployed.notices, *said["notices"]],
+        "accountant": "; ".join(deployed.accountants),
+    }
+
+
+def _uncovered(deployed: Deployed) -> list[str]:
+    """What the guarantee of a deployed run does not cover."""
+    notes = {
+        "metrics: they are computed from the server's own test records, which count as public": (
+            deployed.measured
+        ),
+        "how each silo prepares its records: by what its own operator declares": True,
+        "sizes, budgets, noise levels and who took part in which round: they are public": True,
+        CHOICE: True,
+    }
+    return [note for note, applies in notes.items() if applies]
 
 
 def how(resolved: Resolved) -> dict[str, Any]:

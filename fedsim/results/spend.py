@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
 import pyarrow as pa
 
+from fedsim.mechanisms.grid_gaussian import GridGaussian
 from fedsim.privacy import cost
 from fedsim.protocol.plan import Census, Plan, Release
-from fedsim.protocol.terms import Statement
+from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Outcome
 from fedsim.results.silo_rows import finite
 
@@ -20,6 +21,8 @@ _POINTS = {
     True: 12,
     False: 40,
 }  # by whether the plan samples: such a price takes milliseconds, not microseconds
+
+Price = Callable[[Census, int, float, float], float]
 
 SCHEMA = pa.schema(
     [("silo", pa.string()), ("round", pa.int64()), ("epsilon_spent", pa.float64()), ("budget", pa.float64())]
@@ -35,17 +38,29 @@ def spend_table(outcome: Outcome) -> pa.Table:
     first = min(outcome.results.trials.values(), key=lambda trial: trial.trial, default=None)
     if first is None or outcome.main == "nonprivate":
         return SCHEMA.empty_table()
-    plan, price = outcome.resolved.trace.plan, cache(cost.epsilon)
+    plan, gaussian = outcome.resolved.trace.plan, cache(cost.epsilon)
     sampled = any(release.batch.sampler not in ("full", "fresh") for release, _ in plan.census())
     rows = []
     for said in chosen(first.statements):
-        terms = said.admitted.terms
+        terms, price = said.admitted.terms, _price(outcome, said.admitted) or gaussian
         spent = [(0, 0.0)] + [
             (upto, price(census, terms.n, said.admitted.noise_multiplier, terms.delta))
             for upto, census in prefixes(plan, said.rounds, _POINTS[sampled])
         ]
         rows += [(terms.name, upto, finite(value), finite(terms.epsilon)) for upto, value in spent]
     return pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows], schema=SCHEMA)
+
+
+def _price(outcome: Outcome, admitted: Admitted) -> Price | None:
+    """Of exact noise, where that is how a deployed silo priced its plan."""
+    if outcome.deployed is None:
+        return None
+    exact = GridGaussian(outcome.resolved.problem.dimension)
+    terms, z = admitted.terms, admitted.noise_multiplier
+    census = outcome.resolved.trace.plan.census(terms.rounds)
+    if exact.epsilons(census, [(terms.n, z, terms.delta)]) != [admitted.epsilon_guaranteed]:
+        return None
+    return lambda census, n, z, delta: exact.epsilons(census, [(n, z, delta)])[0]
 
 
 def chosen(statements: Sequence[Statement]) -> list[Statement]:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from importlib.metadata import version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 
 from fedsim.protocol.participants import Available, announced, attendance_law, pull
-from fedsim.results.outcome import Outcome
+from fedsim.results.outcome import Deployed, Outcome
 from fedsim.results.privacy_statement import parameters, statement
 from fedsim.results.summary import (
     FORMAT,
     MEASURED,
     OF_TRAINING,
+    Deployment,
     Heterogeneity,
     Interval,
+    LeftOut,
     Metrics,
     Objective,
     Participation,
@@ -36,7 +39,7 @@ def summarise(outcome: Outcome) -> Summary:
         status="interrupted" if outcome.interrupted else "finished",
         algorithm=scenario.algorithm.name,
         problem=scenario.problem.name,
-        runtime=scenario.runtime.name,
+        runtime=scenario.runtime.name if outcome.deployed is None else "deployed",
         trials=Trials(asked=scenario.trials, finished=len(outcome.results.trials)),
         rounds=len(outcome.resolved.trace.plan.rounds),
         dimension=outcome.resolved.problem.dimension,
@@ -52,14 +55,30 @@ def summarise(outcome: Outcome) -> Summary:
 
 
 def _simulated(outcome: Outcome) -> dict[str, Any]:
-    """What was measured of training records, where it was asked for."""
+    """What was measured of training records, where it was asked for; of a deployed run what was not."""
     found: dict[str, Any] = {}
+    if outcome.deployed is not None:
+        found["deployment"] = _deployment(outcome.deployed)
     if outcome.heterogeneity is not None:
         found["heterogeneity"] = Heterogeneity(**outcome.heterogeneity)
     first = next((trial for _, trial in sorted(outcome.results.trials.items())), None)
     if first is not None and first.objective is not None:
         found["objective"] = Objective(**first.objective)
     return found
+
+
+def _deployment(deployed: Deployed) -> Deployment:
+    return Deployment(
+        min_silos=deployed.min_silos,
+        left_out=[
+            LeftOut(name=name, rounds=rounds, reasons=list(reasons))
+            for name, (rounds, reasons) in sorted(deployed.left_out.items())
+        ],
+        without_statement=dict(deployed.unstated),
+        remarks=list(deployed.remarks),
+        unmeasured=list(deployed.unmeasured),
+        measured=deployed.measured,
+    )
 
 
 def _metrics(outcome: Outcome) -> Metrics:
@@ -112,7 +131,9 @@ def _participation(outcome: Outcome) -> Participation:
 
 
 def _observed(outcome: Outcome) -> np.ndarray:
-    """M_r of every round of every finished trial."""
+    """M_r of every round of every finished trial; in a deployed run a round may be paid for and not count."""
+    if outcome.deployed is not None:
+        return np.array(outcome.deployed.answered, dtype=float)
     counts = Counter(
         (number, r)
         for number, trial in outcome.results.trials.items()
@@ -123,5 +144,9 @@ def _observed(outcome: Outcome) -> np.ndarray:
 
 
 def _versions() -> dict[str, str]:
-    packages = ("fedsim-isrl", "torch", "numpy", "ray", "dp-accounting")
-    return {"python": platform.python_version()} | {name: version(name) for name in packages}
+    """Of what is installed; a deployment's server may have no Ray."""
+    found = {"python": platform.python_version()}
+    for name in ("fedsim-isrl", "torch", "numpy", "ray", "dp-accounting"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found

@@ -177,6 +177,29 @@ class Objective(Part):
     reason: str | None = None
 
 
+class LeftOut(Part):
+    """A silo whose answers some rounds went without; `reasons` are its first few different ones."""
+
+    name: str
+    rounds: int
+    reasons: list[str]
+
+
+class Deployment(Part):
+    """What a deployed run has to say beside a simulated one.
+
+    `without_statement`: silos that gave none at the end, and why; their whole plan counts as spent.
+    `unmeasured`: what only a simulation can know.
+    """
+
+    min_silos: int
+    left_out: list[LeftOut]
+    without_statement: dict[str, str]
+    remarks: list[str]
+    unmeasured: list[str]
+    measured: bool
+
+
 class Trials(Part):
     """How many repetitions."""
 
@@ -201,6 +224,7 @@ class Summary(Part):
     participation: Participation
     heterogeneity: Heterogeneity | None = None
     objective: Objective | None = None
+    deployment: Deployment | None = None
     parameters: Parameters | None = None
     privacy: Privacy
     versions: dict[str, str]

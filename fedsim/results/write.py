@@ -11,14 +11,16 @@ from safetensors.torch import save_file
 
 from fedsim.common.errors import InputError
 from fedsim.results.collected import Run, scenario_tree
-from fedsim.results.outcome import Outcome
+from fedsim.results.outcome import Deployed, Outcome
 from fedsim.results.summary import FILE
 
+RECEIPTS = "receipts"
 SECRET = """\
 # Keep the seed: whoever knows it, or guesses it (the default is 0), can remove the noise from all that was
 # released. Share this file, and the directory that it is in, only with those who may see the records.
 """
 """Stands in a scenario that repeats noise."""
+_DEPLOYED = "# What this run's server knew. Its seed is public: the silos drew their noise by themselves.\n"
 _NO_NOISE = "# No privacy: this run neither clipped nor added noise.\n"
 
 
@@ -41,7 +43,7 @@ def check_free(directory: Path) -> Path:
 
 def write(outcome: Outcome, run: Run, folder: Path) -> None:
     """Write all data of a run, `run` being the results of `outcome`, into an empty folder."""
-    head = SECRET if outcome.main == "private" else _NO_NOISE
+    head = _DEPLOYED if outcome.deployed else SECRET if outcome.main == "private" else _NO_NOISE
     text = head + yaml.safe_dump(scenario_tree(outcome), sort_keys=False)
     (folder / "scenario.yaml").write_text(text, encoding="utf-8")
     (folder / FILE).write_text(run.summary.json_text() + "\n", encoding="utf-8")
@@ -50,6 +52,17 @@ def write(outcome: Outcome, run: Run, folder: Path) -> None:
     for variant, models in run.models.items():
         named = {f"trial-{trial}.{variant}": model for trial, model in models.items()}
         save_file(named, folder / _model_file(variant, twin=variant != outcome.main))
+    if outcome.deployed is not None:
+        _write_receipts(outcome.deployed, folder / RECEIPTS)
+
+
+def _write_receipts(deployed: Deployed, folder: Path) -> None:
+    """Each silo's signed statement, as it came, and the key that checks it."""
+    folder.mkdir()
+    for name, receipt in deployed.receipts.items():
+        (folder / f"{name}.json").write_text(receipt, encoding="utf-8")
+    for name, key in deployed.identities.items():
+        (folder / f"{name}.pub").write_text(f"{key}\n", encoding="utf-8")
 
 
 def _model_file(variant: str, twin: bool) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
-import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.one_thread import one_thread
 from fedsim.data.federation import Federation, SiloSplit, load
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.objective import TrainingObjective
@@ -155,14 +154,3 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
                     results.measurements.append(measurement)
                     observe(measurement)
             results.trials[number] = trial.result()
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread, since sums depend on their number; the caller's number comes back."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -10,8 +10,8 @@ from typing import Any
 import psutil
 import torch
 
+from fedsim.common.one_thread import one_thread
 from fedsim.simulation.failures import Failure, WorkerLost, death, failure
-from fedsim.simulation.trial import one_thread
 from fedsim.sweeps.cell import Cell, Outcome
 from fedsim.sweeps.run_cells import run_batch
 

@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 from support.distribution import ROOT
+from support.wheels import unpacked
 
 from fedsim.scenario.catalogue import shipped
-
-PARTS = ("fedsim", "silos", "server", "scenarios", "README.md", "pyproject.toml")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built from a copy and unpacked."""
     source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    for name in PARTS:
-        path, ignored = ROOT / name, shutil.ignore_patterns("__pycache__")
-        if path.is_dir():
-            shutil.copytree(path, source / name, symlinks=True, ignore=ignored)
-        else:
-            shutil.copy(path, source)
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(site)]
-    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True)
-    (wheel,) = site.glob("*.whl")
-    zipfile.ZipFile(wheel).extractall(site)
-    return site
+    return unpacked(ROOT / "pyproject.toml", source, site)
 
 
 def test_a_scenario_is_a_name_in_a_checkout() -> None:

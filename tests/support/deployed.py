@@ -1,4 +1,4 @@
-"""Deployed silos without sockets: records and silo.yaml from a scenario, and a server's side that sends frames."""
+"""Deployed silos without sockets: records and silo.yaml of a scenario, and a server that sends frames."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedsim.data.federation import Federation, load
 from fedsim.protocol.digests import digest
+from fedsim.protocol.links import Answered
 from fedsim.protocol.wire import UNSIGNED, Frame, decode, encode, opened, sealed
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
@@ -161,8 +162,7 @@ class SilosLink:
     callers: Sequence[Caller]
     runs: Sequence[str]
 
-    def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]
-    ) -> Mapping[str, Tensor]:
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         replies = [self.callers[m].asked(self.runs[m], round_index, **broadcast) for m in members]
-        return {name: torch.stack([reply[name] for reply in replies]) for name in replies[0]}
+        rows = {name: torch.stack([reply[name] for reply in replies]) for name in replies[0]}
+        return Answered(members, rows)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
@@ -88,7 +89,7 @@ def open_gate(
     algorithm: Algorithm,
     *,
     epsilon: float | Sequence[float] = 1.0,
-    mechanism: str = "gaussian",
+    mechanism: str | Mechanism = "gaussian",
     rounds: Sequence[Sequence[int]] | None = None,
     names: Sequence[str] | None = None,
     seed: int = 0,
@@ -111,7 +112,7 @@ def open_gate(
         algorithm,
         plan,
         terms,
-        MECHANISMS[mechanism],
+        MECHANISMS[mechanism] if isinstance(mechanism, str) else mechanism,
         entropy,
         [MemoryLedger() for _ in terms],
         limits,

@@ -1,0 +1,143 @@
+#!/usr/bin/env bash
+# Run docker-compose.yml for real: up, healthy, train, kill a daemon in mid-run, finish, check ledgers and that
+# no silo reaches another or the internet, down. Uses podman behind the docker API, as root, and what apt has:
+#   podman buildah runc netavark aardvark-dns iptables docker-compose mmdebstrap
+set -euo pipefail
+cd "$(dirname "$0")/.."
+for tool in podman runc docker-compose python3; do
+  command -v "$tool" > /dev/null || { echo "compose-test needs $tool" >&2; exit 2; }
+done
+[ "$(id -u)" -eq 0 ] || { echo "compose-test needs root" >&2; exit 2; }
+
+work=$(mktemp -d /tmp/compose-test.XXXXXX)
+project=fedsimtest
+export CONTAINERS_CONF=$work/containers.conf DOCKER_HOST=unix://$work/podman.sock COMPOSE_PROJECT_NAME=$project
+started=()
+
+finish() {
+  code=$?
+  [ "$code" -eq 0 ] || { echo "== failed; last lines of every service"; compose logs --tail=15 2>&1 || true; }
+  compose down --volumes --timeout 20 2>&1 | tail -1 || true
+  for pid in "${started[@]}"; do kill "$pid" 2> /dev/null || true; done
+  rm -rf "$work"
+  exit "$code"
+}
+say() { printf '== %s  (%ds)\n' "$1" "$SECONDS"; }
+compose() { docker-compose --project-directory "$work" --file "$work/docker-compose.yml" "$@"; }
+container() { podman ps --all --quiet --filter "label=com.docker.compose.project=$project" --filter "label=com.docker.compose.service=$1"; }
+within() {  # SECONDS WHAT COMMAND...: until the command succeeds
+  local until=$((SECONDS + $1)) what=$2
+  shift 2
+  until "$@"; do
+    [ "$SECONDS" -lt "$until" ] || { echo "not within its time: $what" >&2; return 1; }
+    sleep 1
+  done
+  say "$what"
+}
+refused() {  # WHAT COMMAND...: must fail
+  local what=$1
+  shift
+  if "$@" > /dev/null 2>&1; then echo "$what: possible, and must not be" >&2; return 1; fi
+  say "$what: refused"
+}
+
+# A machine without systemd and with hybrid cgroups: runc, and no more limits than it may set.
+cat > "$work/containers.conf" << 'C'
+[containers]
+default_ulimits = ["nofile=20000:20000", "nproc=10000:10000"]
+cgroups = "enabled"
+
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "runc"
+C
+trap finish EXIT
+
+base=docker.io/library/python:3.11-slim
+if ! podman image exists $base && ! timeout 120 podman pull --quiet $base; then
+  say "no image registry: a base image of Debian's packages"
+  mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,python3-pip,ca-certificates bookworm "$work/base.tar"
+  podman import --quiet --change 'CMD ["python3"]' "$work/base.tar" $base
+  rm "$work/base.tar"
+fi
+
+# pip inside the build sees this machine's configuration: its files, and the folders that they name.
+mounts=()
+for path in /etc/pip.conf "$HOME/.config/pip" /etc/ssl/certs $(python3 -m pip config list | grep -oE "(file://)?/[^' ]+" | sed 's,^file://,,' | sort -u); do
+  [ -e "$path" ] && mounts+=(--volume "$path:$path:ro")
+done
+index=()  # where torch's CPU build comes from: pip's configuration, if it has any
+[ "${#mounts[@]}" -gt 1 ] && python3 -m pip config list | grep -q find-links && index=(--build-arg TORCH_INDEX=)
+for side in silo server; do
+  folder=$([ $side = silo ] && echo silos || echo server)
+  podman build --quiet --pull=never --network host "${mounts[@]}" "${index[@]}" --file "$folder/Dockerfile" \
+    --tag "docker.io/library/fedsim-$side:0.1.0" . > /dev/null
+  say "image of $side: $(podman image inspect --format '{{.Size}}' "docker.io/library/fedsim-$side:0.1.0" | awk '{printf "%.2f GB", $1 / 1e9}')"
+done
+
+cp -r docker-compose.yml deploy "$work"/
+mkdir -p "$work/runs/compose"
+podman system service --time=0 "$DOCKER_HOST" > "$work/podman.log" 2>&1 &
+started+=($!)
+# podman leaves health checks to systemd timers, which are not here.
+(while sleep 2; do
+  for id in $(podman ps --quiet --filter "label=com.docker.compose.project=$project"); do
+    podman healthcheck run "$id" > /dev/null 2>&1 || true
+  done
+done) &
+started+=($!)
+within 30 "engine answers" docker-compose version > /dev/null
+
+healthy() { [ "$(podman inspect --format '{{.State.Healthcheck.Status}}' "$(container "$1")" 2> /dev/null)" = healthy ]; }
+answered() { podman logs "$(container "$1")" 2>&1 | grep -c " reply " || true; }
+past() { [ "$(answered "$1")" -ge "$2" ]; }
+exited() { [ "$(podman inspect --format '{{.State.Status}}' "$(container "$1")")" = exited ]; }
+restarts() { podman inspect --format '{{.RestartCount}}' "$(container "$1")"; }
+host_pid() { podman inspect --format '{{.State.Pid}}' "$(container "$1")"; }
+
+compose up --detach --no-build 2>&1 | tail -2
+say "up"
+for silo in silo-1 silo-2 silo-3; do within 120 "$silo is healthy" healthy $silo; done
+within 120 "silo-2 has answered ten rounds" past silo-2 10
+victim=$(host_pid silo-2)
+kill -9 "$victim"
+say "killed silo-2's daemon (process $victim), after $(answered silo-2) rounds"
+within 240 "the run has ended" exited run
+code=$(podman inspect --format '{{.State.ExitCode}}' "$(container run)")
+podman logs "$(container run)" 2>&1 | tail -25
+[ "$code" = 0 ] || { echo "the run ended with exit code $code" >&2; exit 1; }
+[ "$(host_pid silo-2)" != "$victim" ] || { echo "silo-2 was not killed" >&2; exit 1; }
+say "silo-2 was started again by the engine ($(restarts silo-2) times)"
+
+find "$work/runs/compose" -name 'report.html' | grep -q . || { echo "no page" >&2; exit 1; }
+say "the page is there: $(find "$work/runs/compose" -type f -printf '%P ' )"
+for silo in silo-1 silo-2 silo-3; do
+  compose exec -T $silo fedsim ledger show /state
+  run=$(compose exec -T $silo fedsim ledger show /state --json | python3 -c 'import json, sys; print(next(iter(json.load(sys.stdin)["runs"])))')
+  compose exec -T $silo sh -c "fedsim ledger receipt /state $run > /tmp/receipt.json && fedsim ledger verify /tmp/receipt.json --key /state/identity.pub > /dev/null"
+  say "$silo: ledger whole, receipt verified"
+done
+
+connect='import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3).close()'
+reach() { compose exec -T "$1" python -c "$connect" "$2" "$3"; }
+reach node-1 superlink 8000
+say "node-1 reaches the superlink"
+for other in node-2 node-3; do
+  address=$(podman inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$(container $other)")
+  compose exec -d -T $other python -m http.server 9000 --bind 0.0.0.0 --directory /tmp
+  within 20 "something listens in $other" reach $other "$address" 9000
+  refused "node-1 to $other" reach node-1 "$address" 9000
+done
+for service in node-1 silo-1 serverapp; do refused "$service to the internet" reach $service 1.1.1.1 443; done
+refused "silo-1 to the superlink" reach silo-1 superlink 8000
+interfaces=$(compose exec -T silo-1 python -c 'import socket; print(*(name for _, name in socket.if_nameindex()))')
+[ "$interfaces" = lo ] || { echo "silo-1 has interfaces: $interfaces" >&2; exit 1; }
+say "silo-1 has no network interface but lo"
+refused "node-1 reads records" compose exec -T node-1 ls /records
+refused "silo-1 writes to its records" compose exec -T silo-1 touch /records/x
+compose exec -T silo-1 sh -c 'grep -E "CapEff|NoNewPrivs|^Uid" /proc/self/status'
+podman stats --no-stream --format '{{.Name}} {{.MemUsage}}' || true
+compose down --volumes --timeout 20 2>&1 | tail -2
+[ -z "$(podman ps --all --quiet --filter "label=com.docker.compose.project=$project")" ] || { echo "containers are left" >&2; exit 1; }
+say "down; all of it passed"

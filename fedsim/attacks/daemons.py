@@ -1,0 +1,173 @@
+"""The worst server against running daemons: real processes, real noise, and nothing but frames.
+
+Two daemons hold records that differ in one (`neighbours`). The server plays the scenario's plan with both,
+run after run, at the broadcasts that tell most, and scores what it hears by its likelihood ratio (`reading`).
+What that attains is a lower bound on epsilon, to be compared with what the daemons claimed at admission.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from fedsim.attacks.daemon_probes import probe
+from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussian, runs_needed, violated
+from fedsim.attacks.neighbours import Neighbours
+from fedsim.attacks.noise import Measured, judged
+from fedsim.attacks.played import OPTION, Played
+from fedsim.attacks.probes import outside
+from fedsim.attacks.reading import noise, scores
+from fedsim.attacks.run import ALARM, Observe
+from fedsim.attacks.setting import Setting
+from fedsim.attacks.two_worlds import WORLDS, Worlds
+from fedsim.common.errors import InputError
+from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.protocol.messages import Admission, Offer
+from silos.open_runs import SEEDED
+
+Openings = Iterable[AbstractContextManager[Worlds]]
+"""Pairs of daemons, each with a lifetime budget of its own; the next is opened when one is spent."""
+_SECONDS, _RUN, _ROUND, _NUMBER = 100.0, 0.03, 0.01, 2e-5
+"""By default an audit does work for about so long, at so much a run, a round and a number drawn."""
+_LEAST_RUNS, _WORTH_IT, _LISTENED = 25, 3000, 512
+
+
+@dataclass(frozen=True)
+class DaemonAudit:
+    """What was found about a silo's daemon.
+
+    Attributes:
+        admission: what it claimed; the same in both worlds.
+        worst: what the worst server attained.
+        noise: over what is stated.
+        findings: what breaks the promise, in words.
+        minutes: of the runs alone.
+    """
+
+    setting: Setting
+    silo: int
+    admission: Admission
+    worst: Bounds
+    noise: Measured
+    findings: tuple[str, ...]
+    share: float
+    minutes: float
+
+
+def attack(
+    setting: Setting,
+    found: Neighbours,
+    offer: Offer,
+    openings: Openings,
+    share: float = 1.0,
+    observe: Observe = lambda what, share: None,
+) -> DaemonAudit:
+    """Audit a silo whose two worlds are held by daemons.
+
+    Args:
+        found: what they hold.
+        offer: of the scenario's run, to this silo.
+        openings: the daemons.
+        share: of the default work.
+        observe: told of progress.
+
+    Raises:
+        InputError: they are not this scenario's daemons, have seeded noise, or do not answer.
+        Refused: they do not admit the run, or break every one off.
+    """
+    played, wanted = Played(found.lines), _wanted(setting, found, share)
+    findings: list[str] = []
+    seconds = 0.0
+    for opening in openings:
+        with opening as worlds:
+            _check(setting, found.silo, worlds)
+            if not played.runs:
+                beyond = outside(setting, found.silo)
+                findings = list(probe(worlds.alone(WORLDS[0]), offer, found.lines, beyond))
+            start, before = time.perf_counter(), played.runs
+            refusal = played.fill(
+                worlds, offer, wanted, lambda runs: observe("worst server, over sockets", runs / wanted)
+            )
+            seconds += time.perf_counter() - start
+        if refusal is not None and played.runs == before:
+            raise refusal
+        if played.runs == wanted:
+            break
+    return _judged(setting, found, played, findings, share, seconds / 60)
+
+
+def _wanted(setting: Setting, found: Neighbours, share: float) -> int:
+    """Runs in each world: enough to bound 0.9 of the scenario's claim, or as many as fit; `share` of that."""
+    admitted = setting.admitted[found.silo]
+    census = setting.census(found.silo)
+    claim = Claim(census, admitted.terms.n, admitted.epsilon_guaranteed, admitted.terms.delta)
+    wanted = max(_WORTH_IT, runs_needed(claim, is_gaussian(census)))
+    cost = _RUN + len(found.lines) * (_ROUND + _NUMBER * setting.resolved.problem.dimension)
+    return max(_LEAST_RUNS, ceil(share * min(wanted, _SECONDS / cost)))
+
+
+def _check(setting: Setting, silo: int, worlds: Worlds) -> None:
+    outline, name = setting.resolved.outline, setting.resolved.names[silo]
+    wanted = (name, setting.resolved.sizes[silo], outline.num_features, outline.num_classes)
+    for greeting in worlds.greet():
+        said = (greeting.silo, greeting.n, greeting.num_features, greeting.num_classes)
+        if said != wanted:
+            raise InputError(OPTION, said, f"daemons of (name, n, features, classes) = {wanted}")
+        if SEEDED in greeting.notices:
+            expected = "a daemon without --insecure-simulation: a seed's noise is none to an attacker"
+            raise InputError(OPTION, greeting.silo, expected)
+
+
+def _judged(
+    setting: Setting, found: Neighbours, played: Played, findings: list[str], share: float, minutes: float
+) -> DaemonAudit:
+    admission, census = played.admission, setting.census(found.silo)
+    n, z = setting.resolved.sizes[found.silo], admission.noise_multiplier
+    claim = Claim(census, n, admission.epsilon_guaranteed, admission.delta)
+    worlds = [played.answers(world) for world in range(len(WORLDS))]
+    samples = tuple(scores(found.lines, answers, n, z) for answers in worlds)
+    heard = [answers[:_LISTENED] for answers in worlds[0]]
+    measured = judged(noise(found.lines, heard, n, z), ALARM / 2)
+    above = violated([(samples[0], samples[1])], claim, ALARM / 2)
+    if above is not None:
+        findings.append(
+            f"runs prove an epsilon of at least {shown_down(above)}, above the claimed "
+            f"{shown_up(claim.epsilon)}"
+        )
+    attained, every = bounds(samples[0], samples[1], claim), (*findings, *measured.faults)
+    return DaemonAudit(setting, found.silo, admission, attained, measured, every, share, minutes)
+
+
+def as_json(found: DaemonAudit) -> dict[str, Any]:
+    """What was found, as plain values."""
+    admission, worst = found.admission, found.worst
+    attained, estimator = worst.attained(is_gaussian(found.setting.census(found.silo)))
+    return {
+        "scenario": found.setting.resolved.scenario.name,
+        "daemons": True,
+        "broken": bool(found.findings),
+        "confidence": {"bound": CONFIDENCE, "false_alarm": ALARM},
+        "effort": found.share,
+        "silo": found.setting.resolved.names[found.silo],
+        "n": found.setting.resolved.sizes[found.silo],
+        "delta": admission.delta,
+        "claimed": admission.epsilon_guaranteed,
+        "attained": attained,
+        "attained_share": attained / admission.epsilon_guaranteed if admission.epsilon_guaranteed else None,
+        "estimator": estimator,
+        "assumption_free": worst.assumption_free,
+        "plan_curve": worst.curve,
+        "mean_difference": worst.mean_difference,
+        "normality_p": worst.normality,
+        "runs": list(worst.runs),
+        "runs_a_minute": worst.runs[0] / found.minutes if found.minutes else None,
+        "noise_multiplier": admission.noise_multiplier,
+        "noise_ratio": found.noise.ratio,
+        "noise_correlation": found.noise.repeated,
+        "notices": list(admission.notices),
+        "findings": list(found.findings),
+    }

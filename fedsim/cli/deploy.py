@@ -1,0 +1,128 @@
+"""`fedsim deploy`: train with real silos through Flower, for someone who need not know Flower."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+
+from fedsim.api.progress import display
+from fedsim.api.run import load_run
+from fedsim.cli.finished import print_failure, print_run
+from fedsim.cli.tables import say, shown
+from fedsim.common.errors import InputError
+from fedsim.deployment.control import Control
+from fedsim.deployment.federation_file import Federation, load_federation
+from fedsim.deployment.nodes import node_keys
+from fedsim.deployment.progress import Line
+from fedsim.deployment.run import checkpoint_of
+from fedsim.deployment.submit import Job, Tell, submit
+from fedsim.deployment.superlink import Papers, SuperLink
+from fedsim.results.write import check_free
+from fedsim.scenario.load import load
+
+INTERRUPTED, FAILED = 130, 1
+DEFAULT_SUPERLINK = "127.0.0.1:8000"
+
+
+def run(
+    scenario: Path, overrides: Sequence[str], federation: Path, out: Path, resume: bool, running: str | None
+) -> int:
+    """Deploy a scenario; the exit code.
+
+    Args:
+        scenario: as of `fedsim simulate`.
+        overrides: PATH=VALUE.
+        federation: federation.yaml.
+        out: a new run directory.
+        resume: go on with the run that did not end there.
+        running: HOST:PORT of a SuperLink that runs already; None starts one for this run.
+
+    Raises:
+        InputError: the scenario, the federation or a directory is wrong.
+        Refused: silos are missing.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    console = Console()
+    load(scenario, overrides)  # a mistake in it should not wait for silos
+    known = load_federation(federation)
+    keys = node_keys(known)
+    out = check_free(out).absolute()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    name = str(scenario.absolute()) if scenario.exists() else str(scenario)
+    job = Job(name, overrides, federation.absolute(), out, resume)
+    try:
+        with _control(known, running, out, console) as control, telling(console) as tell:
+            status = submit(control, job, keys, known.patience, tell)
+    except KeyboardInterrupt:
+        say(console, "Interrupted.")
+        return _kept(console, job, running, INTERRUPTED)
+    if status.word != "completed":
+        print_failure(console, f"{status.word}: {status.details}")
+        return _kept(console, job, running, FAILED)
+    if out.is_dir():
+        print_run(console, load_run(out), out)
+        say(console, f"The page: {shown(out / 'report.html')}")
+    else:
+        say(console, f"Done; {out} is on the SuperLink's machine.")
+    return 0
+
+
+@contextmanager
+def _control(known: Federation, running: str | None, out: Path, console: Console) -> Iterator[Control]:
+    """A line to the SuperLink, which is started if need be."""
+    if known.root_certificates is None:
+        expected = "the file ca.crt, as `fedsim certs` makes it"
+        raise InputError("federation.root_certificates", None, expected)
+    if running is not None:
+        with Control(running, known.root_certificates) as control:
+            yield control
+        return
+    host, port = _place(known.superlink or DEFAULT_SUPERLINK)
+    papers = Papers.of(known.root_certificates.parent)
+    with SuperLink(papers, out.with_name(f"{out.name}.superlink"), port, host) as superlink:
+        say(console, f"A SuperLink runs at port {port}; its log: {shown(superlink.log)}")
+        with superlink.control() as control:
+            yield control
+
+
+def _place(address: str) -> tuple[str, int]:
+    """Where to listen so that silos find it at `address`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InputError("federation.superlink", address, "host:port")
+    return ("127.0.0.1" if host in ("127.0.0.1", "localhost") else "0.0.0.0"), int(port)
+
+
+@contextmanager
+def telling(console: Console) -> Iterator[Tell]:
+    """Rounds in a bar, or in lines where there is no screen; words in lines."""
+    columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
+    with display(console, 1.0, *columns) as draw:
+
+        def tell(line: Line) -> None:
+            if line.words:
+                console.print(line.text, markup=False, highlight=False, soft_wrap=True)
+            else:
+                draw(line.rounds / line.of, line.text, line.text)
+
+        yield tell
+
+
+def _kept(console: Console, job: Job, running: str | None, code: int) -> int:
+    """What is kept, and how to go on."""
+    if not checkpoint_of(job.out).exists():
+        say(console, "Nothing was released by any silo; the same command starts anew.")
+        return code
+    command = ["fedsim", "deploy", job.scenario]
+    command += [part for change in job.overrides for part in ("--set", change)]
+    command += ["--federation", str(job.federation), "--out", str(job.out)]
+    command += ["--superlink", running] if running else []
+    say(console, "The rounds so far are kept. To go on:")
+    console.print(f"  {shlex.join([*command, '--resume'])}", markup=False, highlight=False, soft_wrap=True)
+    return code

@@ -1,0 +1,54 @@
+"""The ServerApp that Flower starts: a deployed run over the SuperLink's grid.
+
+Its settings name files of the machine that it runs on: `scenario` (or the name of a shipped one),
+`federation` (federation.yaml), `out` (a new run directory) and `progress` (which it adds lines to);
+besides, `overrides` (a JSON list of PATH=VALUE) and `resume`. A run that fails ends as `finished:failed` in
+`flwr list`, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedsim.common.errors import InputError
+from fedsim.deployment.federation_file import load_federation
+from fedsim.deployment.nodes import node_keys
+from fedsim.deployment.progress import Writer, of_step, of_words
+from fedsim.deployment.run import deploy
+from fedsim.scenario.load import load
+from server.flower import OnGrid
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the deployment that the settings name.
+
+    Raises:
+        InputError: a setting or a file is wrong.
+        Refused: silos do not admit the run, or too few answered.
+    """
+    settings = {name: str(value) for name, value in context.run_config.items()}
+    scenario = load(_file("scenario", settings), json.loads(settings.get("overrides") or "[]"))
+    federation = load_federation(_file("federation", settings))
+    progress = Writer(Path(settings["progress"]) if settings.get("progress") else None)
+    deploy(
+        scenario,
+        federation,
+        OnGrid(grid, node_keys(federation)),
+        _file("out", settings),
+        resume=context.run_config.get("resume") is True,
+        observe=lambda step: progress.write(of_step(step)),
+        say=lambda words: progress.write(of_words(words)),
+    )
+
+
+def _file(name: str, settings: dict[str, str]) -> Path:
+    if not settings.get(name):
+        raise InputError(name, "", f"a path: `flwr run . deploy --run-config '{name}=\"...\"'`")
+    return Path(settings[name])

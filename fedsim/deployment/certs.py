@@ -1,0 +1,238 @@
+"""Who a deployment's parties are to each other: an authority, the server's certificate, a key for every node.
+
+A folder for each party, to be handed over whole:
+
+    authority/  ca.key                                  whoever runs `fedsim certs`; offline
+    server/     ca.crt server.crt server.key            the server: TLS
+                superexec.secret                        the server: between its own processes
+                nodes/NAME.pub                          the server: the nodes that it lets in
+    NAME/       ca.crt node.key node.pub                silo NAME
+                superexec.secret                        silo NAME: with Flower's own SuperNode only
+
+What is there already is kept, so that running it again adds what is missing. A node's key says who brings a
+silo's frames; that they are the silo's own words is said by its daemon's identity key, which is made there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedsim.common.errors import InputError
+
+AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
+SECRET, SHARED = 0o600, 0o444
+LOCAL = ("localhost", "127.0.0.1", "::1")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_HOST = re.compile(
+    r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*"
+)
+_TAKEN = ("authority", "server")
+_SKEW = timedelta(hours=1)  # clocks that are behind accept a certificate that was made just now
+
+Key = ec.EllipticCurvePrivateKey
+
+
+def make(
+    directory: Path, silos: Sequence[str], hosts: Sequence[str] = (), days: int = SERVER_DAYS
+) -> list[Path]:
+    """Make what is missing of a deployment's keys and certificates; the files that were made.
+
+    Args:
+        directory: where; made if need be.
+        silos: their names, which become folders.
+        hosts: names and addresses under which silos reach the server, besides this machine's own.
+        days: how long the server's certificate is valid; the authority's is for ten years.
+
+    Raises:
+        InputError: a name or host that cannot be one, half a pair of files, or a server's certificate that is
+            there and lacks one of `hosts`.
+    """
+    _check(silos, hosts)
+    before = set(_files(directory))
+    authority, certificate = _authority(directory)
+    shared = _pem(certificate)
+    _server(directory / "server", authority, certificate, hosts, days)
+    _write(directory / "server" / "ca.crt", shared, SHARED)
+    for name in silos:
+        folder = directory / name
+        _write(folder / "ca.crt", shared, SHARED)
+        public = _node_key(folder, name)
+        _write(folder / "superexec.secret", secrets.token_bytes(32), 0o400)
+        _write(directory / "server" / "nodes" / f"{name}.pub", public, SHARED)
+    _write(directory / "README", _README.encode(), SHARED)
+    return [file for file in _files(directory) if file not in before]
+
+
+def _check(silos: Sequence[str], hosts: Sequence[str]) -> None:
+    for name in silos:
+        if not _NAME.fullmatch(name) or name in _TAKEN:
+            raise InputError(
+                "--silo", name, "letters, digits, '.', '_' and '-', and not 'server' or 'authority'"
+            )
+    for host in hosts:
+        if _address(host) is None and not _HOST.fullmatch(host):
+            raise InputError("--host", host, "a host name or an IP address, without a port")
+
+
+def _authority(directory: Path) -> tuple[Key, x509.Certificate]:
+    """The pair that signs; its certificate is the `ca.crt` of every folder."""
+    key_file, certificate_file = directory / "authority" / "ca.key", directory / "authority" / "ca.crt"
+    if _pair(key_file, certificate_file):
+        key = serialization.load_pem_private_key(key_file.read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key, x509.load_pem_x509_certificate(certificate_file.read_bytes())
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsim deployment authority")])
+    made = (
+        _blank(name, name, key, AUTHORITY_DAYS)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    _write(key_file, _private_pem(key), SECRET)
+    _write(certificate_file, _pem(made), SHARED)
+    return key, made
+
+
+def _server(folder: Path, authority: Key, issuer: x509.Certificate, hosts: Sequence[str], days: int) -> None:
+    key_file, certificate_file = folder / "server.key", folder / "server.crt"
+    _write(folder / "superexec.secret", secrets.token_bytes(32), 0o400)
+    if _pair(key_file, certificate_file):
+        _check_covers(certificate_file, hosts)
+        return
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedsim server")])
+    names = [_name(host) for host in dict.fromkeys((*LOCAL, *hosts))]
+    authority_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+    made = (
+        _blank(name, issuer.subject, key, days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(authority_id, critical=False)
+        .sign(authority, hashes.SHA256())
+    )
+    _write(key_file, _private_pem(key), SECRET)
+    _write(certificate_file, _pem(made), SHARED)
+
+
+def _blank(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _name(host: str) -> x509.GeneralName:
+    address = _address(host)
+    return x509.DNSName(host) if address is None else x509.IPAddress(address)
+
+
+def _check_covers(file: Path, hosts: Sequence[str]) -> None:
+    certificate = x509.load_pem_x509_certificate(file.read_bytes())
+    covered = set(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    for host in hosts:
+        if _name(host) not in covered:
+            raise InputError(
+                "--host", host, f"{file} is not for it; move it and server.key away to have them made anew"
+            )
+
+
+def _node_key(folder: Path, name: str) -> bytes:
+    """The node's P-384 key in OpenSSH's format, as Flower reads it; its public line."""
+    private_file, public_file = folder / "node.key", folder / "node.pub"
+    if not _pair(private_file, public_file):
+        key = ec.generate_private_key(ec.SECP384R1())
+        line = key.public_key().public_bytes(
+            serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+        )
+        _write(private_file, _private_pem(key, serialization.PrivateFormat.OpenSSH), SECRET)
+        _write(public_file, line + f" {name}\n".encode(), SHARED)
+    return public_file.read_bytes()
+
+
+def _private_pem(key: Key, form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8) -> bytes:
+    return key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _pair(first: Path, second: Path) -> bool:
+    """Whether both are there.
+
+    Raises:
+        InputError: only one is.
+    """
+    if first.exists() != second.exists():
+        there, missing = (first, second) if first.exists() else (second, first)
+        raise InputError(str(there), "alone", f"{missing.name} beside it, or neither")
+    return first.exists()
+
+
+def _write(file: Path, data: bytes, mode: int) -> None:
+    """Make a file, with its mode from the first moment on; one that is there is kept."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        return
+    with os.fdopen(handle, "wb") as out:
+        os.fchmod(out.fileno(), mode)  # whatever the umask
+        out.write(data)
+
+
+def _files(directory: Path) -> list[Path]:
+    return sorted(file for file in directory.rglob("*") if file.is_file())
+
+
+_README = """\
+Who gets what of this folder. Files of mode 0600 and 0400 are secrets: hand them over on a safe way, and
+delete them here afterwards.
+
+authority/   nobody. It signs the server's certificate; whoever has ca.key can play the server.
+server/      whoever runs the server: ca.crt, server.crt and server.key for TLS; nodes/ has the public keys of
+             the nodes that it lets in; superexec.secret is for its own processes.
+NAME/        silo NAME: ca.crt to know the server by, node.key to be known by, node.pub its public half.
+             superexec.secret is needed only with Flower's own SuperNode.
+
+A silo may make node.key itself (ssh-keygen -t ecdsa -b 384) and send node.pub only: it goes to server/nodes.
+Renew the server's certificate: move server.crt and server.key away and run `fedsim certs` again.
+"""

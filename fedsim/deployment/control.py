@@ -1,0 +1,157 @@
+"""What an operator asks of a running SuperLink: let nodes in, start a run, say how it is.
+
+These are requests of Flower's Control API, which the commands `flwr supernode register`, `flwr run`, `flwr
+list` and `flwr stop` send too; each of those takes two seconds to start, one of these 10 ms.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from flwr.cli.build import build_fab_from_files
+from flwr.common.serde import fab_to_proto, run_from_proto
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StartRunRequest,
+    StopRunRequest,
+)
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.fab import Fab
+from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
+
+from fedsim.common.errors import InputError
+from server.node_keys import normal
+
+_BUNDLE = """\
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "fedsim-deployment"
+version = "1.0.0"
+description = "Names what is installed already."
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "fedsim"
+
+[tool.flwr.app.components]
+serverapp = "{serverapp}"
+clientapp = "silos.client_app:app"
+
+[tool.flwr.app.config]
+{settings}"""
+
+Config = Mapping[str, str | bool | int | float]
+
+
+def _bundle(serverapp: str, config: Config) -> bytes:
+    """What a run ships: the ServerApp's name and its settings."""
+    # JSON's text, numbers and booleans are TOML's
+    settings = "".join(f"{name} = {json.dumps(value)}\n" for name, value in config.items())
+    return _BUNDLE.format(serverapp=serverapp, settings=settings).encode()
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a run is: "pending", "starting", "running", "completed", "failed" or "stopped"; and why."""
+
+    word: str
+    details: str
+
+    @property
+    def over(self) -> bool:
+        """Whether it will not go on."""
+        return self.word in ("completed", "failed", "stopped")
+
+
+class Control:
+    """Requests to the SuperLink at HOST:PORT, whose certificate `root_certificates` (a file) vouches for.
+
+    Raises, from every method but `answers`:
+        InputError: it cannot be reached.
+        httpx.HTTPStatusError: it says no.
+    """
+
+    def __init__(self, address: str, root_certificates: Path) -> None:
+        self.address = address
+        try:
+            roots = root_certificates.read_bytes()
+        except OSError as error:
+            raise InputError("root_certificates", str(root_certificates), str(error.strerror)) from None
+        self._client = ControlHttpClient.from_server_address(
+            address, False, roots, [RuntimeVersionHttpInterceptor(component_name="flwr CLI")]
+        )
+
+    def answers(self) -> bool:
+        """Whether it is there."""
+        try:
+            self.nodes()
+        except InputError:
+            return False
+        return True
+
+    def nodes(self) -> dict[bytes, str]:
+        """The status of every node that is let in ("registered", "online", "offline"), by its public key."""
+        found = self._ask(self._client.ListNodes, ListNodesRequest()).nodes_info
+        return {normal(node.public_key): node.status for node in found}
+
+    def register(self, key: bytes, name: str) -> None:
+        """Let a node in; one that is known already stays.
+
+        Args:
+            key: its public key, PEM, as of `server.node_keys.node_key`.
+            name: its silo's, for those who look at Flower's own tools.
+        """
+        if key in self.nodes():
+            return
+        self._ask(self._client.RegisterNode, RegisterNodeRequest(public_key=key, name=name))
+
+    def start(self, config: Config, serverapp: str = "fedsim.deployment.app:app") -> int:
+        """Start a run with this configuration; its number.
+
+        What is sent names the ServerApp, which is installed already, and holds no code.
+        """
+        content = build_fab_from_files({"pyproject.toml": _bundle(serverapp, config)})[0]
+        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
+        request = StartRunRequest(fab=fab_to_proto(fab), override_config={}, federation="")
+        return int(self._ask(self._client.StartRun, request).run_id)
+
+    def status(self, run: int) -> Status:
+        """How a run is."""
+        found = self._ask(self._client.ListRuns, ListRunsRequest(run_id=run)).run_dict[run]
+        status = run_from_proto(found).status
+        return Status(status.sub_status or status.status, status.details)
+
+    def stop(self, run: int) -> None:
+        """End a run."""
+        self._ask(self._client.StopRun, StopRunRequest(run_id=run))
+
+    def close(self) -> None:
+        """Hang up."""
+        self._client.close()
+
+    def _ask(self, call: Any, request: object) -> Any:
+        try:
+            return call(request)
+        except httpx.TransportError as error:
+            raise InputError("superlink", self.address, f"a SuperLink that answers ({error})") from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

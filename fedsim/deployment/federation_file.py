@@ -1,0 +1,151 @@
+"""federation.yaml: the silos as the server's side knows them, and how long it waits for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, StringConstraints, ValidationError, model_validator
+
+from fedsim.common.errors import InputError
+from fedsim.common.section import Section
+from fedsim.common.signatures import public_key
+from fedsim.common.yaml_file import mapping
+from fedsim.data.registry import DataConfig
+from fedsim.protocol.dial import read_token
+from fedsim.scenario.complaints import check_flags, complaint
+from server.sockets import Address
+
+ROOT = "federation"
+"""What errors call the file."""
+
+SiloName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+
+
+class SiloEntry(Section):
+    """One silo: who it is, and where its daemon is where no Flower is between."""
+
+    identity: Path = Field(description="its identity's public key: 64 hexadecimal digits in a file")
+    node: Path | None = Field(None, description="public key of its Flower node")
+    socket: Path | None = Field(None, description="its daemon's Unix socket, without Flower")
+    port: int | None = Field(
+        None, ge=1, le=65535, description="its daemon's port of 127.0.0.1, without Flower"
+    )
+    token: Path | None = Field(None, description="with port: the file with the daemon's token")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if self.socket is not None and self.port is not None:
+            raise InputError("port", self.port, "there is a socket already; name one of the two")
+        if (self.port is None) != (self.token is None):
+            raise InputError("token", self.token, "port and token go together")
+        return self
+
+
+class Federation(Section):
+    """Who takes part, and how patient the server is."""
+
+    silos: Annotated[dict[SiloName, SiloEntry], Field(min_length=1, description="the silos, by name")]
+    deadline: float = Field(60.0, gt=0, le=86400, description="seconds that silos have for a round")
+    min_silos: int | None = Field(
+        None, ge=1, description="answers that a round needs, where so many are asked; default: all"
+    )
+    patience: float = Field(
+        600.0,
+        gt=0,
+        le=30 * 86400,
+        description="seconds after which a round with too few answers ends the run",
+    )
+    test: DataConfig | None = Field(
+        None,
+        description="public records of the server's own to test with: an npz file of prepared features (with "
+        "their intercept) and targets, or a data section that prepares them as the silos' do",
+    )
+    heads: Path | None = Field(
+        None, description="file in which the last entry known of each silo's ledger is kept between runs"
+    )
+    superlink: str | None = Field(None, description="host:port of Flower's SuperLink")
+    root_certificates: Path | None = Field(None, description="whom its TLS certificate is signed by")
+
+    @property
+    def identities(self) -> dict[str, bytes]:
+        """Every silo's Ed25519 public key, 32 bytes.
+
+        Raises:
+            InputError: a file cannot be read or holds something else, or two silos have one identity.
+        """
+        found: dict[str, bytes] = {}
+        for name, silo in self.silos.items():
+            field = f"{ROOT}.silos.{name}.identity"
+            key = _identity(field, silo.identity)
+            if key in found.values():
+                raise InputError(field, str(silo.identity), "is another silo's identity too")
+            found[name] = key
+        return found
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Where the daemons are, without Flower.
+
+        Raises:
+            InputError: a silo has no address here.
+        """
+        return {name: _address(name, silo) for name, silo in self.silos.items()}
+
+
+def load_federation(path: Path) -> Federation:
+    """The federation that a file describes; file names in it are relative to the file.
+
+    Raises:
+        InputError: it cannot be read, or a field is wrong.
+    """
+    return parse_federation(_anchored(mapping(path, ROOT, "silos:"), path.resolve().parent))
+
+
+def parse_federation(tree: Any) -> Federation:
+    """Validate a federation given as plain mappings; file names are relative to the working directory.
+
+    Raises:
+        InputError: a field is wrong.
+    """
+    if isinstance(tree, dict) and isinstance(tree.get("test"), str):
+        prepared = {"name": "npz", "path": tree["test"], "scaling": "none", "intercept": False}
+        tree = {**tree, "test": prepared}
+    try:
+        made = Federation.model_validate(tree)
+    except ValidationError as error:
+        raise complaint(error, tree, root=ROOT, model=Federation) from None
+    check_flags(tree, made.model_dump(), ROOT)
+    if made.min_silos is not None and made.min_silos > len(made.silos):
+        expected = f"at most {len(made.silos)}, the number of silos"
+        raise InputError(f"{ROOT}.min_silos", made.min_silos, expected)
+    if made.test is not None and made.test.pools_records:
+        raise InputError(f"{ROOT}.test.scaling", made.test.scaling, "must not depend on records")
+    return made
+
+
+_FILES = {f"silos.*.{field}" for field in ("identity", "node", "socket", "token")}
+_FILES |= {"test", "test.path", "test.schema", "heads", "root_certificates"}
+
+
+def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
+    if isinstance(tree, dict):
+        return {key: _anchored(value, folder, (*place, str(key))) for key, value in tree.items()}
+    named = ".".join((*place[:1], "*", *place[2:]) if len(place) == 3 else place)
+    return str(folder / tree) if isinstance(tree, str) and named in _FILES else tree
+
+
+def _identity(field: str, path: Path) -> bytes:
+    try:
+        return public_key(path.read_text("ascii"), field).public_bytes_raw()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(field, str(path), f"cannot be read ({type(error).__name__})") from None
+
+
+def _address(name: str, silo: SiloEntry) -> Address:
+    if silo.socket is not None:
+        return silo.socket
+    if silo.port is None or silo.token is None:
+        expected = "needs a socket, or a port and a token, where there is no Flower between"
+        raise InputError(f"{ROOT}.silos.{name}.socket", None, expected)
+    return silo.port, read_token(silo.token)

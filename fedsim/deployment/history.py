@@ -1,0 +1,201 @@
+"""What a deployed run has come to, as its server sees it; what it keeps of a round is small."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import NamedTuple
+
+from torch import Tensor
+
+from fedsim.deployment.deployable import NO_TEST, UNMEASURED
+from fedsim.measure.evaluator import Evaluator
+from fedsim.protocol.messages import Admission, Closed, Greeting, Offer
+from fedsim.protocol.terms import Admitted, Statement, Terms
+from fedsim.results.outcome import Deployed, Measurement, Outcome, Results, TrialResult
+from fedsim.scenario.resolve import Resolved
+from server.federation import RemoteSilos
+from server.loop import Kept, Progress
+from server.replies import shown
+
+_MOST_REASONS = 3
+
+
+class Step(NamedTuple):
+    """How far a run is.
+
+    Args:
+        rounds: that have ended.
+        of: all rounds.
+        answered: silos that answered the last one; 0 before the first.
+        left_out: those that did not, by name, and why.
+        measurement: of the model, on public test records; None where it was not measured.
+    """
+
+    rounds: int
+    of: int
+    answered: int
+    left_out: Mapping[str, str]
+    measurement: Measurement | None
+
+
+class History:
+    """Follows a run's rounds, and makes its outcome.
+
+    Args:
+        resolved: the run.
+        offers: what silos were offered.
+        greetings: who they are.
+        admissions: what they admitted.
+        evaluate: measures a model on public test records, if there are any.
+        silos: how they are asked.
+    """
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        offers: Mapping[str, Offer],
+        greetings: Mapping[str, Greeting],
+        admissions: Mapping[str, Admission],
+        evaluate: Evaluator | None,
+        silos: RemoteSilos,
+    ) -> None:
+        self._resolved, self._greetings, self._admissions = resolved, greetings, admissions
+        self._evaluate, self._silos = evaluate, silos
+        self._admitted = {
+            name: _admitted(resolved, offers[name], admissions[name]) for name in resolved.names
+        }
+        self._total, self._start = len(resolved.trace.plan.rounds), time.perf_counter()
+        self._asked: dict[str, dict[int, str]] = {name: {} for name in resolved.names}
+        self._answered: dict[str, set[int]] = {name: set() for name in resolved.names}
+        self._reasons: dict[str, list[str]] = defaultdict(list)
+        self._results, self._model = Results(), Tensor()
+
+    def add(self, progress: Progress) -> Step:
+        """One step of the loop: the model, and the round that made it."""
+        self._model, last, names = progress.answer, progress.last, self._resolved.names
+        left_out = {} if last is None else {names[m]: reason for m, reason in last.left_out.items()}
+        if last is not None:
+            self._keep(progress.rounds - 1, last, left_out)
+        count = progress.participants if last is None else len(last.members)
+        measurement = self._measured(progress.rounds, progress.answer, count)
+        if measurement is not None:
+            self._results.measurements.append(measurement)
+        answered = 0 if last is None else len(last.members)
+        return Step(progress.rounds, self._total, answered, left_out, measurement)
+
+    def _keep(self, r: int, last: Kept, left_out: Mapping[str, str]) -> None:
+        for member in last.members:
+            self._answered[self._resolved.names[member]].add(r)
+        for name in [*(self._resolved.names[member] for member in last.members), *left_out]:
+            self._asked[name][r] = last.broadcast
+        for name, reason in left_out.items():
+            known = self._reasons[name]
+            if reason not in known and len(known) <= _MOST_REASONS:
+                known.append(reason)
+
+    def _measured(self, rounds: int, model: Tensor, participants: int) -> Measurement | None:
+        every = self._resolved.scenario.report.evaluate_every
+        if self._evaluate is None or (rounds % every and rounds != self._total):
+            return None
+        error, loss = self._evaluate(model)
+        elapsed = time.perf_counter() - self._start
+        return Measurement(0, "private", rounds, error, loss, participants, elapsed)
+
+    def outcome(
+        self,
+        closed: Mapping[str, Closed],
+        unstated: Mapping[str, str],
+        remarks: Sequence[str],
+        seconds: float,
+    ) -> Outcome:
+        """The run's results.
+
+        Args:
+            closed: the silos' statements.
+            unstated: why the other silos gave none.
+            remarks: lines for the report.
+            seconds: that it took.
+        """
+        reasons = dict(unstated) | {
+            name: odd for name, said in closed.items() if (odd := self._odd(name, said))
+        }
+        statements = [
+            self._unstated(name) if name in reasons else self._statement(name, closed[name])
+            for name in self._resolved.names
+        ]
+        self._results.trials[0] = TrialResult(0, {"private": self._model}, statements)
+        receipts = {name: said.receipt for name, said in closed.items()}
+        deployed = self._deployed(reasons, receipts, [*self._versions(), *remarks])
+        return Outcome(
+            self._resolved,
+            self._results,
+            seconds,
+            admitted=tuple(self._admitted.values()),
+            deployed=deployed,
+        )
+
+    def _odd(self, name: str, said: Closed) -> str:
+        """What is wrong with a statement: rounds that were not asked for, or lost ones."""
+        stated, asked = dict(zip(said.rounds, said.broadcasts, strict=True)), self._asked[name]
+        if len(stated) < len(said.rounds) or any(asked.get(r) != sent for r, sent in stated.items()):
+            return "its statement has rounds that this server did not ask for"
+        if not self._answered[name] <= stated.keys():
+            return "its statement lacks rounds that it answered"
+        return ""
+
+    def _statement(self, name: str, said: Closed) -> Statement:
+        return Statement(self._admitted[name], said.epsilon_spent, list(said.rounds), list(said.broadcasts))
+
+    def _unstated(self, name: str) -> Statement:
+        """At most what it admitted; any round that was asked may have been paid for."""
+        admitted, asked = self._admitted[name], self._asked[name]
+        return Statement(admitted, admitted.epsilon_guaranteed, list(asked), list(asked.values()))
+
+    def _deployed(
+        self, unstated: Mapping[str, str], receipts: Mapping[str, str], remarks: Sequence[str]
+    ) -> Deployed:
+        said = self._admissions
+        notices = [
+            f"silo {name}: {shown(line)}"
+            for name in self._resolved.names
+            for line in dict.fromkeys((*self._greetings[name].notices, *said[name].notices))
+        ]
+        left_out = {
+            name: (len(self._asked[name]) - len(self._answered[name]), _few(reasons))
+            for name, reasons in self._reasons.items()
+        }
+        return Deployed(
+            notices=tuple(notices),
+            accountants=tuple(sorted({shown(each.accountant) for each in said.values()})),
+            min_silos=self._silos.least,
+            answered=[sum(r in own for own in self._answered.values()) for r in range(self._total)],
+            left_out=left_out,
+            unstated=unstated,
+            receipts=receipts,
+            identities={name: key.hex() for name, key in self._silos.identities.items()},
+            measured=self._evaluate is not None,
+            remarks=tuple(remarks),
+            unmeasured=UNMEASURED if self._evaluate else (NO_TEST, *UNMEASURED),
+        )
+
+    def _versions(self) -> list[str]:
+        own = version("fedsim-isrl")
+        return [
+            f"silo {name} has version {shown(said.version)} of fedsim, the server {own}"
+            for name, said in sorted(self._greetings.items())
+            if said.version != own
+        ]
+
+
+def _few(reasons: Sequence[str]) -> tuple[str, ...]:
+    return (*reasons[:_MOST_REASONS], *(["..."] if len(reasons) > _MOST_REASONS else []))
+
+
+def _admitted(resolved: Resolved, offer: Offer, said: Admission) -> Admitted:
+    rounds = range(len(resolved.trace.plan.rounds)) if offer.rounds is None else offer.rounds
+    n = offer.shape.sizes[offer.silo]
+    terms = Terms(offer.silo, n, said.epsilon, said.delta, rounds, offer.noise_multiplier)
+    return Admitted(terms, said.noise_multiplier, said.epsilon_guaranteed, said.releases)

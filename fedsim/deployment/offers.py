@@ -1,0 +1,85 @@
+"""From silos' greetings to what each of them is offered."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from fedsim.common.canonical import canonical
+from fedsim.common.errors import Refused
+from fedsim.data.outline import Outline
+from fedsim.protocol.messages import Greeting, Offer, Shape
+from fedsim.scenario.resolve import Resolved
+from server.participation import Schedule, admitted_rounds
+
+
+def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
+    """The federation's public numbers, as its silos state them.
+
+    Raises:
+        Refused: the silos' records are not of one kind, or a silo has none.
+    """
+    for name, said in greetings.items():
+        if said.n < 1 or said.num_features < 1 or said.num_classes < 0:
+            raise Refused(f"silo {name} states {said.n} records of {said.num_features} features")
+    for what in ("num_features", "num_classes"):
+        values = {name: getattr(said, what) for name, said in sorted(greetings.items())}
+        if len(set(values.values())) > 1:
+            stated = ", ".join(f"{name}: {value}" for name, value in values.items())
+            raise Refused(f"the silos' records differ in {what} ({stated})")
+    first = next(iter(greetings.values()))
+    sizes = {name: greetings[name].n for name in sorted(greetings)}
+    return Outline(sizes, first.num_features, first.num_classes)
+
+
+def offers_of(resolved: Resolved, session: str, rounds: Schedule) -> dict[str, Offer]:
+    """What each silo is offered: names and numbers.
+
+    Args:
+        resolved: the run.
+        session: its name to the silos, 64 hexadecimal digits.
+        rounds: who is asked in each round.
+    """
+    scenario, outline = resolved.scenario, resolved.outline
+    shape = Shape(sizes=outline.sizes, num_features=outline.num_features, num_classes=outline.num_classes)
+    # A theorem's numbers are filled in, and are given from here on.
+    algorithm = scenario.algorithm.model_dump(mode="json", exclude_none=True) | {"parameters": "given"}
+    problem = scenario.problem.model_dump(mode="json", exclude_none=True)
+    own = admitted_rounds(resolved.active, rounds, len(resolved.names))
+    noise = resolved.noise_multipliers
+    return {
+        name: Offer(
+            session=session,
+            silo=name,
+            algorithm=algorithm,
+            problem=problem,
+            shape=shape,
+            weights=resolved.weights,
+            dtype=scenario.runtime.dtype,
+            seed=scenario.seed,
+            rounds=_partial(own[i], len(rounds)),
+            epsilon=resolved.epsilons[i],
+            delta=resolved.deltas[i],
+            noise_multiplier=None if noise is None else noise[i],
+            head="",
+        )
+        for i, name in enumerate(resolved.names)
+    }
+
+
+def _partial(own: Sequence[int], total: int) -> tuple[int, ...] | None:
+    return None if len(own) == total else tuple(own)
+
+
+def digest_of(offers: Mapping[str, Offer], rounds: Schedule) -> str:
+    """SHA-256 of all that a run depends on, but for its session: 64 hexadecimal digits."""
+    named = {
+        name: offer.model_dump(mode="json", exclude={"session", "head"}) for name, offer in offers.items()
+    }
+    return hashlib.sha256(canonical([named, rounds]).encode()).hexdigest()
+
+
+def identities_digest(identities: Mapping[str, bytes]) -> str:
+    """SHA-256 of who the silos are: 64 hexadecimal digits."""
+    named = {name: key.hex() for name, key in identities.items()}
+    return hashlib.sha256(canonical(named).encode()).hexdigest()

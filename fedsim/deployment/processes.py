@@ -1,0 +1,131 @@
+"""Processes of one machine that end together, each with a log of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+PATIENCE = 20.0
+"""Seconds that a process has to end when it is told to."""
+LAST_LINES = 12
+
+
+class Ended(Exception):
+    """A process that was to stay has ended, or one that was to succeed has failed."""
+
+
+@dataclass(frozen=True)
+class Child:
+    """One process: its name, for people, and its log."""
+
+    name: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    def ended(self) -> Ended:
+        """Why nothing goes on: with the last lines of its log."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
+        said = "".join(f"\n  {line}" for line in lines) or "\n  (nothing)"
+        return Ended(
+            f"{self.name} ended (exit code {self.process.returncode}); its log {self.log} ends:{said}"
+        )
+
+
+class Processes:
+    """Started in the block, and ended with it however it is left: the last that was started first."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        """Nothing is started yet."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        """End all that were started, and what they started."""
+        for child in reversed(self._children):
+            _end(child.process)
+
+    def start(
+        self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+    ) -> Child:
+        """Start a process that appends what it prints to `log`; Ctrl-C at the terminal does not reach it."""
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        child = Child(name, log, process)
+        self._children.append(child)
+        return child
+
+    def check(self) -> None:
+        """Check that all are there.
+
+        Raises:
+            Ended: one is not.
+        """
+        for child in self._children:
+            if child.process.poll() is not None:
+                raise child.ended()
+
+    def finish(self, children: Sequence[Child], seconds: float) -> None:
+        """Wait until these have done their work; they are not looked after any more.
+
+        Raises:
+            Ended: one failed, took longer than `seconds`, or another process ended.
+        """
+        self._children = [child for child in self._children if child not in children]
+        until = time.monotonic() + seconds
+        try:
+            while any(child.process.poll() is None for child in children):
+                self.check()
+                if time.monotonic() > until:
+                    late = ", ".join(child.name for child in children if child.process.poll() is None)
+                    raise Ended(f"{late}: not done after {seconds:.0f} s")
+                time.sleep(0.05)
+        finally:
+            for child in children:
+                _end(child.process)
+        for child in children:
+            if child.process.returncode:
+                raise child.ended()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and whatever it started, also what did not listen."""
+    family = _family(process.pid) if process.poll() is None else []
+    process.terminate()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(PATIENCE)
+    process.kill()
+    for each in family:
+        with suppress(psutil.NoSuchProcess):
+            each.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # it led a session of its own
+    process.wait()
+    psutil.wait_procs(family, PATIENCE)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

@@ -1,0 +1,114 @@
+"""A deployed run from outside: let the silos' nodes in, wait for them, start the run, follow it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.deployment.control import Control, Status
+from fedsim.deployment.progress import Line, Reader, of_words
+
+LOOK = 1.0
+"""Seconds between two looks at the run; each costs the SuperLink 10 ms."""
+
+Tell = Callable[[Line], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be run, in files of the machine that the SuperLink starts it on.
+
+    Args:
+        scenario: a file, or the name of one that comes with fedsim.
+        overrides: PATH=VALUE of the scenario.
+        federation: federation.yaml.
+        out: a new run directory.
+        resume: whether to go on with the run that did not end there.
+    """
+
+    scenario: str
+    overrides: Sequence[str]
+    federation: Path
+    out: Path
+    resume: bool
+
+    @property
+    def progress(self) -> Path:
+        """Where the run says how far it is."""
+        return self.out.with_name(f"{self.out.name}.progress")
+
+
+def submit(control: Control, job: Job, keys: Mapping[str, bytes], patience: float, tell: Tell) -> Status:
+    """Run a job to its end.
+
+    Args:
+        control: of the SuperLink.
+        job: what to run.
+        keys: of the silos' nodes, by name.
+        patience: seconds to wait for silos.
+        tell: told how it goes.
+
+    Raises:
+        Refused: silos are missing when patience is over.
+        InputError: the SuperLink is gone.
+        KeyboardInterrupt: the run has been stopped, and can be resumed.
+    """
+    for name, key in keys.items():
+        control.register(key, name)
+    _wait(control, keys, patience, tell)
+    job.progress.unlink(missing_ok=True)
+    run = control.start(_settings(job))
+    try:
+        return _follow(control, run, Reader(job.progress), tell)
+    except BaseException:
+        with suppress(InputError, httpx.HTTPError):
+            control.stop(run)
+        raise
+    finally:
+        job.progress.unlink(missing_ok=True)
+
+
+def _settings(job: Job) -> dict[str, str | bool | int | float]:
+    return {
+        "scenario": job.scenario,
+        "overrides": json.dumps(list(job.overrides)),
+        "federation": str(job.federation),
+        "out": str(job.out),
+        "resume": job.resume,
+        "progress": str(job.progress),
+    }
+
+
+def _wait(control: Control, keys: Mapping[str, bytes], patience: float, tell: Tell) -> None:
+    """Until every silo's node is online; says which are not."""
+    until, told = time.monotonic() + patience, ""
+    while missing := _missing(control, keys):
+        words = f"waiting for {', '.join(missing)} to join {control.address}"
+        if time.monotonic() > until:
+            raise Refused(f"{words}: not there after {patience:.0f} s")
+        if words != told:
+            tell(of_words(words))
+            told = words
+        time.sleep(0.3)
+
+
+def _missing(control: Control, keys: Mapping[str, bytes]) -> list[str]:
+    nodes = control.nodes()
+    return [name for name, key in keys.items() if nodes.get(key) != "online"]
+
+
+def _follow(control: Control, run: int, reader: Reader, tell: Tell) -> Status:
+    while True:
+        status = control.status(run)
+        for line in reader.new():
+            tell(line)
+        if status.over:
+            return status
+        time.sleep(LOOK)

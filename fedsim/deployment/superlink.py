@@ -1,0 +1,165 @@
+"""A SuperLink as a process of this machine: TLS, and nodes known by their keys."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fedsim.common.errors import InputError
+from fedsim.deployment.control import Control
+
+START_SECONDS, STOP_SECONDS = 60.0, 15.0
+
+
+@dataclass(frozen=True)
+class Papers:
+    """The server's files, as `fedsim certs` makes them."""
+
+    root_certificates: Path
+    certificate: Path
+    key: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> Papers:
+        """Those of the folder `server`.
+
+        Raises:
+            InputError: one is missing.
+        """
+        papers = cls(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+        for file in (papers.root_certificates, papers.certificate, papers.key):
+            if not file.is_file():
+                raise InputError("certificates", str(file), "a file; `fedsim certs` makes it")
+        return papers
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Of every process of Flower's: its files in `home`; nothing fetched or reported, no slow polling."""
+    scripts = str(Path(sys.executable).parent)  # a SuperLink starts its helpers by name
+    return os.environ | {
+        "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
+        "FLWR_HOME": str(home.resolve()),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    }
+
+
+def command(papers: Papers, host: str, port: int, database: Path | None = None) -> list[str]:
+    """The command that starts it; runs are its child processes, and install nothing.
+
+    Without a `database` it forgets its nodes when it ends, and carries a round in half the time. (Its runs
+    end with it in either case, and are taken up by a new one.)
+    """
+    return [
+        str(Path(sys.executable).with_name("flower-superlink")),
+        *("--host", host, "--port", str(port)),
+        *("--ssl-ca-certfile", str(papers.root_certificates.resolve())),
+        *("--ssl-certfile", str(papers.certificate.resolve())),
+        *("--ssl-keyfile", str(papers.key.resolve())),
+        "--enable-supernode-auth",
+        *("--isolation", "subprocess"),
+        "--disable-runtime-dependency-installation",
+        *("--database", ":flwr-in-memory:" if database is None else str(database.resolve())),
+    ]
+
+
+class SuperLink:
+    """A SuperLink that runs while the block does.
+
+    Args:
+        papers: its certificate.
+        folder: of its log, and of what Flower keeps of runs; made if need be.
+        port: on which all of Flower's interfaces are.
+        host: the address of this machine that it listens on.
+    """
+
+    def __init__(self, papers: Papers, folder: Path, port: int, host: str = "127.0.0.1") -> None:
+        self._papers, self._folder, self._host, self._port = papers, folder, host, port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT for processes of this machine."""
+        return f"127.0.0.1:{self._port}" if self._host == "0.0.0.0" else f"{self._host}:{self._port}"
+
+    @property
+    def log(self) -> Path:
+        """What it and its runs say."""
+        return self._folder / "superlink.log"
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    def control(self) -> Control:
+        """A line to it."""
+        return Control(self.address, self._papers.root_certificates)
+
+    def start(self) -> None:
+        """Start it, and wait until it answers.
+
+        Raises:
+            InputError: it does not, and why.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command(self._papers, self._host, self._port),
+                env=environment(self._folder / "flwr"),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is ours to pass on
+            )
+        try:
+            self._wait()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_SECONDS
+        with self.control() as control:
+            while not control.answers():
+                if self._process.poll() is not None or time.monotonic() > deadline:
+                    last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
+                    raise InputError("superlink", self.address, f"one that starts; it said: {''.join(last)}")
+                time.sleep(0.1)
+            if self._process.poll() is not None:
+                raise InputError("superlink", self.address, "a free port; another SuperLink answers there")
+
+    def stop(self) -> None:
+        """End it and what it started."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def kill(self) -> None:
+        """End it as a power cut would; for tests."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

@@ -1,0 +1,202 @@
+"""From a scenario to a folder for every party: what only it would have if the parties were organisations.
+
+    server/     scenario.yaml, federation.yaml, test.npz, and the server's certificate and key
+    NAME/       silo.yaml, records.npz, the node's key; the silo's daemon adds state/ with its ledger
+    run/        the run directory
+    authority/  the key that signed the server's certificate
+
+One machine holds all of it, so nothing is secret here from whoever runs it: it shows how a deployment works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from fedsim.common.errors import InputError
+from fedsim.common.files import whole_file
+from fedsim.data.federation import SiloSplit, load
+from fedsim.data.source import Floats, Target
+from fedsim.deployment import certs
+from fedsim.deployment.deployable import deployable
+from fedsim.deployment.federation_file import load_federation
+from fedsim.protocol.batch import Fresh, Full
+from fedsim.scenario.resolve import Resolved
+
+RUNS = 3
+"""Runs of the scenario that a silo's lifetime budget pays for."""
+MOST_SILOS = 32
+"""Each is two processes of this machine."""
+DAYS = 365
+MOST_SOCKET = 100
+"""Characters in a Unix socket's path; the operating system's limit is 107."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Where everything is.
+
+    Args:
+        directory: of all parties, absolute.
+        silos: names, sorted.
+    """
+
+    directory: Path
+    silos: tuple[str, ...]
+
+    @property
+    def server(self) -> Path:
+        """The server's folder."""
+        return self.directory / "server"
+
+    @property
+    def federation(self) -> Path:
+        """The server's configuration."""
+        return self.server / "federation.yaml"
+
+    @property
+    def scenario(self) -> Path:
+        """What the server offers."""
+        return self.server / "scenario.yaml"
+
+    @property
+    def run(self) -> Path:
+        """The run directory, when the run has ended."""
+        return self.directory / "run"
+
+    def silo(self, name: str) -> Path:
+        """A silo's folder."""
+        return self.directory / name
+
+    def config(self, name: str) -> Path:
+        """A silo's configuration."""
+        return self.silo(name) / "silo.yaml"
+
+    def ledger(self, name: str) -> Path:
+        """A silo's ledger; there once the silo is enrolled."""
+        return self.silo(name) / "state" / "ledger.sqlite"
+
+    def socket(self, name: str) -> Path:
+        """Where a silo's daemon listens."""
+        return self.silo(name) / "silo.sock"
+
+
+def check(resolved: Resolved, directory: Path) -> None:
+    """Check that this machine can run a scenario's silos.
+
+    Raises:
+        InputError: it needs what only a simulation has, or more of this machine than it should.
+    """
+    deployable(resolved.scenario)
+    if len(resolved.names) > MOST_SILOS:
+        expected = f"at most {MOST_SILOS} on one machine, each being two processes; simulate more"
+        raise InputError("silos", len(resolved.names), expected)
+    if len(str(directory)) + max(map(len, resolved.names)) + len("//silo.sock") > MOST_SOCKET:
+        raise InputError(
+            "--out", str(directory), "too long a path for Unix sockets in it; name a shorter one"
+        )
+
+
+def prepare(resolved: Resolved, directory: Path) -> Topology:
+    """Write every party's folder into `directory`.
+
+    Raises:
+        InputError: as `check`, or a silo's name cannot be a folder's, or the data cannot be read.
+    """
+    check(resolved, directory)
+    topology = Topology(directory, resolved.names)
+    certs.make(directory, topology.silos)
+    scenario = resolved.scenario
+    data = load(scenario.data, scenario.partition, scenario.seed, trial=0)
+    for silo, epsilon, delta in zip(data.silos, resolved.epsilons, resolved.deltas, strict=True):
+        write_records(topology.silo(silo.name) / "records.npz", silo.train_features, silo.train_target)
+        _yaml(topology.config(silo.name), _silo(resolved, silo.name, epsilon, delta))
+        topology.silo(silo.name).chmod(0o700)
+    write_records(topology.server / "test.npz", *pooled_tests(data.silos))
+    _yaml(topology.federation, _federation(topology))
+    _yaml(topology.scenario, scenario.model_dump(mode="json", exclude_none=True))
+    return topology
+
+
+def opened(directory: Path) -> Topology:
+    """What `prepare` wrote there.
+
+    Raises:
+        InputError: nothing, or its run has ended.
+    """
+    topology = Topology(directory, ())
+    if not topology.federation.is_file():
+        raise InputError("--out", str(directory), "a directory that `fedsim up` has made")
+    if topology.run.exists():
+        raise InputError("--out", str(directory), "its run has ended; there is nothing to resume")
+    return replace(topology, silos=tuple(sorted(load_federation(topology.federation).silos)))
+
+
+def write_records(file: Path, features: Floats, target: Target) -> None:
+    """Records as they are prepared, intercept included: nothing is left to scale or to add."""
+    with whole_file(file) as draft:
+        np.savez(draft, features=features, target=target)
+
+
+def pooled_tests(silos: Sequence[SiloSplit]) -> tuple[Floats, Target]:
+    """All silos' test records, which are public in a demonstration only."""
+    features = np.concatenate([silo.test_features for silo in silos])
+    return features, np.concatenate([silo.test_target for silo in silos])
+
+
+def _yaml(file: Path, tree: Mapping[str, Any]) -> None:
+    with whole_file(file) as draft:
+        draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False), encoding="utf-8")
+
+
+def _silo(resolved: Resolved, name: str, epsilon: float, delta: float) -> dict[str, Any]:
+    """A silo's configuration: this scenario's algorithm and problem, `RUNS` times."""
+    scenario, classes = resolved.scenario, resolved.outline.num_classes
+    records = {"name": "npz", "path": "records.npz", "intercept": False}
+    return {
+        "name": name,
+        "records": records | ({"classes": classes} if classes else {}),
+        "state": "state",
+        "listen": {"socket": "silo.sock"},
+        "policy": {
+            "lifetime": lifetime(epsilon, delta, _is_sampled(resolved)),
+            "per_run": {"epsilon": epsilon, "delta": delta},
+            "algorithms": [scenario.algorithm.name],
+            "problems": [scenario.problem.name],
+            "max_rounds": len(resolved.trace.plan.rounds),
+        },
+    }
+
+
+def lifetime(epsilon: float, delta: float, sampled: bool) -> dict[str, Any]:
+    """What `RUNS` runs of (epsilon, delta) cost together, and as much delta again for the noise's grid.
+
+    By basic composition (Dwork et al. 2006) epsilons and deltas add; the account composes Gaussian runs more
+    tightly, so it has room for more of those.
+    """
+    together = {"epsilon": RUNS * epsilon, "delta": RUNS * delta}
+    expires = (datetime.now(UTC) + timedelta(days=DAYS)).date()
+    most = {"epsilon": together["epsilon"], "delta": min(2 * together["delta"], 0.5)}
+    return {**most, "expires": expires, "sampled": together if sampled else {"epsilon": 0.0, "delta": 0.0}}
+
+
+def _is_sampled(resolved: Resolved) -> bool:
+    releases = resolved.trace.plan.census()
+    return any(not isinstance(release.batch, Full | Fresh) for release, _ in releases)
+
+
+def _federation(topology: Topology) -> dict[str, Any]:
+    silos = {
+        name: {
+            "identity": f"../{name}/state/identity.pub",
+            "node": f"../{name}/node.pub",
+        }
+        for name in topology.silos
+    }
+    return {"silos": silos, "test": "test.npz", "heads": "heads.json", "root_certificates": "ca.crt"}

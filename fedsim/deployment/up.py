@@ -1,0 +1,140 @@
+"""A whole deployment as processes of this machine, from a scenario to a trained model.
+
+SuperLink, and for each silo a daemon and a node: the same commands that organisations run apart. Silos are
+started by command line: the server's side, which this is, imports nothing of theirs.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+from fedsim.deployment import superlink
+from fedsim.deployment.control import Control, Status
+from fedsim.deployment.federation_file import load_federation
+from fedsim.deployment.nodes import node_keys
+from fedsim.deployment.processes import Ended, Processes
+from fedsim.deployment.progress import of_words
+from fedsim.deployment.submit import Job, Tell, submit
+from fedsim.deployment.topology import Topology
+from fedsim.protocol.dial import LOOPBACK, dial_socket
+
+START_SECONDS = 300.0
+"""Until all silos must listen, on a slow machine."""
+
+
+def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
+    """Start everything, train, and stop everything, however it ends; how the run ended.
+
+    Args:
+        topology: where each party's files are.
+        port: of the SuperLink on 127.0.0.1; 0 for any.
+        resume: whether to go on with the run that did not end there.
+        tell: told how it goes.
+
+    Raises:
+        Ended: a process ended before its time; says which, and the end of its log.
+        Refused: silos do not come.
+        KeyboardInterrupt: the run can be resumed.
+    """
+    with Processes() as processes:
+        address = _start_superlink(processes, topology, port or _free_port())
+        _enrol(processes, topology, tell)
+        _start_silos(processes, topology, address, tell)
+        with closing(_Watched(address, topology.server / "ca.crt", processes.check)) as control:
+            _wait(control.answers, processes, "the SuperLink")
+            keys = node_keys(load_federation(topology.federation))
+            job = Job(str(topology.scenario), (), topology.federation, topology.run, resume)
+            return submit(control, job, keys, START_SECONDS, tell)
+
+
+class _Watched(Control):
+    """A line to the SuperLink that looks after this deployment's processes whenever it is asked how it is."""
+
+    def __init__(self, address: str, root_certificates: Path, check: Callable[[], None]) -> None:
+        super().__init__(address, root_certificates)
+        self._check = check
+
+    def nodes(self) -> dict[bytes, str]:
+        self._check()
+        return super().nodes()
+
+    def status(self, run: int) -> Status:
+        self._check()
+        return super().status(run)
+
+
+def _start_superlink(processes: Processes, topology: Topology, port: int) -> str:
+    papers = superlink.Papers.of(topology.server)
+    command = superlink.command(papers, LOOPBACK, port, topology.server / "superlink.sqlite")
+    environment = superlink.environment(topology.server / "flwr")
+    processes.start("the SuperLink", command, topology.server / "superlink.log", environment)
+    return f"{LOOPBACK}:{port}"
+
+
+def _enrol(processes: Processes, topology: Topology, tell: Tell) -> None:
+    """Let every silo that has no ledger yet make one, all at once."""
+    new = [name for name in topology.silos if not topology.ledger(name).exists()]
+    tell(of_words(f"enrolling {len(new)} silos: each checks its records and fixes its lifetime budget"))
+    children = [
+        processes.start(
+            f"the enrolment of {name}",
+            [*_daemon(topology, name), "--enrol"],
+            topology.silo(name) / "daemon.log",
+        )
+        for name in new
+    ]
+    processes.finish(children, START_SECONDS)
+
+
+def _start_silos(processes: Processes, topology: Topology, address: str, tell: Tell) -> None:
+    tell(of_words(f"starting {len(topology.silos)} silos: a daemon and a node each"))
+    for name in topology.silos:
+        processes.start(f"the daemon of {name}", _daemon(topology, name), topology.silo(name) / "daemon.log")
+    for name in topology.silos:
+        processes.start(
+            f"the node of {name}", _node(topology, name, address), topology.silo(name) / "node.log"
+        )
+    for name in topology.silos:
+        _wait(partial(_listens, topology.socket(name)), processes, f"the daemon of {name}")
+
+
+def _daemon(topology: Topology, name: str) -> list[str]:
+    return [sys.executable, "-m", "silos", "--config", str(topology.config(name))]
+
+
+def _node(topology: Topology, name: str, address: str) -> list[str]:
+    folder = topology.silo(name)
+    return [
+        *(sys.executable, "-m", "silos.shim", "--superlink", address),
+        *("--root-certificates", str(folder / "ca.crt"), "--key", str(folder / "node.key")),
+        *("--socket", str(topology.socket(name))),
+    ]
+
+
+def _listens(path: Path) -> bool:
+    try:
+        dial_socket(path, seconds=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _wait(there: Callable[[], bool], processes: Processes, name: str) -> None:
+    until = time.monotonic() + START_SECONDS
+    while not there():
+        processes.check()
+        if time.monotonic() > until:
+            raise Ended(f"{name}: not there after {START_SECONDS:.0f} s")
+        time.sleep(0.1)
+
+
+def _free_port() -> int:
+    with socket.socket() as any_port:
+        any_port.bind((LOOPBACK, 0))
+        return int(any_port.getsockname()[1])

@@ -1,0 +1,158 @@
+"""A channel through Flower: a SuperLink in between, silos known by their nodes' keys.
+
+Nothing is asked of Flower but to carry bytes: who takes part is decided here, by pinned public keys and never
+by the names that nodes bear; what comes back is judged by whoever asked (`server.federation`), by the silo's
+own signature.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable import inflatable_utils
+from flwr.superlink.grid import http_grid
+
+from fedsim.protocol import carried
+from server.node_keys import normal
+
+POLL = 0.2
+"""Seconds between two looks for replies; each costs a SuperLink 10 ms."""
+_LOOK_AROUND = 2.0  # seconds between two looks at which nodes are there
+_AGAIN = 1.0  # seconds before a silo that could not answer is asked again
+_PATIENCE = 30.0  # seconds for a reply that has been announced to be there; one silo's must not cost others
+_GRACE = 10.0  # seconds that clocks may differ by, before a node takes a message for too old
+_log = logging.getLogger("fedsim.server")
+
+_pull_objects = inflatable_utils.pull_objects
+
+
+@dataclass
+class _Silo:
+    """One silo in one exchange."""
+
+    name: str
+    frame: bytes
+    node: int | None = None
+    since: str = ""
+    """When its node came online last: a message to an earlier process of the node may be lost."""
+    due: float = 0.0
+    """When the frame is to be sent; infinite while a reply is awaited."""
+    asked: set[str] = field(default_factory=set)
+    """The messages that it may reply to."""
+
+
+class OnGrid:
+    """A `server.channel.Channel`.
+
+    Args:
+        grid: of the running ServerApp.
+        keys: every silo's node's public key, PEM as of `server.node_keys.node_key`.
+    """
+
+    def __init__(self, grid: Grid, keys: Mapping[str, bytes]) -> None:
+        self._grid = grid
+        self._names = {key: name for name, key in keys.items()}
+        if len(self._names) < len(keys):
+            raise ValueError("two silos have the same node's key")
+
+    def online(self) -> dict[str, tuple[int, str]]:
+        """The node of every silo that is there, and when it came online."""
+        nodes = {}
+        for node in self._grid.get_nodes():
+            name = self._names.get(normal(node.public_key))
+            if name is not None and node.status == "online":
+                nodes[name] = (node.node_id, node.last_activated_at)
+        return nodes
+
+    def exchange(self, frames: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
+        """See `server.channel.Channel`; replies to earlier exchanges are never looked for."""
+        until = time.monotonic() + deadline
+        waiting = {name: _Silo(name, frame) for name, frame in frames.items()}
+        replies: dict[str, bytes] = {}
+        look = 0.0
+        _shorten(min(_PATIENCE, deadline / 2))
+        while waiting and (now := time.monotonic()) < until:
+            if now >= look:
+                self._look_around(waiting.values())
+                look = now + _LOOK_AROUND
+            self._send([s for s in waiting.values() if s.node is not None and s.due <= now], until - now)
+            for name, frame in self._collect(waiting):
+                replies[name] = frame
+                del waiting[name]
+            if waiting:
+                time.sleep(POLL)
+        return replies
+
+    def _look_around(self, silos: Iterable[_Silo]) -> None:
+        online = self.online()
+        for silo in silos:
+            node, since = online.get(silo.name, (None, ""))
+            if (node, since) != (silo.node, silo.since) and node is not None:
+                silo.due = 0.0
+            silo.node, silo.since = node, since
+
+    def _send(self, due: Sequence[_Silo], seconds: float) -> None:
+        if due:
+            ids = self._grid.push_messages([_message(silo, seconds) for silo in due])
+            for silo, message_id in zip(due, ids, strict=True):
+                silo.due = float("inf")
+                if message_id:
+                    silo.asked.add(message_id)
+
+    def _collect(self, waiting: Mapping[str, _Silo]) -> list[tuple[str, bytes]]:
+        """The frames that have come."""
+        asked = {message_id: silo for silo in waiting.values() for message_id in silo.asked}
+        found = {}
+        for reply in self._grid.pull_messages(asked) if asked else ():
+            silo = asked[reply.metadata.reply_to_message_id]
+            silo.asked.discard(reply.metadata.reply_to_message_id)
+            frame = _frame(reply)
+            if frame is not None:
+                found[silo.name] = frame
+            elif not silo.asked:
+                _log.info("silo %s: %s", silo.name, _reason(reply))
+                silo.due = time.monotonic() + _AGAIN
+        return list(found.items())
+
+
+def _shorten(patience: float) -> None:
+    """Flower waits 1, 2, 4 .. 10 s, up to forever, for a reply whose parts are still on their way up."""
+    quicker = partial(_pull_objects, initial_backoff=0.05, backoff_cap=0.5, max_time=patience)
+    http_grid.__dict__["pull_objects"] = quicker
+
+
+def _message(silo: _Silo, seconds: float) -> Message:
+    content = RecordDict({carried.RECORD: _record(silo.frame)})
+    assert silo.node is not None
+    return Message(content, dst_node_id=silo.node, message_type=carried.MESSAGE_TYPE, ttl=seconds + _GRACE)
+
+
+def _record(frame: bytes) -> ArrayRecord | ConfigRecord:
+    """What is small goes in one piece, since every piece is a request each way."""
+    if len(frame) <= carried.ONE_PIECE:
+        return ConfigRecord({carried.RECORD: frame})
+    return ArrayRecord({carried.RECORD: Array("uint8", (len(frame),), carried.STYPE, frame)})
+
+
+def _frame(reply: Message) -> bytes | None:
+    """The frame in a reply; None if there is none."""
+    if reply.has_error():
+        return None
+    try:
+        found = reply.content[carried.RECORD][carried.RECORD]
+    except KeyError:
+        return None
+    frame = found.data if isinstance(found, Array) else found
+    return frame if isinstance(frame, bytes) else None
+
+
+def _reason(reply: Message) -> str:
+    """Made of fixed texts: what a node says of its errors is not repeated."""
+    code = reply.error.code if reply.has_error() else carried.UNREADABLE
+    return carried.REASONS.get(code, f"no reply (Flower's code {code})")

@@ -1,0 +1,178 @@
+"""A silo's Flower side: one resident process that carries frames between a SuperLink and the silo's daemon.
+
+    python -m silos.shim --superlink HOST:PORT --root-certificates ca.crt --key node.key --socket silo.sock
+
+It takes the place of Flower's own SuperNode, SuperExec and ClientApp processes, which fetch and run whatever
+bundle of code the server side ships. This one runs none (`silos.fleet`): it hands bytes to the daemon's local
+socket and back. It holds no records, and a frame that it changed would not carry the silo's signature.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+from fedsim.common.errors import InputError
+from fedsim.protocol import carried
+from silos.caller import Caller, DaemonAway, dialler
+from silos.fleet import BEAT, FIRST_WAIT, FLWR_VERSION, LAST_WAIT, Fleet, Parcel, Unreadable, Unwelcome, Way
+from silos.node_file import NodeFile
+
+_BUSY, _IDLE = 0.2, 1.0  # seconds between two looks for a message: after one, and after long without
+_log = logging.getLogger("fedsim.node")
+
+
+def serve(way: Way, daemon: Caller, memory: NodeFile) -> None:
+    """Carry frames until interrupted (SystemExit, KeyboardInterrupt); then the node goes offline."""
+    with Fleet(way) as fleet:
+        while True:
+            with _online(fleet, memory) as node:
+                _log.info("node %d is online at %s", node, way.superlink)
+                _carry(fleet, node, daemon)
+
+
+@contextmanager
+def _online(fleet: Fleet, memory: NodeFile) -> Iterator[int]:
+    """This node online, with heartbeats, until the block ends."""
+    node = _activate(fleet, memory)
+    memory.write(node)
+    end = threading.Event()
+    threading.Thread(target=_beat, args=(fleet, node, end), daemon=True).start()
+    try:
+        yield node
+    finally:
+        end.set()
+        fleet.deactivate(node)
+
+
+def _activate(fleet: Fleet, memory: NodeFile) -> int:
+    wait = FIRST_WAIT
+    while True:
+        if (earlier := memory.read()) is not None:
+            fleet.deactivate(earlier)  # ours, and dead: this process holds its file
+        try:
+            return fleet.activate()
+        except Unwelcome as error:
+            _log.warning(
+                "not let in (%s): its key is unknown, or its node still online; trying again in %.1f s",
+                error,
+                wait,
+            )
+        time.sleep(wait)
+        wait = min(2 * wait, LAST_WAIT)
+
+
+def _beat(fleet: Fleet, node: int, end: threading.Event) -> None:
+    while not end.wait(BEAT):
+        fleet.beat(node)
+
+
+def _carry(fleet: Fleet, node: int, daemon: Caller) -> None:
+    """Frames in, frames out, until the SuperLink no longer knows the node."""
+    idle = _BUSY
+    while True:
+        try:
+            for parcel in fleet.parcels(node):
+                idle = _BUSY
+                _answer(parcel, daemon)
+        except Unwelcome as error:
+            _log.warning("the SuperLink does not know this node any more (%s)", error)
+            return
+        except Exception as error:  # whatever a SuperLink sends, this process stays
+            _log.warning("a message was dropped: %s: %.200s", type(error).__name__, error)
+        time.sleep(idle)
+        idle = min(1.1 * idle, _IDLE)
+
+
+def _answer(parcel: Parcel, daemon: Caller) -> None:
+    try:
+        reply = daemon.ask(parcel.frame())
+    except DaemonAway as error:
+        _log.warning("no daemon (%s)", error)
+        parcel.refuse(carried.AWAY)
+    except Unreadable as error:
+        _log.warning("no frame (%s)", error)
+        parcel.refuse(carried.UNREADABLE)
+    else:
+        parcel.answer(reply)
+
+
+def run(
+    superlink: str,
+    root_certificates: Path,
+    key: Path,
+    socket: Path | None = None,
+    port: int | None = None,
+    token: Path | None = None,
+) -> None:
+    """Be a silo's node until SIGTERM or SIGINT.
+
+    Args:
+        superlink: HOST:PORT.
+        root_certificates: file of the authority that signed the SuperLink's certificate (PEM).
+        key: file of the node's private key (OpenSSH's format, NIST P-384).
+        socket: the daemon's Unix socket.
+        port: the daemon's port on this machine's loopback, in place of `socket`.
+        token: with `port`, the file that holds its token.
+
+    Raises:
+        InputError: one of them is wrong, or another process is this node.
+    """
+    if (found := version("flwr")) != FLWR_VERSION:
+        raise InputError("flwr", found, f"version {FLWR_VERSION}, whose internals this uses")
+    way = Way(superlink, _text(root_certificates, "--root-certificates"), _private(key))
+    daemon = Caller(dialler(socket, port, token), carried.MAX_FRAME)
+    memory = NodeFile(key.with_name(f"{key.name}.node"))
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaves the blocks, which take the node offline
+    with suppress(KeyboardInterrupt):
+        serve(way, daemon, memory)
+
+
+def _text(file: Path, field: str) -> str:
+    try:
+        return file.read_text("ascii")
+    except (OSError, ValueError) as error:
+        raise InputError(field, str(file), f"a file that can be read ({type(error).__name__})") from None
+
+
+def _private(file: Path) -> EllipticCurvePrivateKey:
+    try:
+        key = load_ssh_private_key(_text(file, "--key").encode(), None)
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, EllipticCurvePrivateKey):  # what it holds is nobody's to see
+        raise InputError("--key", str(file), "a node's private key, as `fedsim certs` makes it")
+    return key
+
+
+def main() -> None:
+    """Command line of `python -m silos.shim`."""
+    parser = argparse.ArgumentParser("python -m silos.shim", description="A silo's node in Flower.")
+    parser.add_argument("--superlink", required=True, metavar="HOST:PORT")
+    parser.add_argument("--root-certificates", required=True, type=Path, metavar="FILE")
+    parser.add_argument("--key", required=True, type=Path, metavar="FILE", help="the node's private key")
+    parser.add_argument("--socket", type=Path, metavar="FILE", help="the daemon's socket")
+    parser.add_argument("--port", type=int, help="the daemon's port on 127.0.0.1; with --token")
+    parser.add_argument("--token", type=Path, metavar="FILE")
+    try:
+        run(**vars(parser.parse_args()))
+    except InputError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

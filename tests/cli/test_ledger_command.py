@@ -1,0 +1,145 @@
+"""`fedsim ledger`: what it prints of a ledger that a daemon is writing, and receipts checked elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ledgers import CAPS, answer, enrolled, gaussian, hexed, open_run, sampled
+from typer.testing import CliRunner
+
+import fedsim
+from fedsim.cli.main import app
+from fedsim.privacy import gaussian as exact
+from silos.ledger_file import LedgerFile
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[LedgerFile]:
+    """A silo at work: a closed run, and one under way."""
+    path, _ = enrolled(tmp_path)
+    with LedgerFile.open(path, {"notices": ["Noise is seeded."]}) as file:
+        first = open_run(file, 1, gaussian(10, 0.03125))
+        answer(first, 0)
+        answer(first, 1)
+        file.close_run(first.run)
+        answer(open_run(file, 2, sampled(5)), 0)
+        yield file
+
+
+def _ledger(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["ledger", *map(str, arguments)], env={"COLUMNS": "100"})
+
+
+def test_it_shows_the_account_and_the_runs_beside_the_daemon(running: LedgerFile, tmp_path: Path) -> None:
+    for state in (tmp_path, tmp_path / "ledger.sqlite"):
+        shown = _ledger("show", state)
+        assert shown.exit_code == 0, shown.output
+        assert "Noise is seeded." in shown.output
+        assert f"(4, {CAPS.delta:g})-DP" in shown.output
+        assert running.head in shown.output
+        assert "2 of 10" in shown.output
+        assert "1 of 5" in shown.output
+
+
+def test_what_is_used_is_rounded_up_and_what_is_left_down(running: LedgerFile, tmp_path: Path) -> None:
+    lines = _ledger("show", tmp_path).output.splitlines()
+    (row,) = [line.split() for line in lines if line.startswith("mu^2 of Gaussian plans")]
+    account = running.account
+    cap, charged, reserved, left = map(float, row[-4:])
+    assert cap <= CAPS.total.mu_sq
+    assert charged >= account.charged.mu_sq
+    assert (reserved, account.reserved.mu_sq) == (0, 0)
+    assert left <= account.left.mu_sq
+    assert cap + left > CAPS.total.mu_sq + account.left.mu_sq - 2e-3  # though not by much
+
+
+def test_json_has_everything(running: LedgerFile, tmp_path: Path) -> None:
+    found = json.loads(_ledger("show", tmp_path, "--json", "--delta", "1e-7").output)
+    assert found["head"] == running.head
+    assert found["left"] == running.account.left.tree()
+    assert found["caps"] == CAPS.tree()
+    assert [(run["run"], run["open"], run["answered"]) for run in found["runs"]] == [
+        (hexed(501), False, [0, 1]),
+        (hexed(502), True, [0]),
+    ]
+    afforded = found["gaussian_plan_left"]["epsilon"]
+    assert 0 < exact.mu(afforded, 1e-7) ** 2 <= running.account.left.mu_sq
+
+
+def test_a_head_that_the_chain_does_not_have_is_said(running: LedgerFile, tmp_path: Path) -> None:
+    assert _ledger("show", tmp_path, "--head", running.head).exit_code == 0
+    unknown = _ledger("show", tmp_path, "--head", "ab" * 32)
+    assert unknown.exit_code == 2
+    assert "lost entries" in unknown.stderr
+
+
+@pytest.mark.parametrize("arguments", [["show", "nothing"], ["show", "nothing", "--json"]])
+def test_where_no_ledger_is_that_is_said(arguments: list[str]) -> None:
+    found = _ledger(*arguments)
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert "there is none" in found.stderr
+
+
+def test_an_altered_ledger_is_not_shown(running: LedgerFile, tmp_path: Path) -> None:
+    running.close()
+    connection = sqlite3.connect(tmp_path / "ledger.sqlite")
+    connection.execute("UPDATE entries SET payload = replace(payload, '0.03125', '0.03124')")
+    connection.commit()
+    connection.close()
+    found = _ledger("show", tmp_path)
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert "altered: entry 3" in found.stderr
+
+
+def test_a_delta_out_of_bounds_is_named(running: LedgerFile, tmp_path: Path) -> None:
+    assert "--delta: 1.0" in _ledger("show", tmp_path, "--delta", "1").stderr
+
+
+def test_a_receipt_is_checked_with_the_public_key_alone(running: LedgerFile, tmp_path: Path) -> None:
+    out = tmp_path / "elsewhere" / "receipt.json"
+    out.parent.mkdir()
+    assert _ledger("receipt", tmp_path, hexed(501), "--out", out).exit_code == 0
+    assert _ledger("receipt", tmp_path, hexed(501)).stdout == out.read_text()
+    public = shutil.copy(tmp_path / "identity.pub", out.parent)
+    for key in (public, Path(public).read_text().strip()):
+        good = _ledger("verify", out, "--key", key)
+        assert good.exit_code == 0, good.output
+        assert json.loads(good.stdout)["rounds"] == [0, 1]
+    out.write_text(out.read_text().replace('"rounds":[0,1]', '"rounds":[0,2]'))
+    bad = _ledger("verify", out, "--key", public)
+    assert (bad.exit_code, bad.stdout) == (2, "")
+    assert "altered" in bad.stderr
+
+
+def test_a_run_is_named_by_digits_that_only_it_begins_with(running: LedgerFile, tmp_path: Path) -> None:
+    assert "2 runs begin so" in _ledger("receipt", tmp_path, "000").stderr
+    assert "0 runs begin so" in _ledger("receipt", tmp_path, "ff").stderr
+    assert "closed" in _ledger("receipt", tmp_path, hexed(502)).stderr
+
+
+def test_what_is_no_key_or_receipt_is_named(tmp_path: Path) -> None:
+    (tmp_path / "receipt").write_bytes(b"\xff")
+    assert "RECEIPT" in _ledger("verify", tmp_path / "receipt", "--key", "00" * 32).stderr
+    (tmp_path / "receipt").write_text("{}")
+    assert "--key" in _ledger("verify", tmp_path / "receipt", "--key", "nonsense").stderr
+
+
+def test_reading_loads_no_torch(running: LedgerFile, tmp_path: Path) -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from fedsim.cli.main import app; "
+        f"done = CliRunner().invoke(app, ['ledger', 'show', {str(tmp_path)!r}]); "
+        "assert done.exit_code == 0, done.output; "
+        "print(sorted({'torch', 'flwr', 'ray'} & set(sys.modules)))"
+    )
+    env = {**os.environ, "PYTHONPATH": str(Path(fedsim.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

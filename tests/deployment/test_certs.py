@@ -1,0 +1,171 @@
+"""Certificates and keys: TLS holds with them and fails without, and nothing is overwritten."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import stat
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+from cryptography.x509.oid import ExtendedKeyUsageOID
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.common.errors import InputError
+from fedsim.deployment import certs
+from server.node_keys import node_key, normal
+
+
+@pytest.fixture
+def papers(tmp_path: Path) -> Path:
+    certs.make(tmp_path, ["silo-1", "silo-2"], ["superlink.example.org", "192.0.2.7"])
+    return tmp_path
+
+
+def handshake(server: Path, roots: Path, host: str) -> str:
+    """The TLS version of a connection to `host` that `server`'s certificate answers."""
+    ours, theirs = socket.socketpair()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(server / "server.crt", server / "server.key")
+
+    def answer() -> None:
+        try:
+            with context.wrap_socket(theirs, server_side=True) as answered:
+                answered.recv(1)
+        except OSError:
+            theirs.close()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        with ssl.create_default_context(cafile=roots).wrap_socket(ours, server_hostname=host) as asked:
+            return asked.version() or ""
+    finally:
+        ours.close()
+        thread.join()
+
+
+@pytest.mark.parametrize("host", ["superlink.example.org", "192.0.2.7", "localhost", "127.0.0.1", "::1"])
+def test_a_silo_knows_the_server_by_its_name(papers: Path, host: str) -> None:
+    assert handshake(papers / "server", papers / "silo-1" / "ca.crt", host) == "TLSv1.3"
+
+
+def test_another_host_is_not_the_server(papers: Path) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+        handshake(papers / "server", papers / "silo-1" / "ca.crt", "superlink.example.com")
+
+
+def test_another_authority_does_not_vouch_for_it(
+    papers: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = tmp_path_factory.mktemp("other")
+    certs.make(other, ["silo-1"])
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(other / "server", papers / "silo-1" / "ca.crt", "localhost")
+
+
+def test_what_certificates_are_for_and_until_when(papers: Path) -> None:
+    authority = x509.load_pem_x509_certificate((papers / "authority" / "ca.crt").read_bytes())
+    server = x509.load_pem_x509_certificate((papers / "server" / "server.crt").read_bytes())
+    basic, usage = x509.BasicConstraints, x509.KeyUsage
+    assert authority.extensions.get_extension_for_class(basic).value == basic(ca=True, path_length=0)
+    assert authority.extensions.get_extension_for_class(usage).value.key_cert_sign
+    assert not server.extensions.get_extension_for_class(basic).value.ca
+    assert not server.extensions.get_extension_for_class(usage).value.key_cert_sign
+    purposes = server.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(purposes) == [ExtendedKeyUsageOID.SERVER_AUTH]
+    server.verify_directly_issued_by(authority)
+    left = server.not_valid_after_utc - datetime.now(UTC)
+    assert timedelta(days=396) < left <= timedelta(days=397)
+    assert authority.not_valid_after_utc > server.not_valid_after_utc
+
+
+def test_an_expired_certificate_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(certs, "_SKEW", timedelta(days=3))
+    certs.make(tmp_path, ["silo-1"], days=-1)
+    with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+        handshake(tmp_path / "server", tmp_path / "silo-1" / "ca.crt", "localhost")
+
+
+def test_node_keys_are_what_flower_reads(papers: Path) -> None:
+    private = load_ssh_private_key((papers / "silo-1" / "node.key").read_bytes(), None)
+    assert isinstance(private, EllipticCurvePrivateKey)
+    assert isinstance(private.curve, SECP384R1)
+    public = node_key(papers / "server" / "nodes" / "silo-1.pub")
+    assert public == node_key(papers / "silo-1" / "node.pub") == normal(public)
+    assert public != node_key(papers / "silo-2" / "node.pub")
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+    assert public_key_to_bytes(private.public_key()) == public
+
+
+def test_secrets_are_their_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        certs.make(tmp_path, ["silo-1"])
+    finally:
+        os.umask(before)
+    modes = {
+        str(file.relative_to(tmp_path)): stat.S_IMODE(file.stat().st_mode)
+        for file in tmp_path.rglob("*")
+        if file.is_file()
+    }
+    secret = {name for name in modes if name.endswith((".key", ".secret"))}
+    assert len(secret) == 5
+    assert all(modes[name] & 0o077 == 0 for name in secret)
+    assert all(modes[name] == 0o444 for name in set(modes) - secret)
+
+
+def test_again_adds_what_is_missing_and_keeps_the_rest(papers: Path) -> None:
+    before = {file: file.read_bytes() for file in papers.rglob("*") if file.is_file()}
+    made = certs.make(papers, ["silo-1", "silo-3"])
+    assert {file.name for file in made} == {
+        "ca.crt",
+        "node.key",
+        "node.pub",
+        "superexec.secret",
+        "silo-3.pub",
+    }
+    assert all(file.read_bytes() == content for file, content in before.items())
+    assert handshake(papers / "server", papers / "silo-3" / "ca.crt", "superlink.example.org")
+
+
+def test_a_certificate_for_other_hosts_is_not_passed_off(papers: Path) -> None:
+    with pytest.raises(InputError, match=r"new\.example\.org"):
+        certs.make(papers, ["silo-1"], ["new.example.org"])
+
+
+def test_half_a_pair_is_an_error(papers: Path) -> None:
+    (papers / "silo-1" / "node.pub").unlink()
+    with pytest.raises(InputError, match="alone"):
+        certs.make(papers, ["silo-1"])
+
+
+@pytest.mark.parametrize("name", ["server", "authority", "../silo", "a/b", "", "."])
+def test_names_that_cannot_be_folders(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="--silo"):
+        certs.make(tmp_path / "new", [name])
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("host", ["host:8000", "https://host", "", "-a", "a..b"])
+def test_hosts_that_are_none(tmp_path: Path, host: str) -> None:
+    with pytest.raises(InputError, match="--host"):
+        certs.make(tmp_path / "new", ["silo-1"], [host])
+
+
+def test_the_command_says_who_gets_what(tmp_path: Path) -> None:
+    arguments = ["certs", str(tmp_path / "papers"), "--silo", "silo-1", "--host", "superlink.example.org"]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "silo-1/node.key  secret" in shown.output
+    assert "server/nodes/silo-1.pub\n" in shown.output
+    assert "NAME/        silo NAME" in (tmp_path / "papers" / "README").read_text()
+    assert "nothing was changed" in CliRunner().invoke(app, arguments).output

@@ -1,0 +1,115 @@
+"""docker-compose.yml and the two Dockerfiles: valid, and as closed as they say."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.distribution import ROOT
+
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+SILOS = ("silo-1", "silo-2", "silo-3")
+SERVER = "49999:49999"
+
+
+def _tool(name: str) -> str:
+    """Beside this Python, or on the path."""
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def _volumes(service: str) -> set[str]:
+    return {entry.split(":")[0] for entry in SERVICES[service]["volumes"]}
+
+
+def test_docker_compose_accepts_the_file() -> None:
+    command = [_tool("docker-compose"), "--file", str(ROOT / "docker-compose.yml"), "config", "-q"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("folder", ["silos", "server"])
+def test_hadolint_accepts_the_dockerfile(folder: str) -> None:
+    command = [_tool("hadolint"), "--failure-threshold", "warning", str(ROOT / folder / "Dockerfile")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_every_service_is_hardened(service: str) -> None:
+    made = SERVICES[service]
+    assert made["read_only"]
+    assert made["cap_drop"] == ["ALL"]
+    assert made["security_opt"] == ["no-new-privileges:true"]
+    assert made["user"] != "0:0" or service == "prepare"
+    assert service == "prepare" or "cap_add" not in made
+    assert "privileged" not in made
+    assert "ports" not in made
+
+
+def test_root_prepares_without_a_network_and_is_gone() -> None:
+    assert SERVICES["prepare"]["network_mode"] == "none"
+    assert "restart" not in SERVICES["prepare"]
+
+
+@pytest.mark.parametrize("silo", SILOS)
+def test_only_a_silo_has_its_records_and_ledger_and_it_has_no_network(silo: str) -> None:
+    own = {silo, f"{silo}-enrol"}
+    for volume in (f"{silo}-records", f"{silo}-state"):
+        assert {service for service in SERVICES if volume in _volumes(service)} == own | {"prepare"}
+    for service in own:
+        assert SERVICES[service]["network_mode"] == "none"
+        assert "networks" not in SERVICES[service]
+    assert f"{silo}-records:/records:ro" in SERVICES[silo]["volumes"]
+
+
+def test_nodes_share_no_network_and_none_leads_out() -> None:
+    assert all(network["internal"] for network in COMPOSE["networks"].values())
+    nets = [tuple(SERVICES[f"node-{k}"]["networks"]) for k in (1, 2, 3)]
+    assert len(set(nets)) == 3
+    assert all(len(each) == 1 for each in nets)
+    for service in ("serverapp", "enroll", "run"):
+        assert SERVICES[service]["networks"] == ["control"]
+
+
+def test_each_trust_domain_is_a_user() -> None:
+    users = {service: made["user"] for service, made in SERVICES.items() if service != "prepare"}
+    domains = {f"{silo}{part}" for silo in SILOS for part in ("", "-enrol")} | {
+        f"node-{k}" for k in (1, 2, 3)
+    }
+    for k, silo in enumerate(SILOS, 1):
+        assert len({users[silo], users[f"{silo}-enrol"], users[f"node-{k}"]}) == 1
+    assert len({users[silo] for silo in SILOS}) == 3
+    assert {user for service, user in users.items() if service not in domains} == {SERVER}
+
+
+def test_secrets_are_files_and_not_in_the_environment() -> None:
+    for made in SERVICES.values():
+        for name in made.get("environment", {}):
+            assert not any(word in name.lower() for word in ("key", "secret", "token", "password"))
+
+
+@pytest.mark.parametrize("service", [name for name, made in SERVICES.items() if "healthcheck" in made])
+def test_health_checks_have_no_spaces_or_quotes(service: str) -> None:
+    """Some engines join the words of a test command and split them again."""
+    words = SERVICES[service]["healthcheck"]["test"]
+    assert words[0] == "CMD"
+    assert not [word for word in words if set(word) & set(" '\"")]
+
+
+@pytest.mark.parametrize("folder", ["silos", "server"])
+def test_an_image_runs_as_nobody_in_particular(folder: str) -> None:
+    lines = (ROOT / folder / "Dockerfile").read_text().splitlines()
+    assert lines[-2].startswith("USER ")
+    assert "USER 0" not in lines
+    other = "server" if folder == "silos" else "silos"
+    assert not [line for line in lines if line.startswith("COPY") and other in line.split()[1:]]

@@ -1,0 +1,101 @@
+"""A silo's image holds no server, a server's no silo, and neither what only a simulation needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.distribution import ROOT
+from support.wheels import unpacked
+
+ABSENT = {
+    "silos": ("server", "fedsim/deployment", "fedsim/results", "fedsim/simulation", "fedsim/api"),
+    "server": ("silos", "fedsim/simulation", "fedsim/sweeps", "fedsim/attacks", "fedsim/api"),
+}
+ALONE = """
+import importlib, runpy, sys
+sys.meta_path[:] = [each for each in sys.meta_path if "editable" not in getattr(each, "__module__", "")]
+for name in {blocked!r}:
+    sys.modules[name] = None
+"""
+"""Before a script: the checkout that pip may have installed is out of reach, and so is what is blocked."""
+IMPORT_ALL = """
+for name in {modules!r}:
+    importlib.import_module(name)
+"""
+COMPARE = """
+sys.argv[1:] = ["compare", "."]
+runpy.run_module("fedsim", run_name="__main__")
+"""
+
+
+def _project(folder: str = ".") -> dict[str, Any]:
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())
+
+
+def _names(folder: str = ".") -> set[str]:
+    return {re.split(r"[\[<>=]", each)[0] for each in _project(folder)["project"]["dependencies"]}
+
+
+def _blocked(folder: str) -> list[str]:
+    """The other side, and modules of distributions that this image does not install."""
+    without = _names() - _names(folder)
+    installed = packages_distributions().items()
+    other = "server" if folder == "silos" else "silos"
+    return [
+        other,
+        *(module for module, owners in installed if without & set(owners) and module.isidentifier()),
+    ]
+
+
+@pytest.fixture(scope="module", params=sorted(ABSENT))
+def folder(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def site(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    source, site = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
+    return unpacked(ROOT / folder / "pyproject.toml", source, site)
+
+
+def test_the_other_side_is_not_in_it(folder: str, site: Path) -> None:
+    assert (site / folder).is_dir()
+    assert (site / "fedsim" / "protocol" / "wire.py").is_file()
+    assert not [name for name in ABSENT[folder] if (site / name).exists()]
+
+
+def test_all_of_it_can_be_imported_without_the_rest(folder: str, site: Path) -> None:
+    files = [path.relative_to(site) for path in site.rglob("*.py") if not path.name.startswith("__")]
+    modules = [".".join(path.with_suffix("").parts) for path in files if path.parts[:2] != ("fedsim", "cli")]
+    done = _alone(folder, site, IMPORT_ALL.format(modules=sorted(modules)))
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_command_of_another_part_says_so(folder: str, site: Path) -> None:
+    done = _alone(folder, site, COMPARE)
+    assert done.returncode == 2
+    assert "not part of this installation" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_it_is_this_version_and_takes_the_same_dependencies(folder: str) -> None:
+    whole, part = _project()["project"], _project(folder)["project"]
+    assert part["version"].split("+")[0] == whole["version"]
+    assert part["requires-python"] == whole["requires-python"]
+    assert set(part["dependencies"]) <= set(whole["dependencies"])
+    assert "ray" not in _names(folder)
+
+
+def _alone(folder: str, site: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script where nothing but this wheel and its dependencies is installed."""
+    environment = os.environ | {"PYTHONPATH": str(site)}
+    command = [sys.executable, "-c", ALONE.format(blocked=_blocked(folder)) + script]
+    return subprocess.run(command, cwd=site, env=environment, capture_output=True, text=True, check=False)

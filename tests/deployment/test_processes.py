@@ -1,0 +1,97 @@
+"""Nothing that was started outlives its block, and what ended says why."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fedsim.deployment.processes import Ended, Processes
+
+SLEEP = "import time; time.sleep(600)"
+FAMILY = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
+other = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True)
+print(child.pid, other.pid, flush=True)
+child.wait()
+"""
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n"
+
+
+def _python(script: str) -> list[str]:
+    return [sys.executable, "-c", script]
+
+
+def _said(log: Path) -> str:
+    until = time.monotonic() + 60
+    while not (text := log.read_text()) and time.monotonic() < until:
+        time.sleep(0.02)
+    return text
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, RuntimeError])
+def test_children_and_theirs_end_with_the_block(error: type[BaseException] | None, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    try:
+        with Processes() as processes:
+            pids = [
+                processes.start("a family", _python(FAMILY), log).process.pid,
+                *map(int, _said(log).split()),
+            ]
+            assert not any(map(_gone, pids))
+            if error:
+                raise error
+    except (KeyboardInterrupt, RuntimeError):
+        pass
+    assert all(map(_gone, pids))
+
+
+def test_a_process_that_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedsim.deployment.processes.PATIENCE", 0.2)
+    with Processes() as processes:
+        child = processes.start("a deaf one", _python(DEAF + SLEEP), tmp_path / "log")
+        _said(child.log)
+    assert _gone(child.process.pid)
+
+
+def test_who_ended_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+    with Processes() as processes:
+        child = processes.start(
+            "the daemon of silo-1", _python("print('no disk left'); raise SystemExit(3)"), tmp_path / "log"
+        )
+        child.process.wait()
+        with pytest.raises(Ended, match=r"(?s)the daemon of silo-1 ended \(exit code 3\).*no disk left"):
+            processes.check()
+
+
+def test_work_that_is_done_is_not_looked_after(tmp_path: Path) -> None:
+    with Processes() as processes:
+        child = processes.start("work", _python("pass"), tmp_path / "log")
+        processes.finish([child], 60)
+        processes.check()
+
+
+def test_work_that_fails_or_is_late_says_so(tmp_path: Path) -> None:
+    with Processes() as processes:
+        with pytest.raises(Ended, match="work ended"):
+            processes.finish([processes.start("work", _python("raise SystemExit(1)"), tmp_path / "1")], 60)
+        with pytest.raises(Ended, match="idleness: not done"):
+            processes.finish([processes.start("idleness", _python(SLEEP), tmp_path / "2")], 0.2)
+
+
+def test_work_does_not_wait_for_what_has_ended(tmp_path: Path) -> None:
+    with Processes() as processes:
+        processes.start("the superlink", _python("raise SystemExit(1)"), tmp_path / "1")
+        with pytest.raises(Ended, match="the superlink ended"):
+            processes.finish([processes.start("work", _python(SLEEP), tmp_path / "2")], 60)

@@ -1,0 +1,120 @@
+"""From a scenario to what each party would have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+import yaml
+
+from fedsim.common.errors import InputError
+from fedsim.data.federation import load as load_records
+from fedsim.deployment.topology import MOST_SILOS, RUNS, Topology, prepare
+from fedsim.scenario.load import load
+from fedsim.scenario.resolve import Resolved, resolve
+from silos.config import Config, load_config
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    with TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def resolved() -> Resolved:
+    return _resolved()
+
+
+@pytest.fixture(scope="module")
+def topology(resolved: Resolved, place: Path) -> Topology:
+    return prepare(resolved, place)
+
+
+def _resolved(*overrides: str) -> Resolved:
+    return resolve(load(Path("quickstart"), overrides))
+
+
+def _configs(topology: Topology) -> dict[str, Config]:
+    return {name: load_config(topology.config(name)) for name in topology.silos}
+
+
+def test_every_silo_has_its_own_training_records_as_the_simulation_has_them(
+    resolved: Resolved, topology: Topology
+) -> None:
+    told = resolved.scenario
+    data = load_records(told.data, told.partition, told.seed, trial=0)
+    for silo, config in zip(data.silos, _configs(topology).values(), strict=True):
+        source = config.records.open()
+        design = source.design(np.arange(source.num_rows))
+        assert np.array_equal(design.features, silo.train_features)
+        assert np.array_equal(design.target, silo.train_target)
+        assert (config.records.intercept, config.records.scaling) == (False, "none")
+        assert source.num_classes == data.num_classes
+
+
+def test_the_server_has_test_records_only(resolved: Resolved, topology: Topology) -> None:
+    told = resolved.scenario
+    data = load_records(told.data, told.partition, told.seed, trial=0)
+    with np.load(topology.server / "test.npz") as file:
+        assert len(file["target"]) == sum(len(silo.test_target) for silo in data.silos)
+        assert np.array_equal(file["features"], np.concatenate([silo.test_features for silo in data.silos]))
+
+
+def test_a_policy_allows_this_scenario_a_few_times(resolved: Resolved, topology: Topology) -> None:
+    for config, epsilon, delta in zip(
+        _configs(topology).values(), resolved.epsilons, resolved.deltas, strict=True
+    ):
+        policy = config.policy
+        assert (policy.per_run.epsilon, policy.per_run.delta) == (epsilon, delta)
+        assert policy.lifetime.epsilon == RUNS * epsilon
+        assert policy.lifetime.delta >= RUNS * delta
+        assert policy.lifetime.sampled.epsilon == 0
+        assert policy.algorithms == ("noisy_minibatch_sgd",)
+        assert policy.problems == ("logistic_regression",)
+
+
+def test_sampled_rounds_come_out_of_the_sampled_share(place: Path) -> None:
+    topology = prepare(_resolved("algorithm.batch={sampler: poisson, fraction: 0.5}"), place / "sampled")
+    share = load_config(topology.config(topology.silos[0])).policy.lifetime.sampled
+    assert share.epsilon == RUNS * 1.0
+
+
+def test_nobody_else_looks_into_a_silo(topology: Topology) -> None:
+    for name in topology.silos:
+        assert topology.silo(name).stat().st_mode & 0o077 == 0
+        assert (topology.silo(name) / "node.key").stat().st_mode & 0o077 == 0
+
+
+def test_the_server_knows_its_silos_by_their_keys(topology: Topology) -> None:
+    tree = yaml.safe_load(topology.federation.read_text())
+    assert set(tree["silos"]) == set(topology.silos)
+    for entry in tree["silos"].values():
+        assert (topology.server / entry["node"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("override", "field"),
+    [
+        ("privacy.mechanism=none", "scenario.privacy.mechanism"),
+        ("data.scaling=training_statistics", "scenario.data.scaling"),
+        ("data.pca=3", "scenario.data.pca"),
+        (f"partition.num_partitions={MOST_SILOS + 1}", "silos"),
+    ],
+)
+def test_what_only_a_simulation_can_do_is_refused(override: str, field: str, place: Path) -> None:
+    overrides = [override, "partition.proportions=null", "privacy.epsilon=1"]
+    if override.startswith("privacy"):
+        overrides = [override]
+    with pytest.raises(InputError) as caught:
+        prepare(_resolved(*overrides), place / "refused")
+    assert caught.value.field == field
+    assert not (place / "refused").exists()
+
+
+def test_a_path_too_long_for_sockets_is_refused(resolved: Resolved, place: Path) -> None:
+    with pytest.raises(InputError, match="--out"):
+        prepare(resolved, place / ("long" * 25))

@@ -1,0 +1,233 @@
+"""A ledger that was altered, cut, damaged or put back to an earlier copy is not taken for whole."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.ledgers import answer, enrolled, hexed, open_run, sampled, state
+
+from fedsim.common.errors import InputError, Refused
+from silos.book import read, replayed
+from silos.chain import readable
+from silos.ledger_file import LedgerFile
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger with every kind of entry, closed; copy it before damaging it."""
+    path, _ = enrolled(tmp_path_factory.mktemp("used"))
+    with LedgerFile.open(path) as file:
+        first, second = open_run(file), open_run(file, 2, sampled(3))
+        for round_index in range(3):
+            answer(first, round_index)
+        second.debit(0, bytes(32))
+        second.refuse(0, "no")
+        file.close_run(first.run, {"epsilon_spent": 0.5})
+        answer(second, 1)
+        second.debit(2, bytes(32))
+    with LedgerFile.open(path) as file:
+        file.run(hexed(502)).debit(2, bytes(32))
+    return path
+
+
+@pytest.fixture
+def memory(used: Path) -> Iterator[sqlite3.Connection]:
+    """The same in memory, where trying is quick."""
+    connection = sqlite3.connect(":memory:")
+    with contextlib.closing(sqlite3.connect(used)) as source:
+        source.backup(connection)
+    connection.isolation_level = None
+    yield connection
+    connection.close()
+
+
+def noticed(connection: sqlite3.Connection) -> bool:
+    try:
+        with readable():
+            replayed(connection)
+    except Refused:
+        return True
+    return False
+
+
+def test_a_whole_ledger_is_read_as_it_was_written(used: Path, memory: sqlite3.Connection) -> None:
+    kinds = [kind for (kind,) in memory.execute("SELECT DISTINCT kind FROM entries")]
+    expected = {"enrolled", "started", "admitted", "debited", "replied", "refused", "resumed", "closed"}
+    assert set(kinds) == expected
+    assert not noticed(memory)
+    assert state(read(used)) == state(replayed(memory))
+
+
+@pytest.mark.parametrize(
+    ("column", "step"),
+    [("kind", 1), ("hash", 1), ("payload", 7), pytest.param("payload", 1, marks=pytest.mark.slow)],
+)
+def test_every_changed_byte_of_an_entry_is_noticed(
+    memory: sqlite3.Connection, column: str, step: int
+) -> None:
+    rows = memory.execute(f"SELECT seq, {column} FROM entries").fetchall()
+    for seq, value in rows:
+        for place in range(seq % step, len(value), step):
+            old = value[place : place + 1]
+            new = bytes([old[0] ^ 1]) if isinstance(old, bytes) else chr(ord(old) ^ 1)
+            memory.execute("BEGIN")
+            changed = value[:place] + new + value[place + 1 :]
+            memory.execute(f"UPDATE entries SET {column} = ? WHERE seq = ?", (changed, seq))
+            assert noticed(memory), (seq, column, place)
+            memory.execute("ROLLBACK")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE entries SET time = time + 1 WHERE seq = {seq}",
+        "UPDATE entries SET seq = 1000000 - seq",
+        "DELETE FROM entries WHERE seq = {seq}",
+        "INSERT INTO entries SELECT {seq} + 1000, time, kind, payload, x'00' FROM entries WHERE seq = {seq}",
+        "UPDATE runs SET offer = offer || ' '",
+        "UPDATE runs SET secret = x'00'",
+        "UPDATE runs SET run = 'x' || run",
+        "DELETE FROM runs WHERE run = (SELECT max(run) FROM runs)",
+        "UPDATE replies SET reply = memory",
+        "UPDATE replies SET memory = reply",
+        "UPDATE replies SET round = round + 1",
+        "DELETE FROM replies WHERE run = (SELECT max(run) FROM replies)",
+        "DELETE FROM entries",
+    ],
+)
+def test_every_other_change_is_noticed(memory: sqlite3.Connection, change: str) -> None:
+    (last,) = memory.execute("SELECT max(seq) FROM entries").fetchone()
+    for seq in range(1, last) if "{seq}" in change else [0]:
+        memory.execute("BEGIN")
+        memory.execute(change.format(seq=seq))
+        assert noticed(memory), seq
+        memory.execute("ROLLBACK")
+
+
+def test_cutting_off_what_was_replied_is_noticed_and_the_rest_by_who_has_seen_the_head(
+    memory: sqlite3.Connection,
+) -> None:
+    (last,) = memory.execute("SELECT max(seq) FROM entries WHERE kind = 'replied'").fetchone()
+    memory.execute("DELETE FROM entries WHERE seq >= ?", (last,))
+    assert noticed(memory)
+
+
+def test_a_restored_copy_does_not_know_a_later_head(tmp_path: Path) -> None:
+    path, _ = enrolled(tmp_path)
+    with LedgerFile.open(path) as file:
+        run = open_run(file)
+        answer(run, 0)
+        early = run.head_of(0)
+    copy = shutil.copy(path, tmp_path / "copy.sqlite")
+    with LedgerFile.open(path) as file:
+        answer(file.run(run.run), 1)
+        late = file.run(run.run).head_of(1)
+        assert file.head == late
+        assert file.knows(late)
+    shutil.copy(copy, path)
+    with LedgerFile.open(path) as file:
+        assert file.knows("")
+        assert file.knows(early)
+        assert not file.knows(late)
+        assert not file.knows("no hexadecimal number")
+    assert read(path, early).length > 0
+    with pytest.raises(InputError, match="lost entries"):
+        read(path, late)
+
+
+def test_a_forked_history_does_not_know_the_other_heads(tmp_path: Path) -> None:
+    """Two copies that go on in the same way: times differ, and so do heads."""
+    path, _ = enrolled(tmp_path)
+    (tmp_path / "other").mkdir()
+    copy = Path(shutil.copy(path, tmp_path / "other"))
+    with LedgerFile.open(path) as one, LedgerFile.open(copy) as two:
+        assert not one.knows(two.head)
+        assert not two.knows(one.head)
+
+
+def test_damage_anywhere_in_the_file_is_refused_or_changes_nothing(used: Path, tmp_path: Path) -> None:
+    whole, seen = used.read_bytes(), state(read(used))
+    rng, refused = random.Random(0), 0
+    for _ in range(200):
+        place, bit = rng.randrange(len(whole)), 1 << rng.randrange(8)
+        damaged = tmp_path / "ledger.sqlite"
+        damaged.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
+        try:
+            assert state(read(damaged)) == seen, place
+        except Refused:
+            refused += 1
+    assert refused > 30
+
+
+def test_a_file_cut_short_is_refused(used: Path, tmp_path: Path) -> None:
+    whole = used.read_bytes()
+    for length in [0, 1, 99, 100, 4096, 8192, len(whole) // 2, len(whole) - 4096, len(whole) - 1]:
+        (tmp_path / "ledger.sqlite").write_bytes(whole[:length])
+        with pytest.raises(Refused):
+            LedgerFile.open(tmp_path / "ledger.sqlite")
+
+
+def test_a_write_ahead_log_cut_anywhere_leaves_a_ledger_that_was_true_once(tmp_path: Path) -> None:
+    """As a loss of power may; what was acknowledged before the cut is there."""
+    path, _ = enrolled(tmp_path)
+    file = LedgerFile.open(path)
+    run, log = open_run(file), path.with_name("ledger.sqlite-wal")
+    heads = [(log.stat().st_size, file.head)]
+    for round_index in range(4):
+        answer(run, round_index)
+        heads.append((log.stat().st_size, file.head))
+    main, written = path.read_bytes(), log.read_bytes()
+    file.close()
+    rng = random.Random(1)
+    for cut in [rng.randrange(len(written)) for _ in range(40)]:
+        place = tmp_path / f"cut-{cut}"
+        place.mkdir(exist_ok=True)
+        (place / path.name).write_bytes(main)
+        (place / log.name).write_bytes(written[:cut])
+        with LedgerFile.open(place / path.name) as found:
+            for size, head in heads:
+                assert found.knows(head) or size > cut
+
+
+def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.sqlite"
+    with pytest.raises(InputError, match="enrols"):
+        LedgerFile.open(path)
+    with pytest.raises(InputError, match="enrols"):
+        read(path)
+    path.write_text("a" * 10_000)
+    with pytest.raises(Refused):
+        read(path)
+    path.unlink()
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE entries (a)")
+    with pytest.raises(Refused, match="no ledger"):
+        LedgerFile.open(path)
+    with pytest.raises(InputError, match="already"):
+        enrolled(tmp_path)
+
+
+def test_a_ledger_and_its_companions_are_the_owners_alone(tmp_path: Path) -> None:
+    path, _ = enrolled(tmp_path)
+    with LedgerFile.open(path):
+        for file in tmp_path.iterdir():
+            assert file.name == "identity.pub" or file.stat().st_mode & 0o077 == 0, file
+
+
+def test_one_process_holds_a_ledger_and_others_read_it(tmp_path: Path) -> None:
+    path, _ = enrolled(tmp_path)
+    (tmp_path / "link.sqlite").symlink_to(path)
+    with LedgerFile.open(path) as file:
+        open_run(file)
+        for name in (path, tmp_path / "link.sqlite"):
+            with pytest.raises(Refused, match="another process"):
+                LedgerFile.open(name)
+        assert state(read(path)) == state(file.book)
+    with LedgerFile.open(path) as file:
+        assert file.open_runs()

@@ -1,0 +1,118 @@
+"""Time in a ledger: days of runs and of the silo's life, and clocks that jump."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+from support.ledgers import answer, broadcast, enrolled, gaussian, open_run, state
+
+from fedsim.common.errors import Refused
+from silos import clock
+from silos.book import read
+from silos.clock import SECOND, Clock
+from silos.ledger_file import LedgerFile
+
+DAY = 86_400
+NOON = int(datetime(2030, 5, 5, 12, tzinfo=UTC).timestamp())
+
+
+class Hands:
+    """Wall and monotonic seconds, to move."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.wall, self.ticks = float(NOON), 1000.0
+        monkeypatch.setattr(clock.time, "time_ns", lambda: int(self.wall * 1e9))
+        monkeypatch.setattr(clock.time, "clock_gettime_ns", lambda _: int(self.ticks * 1e9))
+
+    def pass_by(self, seconds: float) -> None:
+        self.wall += seconds
+        self.ticks += seconds
+
+
+@pytest.fixture
+def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
+    return Hands(monkeypatch)
+
+
+def test_time_starts_at_the_later_of_stored_and_wall_and_moves_with_the_monotonic_clock(hands: Hands) -> None:
+    ahead, behind = Clock((NOON + 50) * SECOND), Clock((NOON - 50) * SECOND)
+    assert (ahead.now(), behind.now()) == ((NOON + 50) * SECOND, NOON * SECOND)
+    hands.pass_by(10)
+    assert (ahead.now(), behind.now()) == ((NOON + 60) * SECOND, (NOON + 10) * SECOND)
+    for jump in (1e9, -2e9):
+        hands.wall += jump
+        assert behind.now() == (NOON + 10) * SECOND
+
+
+def test_the_real_clock_is_near_the_wall_clock() -> None:
+    assert abs(Clock(0).now() / SECOND - time.time()) < 60
+
+
+def test_a_run_that_is_not_closed_returns_what_it_did_not_use_after_its_days(
+    tmp_path: Path, hands: Hands
+) -> None:
+    path = enrolled(tmp_path)[0]
+    with LedgerFile.open(path) as file:
+        run, later = open_run(file, 1, gaussian(10), days=2), open_run(file, 2, gaussian(10), days=4)
+        answer(run, 0)
+        hands.pass_by(2 * DAY - 1)
+        assert len(file.open_runs()) == 2
+        hands.pass_by(1)
+        with pytest.raises(Refused, match="closed"):
+            run.debit(1, broadcast(1))
+        assert run.record.charged == gaussian(10).of([0])
+        assert [each.run for each in file.open_runs()] == [later.run]
+    hands.wall += 3 * DAY
+    with LedgerFile.open(path) as file:  # while no process ran
+        assert file.open_runs() == []
+        assert file.account.reserved.mu_sq == 0
+        assert file.run(run.run).find(0, broadcast(0)) is not None
+
+
+@pytest.mark.parametrize("jump", [-10 * 365 * DAY, 10 * 365 * DAY])
+def test_a_wall_clock_that_jumps_while_the_silo_runs_changes_nothing(
+    tmp_path: Path, hands: Hands, jump: float
+) -> None:
+    path = enrolled(tmp_path, date(2031, 1, 1))[0]
+    with LedgerFile.open(path) as file:
+        run = open_run(file, days=1)
+        hands.wall += jump
+        answer(run, 0)
+        assert file.open_runs() == [run]
+        assert file.now() == NOON * SECOND
+        assert file.book.time == NOON * SECOND
+
+
+def test_a_wall_clock_set_back_between_starts_gives_no_time_back(tmp_path: Path, hands: Hands) -> None:
+    path = enrolled(tmp_path)[0]
+    with LedgerFile.open(path) as file:
+        open_run(file, days=1)
+        hands.pass_by(DAY / 2)
+        file.note("noted", {})
+    hands.wall -= 5 * DAY
+    with LedgerFile.open(path) as file:
+        assert file.now() == (NOON + DAY // 2) * SECOND
+        hands.pass_by(DAY / 2)
+        assert file.open_runs() == []
+    assert state(read(path))  # entries' times never fall: the chain would be refused
+
+
+def test_after_its_last_day_a_silo_pays_for_nothing(tmp_path: Path, hands: Hands) -> None:
+    path = enrolled(tmp_path, date(2030, 5, 6))[0]
+    with LedgerFile.open(path) as file:
+        run = open_run(file, days=100)
+        hands.pass_by(36 * 3600 - 1)
+        answer(run, 0)
+        hands.pass_by(1)
+        with pytest.raises(Refused, match="expired"):
+            run.debit(1, broadcast(1))
+        with pytest.raises(Refused, match="expired"):
+            open_run(file, 2)
+        assert run.find(0, broadcast(0)) is not None
+        file.close_run(run.run)
+    hands.wall -= 1000 * DAY
+    with LedgerFile.open(path) as file, pytest.raises(Refused, match="expired"):
+        open_run(file, 2)

@@ -1,0 +1,196 @@
+"""A disk that is full, read-only or broken: refused, nothing from memory, and right again after a restart."""
+
+from __future__ import annotations
+
+import resource
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from support.ledgers import answer, broadcast, enrolled, gaussian, open_run, reply_of, state
+
+from fedsim.common.errors import Refused
+from silos import journal
+from silos.book import read
+from silos.ledger_file import LedgerFile
+from silos.run_ledger import RunLedger
+
+Failure = Callable[[LedgerFile, Path], object]
+
+
+@contextmanager
+def no_file_may_grow(path: Path) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = path.with_name(f"{path.name}-wal").stat().st_size
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextmanager
+def full(file: LedgerFile, path: Path) -> Iterator[None]:
+    """The database may not have one page more; replies need some."""
+    pages = file._connection.execute("PRAGMA page_count").fetchone()[0]
+    file._connection.execute(f"PRAGMA max_page_count = {pages}")
+    yield
+    file._connection.execute("PRAGMA max_page_count = 1000000")
+
+
+@contextmanager
+def limited(file: LedgerFile, path: Path) -> Iterator[None]:
+    with no_file_may_grow(path):
+        yield
+
+
+@contextmanager
+def read_only(file: LedgerFile, path: Path) -> Iterator[None]:
+    file._connection.execute("PRAGMA query_only = 1")
+    yield
+    file._connection.execute("PRAGMA query_only = 0")
+
+
+@contextmanager
+def busy(file: LedgerFile, path: Path) -> Iterator[None]:
+    """Something else writes the file, which no fedsim does."""
+    file._connection.execute("PRAGMA busy_timeout = 1")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    yield
+    other.execute("ROLLBACK")
+    other.close()
+
+
+LARGE = {"g": torch.zeros(50_000, dtype=torch.float64)}
+
+
+@pytest.mark.parametrize("failure", [full, limited, read_only, busy])
+@pytest.mark.parametrize("at", ["debit", "store", "refuse", "open_run", "close_run"])
+def test_a_write_that_fails_is_refused_and_so_is_everything_until_a_restart(
+    tmp_path: Path, failure: Failure, at: str
+) -> None:
+    path = enrolled(tmp_path)[0]
+    file = LedgerFile.open(path)
+    run = open_run(file)
+    answer(run, 0)
+    run.debit(1, broadcast(1))
+    before = state(file.book)
+    steps: dict[str, Callable[[], object]] = {
+        "debit": lambda: [run.debit(r, broadcast(r)) for r in range(2, 100)],
+        "store": lambda: run.store(1, LARGE, LARGE),
+        "refuse": lambda: run.refuse(1, "x" * 50_000),
+        "open_run": lambda: open_run(file, 2, gaussian(1), terms={"text": "y" * 50_000}),
+        "close_run": lambda: file.close_run(run.run, {"text": "z" * 50_000}),
+    }
+    with failure(file, path):  # type: ignore[attr-defined]
+        with pytest.raises(Refused, match="cannot be written"):
+            steps[at]()
+        last = len(run.debited)
+    assert file.failed
+    for ask in (
+        lambda: run.find(0, broadcast(0)),
+        lambda: run.find(1, broadcast(1)),
+        lambda: run.debit(99, broadcast(99)),
+        lambda: run.store(1, reply_of(1), {}),
+        lambda: run.memory,
+        lambda: open_run(file, 3, gaussian(1)),
+        lambda: file.close_run(run.run),
+        lambda: file.knows(""),
+    ):
+        with pytest.raises(Refused, match="cannot be written"):
+            ask()
+    if at != "debit":
+        assert state(file.book) == before
+    file.close()
+    with LedgerFile.open(path) as file:
+        run = file.run(run.run)
+        assert len(run.debited) == last
+        assert run.find(1, broadcast(1)) is None or at == "store"
+        assert run.open
+
+
+def test_a_full_disk_at_the_start_is_refused(tmp_path: Path) -> None:
+    path = enrolled(tmp_path)[0]
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(Refused):
+            LedgerFile.open(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before
+    LedgerFile.open(path).close()  # which no lock is left to forbid
+
+
+def test_a_full_disk_at_enrolment_leaves_nothing(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(Refused, match="cannot be created"):
+            enrolled(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (tmp_path / "ledger.sqlite").exists()
+
+
+def test_a_ledger_that_cannot_be_written_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = enrolled(tmp_path)[0]
+
+    def read_only_connection(place: Path) -> sqlite3.Connection:
+        return sqlite3.connect(f"{place.as_uri()}?mode=ro", uri=True, isolation_level=None)
+
+    monkeypatch.setattr(journal, "connect", read_only_connection)
+    with pytest.raises(Refused, match="cannot be written"):
+        LedgerFile.open(path)
+    assert read(path).length == 1  # reading needs no right to write
+
+
+@pytest.mark.parametrize("table", ["reply", "memory"])
+def test_a_stored_reply_that_changed_under_a_running_silo_is_not_given(tmp_path: Path, table: str) -> None:
+    path = enrolled(tmp_path)[0]
+    with LedgerFile.open(path) as file:
+        run = open_run(file)
+        answer(run, 0)
+        other = sqlite3.connect(path)
+        other.execute(f"UPDATE replies SET {table} = x'00'")
+        other.commit()
+        other.close()
+        with pytest.raises(Refused, match="damaged"):
+            run.find(0, broadcast(0))
+        with pytest.raises(Refused, match="damaged"):
+            _ = run.memory
+
+
+def test_an_entry_written_by_someone_else_stops_the_silo(tmp_path: Path) -> None:
+    path = enrolled(tmp_path)[0]
+    with LedgerFile.open(path) as file:
+        run: RunLedger = open_run(file)
+        other = sqlite3.connect(path)
+        other.execute("INSERT INTO entries VALUES (?, 0, 'x', '{}', x'00')", (file.book.length + 1,))
+        other.commit()
+        other.close()
+        with pytest.raises(Refused, match="cannot be written"):
+            run.debit(0, broadcast(0))
+        assert file.failed
+
+
+def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
+    with LedgerFile.open(enrolled(tmp_path)[0]) as file:
+        assert file._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert file._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_payload_that_is_no_json_costs_nothing(tmp_path: Path) -> None:
+    with LedgerFile.open(enrolled(tmp_path)[0]) as file:
+        before = state(file.book)
+        with pytest.raises(ValueError, match="JSON"):
+            open_run(file, terms={"epsilon": float("nan")})
+        assert state(file.book) == before
+        assert not file.failed

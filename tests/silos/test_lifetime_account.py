@@ -1,0 +1,132 @@
+"""The lifetime account: its caps keep the promise, and no history of runs gets past them."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.privacy import gaussian
+from silos.account import Account, Caps, Cost, down, total, up
+
+SMALL = math.ulp(0.0)
+BAD = [math.nan, math.inf, -math.inf, -1e-300, -1.0, SMALL, 2.2e-308, 1, True, None, "1"]
+EPSILON = st.floats(0.01, 100)
+DELTA = st.floats(1e-12, 0.1)
+SHARE = st.one_of(st.just(0.0), st.floats(1e-9, 0.99))
+
+
+@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("field", ["mu_sq", "epsilon", "delta", "distance"])
+def test_a_spend_that_is_no_finite_normal_number_is_refused(field: str, value: object) -> None:
+    with pytest.raises(Refused):
+        Cost(**{field: value})  # type: ignore[arg-type]
+
+
+@given(EPSILON, DELTA, SHARE, SHARE)
+def test_the_caps_together_keep_the_promise(epsilon: float, delta: float, a: float, b: float) -> None:
+    """Gaussian of mu_B at epsilon - epsilon_S, sampled plans, and (1 + e^epsilon) times the distance."""
+    caps = Caps.of(epsilon, delta, a * epsilon, b * delta).total
+    own = gaussian.profile(epsilon - caps.epsilon, math.sqrt(caps.mu_sq))
+    everything = float(own) + caps.delta + (1 + math.exp(epsilon)) * caps.distance
+    assert everything <= delta * (1 + 1e-12)
+    assert everything >= delta * 0.99  # and does not waste it
+    assert caps.distance > 0
+
+
+def test_caps_at_a_known_point() -> None:
+    caps = Caps.of(1.0, 1e-5)
+    assert caps.total.mu_sq == pytest.approx(float(gaussian.mu(1.0, 0.999e-5)) ** 2, rel=1e-8)
+    assert caps.total.epsilon == caps.total.delta == 0
+    assert caps.total.distance == pytest.approx(1e-8 / (1 + math.e))
+    assert Caps.from_tree(caps.tree()) == caps
+
+
+@pytest.mark.parametrize(
+    ("numbers", "field"),
+    [
+        ((0.0, 1e-5), "lifetime.epsilon"),
+        ((math.nan, 1e-5), "lifetime.epsilon"),
+        ((math.inf, 1e-5), "lifetime.epsilon"),
+        ((1.0, 0.0), "lifetime.delta"),
+        ((1.0, 1.0), "lifetime.delta"),
+        ((1.0, math.nan), "lifetime.delta"),
+        ((1.0, 1e-5, 1.5), "lifetime.sampled.epsilon"),
+        ((1.0, 1e-5, -0.1), "lifetime.sampled.epsilon"),
+        ((1.0, 1e-5, 0.5, 1e-5), "lifetime.sampled.delta"),
+        ((1.0, 1e-5, 0.5, math.nan), "lifetime.sampled.delta"),
+    ],
+)
+def test_caps_out_of_bounds_are_named(numbers: tuple[float, ...], field: str) -> None:
+    with pytest.raises(InputError) as found:
+        Caps.of(*numbers)
+    assert found.value.field == field
+
+
+NUMBER = st.one_of(st.just(0.0), st.floats(1e-300, 1.0), st.floats(1e-17, 1e-15))
+COST = st.builds(Cost, mu_sq=NUMBER, epsilon=NUMBER, delta=NUMBER, distance=NUMBER)
+CAPS = Caps(1.0, 0.5, Cost(1.0, 1.0, 1.0, 1.0))
+
+
+@given(st.lists(st.tuples(COST, COST, st.booleans()), max_size=30))
+def test_no_history_spends_more_than_the_caps(history: list[tuple[Cost, Cost, bool]]) -> None:
+    """Against sums of fractions: what fits is taken, what does not is refused, what returns can be used."""
+    account, held = Account(CAPS), {}
+    for number, (asked, used, closes) in enumerate(history):
+        run, names = str(number), asked.tree()
+        sums = {
+            name: sum((Fraction(each.tree()[name]) for each in held.values()), Fraction(0)) for name in names
+        }
+        if all(sums[name] + Fraction(value) <= 1 for name, value in names.items()):
+            account.reserve(run, asked)
+            held[run] = asked
+            if closes:
+                held[run] = account.charge(run, used)
+                assert held[run] == used.least(asked)
+        else:
+            with pytest.raises(Refused, match="lifetime budget"):
+                account.reserve(run, asked)
+        everything = total([*held.values()])
+        assert all(Fraction(1) - sum(Fraction(c.tree()[n]) for c in held.values()) >= 0 for n in names)
+        assert all(0 <= left <= 1 for left in account.left.tree().values())
+        assert total([account.charged, account.reserved]).mu_sq >= everything.mu_sq
+
+
+def test_many_tiny_spends_are_not_lost_in_rounding() -> None:
+    """A float sum of 1 and thousands of 1e-17 is 1."""
+    account = Account(CAPS)
+    account.reserve("first", Cost(mu_sq=1.0 - 2**-53))
+    for number in range(11):
+        account.reserve(str(number), Cost(mu_sq=1e-17))
+    with pytest.raises(Refused, match=r"mu\^2 of Gaussian plans"):
+        account.reserve("last", Cost(mu_sq=1e-17))
+
+
+def test_a_run_reserves_once_and_is_charged_once() -> None:
+    account = Account(CAPS)
+    account.reserve("run", Cost(mu_sq=0.5))
+    with pytest.raises(Refused):
+        account.reserve("run", Cost(mu_sq=0.1))
+    account.charge("run", Cost(mu_sq=0.25))
+    with pytest.raises(Refused):
+        account.charge("run", Cost())
+    assert account.left.mu_sq == 0.75
+    assert account.charged.mu_sq == 0.25
+
+
+def test_a_charge_is_never_above_the_reservation() -> None:
+    account = Account(CAPS)
+    account.reserve("run", Cost(mu_sq=0.5))
+    assert account.charge("run", Cost(mu_sq=0.75)) == Cost(mu_sq=0.5)
+
+
+@given(st.fractions(min_value=0, max_value=10**6))
+def test_rounding_goes_the_safe_way(value: Fraction) -> None:
+    assert Fraction(down(value)) <= value <= Fraction(up(value))
+    assert float(value) == 0 or up(value) - down(value) <= 2 * math.ulp(float(value)) or value < 1e-300
+    for found in (down(value), up(value)):
+        Cost(mu_sq=found)  # a spend

@@ -1,0 +1,131 @@
+"""Identity keys and signed receipts."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.ledgers import CAPS, answer, broadcast, enrolled, hexed, open_run
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.signatures import is_signed, public_key
+from silos.identity import Identity
+from silos.ledger_file import LedgerFile
+from silos.receipts import signed, verified
+
+
+def test_a_key_is_its_owners_and_stays(tmp_path: Path) -> None:
+    made = Identity.create(tmp_path)
+    assert (tmp_path / "identity.key").stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "identity.pub").read_text() == f"{made.public}\n"
+    assert Identity.load(tmp_path).public == made.public
+    with pytest.raises(InputError, match="already"):
+        Identity.create(tmp_path)
+    (tmp_path / "identity.key").chmod(0o640)
+    with pytest.raises(InputError, match="chmod 600"):
+        Identity.load(tmp_path)
+
+
+def test_a_file_that_is_no_key_is_named_and_not_quoted(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="can be read"):
+        Identity.load(tmp_path)
+    for content in (b"secret", b"ab" * 31, b"\xff\xfe"):
+        (tmp_path / "identity.key").write_bytes(content)
+        (tmp_path / "identity.key").chmod(0o600)
+        with pytest.raises(InputError) as found:
+            Identity.load(tmp_path)
+        assert "secret" not in str(found.value)
+        assert "abab" not in str(found.value)
+
+
+def test_a_signature_is_of_one_key_and_one_body_and_the_same_each_time(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    key, other = Identity.create(tmp_path), Identity.create(tmp_path / "other")
+    signature = key.sign(b"body")
+    assert len(signature) == 64
+    assert signature == key.sign(b"body") == Identity.load(tmp_path).sign(b"body")
+    assert is_signed(public_key(key.public), b"body", signature)
+    assert not is_signed(public_key(key.public), b"bodY", signature)
+    assert not is_signed(public_key(other.public), b"body", signature)
+    assert not is_signed(public_key(key.public), b"body", bytes(64))
+    assert not is_signed(public_key(key.public), b"body", b"")
+    for bad in ("", "ab", "x" * 64):
+        with pytest.raises(InputError, match="64 hexadecimal digits"):
+            public_key(bad)
+
+
+@pytest.fixture
+def receipt(tmp_path: Path) -> tuple[str, Identity]:
+    path, identity = enrolled(tmp_path)
+    with LedgerFile.open(path) as file:
+        run = open_run(file, terms={"epsilon_guaranteed": 0.75, "delta": 1e-6})
+        with pytest.raises(Refused, match="once it is closed"):
+            signed(file.enrolment, run.record, identity)
+        answer(run, 0)
+    with LedgerFile.open(path, {"notices": ["Noise is seeded."]}) as file:
+        run = file.run(run.run)
+        answer(run, 5)
+        file.close_run(run.run, {"epsilon_spent": 0.25})
+        made = signed(file.enrolment, run.record, identity)
+    with LedgerFile.open(path) as file:
+        assert signed(file.enrolment, file.run(run.run).record, identity) == made  # also of another process
+    return made, identity
+
+
+def test_a_receipt_states_what_was_done(receipt: tuple[str, Identity]) -> None:
+    text, identity = receipt
+    stated = verified(text, identity.public)
+    expected = {
+        "silo": "silo-1",
+        "run": hexed(501),
+        "session": hexed(1),
+        "offer": hexed(1001),
+        "plan": hexed(2001),
+        "terms": {"epsilon_guaranteed": 0.75, "delta": 1e-6},
+        "rounds": [0, 5],
+        "broadcasts": [broadcast(0).hex(), broadcast(5).hex()],
+        "lifetime": CAPS.tree(),
+        "facts": {"epsilon_spent": 0.25},
+        "notices": ["Noise is seeded."],
+        "public_key": identity.public,
+    }
+    assert {key: stated[key] for key in expected} == expected
+    assert 0 < stated["charged"]["mu_sq"] < stated["reserved"]["mu_sq"]
+    assert stated["head_before"] != stated["head_after"]
+
+
+def test_any_change_of_a_receipt_is_noticed(receipt: tuple[str, Identity], tmp_path: Path) -> None:
+    text, identity = receipt
+    stated, harmless = verified(text, identity.public), 0
+    for place, old in enumerate(text):
+        changed = f"{text[:place]}{chr(ord(old) ^ 1)}{text[place + 1 :]}"
+        with suppress(Refused):  # 0.10000000000000001 and 0.10000000000000002 are one number
+            assert verified(changed, identity.public) == stated
+            harmless += 1
+    assert harmless < 10
+    (tmp_path / "other").mkdir()
+    with pytest.raises(Refused, match="another silo"):
+        verified(text, Identity.create(tmp_path / "other").public)
+    reordered = json.dumps(dict(reversed(json.loads(text).items())), indent=2)
+    assert verified(reordered, identity.public) == verified(text, identity.public)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", "1", '{"signature": 1}', '{"signature": "ab"}', "[" * 10_000]
+)
+def test_what_is_no_receipt_is_refused(text: str) -> None:
+    key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
+    with pytest.raises(Refused):
+        verified(text, key)
+
+
+def test_a_key_that_is_not_the_silos_signs_no_receipt(tmp_path: Path) -> None:
+    path, _ = enrolled(tmp_path)
+    (tmp_path / "other").mkdir()
+    with LedgerFile.open(path) as file:
+        run = open_run(file)
+        file.close_run(run.run)
+        with pytest.raises(Refused, match="not the one"):
+            signed(file.enrolment, run.record, Identity.create(tmp_path / "other"))

@@ -1,0 +1,141 @@
+"""silo.yaml: what is wrong is named by field, value and remedy."""
+
+from __future__ import annotations
+
+import copy
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.deployed import POLICY
+
+from fedsim.algorithms.registry import algorithms
+from fedsim.common.errors import InputError
+from silos.config import AtPort, load_config, parse_config
+from silos.enrolment import caps_of
+
+GOOD: dict[str, Any] = {
+    "name": "silo-1",
+    "records": {"name": "npz", "path": "records.npz"},
+    "state": "state",
+    "listen": {"socket": "silo.sock"},
+    "policy": POLICY,
+}
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """GOOD with the dotted field set."""
+    tree = copy.deepcopy(GOOD)
+    *parents, last = path.split(".")
+    place = tree
+    for key in parents:
+        place = place.setdefault(key, {})
+    place[last] = value
+    return tree
+
+
+WRONG: dict[str, tuple[str, Any, list[str]]] = {
+    "an unknown key": ("policy.max_round", 5, ["silo.policy.max_round: 5: unknown key", "'max_rounds'"]),
+    "an unknown section": ("polcy", {}, ["silo.polcy", "'policy'"]),
+    "a name that is a path": ("name", "../silo", ["silo.name: '../silo'"]),
+    "no budget": ("policy.lifetime", None, ["silo.policy.lifetime: None: "]),
+    "an unlimited lifetime": (
+        "policy.lifetime.epsilon",
+        "unlimited",
+        ["silo.policy.lifetime.epsilon: 'unlimited': ", "number"],
+    ),
+    "an infinite lifetime": ("policy.lifetime.epsilon", float("inf"), ["silo.policy.lifetime.epsilon: inf"]),
+    "delta one": ("policy.lifetime.delta", 1, ["silo.policy.lifetime.delta: 1: "]),
+    "no last day": ("policy.lifetime.expires", "soon", ["silo.policy.lifetime.expires: 'soon': "]),
+    "true for a number": ("policy.max_rounds", True, ["silo.policy.max_rounds: True: must be a number"]),
+    "an unknown algorithm": (
+        "policy.algorithms",
+        ["prox_sdg"],
+        ["silo.policy.algorithms: 'prox_sdg': not installed", "did you mean 'prox_sgd'?"],
+    ),
+    "an unknown problem": ("policy.problems", ["logit"], ["silo.policy.problems: 'logit': not installed"]),
+    "every plug-in": ("policy.plug_ins", True, ["silo.policy.plug_ins: True: list those that may run"]),
+    "clips the wrong way round": (
+        "policy.min_clip",
+        1e6 - 1,
+        ["silo.policy.min_clip", "at most max_clip"],
+    ),
+    "a port without a token": ("listen", {"port": 7000}, ["silo.listen"]),
+    "an unknown data set": ("records", {"name": "sql"}, ["silo.records.name: 'sql'", "csv", "npz"]),
+    "pooled scaling": (
+        "records.scaling",
+        "training_statistics",
+        ["silo.records.scaling: 'training_statistics': takes all silos' records together"],
+    ),
+    "principal components": ("records.pca", 2, ["silo.records.pca: 2: takes all silos' records together"]),
+    "test records": ("records.test_fraction", 0.2, ["silo.records.test_fraction: 0.2: exists in simulation"]),
+    "a reserve": (
+        "records.reserve",
+        {"fraction": 0.1},
+        ["silo.records.reserve", "exists in simulation only"],
+    ),
+    "a run that is no digest": (
+        "insecure_simulation",
+        {"seed": 1, "run": "abc"},
+        ["silo.insecure_simulation.run: 'abc'"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("path", "value", "said"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_named(path: str, value: Any, said: list[str]) -> None:
+    tree = changed(path, value)
+    if path == "policy.min_clip":
+        tree["policy"]["max_clip"] = 1.0
+    with pytest.raises(InputError) as caught:
+        parse_config(tree)
+    assert all(part in str(caught.value) for part in said), str(caught.value)
+
+
+def test_a_key_that_stands_twice_is_an_error_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "silo.yaml"
+    path.write_text(yaml.safe_dump(GOOD) + "name: other\n")
+    with pytest.raises(InputError, match=r"silo: .*line \d+: the key 'name' stands twice"):
+        load_config(path)
+
+
+def test_file_names_are_relative_to_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (folder / "silo.yaml").write_text(yaml.safe_dump({**GOOD, "listen": {"port": 7000, "token": "t.txt"}}))
+    config = load_config(folder / "silo.yaml")
+    assert config.state == folder / "state"
+    assert config.records.files == {"path": folder / "records.npz"}
+    assert config.listen == AtPort(port=7000, token=folder / "t.txt")
+
+
+def test_the_last_day_is_a_date_as_yaml_writes_it(tmp_path: Path) -> None:
+    (tmp_path / "silo.yaml").write_text(
+        yaml.safe_dump(changed("policy.lifetime.expires", date(2027, 12, 31)))
+    )
+    assert load_config(tmp_path / "silo.yaml").policy.lifetime.expires == date(2027, 12, 31)
+
+
+def test_limits_are_the_policys() -> None:
+    policy = parse_config(changed("policy.max_clip", 5.0)).policy
+    assert policy.limits.max_clip == 5.0
+    assert policy.limits.max_rounds == 1_000
+
+
+def test_fedsims_own_algorithms_are_allowed_where_none_are_listed_and_none_where_the_list_is_empty() -> None:
+    assert parse_config(GOOD).policy.allowed_algorithms == tuple(algorithms())
+    assert parse_config(changed("policy.algorithms", [])).policy.allowed_algorithms == ()
+
+
+def test_one_run_may_cost_the_lifetimes_budget_unless_it_is_told() -> None:
+    policy = {key: value for key, value in POLICY.items() if key != "per_run"}
+    assert parse_config({**GOOD, "policy": policy}).policy.run_budget == (8.0, 1e-4)
+    assert parse_config(GOOD).policy.run_budget == (4.0, 1e-5)
+
+
+def test_a_lifetime_that_sampled_plans_would_overspend_is_an_error() -> None:
+    config = parse_config(changed("policy.lifetime.sampled", {"epsilon": 9.0}))
+    with pytest.raises(InputError, match=r"silo\.policy\.lifetime\.sampled\.epsilon: 9\.0: "):
+        caps_of(config)

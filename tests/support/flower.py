@@ -1,0 +1,169 @@
+"""A SuperLink, nodes and stand-ins for daemons, as processes and threads of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from fedsim.deployment import certs
+from fedsim.deployment.control import Control
+from fedsim.deployment.superlink import Papers, SuperLink
+from fedsim.protocol import wire
+from server.node_keys import node_key
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def short_folder() -> Iterator[Path]:
+    """A folder whose sockets have short names."""
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def echo(place: Path, reply: Callable[[bytes], bytes] = lambda frame: frame[::-1]) -> Iterator[None]:
+    """Where a daemon would listen: answers each frame by `reply`."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(place))
+    listener.listen()
+
+    def serve(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            while (frame := wire.receive(connection, 2**30)) is not None:
+                wire.send(connection, reply(frame))
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                threading.Thread(target=serve, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        place.unlink()
+
+
+class Node:
+    """A silo's node, a process."""
+
+    def __init__(self, superlink: str, papers: Path, daemon: Path, log: Path) -> None:
+        self._command = [sys.executable, "-m", "silos.shim", "--superlink", superlink]
+        self._command += ["--root-certificates", str(papers / "ca.crt"), "--key", str(papers / "node.key")]
+        self._command += ["--socket", str(daemon)]
+        self.log = log
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment()
+            )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        self.process.terminate()
+        return self.process.wait(30)
+
+
+def environment() -> dict[str, str]:
+    """Of processes that import the product and `support`."""
+    places = [str(ROOT), str(ROOT / "tests"), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+
+
+class Federation:
+    """A SuperLink with nodes, in a folder."""
+
+    def __init__(self, folder: Path, silos: Sequence[str], port: int | None = None) -> None:
+        self.folder, self.silos = folder, tuple(silos)
+        certs.make(folder / "papers", silos)
+        self.papers = folder / "papers"
+        self.superlink = SuperLink(
+            Papers.of(self.papers / "server"), folder / "superlink", port or free_port()
+        )
+        self.nodes: dict[str, Node] = {}
+        self.keys = {name: node_key(self.papers / name / "node.pub") for name in silos}
+
+    def control(self) -> Control:
+        return self.superlink.control()
+
+    def register(self) -> None:
+        with self.control() as control:
+            for name, key in self.keys.items():
+                control.register(key, name)
+
+    def socket(self, name: str) -> Path:
+        return self.folder / f"{name}.sock"
+
+    def join(self, name: str) -> Node:
+        self.nodes[name] = Node(
+            self.superlink.address, self.papers / name, self.socket(name), self.folder / f"{name}.log"
+        )
+        return self.nodes[name]
+
+    def wait_online(self, names: Sequence[str] | None = None, seconds: float = 60.0) -> None:
+        wanted = {self.keys[name] for name in names or self.silos}
+        with self.control() as control:
+            until(lambda: wanted <= {key for key, at in control.nodes().items() if at == "online"}, seconds)
+
+
+def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.05)
+
+
+@contextmanager
+def federation(folder: Path, silos: Sequence[str]) -> Iterator[Federation]:
+    """Running: the SuperLink, every node's key registered, every node started."""
+    made = Federation(folder, silos)
+    with ExitStack() as stack:
+        stack.enter_context(environment_set())
+        stack.enter_context(made.superlink)
+        made.register()
+        for name in silos:
+            made.join(name)
+        stack.callback(lambda: [node.kill() for node in made.nodes.values()])
+        yield made
+
+
+@contextmanager
+def environment_set() -> Iterator[None]:
+    """For child processes that take this process's environment."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = environment()["PYTHONPATH"]
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before

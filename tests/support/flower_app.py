@@ -1,0 +1,36 @@
+"""A ServerApp for tests: sends frames through a channel, and writes down what came."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from server.flower import OnGrid
+from server.node_keys import node_key
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    papers = Path(str(config["papers"]))
+    silos = str(config["silos"]).split(",")
+    channel = OnGrid(grid, {name: node_key(papers / name / "node.pub") for name in silos})
+    rounds, out = [], Path(str(config["out"]))
+    sizes = [int(size) for size in str(config["sizes"]).split(",")]
+    for number, size in enumerate(sizes):
+        frames = {name: f"{number} {name} ".encode() + bytes(size) for name in silos}
+        begin = time.monotonic()
+        replies = channel.exchange(frames, float(config["deadline"]))
+        seconds = time.monotonic() - begin
+        good = sorted(name for name, reply in replies.items() if reply == frames[name][::-1])
+        rounds.append({"seconds": seconds, "good": good, "all": sorted(replies), "pid": os.getpid()})
+        draft = out.with_suffix(".part")
+        draft.write_text(json.dumps(rounds))
+        draft.replace(out)
