@@ -55,7 +55,9 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
     _on_signal(lambda *_: sys.exit(0))  # nothing is in hand yet
     token = read_token(config.listen.token) if isinstance(config.listen, AtPort) else b""
     if not config.ledger.exists():
-        raise InputError(f"{ROOT}.state", str(config.state), "has no ledger; start the silo once with --enrol")
+        raise InputError(
+            f"{ROOT}.state", str(config.state), "has no ledger; start the silo once with --enrol"
+        )
     begin(config.state / "log")
     bounds = Bounds(frame_bytes=MAX_HEAD + _ARRAYS * 8 * config.policy.max_dimension)
     with closing(Silo.open(config, insecure_simulation)) as silo, _listening(config.listen) as listener:
