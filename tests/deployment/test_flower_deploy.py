@@ -1,4 +1,4 @@
-"""`fedsim deploy` with real daemons: the model is the simulated one, and a broken run goes on to the same model."""
+"""`fedsim deploy` with real daemons: the model is the simulated one, whatever dies on the way to it."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class Deployment:
         return [*command, *more]
 
     def start(self, out: str, *more: str) -> subprocess.Popen[str]:
-        log = (self.folder / f"{out}.said").open("w+")
-        return subprocess.Popen(
-            self.command(out, *more), env=environment(), stdout=log, stderr=log, text=True, cwd=self.folder
-        )
+        with (self.folder / f"{out}.said").open("w") as log:
+            return subprocess.Popen(
+                self.command(out, *more), env=environment(), stdout=log, stderr=log, text=True
+            )
 
     def said(self, out: str) -> str:
         return (self.folder / f"{out}.said").read_text()
