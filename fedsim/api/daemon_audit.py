@@ -18,10 +18,10 @@ from fedsim.attacks.run import Observe
 from fedsim.attacks.setting import Setting, prepare
 from fedsim.attacks.started import daemons as started
 from fedsim.common.errors import InputError
+from fedsim.common.one_thread import one_thread
 from fedsim.deployment.offers import offers_of
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.results.silo_table import Table
-from fedsim.simulation.trial import one_thread
 
 
 @dataclass(frozen=True)
