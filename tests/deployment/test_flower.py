@@ -97,14 +97,20 @@ def test_frames_travel_and_no_code_is_fetched(flower: Federation, daemons: ExitS
         try:
             control.register(key, "silo-1")
             until(lambda: control.nodes().get(key) == "online")
-            rounds = Run(flower, "travel", [0, 1000, 12_000_000], 60.0).end()
+            rounds = Run(flower, "travel", [1000, 6_000_000], 60.0).end()
         finally:
             node.kill()
-    assert [round["good"] for round in rounds] == [list(SILOS)] * 3
+    assert [round["good"] for round in rounds] == [list(SILOS)] * 2
     asked = flower.superlink.log.read_text()
     assert "/v1/fleet/activate-node" in asked  # it would say so
     assert "/v1/fleet/get-fab" not in asked
     assert "/v1/fleet/get-run" not in asked
+
+
+@pytest.mark.slow
+def test_models_of_20_megabytes_pass(flower: Federation, daemons: ExitStack) -> None:
+    rounds = Run(flower, "large", [20_000_000] * 3, 120.0).end()
+    assert [round["good"] for round in rounds] == [list(SILOS)] * 3
 
 
 def test_a_key_that_is_not_registered_is_not_let_in(flower: Federation) -> None:

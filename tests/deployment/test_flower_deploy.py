@@ -1,7 +1,8 @@
-"""`fedsim deploy` with real daemons: the model is the simulated one, and a broken run goes on to the same model."""
+"""`fedsim deploy` with real daemons: the model is the simulated one, whatever dies on the way to it."""
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -16,9 +17,18 @@ import pytest
 import yaml
 from support.daemons import daemons
 from support.deployed import POLICY, SCENARIO, enrolled, resolved_of, write_silos
-from support.flower import Federation, environment, short_folder, until
+from support.flower import (
+    ROOT,
+    Federation,
+    environment,
+    environment_set,
+    free_port,
+    short_folder,
+    until,
+)
 
 import fedsim
+from fedsim.deployment import superlink
 from fedsim.deployment.progress import Reader
 
 ALGORITHM = SCENARIO["algorithm"] | {"num_rounds": 8}
@@ -38,10 +48,10 @@ class Deployment:
         return [*command, *more]
 
     def start(self, out: str, *more: str) -> subprocess.Popen[str]:
-        log = (self.folder / f"{out}.said").open("w+")
-        return subprocess.Popen(
-            self.command(out, *more), env=environment(), stdout=log, stderr=log, text=True, cwd=self.folder
-        )
+        with (self.folder / f"{out}.said").open("w") as log:
+            return subprocess.Popen(
+                self.command(out, *more), env=environment(), stdout=log, stderr=log, text=True
+            )
 
     def said(self, out: str) -> str:
         return (self.folder / f"{out}.said").read_text()
@@ -158,3 +168,79 @@ def test_a_broken_run_goes_on_to_the_same_model(
         assert not (deployment.folder / out).exists()
         model = deployment.finish(out, "--resume")
     np.testing.assert_array_equal(model, unbroken)
+
+
+@pytest.fixture
+def flower(deployment: Deployment) -> Iterator[Federation]:
+    """A SuperLink of its own, which the nodes have joined, as one that an operator keeps running."""
+    made = deployment.federation
+    with environment_set(), made.superlink:
+        made.register()
+        made.wait_online()
+        yield made
+
+
+def flwr(flower: Federation, *arguments: str) -> str:
+    """What Flower's own command says, asked of that SuperLink."""
+    home = flower.folder / "home"
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(
+        f"""[superlink]
+default = "deploy"
+
+[superlink.deploy]
+address = "{flower.superlink.address}"
+root-certificates = "{flower.papers / "server" / "ca.crt"}"
+"""
+    )
+    command = [str(Path(sys.executable).with_name("flwr")), *arguments, "--format", "json"]
+    return subprocess.run(
+        command, env=superlink.environment(home), cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def status(flower: Federation, run: str) -> tuple[str, str]:
+    (found,) = (r for r in json.loads(flwr(flower, "list", "deploy"))["runs"] if r["run-id"] == run)
+    return found["status"], found["status-details"]
+
+
+@pytest.mark.slow
+def test_flwr_run_in_the_repository(deployment: Deployment, unbroken: np.ndarray, flower: Federation) -> None:
+    """As someone who knows Flower would; `flwr list` says how it ended."""
+    folder = deployment.folder
+    settings = {"scenario": "scenario.yaml", "federation": "federation.yaml", "out": "by-flwr"}
+    config = " ".join(f'{name}="{folder / place}"' for name, place in settings.items())
+    started = json.loads(flwr(flower, "run", ".", "deploy", "--run-config", config))
+    until(lambda: status(flower, started["run-id"])[0].startswith("finished"), 200)
+    assert status(flower, started["run-id"])[0] == "finished:completed"
+    np.testing.assert_array_equal(fedsim.load_run(folder / "by-flwr").model, unbroken)
+    again = json.loads(flwr(flower, "run", ".", "deploy", "--run-config", config))
+    until(lambda: status(flower, again["run-id"])[0].startswith("finished"), 200)
+    word, details = status(flower, again["run-id"])
+    assert word == "finished:failed"
+    assert "by-flwr" in details
+
+
+@pytest.mark.slow
+def test_flowers_own_supernode_is_a_second_way_in(
+    deployment: Deployment, unbroken: np.ndarray, flower: Federation
+) -> None:
+    name = flower.silos[0]
+    flower.nodes[name].stop()
+    papers, place = flower.papers / name, deployment.folder / "silos" / name / "silo.sock"
+    command = [str(Path(sys.executable).with_name("flower-supernode"))]
+    command += ["--superlink", flower.superlink.address, "--root-certificates", str(papers / "ca.crt")]
+    command += ["--auth-supernode-private-key", str(papers / "node.key"), "--isolation", "subprocess"]
+    command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", f'socket="{place}"']
+    with (deployment.folder / "supernode.log").open("w") as log:
+        node = subprocess.Popen(
+            command, env=superlink.environment(deployment.folder / "node"), stdout=log, stderr=log
+        )
+    try:
+        flower.wait_online()
+        address = flower.superlink.address
+        np.testing.assert_array_equal(deployment.finish("stock", "--superlink", address), unbroken)
+    finally:
+        node.terminate()
+        node.wait(60)
+        flower.nodes[name].start()
