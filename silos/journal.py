@@ -151,7 +151,7 @@ class Journal:
         with self.lock:
             self.check_usable()
             written = text(payload)
-            seq, time = self.book.length + 1, max(self.now(), self.book.time)
+            seq, time = self.book.length + 1, self.now()
             previous = bytes.fromhex(self.head)
             entry = Entry(seq, time, kind, json.loads(written), link(previous, seq, time, kind, written))
             row = ("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, time, kind, written, entry.hash))
