@@ -98,10 +98,14 @@ class Checkpoint:
             InputError: there is none, or it is damaged.
         """
         log = Log(path)
-        made = cls(log, _head(log.next(), RunRecord, path), {})
-        if (second := log.next()) is not None:
-            made.admissions = _head(second, AdmittedRecord, path).admissions
-            made.heads.update({name: said.head for name, said in made.admissions.items()})
+        try:
+            made = cls(log, _head(log.next(), RunRecord, path), {})
+            if (second := log.next()) is not None:
+                made.admissions = _head(second, AdmittedRecord, path).admissions
+        except BaseException:
+            log.close()
+            raise
+        made.heads.update({name: said.head for name, said in made.admissions.items()})
         return made
 
     def admit(self, admissions: Mapping[str, Admission]) -> None:

@@ -53,7 +53,7 @@ class RemoteSilos:
         self.names = tuple(sorted(identities))
         self.heads = {} if heads is None else heads
         self.runs: dict[str, str] = {}
-        self._channel, self._identities = channel, dict(identities)
+        self._channel, self.identities = channel, dict(identities)
         self._deadline, self._patience = deadline, max(deadline, patience)
         self.least = len(self.names) if min_silos is None else min_silos
         self._form = Form((), 0, torch.float64)
@@ -75,7 +75,7 @@ class RemoteSilos:
         """
 
         def admission(name: str, data: bytes) -> Admission:
-            said, _ = read(data, self._identities[name], Admission)
+            said, _ = read(data, self.identities[name], Admission)
             if said.session != offers[name].session:
                 raise WrongReply("it admitted another session", final=False)
             self.heads[name], self.runs[name] = said.head, said.run
@@ -107,7 +107,7 @@ class RemoteSilos:
         sent = digest(broadcast).hex()
 
         def reply(name: str, data: bytes) -> Mapping[str, Tensor]:
-            said, frame = read(data, self._identities[name], Reply)
+            said, frame = read(data, self.identities[name], Reply)
             if (said.run, said.round, said.broadcast) != (self.runs[name], round_index, sent):
                 raise WrongReply("it answered another round", final=False)
             self.heads[name] = said.head
@@ -126,7 +126,7 @@ class RemoteSilos:
         """The statements of the silos that admitted a run, and for the others why there is none."""
 
         def closed(name: str, data: bytes) -> Closed:
-            said, _ = read(data, self._identities[name], Closed)
+            said, _ = read(data, self.identities[name], Closed)
             if said.run != self.runs[name] or len(said.rounds) != len(said.broadcasts):
                 raise WrongReply("it closed another run", final=False)
             self.heads[name] = said.head
@@ -142,7 +142,7 @@ class RemoteSilos:
         return Ask(run=self.runs[name], round=round_index, head=self.heads.get(name, ""))
 
     def _greeting(self, name: str, data: bytes) -> Greeting:
-        said, _ = read(data, self._identities[name], Greeting)
+        said, _ = read(data, self.identities[name], Greeting)
         if said.silo != name:
             raise WrongReply("it has another name", final=True)
         self.heads.setdefault(name, said.head)  # a greeting may be an old one, repeated by others

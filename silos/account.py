@@ -29,9 +29,10 @@ Why:
   whole before its first answer. A share of that price is not the price of a share when the server picks the
   rounds by the answers, so a plan that answered one round keeps its whole price; one that answered none
   released nothing. The sum is a filter for adaptively chosen (epsilon_j, delta_j) (Rogers et al. 2016), also
-  of runs at the same time (Vadhan and Wang 2021; Haney et al. 2023, arXiv 2309.05901).
+  of runs at the same time: filters extend to interleaved interactive mechanisms (Haney et al. 2023, arXiv
+  2309.05901).
 * *Both together.* All Gaussian releases are one interactive mechanism, (epsilon - epsilon_S, delta_G)-DP, all
-  sampled runs another; basic composition of two interleaved interactive mechanisms adds.
+  sampled runs another; interleaved, the two add (Vadhan and Zhang 2023, arXiv 2207.08335).
 * *Discrete noise.* Let each release of a Gaussian plan be drawn so that it equals its ideal Gaussian one
   except with probability t_j, its total-variation distance. The two transcripts differ with probability
   E[sum t_j] <= T, so (epsilon, delta')-DP of the ideal one gives (epsilon, delta' + (1 + e^epsilon) T)-DP. A

@@ -39,7 +39,7 @@ from silos.policy import Policy
 _ALGORITHM: TypeAdapter[AlgorithmSection] = TypeAdapter(AlgorithmConfig)
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
-_LEAST_NUMBERS = 1_000  # an answer's fixed cost, in numbers
+_LEAST_NUMBERS = 5_000  # an answer's fixed cost, in numbers
 
 
 @dataclass(frozen=True)

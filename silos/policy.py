@@ -72,8 +72,8 @@ class Policy(Section):
     max_queries_per_round: Count = Field(1_000, description="noisy answers of a round")
     max_dimension: Count = Field(1_000_000, description="parameters of a model")
     max_planned_numbers: Count = Field(
-        10_000_000_000,
-        description="numbers in all answers of a plan, one of fewer than 1,000 counted as 1,000: bounds "
+        1_000_000_000,
+        description="numbers in all answers of a plan, one of fewer than 5,000 counted as 5,000: bounds "
         "the time that trying a plan out takes",
     )
     min_clip: float = Field(1e-6, ge=1e-6, description="least clip, but for 0")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -61,12 +62,12 @@ class Price:
         Raises:
             Refused: one is not in the plan.
         """
-        chosen = [self.stretch(r) for r in set(rounds)]
+        chosen = Counter(self.stretch(r) for r in set(rounds))
         if not chosen or self.sampled != FREE:
             return self.sampled if chosen else FREE
-        full = sum((Fraction(each.full) for each in chosen), Fraction(0))
+        full = sum((count * Fraction(each.full) for each, count in chosen.items()), Fraction(0))
         fresh = max(Fraction(each.fresh) for each in chosen)
-        distance = sum((Fraction(each.distance) for each in chosen), Fraction(0))
+        distance = sum((count * Fraction(each.distance) for each, count in chosen.items()), Fraction(0))
         return Cost(mu_sq=up(full + fresh), distance=up(distance))
 
     def stretch(self, round_index: int) -> Stretch:

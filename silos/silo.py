@@ -87,6 +87,10 @@ class Silo:
                 "needs --insecure-simulation, and that needs it: noise from a seed keeps nothing private"
             )
             raise InputError(f"{ROOT}.insecure_simulation", simulation and simulation.model_dump(), expected)
+        if not config.ledger.is_file():
+            raise InputError(
+                f"{ROOT}.state", str(config.state), "no silo is enrolled there (--enrol does it)"
+            )
         records, identity = read_records(config), Identity.load(config.state)
         own = Own(config.name, records.n, records.num_features, records.num_classes)
         runs = OpenRuns(records, own, config.policy, simulation)
@@ -214,4 +218,5 @@ def _parsed(frame: Frame) -> Hello | Offer | Ask | Close:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join([frame.kind, *map(str, first["loc"])])
-        raise Refused(str(InputError(field, first["input"], first["msg"]))) from None
+        given = None if first["type"] == "missing" else first["input"]
+        raise Refused(str(InputError(field, given, first["msg"]))) from None

@@ -16,6 +16,7 @@ from fedsim.protocol.messages import Admission, Closed, Greeting, Offer
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.results.outcome import Deployed, Measurement, Outcome, Results, TrialResult
 from fedsim.scenario.resolve import Resolved
+from server.federation import RemoteSilos
 from server.loop import Kept, Progress
 from server.replies import shown
 
@@ -49,7 +50,7 @@ class History:
         greetings: who they are.
         admissions: what they admitted.
         evaluate: measures a model on public test records, if there are any.
-        min_silos: answers that a round needs.
+        silos: how they are asked.
     """
 
     def __init__(
@@ -59,10 +60,10 @@ class History:
         greetings: Mapping[str, Greeting],
         admissions: Mapping[str, Admission],
         evaluate: Evaluator | None,
-        min_silos: int,
+        silos: RemoteSilos,
     ) -> None:
         self._resolved, self._greetings, self._admissions = resolved, greetings, admissions
-        self._evaluate, self._min_silos = evaluate, min_silos
+        self._evaluate, self._silos = evaluate, silos
         self._admitted = {
             name: _admitted(resolved, offers[name], admissions[name]) for name in resolved.names
         }
@@ -169,11 +170,12 @@ class History:
         return Deployed(
             notices=tuple(notices),
             accountants=tuple(sorted({shown(each.accountant) for each in said.values()})),
-            min_silos=self._min_silos,
+            min_silos=self._silos.least,
             answered=[sum(r in own for own in self._answered.values()) for r in range(self._total)],
             left_out=left_out,
             unstated=unstated,
             receipts=receipts,
+            identities={name: key.hex() for name, key in self._silos.identities.items()},
             measured=self._evaluate is not None,
             remarks=tuple(remarks),
             unmeasured=UNMEASURED if self._evaluate else (NO_TEST, *UNMEASURED),

@@ -98,7 +98,7 @@ def deploy(
         if checkpoint.run != plan.record:
             raise InputError("checkpoint", str(path), "is of another scenario or another federation")
         admissions = _admitted(plan, silos, checkpoint, path, say)
-        history = History(plan.resolved, plan.offers, greetings, admissions, evaluate, silos.least)
+        history = History(plan.resolved, plan.offers, greetings, admissions, evaluate, silos)
         trackers.start(plan.resolved)
         for step in _rounds(plan, history, silos, checkpoint):
             observe(step)

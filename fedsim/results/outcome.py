@@ -80,7 +80,8 @@ class Deployed:
         answered: how many silos' answers every round counted.
         left_out: for each silo that was, the number of rounds and the reasons.
         unstated: silos that gave no statement at the end, and why; their rounds are those that were asked.
-        receipts: the others' signed statements, JSON.
+        receipts: signed statements, JSON.
+        identities: every silo's public key as its server knew it, hexadecimal.
         measured: whether there were public test records.
         remarks: lines on what was left out or is odd.
         unmeasured: what only a simulation can know, by name.
@@ -93,6 +94,7 @@ class Deployed:
     left_out: Mapping[str, tuple[int, tuple[str, ...]]]
     unstated: Mapping[str, str]
     receipts: Mapping[str, str]
+    identities: Mapping[str, str]
     measured: bool
     remarks: tuple[str, ...]
     unmeasured: tuple[str, ...]

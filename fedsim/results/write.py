@@ -57,10 +57,12 @@ def write(outcome: Outcome, run: Run, folder: Path) -> None:
 
 
 def _write_receipts(deployed: Deployed, folder: Path) -> None:
-    """Each silo's signed statement, as it came."""
+    """Each silo's signed statement, as it came, and the key that checks it."""
     folder.mkdir()
     for name, receipt in deployed.receipts.items():
         (folder / f"{name}.json").write_text(receipt, encoding="utf-8")
+    for name, key in deployed.identities.items():
+        (folder / f"{name}.pub").write_text(f"{key}\n", encoding="utf-8")
 
 
 def _model_file(variant: str, twin: bool) -> str:

@@ -18,7 +18,7 @@ from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.contract import Asker, Memory, Public, Round, ServerHalf
 from fedsim.protocol.links import Answered
 from server.aggregate import weighted
-from server.loop import run
+from server.loop import Kept, run
 
 WEIGHTS = (0.5, 0.2, 0.3)
 CENTRES = np.array([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]])
@@ -110,3 +110,99 @@ def test_the_loop_passes_a_gates_refusal_on() -> None:
     gate = open_gate(silos_of(problem, (4, 4)), problem, algorithm, rounds=[[0, 1, 2], [0, 2]])
     with pytest.raises(Refused, match="round 1: silo 'silo1'"):
         drive(gate, algorithm, problem, public_of((4, 4)), [[0, 1]] * 3)
+
+
+@dataclass
+class SomeAnswer(FakeLink):
+    """The silos that are there answer."""
+
+    there: list[list[int]] = field(default_factory=list)
+
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        asked = super().answer(round_index, broadcast, members)
+        came = [m for m in members if m in self.there[round_index]]
+        rows = [list(members).index(m) for m in came]
+        away = {m: "away" for m in members if m not in came}
+        return Answered(came, {"m": asked.messages["m"][rows]}, away)
+
+
+def test_a_round_is_an_average_over_those_who_answered() -> None:
+    there = [[0, 1, 2], [1, 2], [2], [0]]
+    link = SomeAnswer(there=there)
+    everyone = [[0, 1, 2]] * 4
+    events = list(run(Walk(), PROBLEM, public_of((5, 5, 5), WEIGHTS), 0, link, everyone, weighted))
+    w = np.array([0.1, 0.1])
+    for r, members in enumerate(there):
+        np.testing.assert_allclose(link.calls[r][1], w, atol=1e-15)
+        present = np.array(WEIGHTS)[members]
+        w = w - 0.5 * 3 / len(members) * present @ (w - CENTRES[members])
+        last = events[r + 1].last
+        assert last is not None
+        assert (last.members, set(last.left_out)) == (members, {0, 1, 2} - set(members))
+    np.testing.assert_allclose(events[4].answer, 10 * w, atol=1e-14)
+
+
+@dataclass(frozen=True)
+class Epochs(Walk):
+    """Two epochs of three rounds, whose silos are held."""
+
+    def server(self, w: Tensor, problem: Any, public: Public, rng: np.random.Generator) -> ServerHalf:
+        for r in range(6):
+            kind: Any = "hold" if r % 3 else "resample"
+            yield Round({"w": w, "round": torch.full_like(w, r)}, answer=w, participants=kind)
+        return w
+
+
+def test_an_epoch_asks_those_who_answered_its_first_round() -> None:
+    there = [[0, 2], [2], [0, 1, 2], [0, 1, 2], [1], [0, 1, 2]]
+    link = SomeAnswer(there=there)
+    everyone = [[0, 1, 2]] * 6
+    list(run(Epochs(), PROBLEM, public_of((5, 5, 5), WEIGHTS), 0, link, everyone, weighted))
+    asked = [call[2] for call in link.calls]
+    assert asked == [[0, 1, 2], [0, 2], [0, 2], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
+
+
+@dataclass
+class Rounds:
+    """A journal in memory, of which another process's rounds are read first."""
+
+    old: list[Kept] = field(default_factory=list)
+    new: list[Kept] = field(default_factory=list)
+
+    def next(self) -> Kept | None:
+        return self.old.pop(0) if self.old else None
+
+    def append(self, kept: Kept) -> None:
+        self.new.append(kept)
+
+
+def models(link: FakeLink, journal: Rounds) -> list[list[float]]:
+    public, everyone = public_of((5, 5, 5), WEIGHTS), [[0, 1, 2]] * 4
+    events = run(Walk(), PROBLEM, public, 0, link, everyone, weighted, journal)
+    return [event.answer.tolist() for event in events]
+
+
+@pytest.mark.parametrize("ended", range(5))
+def test_a_journal_takes_the_place_of_its_rounds(ended: int) -> None:
+    whole = Rounds()
+    unbroken = models(FakeLink(), whole)
+    assert len(whole.new) == 4
+    link, rest = FakeLink(), Rounds(whole.new[:ended])
+    assert models(link, rest) == unbroken
+    assert [call[0] for call in link.calls] == list(range(ended, 4))
+    assert [kept.broadcast for kept in rest.new] == [kept.broadcast for kept in whole.new[ended:]]
+
+
+def test_a_journal_keeps_a_round_before_the_next_is_asked() -> None:
+    journal = Rounds()
+    with pytest.raises(Refused, match="round 2"):
+        models(FakeLink(refuse_at=2), journal)
+    assert len(journal.new) == 2
+
+
+def test_a_journal_of_another_run_is_refused() -> None:
+    whole = Rounds()
+    models(FakeLink(), whole)
+    whole.new[1] = whole.new[1]._replace(broadcast="00" * 32)
+    with pytest.raises(Refused, match="round 1: the journal's round is not this run's"):
+        models(FakeLink(), Rounds(whole.new))

@@ -1,0 +1,309 @@
+"""What a server believes of replies, and how a round goes on without a silo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from support.channels import (
+    Answer,
+    Enrolled,
+    Fault,
+    InMemory,
+    absent,
+    enrolled_federation,
+    garbled,
+    in_round,
+    late,
+    lying,
+    read,
+)
+from support.deployed import resolved_of
+from torch import Tensor
+
+from fedsim.common.errors import Refused
+from fedsim.deployment.offers import offers_of
+from fedsim.protocol.wire import Frame, encode, sealed
+from server.federation import RemoteSilos
+from server.participation import schedule
+from server.replies import Form, shown
+
+RESOLVED = resolved_of()
+SESSION = "5e" * 32
+LIAR, SECOND, THIRD = "silo-00", "silo-01", "silo-02"
+D = RESOLVED.problem.dimension
+ZERO = {"w": torch.zeros(D, dtype=torch.float64)}
+
+
+@pytest.fixture
+def enrolled(tmp_path: Path) -> Enrolled:
+    return enrolled_federation(tmp_path, RESOLVED)
+
+
+@pytest.fixture
+def channel(enrolled: Enrolled) -> Iterator[InMemory]:
+    with enrolled.opened(seeded=True) as made:
+        yield made
+
+
+class Run:
+    """A run that the enrolled silos have admitted."""
+
+    def __init__(self, enrolled: Enrolled, channel: InMemory, least: int, patience: float) -> None:
+        identities = enrolled.federation.identities
+        self.silos = RemoteSilos(channel, identities, 0.1, least, patience)
+        self.silos.hello()
+        rounds = schedule(3, None, RESOLVED.trace.holds, 0, 0)
+        self.offers = offers_of(RESOLVED, SESSION, rounds)
+        self.admissions = self.silos.offer(self.offers)
+        form = Form(RESOLVED.trace.messages, D, torch.float64)
+        self.silos.begin({name: said.run for name, said in self.admissions.items()}, form)
+
+    def ask(self, r: int = 0) -> tuple[list[int], Tensor, Mapping[int, str]]:
+        members, messages, left_out = self.silos.answer(r, ZERO, [0, 1, 2])
+        assert list(messages) == ["g"]
+        assert messages["g"].shape == (len(members), D)
+        return list(members), messages["g"], left_out
+
+
+Start = Callable[..., Run]
+
+
+@pytest.fixture
+def start(enrolled: Enrolled, channel: InMemory) -> Start:
+    return lambda least=2, patience=0.2: Run(enrolled, channel, least, patience)
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Tensor:
+    """What all silos answer to round 0; their noise is seeded."""
+    enrolled = enrolled_federation(tmp_path_factory.mktemp("honest"), RESOLVED)
+    with enrolled.opened(seeded=True) as channel:
+        return Run(enrolled, channel, 3, 0.0).ask()[1]
+
+
+def test_all_silos_answer(start: Start, honest: Tensor) -> None:
+    members, rows, left_out = start().ask()
+    assert members == [0, 1, 2]
+    assert left_out == {}
+    assert torch.equal(rows, honest)
+    assert len({tuple(row.tolist()) for row in rows}) == 3
+
+
+Change = Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]
+LIES: dict[str, tuple[Change, str]] = {
+    "NaN": (lambda a: {"g": a["g"].clone().fill_(float("nan"))}, "not finite or above"),
+    "one NaN": (lambda a: {"g": a["g"].index_fill(0, torch.tensor([2]), float("nan"))}, "not finite"),
+    "infinite": (lambda a: {"g": a["g"] + float("inf")}, "not finite"),
+    "huge": (lambda a: {"g": a["g"].clone().fill_(1.1e6)}, "above 1e+06"),
+    "longer": (lambda a: {"g": torch.cat([a["g"], a["g"]])}, "another shape or type"),
+    "matrix": (lambda a: {"g": a["g"][None]}, "another shape or type"),
+    "float32": (lambda a: {"g": a["g"].float()}, "another shape or type"),
+    "another name": (lambda a: {"h": a["g"]}, "other arrays"),
+    "one more": (lambda a: {"g": a["g"], "h": a["g"]}, "other arrays"),
+    "none": (lambda a: {}, "other arrays"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_silo_is_left_out_by_name(
+    enrolled: Enrolled, channel: InMemory, start: Start, honest: Tensor, lie: str
+) -> None:
+    change, said = LIES[lie]
+    channel.faults[LIAR] = in_round(0, lying(enrolled.identity(LIAR), change))
+    run = start()
+    members, rows, left_out = run.ask()
+    assert members == [1, 2]
+    assert torch.equal(rows, honest[1:])
+    assert list(left_out) == [0]
+    assert said in left_out[0]
+    channel.faults.clear()
+    assert run.ask(1)[0] == [0, 1, 2]  # it is asked again
+
+
+def test_an_entry_at_the_limit_counts(enrolled: Enrolled, channel: InMemory, start: Start) -> None:
+    largest = lying(enrolled.identity(LIAR), lambda a: {"g": a["g"] * 0 - 1e6})
+    channel.faults[LIAR] = in_round(0, largest)
+    members, rows, _ = start().ask()
+    assert members == [0, 1, 2]
+    assert rows[0].tolist() == [-1e6] * D
+
+
+def test_a_silent_silo_is_left_out_and_may_come_back(channel: InMemory, start: Start, honest: Tensor) -> None:
+    channel.faults[SECOND] = in_round([0, 2], late)
+    run = start()
+    members, rows, left_out = run.ask(0)
+    assert members == [0, 2]
+    assert torch.equal(rows, honest[[0, 2]])
+    assert left_out == {1: "no reply within 0.1 s"}
+    assert [run.ask(r)[0] for r in (1, 2, 3)] == [[0, 1, 2], [0, 2], [0, 1, 2]]
+
+
+def _unsigned(frame: bytes, silo: Answer) -> bytes | None:
+    return sealed(encode(read(silo(frame) or b"")))
+
+
+def _nonsense(frame: bytes, silo: Answer) -> bytes | None:
+    silo(frame)
+    return b"nonsense"
+
+
+FORGERIES: dict[str, tuple[Fault, str]] = {
+    "garbled": (garbled, "not signed by its identity"),
+    "unsigned": (_unsigned, "not signed by its identity"),
+    "nonsense": (_nonsense, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_reply_is_not_the_silos(
+    channel: InMemory, start: Start, honest: Tensor, forgery: str
+) -> None:
+    fault, said = FORGERIES[forgery]
+    channel.faults[LIAR] = in_round(0, fault)
+    run = start()
+    members, rows, left_out = run.ask()
+    assert members == [1, 2]
+    assert said in left_out[0]
+    assert torch.equal(rows, honest[1:])
+
+
+def test_another_silos_reply_is_not_taken(channel: InMemory, start: Start) -> None:
+    run = start()
+    other = channel.silos[SECOND]
+
+    def stolen(frame: bytes, silo: Answer) -> bytes | None:
+        told = read(frame)
+        head = {**told.head, "run": run.silos.runs[SECOND], "head": ""}
+        return other(sealed(encode(Frame(told.kind, head, told.arrays))))
+
+    channel.faults[LIAR] = in_round(0, stolen)
+    members, _, left_out = run.ask()
+    assert members == [1, 2]
+    assert left_out == {0: "its reply is not signed by its identity"}
+
+
+def test_another_silos_identity_is_not_admitted(enrolled: Enrolled, channel: InMemory) -> None:
+    swapped = InMemory({**channel.silos, LIAR: channel.silos[SECOND]})
+    with pytest.raises(Refused, match=r"silo-00: its reply is not signed by its identity"):
+        RemoteSilos(swapped, enrolled.federation.identities, 0.1, patience=0.1).hello()
+
+
+def test_an_old_reply_is_no_answer_to_a_new_round(channel: InMemory, start: Start) -> None:
+    old: list[bytes] = []
+
+    def replay(frame: bytes, silo: Answer) -> bytes | None:
+        reply = silo(frame)
+        if read(frame).kind == "ask":
+            old.append(reply or b"")
+            return old[0]
+        return reply
+
+    channel.faults[LIAR] = replay
+    run = start()
+    assert run.ask(0)[0] == [0, 1, 2]
+    members, _, left_out = run.ask(1)
+    assert members == [1, 2]
+    assert left_out == {0: "it answered another round"}
+
+
+def test_a_reply_to_another_broadcast_is_no_answer(channel: InMemory, start: Start) -> None:
+    """Somebody on the way asked the silo for something else."""
+
+    def other(frame: bytes, silo: Answer) -> bytes | None:
+        told = read(frame)
+        return silo(sealed(encode(Frame(told.kind, told.head, {"w": told.arrays["w"] + 1}))))
+
+    channel.faults[LIAR] = in_round(0, other)
+    assert start().ask()[2] == {0: "it answered another round"}
+
+
+def test_what_comes_twice_counts_once(channel: InMemory, start: Start, honest: Tensor) -> None:
+    def twice(frame: bytes, silo: Answer) -> bytes | None:
+        first, again = silo(frame), silo(frame)
+        if read(frame).kind != "hello":  # the same bytes, whatever else happened
+            assert first == again
+        return again
+
+    channel.faults = dict.fromkeys((LIAR, SECOND, THIRD), twice)
+    run = start(least=3)
+    assert torch.equal(run.ask()[1], honest)
+    closed, _ = run.silos.close()
+    assert [said.rounds for said in closed.values()] == [(0,)] * 3
+
+
+def test_a_refusal_is_passed_on_in_the_silos_words(channel: InMemory, start: Start) -> None:
+    run = start()
+    assert run.ask(0)[0] == [0, 1, 2]
+    moved = {"w": torch.ones(D, dtype=torch.float64)}
+    with pytest.raises(
+        Refused, match=r"0 of 3 silos answered, 2 are needed \(silo-00: refused: round 0"
+    ) as caught:
+        run.silos.answer(0, moved, [0, 1, 2])
+    assert "another broadcast" in str(caught.value)
+
+
+def test_words_of_a_silo_are_tamed() -> None:
+    assert shown("a\nb\x1b[31m" + "c" * 400) == "a b [31m" + "c" * 289 + "..."
+
+
+def test_too_few_are_asked_again_until_they_come(channel: InMemory, start: Start, honest: Tensor) -> None:
+    losses = iter(range(2))
+
+    def lossy(frame: bytes, silo: Answer) -> bytes | None:
+        return absent(frame, silo) if next(losses, None) is not None else silo(frame)
+
+    run = start(least=3, patience=60.0)
+    channel.faults[THIRD] = lossy
+    members, rows, left_out = run.ask()
+    assert members == [0, 1, 2]
+    assert left_out == {}
+    assert torch.equal(rows, honest)
+    assert channel.kinds(THIRD).count("ask") == 3
+    assert channel.kinds(LIAR).count("ask") == 1  # whoever has answered is not asked again
+
+
+def test_a_round_with_too_few_ends_once_patience_does(channel: InMemory, start: Start) -> None:
+    channel.faults[THIRD] = in_round(0, absent)
+    with pytest.raises(Refused, match=r"2 of 3 silos answered, 3 are needed \(silo-02: no reply within"):
+        start(least=3).ask()
+
+
+def test_a_silo_that_says_no_is_not_waited_for(channel: InMemory, start: Start, enrolled: Enrolled) -> None:
+    """Patience of an hour, and no round can have its three answers."""
+    channel.faults[THIRD] = in_round(0, lying(enrolled.identity(THIRD), LIES["NaN"][0]))
+    with pytest.raises(Refused, match="silo-02: its message"):
+        start(least=3, patience=3600.0).ask()
+
+
+def test_one_refused_offer_closes_the_run_everywhere(enrolled: Enrolled, channel: InMemory) -> None:
+    silos = RemoteSilos(channel, enrolled.federation.identities, 0.1, patience=0.1)
+    silos.hello()
+    offers = offers_of(RESOLVED, SESSION, schedule(3, None, RESOLVED.trace.holds, 0, 0))
+    offers[THIRD] = offers[THIRD].model_copy(update={"noise_multiplier": 1e-3})
+    with pytest.raises(Refused, match=r"silo-02: refused: .*plan costs epsilon"):
+        silos.offer(offers)
+    assert channel.kinds(LIAR) == channel.kinds(SECOND) == ["hello", "offer", "close"]
+
+
+def test_the_last_head_seen_is_echoed(channel: InMemory, start: Start) -> None:
+    run = start()
+    for r in range(3):
+        before = dict(run.silos.heads)
+        run.ask(r)
+        asked = {name: head["head"] for name, kind, head in channel.asked[-3:]}
+        assert asked == before
+        assert all(run.silos.heads[name] != before[name] for name in before)
+
+
+def test_a_lying_silo_cannot_roll_its_head_back(channel: InMemory, start: Start) -> None:
+    """A reply to another round says nothing of what the server should remember."""
+    old: list[bytes] = []
+    run = start()
+    channel.faults[LIAR] = lambda frame, silo: old.append(silo(frame) or b"") or old[0]  # type: ignore[func-returns-value]
+    run.ask(0)
+    kept = run.silos.heads[LIAR]
+    run.ask(1)
+    assert run.silos.heads[LIAR] == kept

@@ -1,0 +1,196 @@
+"""What is fixed once: records, identity, lifetime; and what of it a later start refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+import yaml
+from support.deployed import POLICY, Caller, enrolled, resolved_of, write_silos
+
+from fedsim.common.errors import InputError
+from fedsim.data.by_count import IidPartition
+from fedsim.data.csv_table import Csv
+from fedsim.data.federation import load
+from silos.config import Config, load_config
+from silos.enrolment import enrol
+from silos.identity import Identity
+from silos.own_records import read_records
+from silos.silo import Silo
+
+X, Y = np.arange(8.0).reshape(4, 2), np.array([0, 1, 1, 0])
+Configure = Callable[..., Config]
+
+
+@pytest.fixture
+def configure(tmp_path: Path) -> Configure:
+    """`configure(records section, policy=..., **top)`: a silo.yaml in `tmp_path`, read."""
+
+    def make(records: dict[str, Any] | None = None, policy: Any = None, **top: Any) -> Config:
+        np.savez(tmp_path / "records.npz", features=X, target=Y)
+        tree = {
+            "name": "silo-1",
+            "records": records or {"name": "npz", "path": "records.npz"},
+            "state": "state",
+            "listen": {"socket": "silo.sock"},
+            "policy": {**POLICY, **(policy or {})},
+            **top,
+        }
+        (tmp_path / "silo.yaml").write_text(yaml.safe_dump(tree))
+        return load_config(tmp_path / "silo.yaml")
+
+    return make
+
+
+def test_enrolment_says_what_is_public_and_keeps_the_key_to_its_owner(configure, tmp_path: Path) -> None:
+    found = enrol(configure())
+    assert (found.silo, found.n, found.num_features, found.num_classes) == ("silo-1", 4, 3, 2)
+    assert (tmp_path / "state" / "identity.pub").read_text().strip() == found.identity
+    for private in ("identity.key", "ledger.sqlite"):
+        assert (tmp_path / "state" / private).stat().st_mode & 0o077 == 0
+    assert (tmp_path / "state").stat().st_mode & 0o077 == 0
+
+
+def test_a_silo_enrols_once(configure, tmp_path: Path) -> None:
+    first = enrol(configure())
+    before = (tmp_path / "state" / "ledger.sqlite").read_bytes()
+    with pytest.raises(InputError, match=r"silo\.state: .* is enrolled already"):
+        enrol(configure(policy={"lifetime": {**POLICY["lifetime"], "epsilon": 100.0}}))
+    assert (tmp_path / "state" / "ledger.sqlite").read_bytes() == before
+    assert (tmp_path / "state" / "identity.pub").read_text().strip() == first.identity
+
+
+def test_an_enrolment_that_was_cut_short_goes_on_with_its_key(configure, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    identity = Identity.create(tmp_path / "state")
+    assert enrol(configure()).identity == identity.public
+
+
+def test_a_silo_that_is_not_enrolled_does_not_start(configure) -> None:
+    with pytest.raises(InputError, match=r"silo\.state: .*no silo is enrolled there"):
+        Silo.open(configure())
+
+
+CHANGED: dict[str, tuple[dict[str, Any], str]] = {
+    "another epsilon": ({"lifetime": {**POLICY["lifetime"], "epsilon": 9.0}}, "policy.lifetime"),
+    "another delta": ({"lifetime": {**POLICY["lifetime"], "delta": 1e-3}}, "policy.lifetime"),
+    "a later last day": ({"lifetime": {**POLICY["lifetime"], "expires": "3000-01-01"}}, "policy.lifetime"),
+    "more for sampled plans": (
+        {"lifetime": {**POLICY["lifetime"], "sampled": {"epsilon": 5.0, "delta": 5e-5}}},
+        "policy.lifetime",
+    ),
+}
+
+
+@pytest.mark.parametrize(("policy", "field"), CHANGED.values(), ids=CHANGED)
+def test_another_lifetime_does_not_start(configure, policy: dict[str, Any], field: str) -> None:
+    enrol(configure())
+    with pytest.raises(InputError, match=rf"silo\.{field}: .* another lifetime"):
+        Silo.open(configure(policy=policy))
+    Silo.open(configure()).close()
+
+
+def test_the_rest_of_the_policy_may_change(configure) -> None:
+    enrol(configure())
+    Silo.open(configure(policy={"max_rounds": 5, "per_run": {"epsilon": 1.0, "delta": 1e-6}})).close()
+
+
+def test_changed_records_do_not_start_and_old_ones_do(configure, tmp_path: Path) -> None:
+    enrol(configure())
+    config = configure()
+    np.savez(tmp_path / "records.npz", features=X + 1e-12, target=Y)
+    with pytest.raises(InputError, match=r"silo\.records: 'npz': the records have changed"):
+        Silo.open(config)
+    Silo.open(configure()).close()
+
+
+def test_records_prepared_in_another_way_are_others(configure) -> None:
+    enrol(configure())
+    with pytest.raises(InputError, match="the records have changed"):
+        Silo.open(configure({"name": "npz", "path": "records.npz", "intercept": False}))
+
+
+def test_another_name_or_key_does_not_start(configure, tmp_path: Path) -> None:
+    enrol(configure())
+    with pytest.raises(InputError, match=r"silo\.name: 'silo-2': the silo was enrolled as 'silo-1'"):
+        Silo.open(configure(name="silo-2"))
+    (tmp_path / "state" / "identity.key").unlink()
+    Identity.create(tmp_path / "state")
+    with pytest.raises(InputError, match="holds another key"):
+        Silo.open(configure())
+
+
+def test_a_seed_needs_the_flag_and_the_flag_a_seed(configure) -> None:
+    seed = {"seed": 1, "trial": 0, "run": "ab" * 32}
+    enrol(configure())
+    for config, flag in ((configure(insecure_simulation=seed), False), (configure(), True)):
+        with pytest.raises(InputError, match=r"silo\.insecure_simulation: .*--insecure-simulation"):
+            Silo.open(config, flag)
+
+
+def test_the_digest_of_equal_records_differs_between_silos(configure) -> None:
+    """Heads of the chain are made of it and leave: nobody may find out by it whether a guess is right."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    records = read_records(configure())
+    a, b = (Identity(Ed25519PrivateKey.generate()) for _ in range(2))
+    assert records.digest(a) == records.digest(a) != records.digest(b)
+    changed = replace(records, target=1 - records.target)
+    assert changed.digest(a) != records.digest(a)
+
+
+SCHEMA = {
+    "age": {"kind": "number", "lower": 20, "upper": 80},
+    "sex": {"kind": "category", "categories": ["f", "m"]},
+    "ill": {"kind": "category", "categories": ["no", "yes"]},
+}
+TABLE = "age,sex,ward,ill\n63,m,1,yes\n41,f,1,no\n57,f,1,yes\n"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_a_table_gives_what_a_simulated_silo_trains_on(configure, tmp_path: Path, kind: str) -> None:
+    (tmp_path / "t.csv").write_text(TABLE)
+    pyarrow.parquet.write_table(pyarrow.csv.read_csv(tmp_path / "t.csv"), tmp_path / "t.parquet")
+    section = {"name": "csv", "path": f"t.{kind}", "target": "ill", "schema": SCHEMA}
+    own = read_records(configure(section))
+    data = Csv(path=tmp_path / "t.csv", target="ill", schema=SCHEMA, test_fraction=1e-9)
+    silo = load(data, IidPartition(num_partitions=1), 0, 0).silos[0]
+    assert np.array_equal(own.features, silo.train_features)
+    assert np.array_equal(own.target, silo.train_target)
+    assert own.num_classes == 2
+
+
+def test_a_value_outside_the_schema_is_named_by_the_silos_field(configure, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TABLE.replace("63,m", "63,x"))
+    section = {"name": "csv", "path": "t.csv", "target": "ill", "schema": SCHEMA}
+    with pytest.raises(InputError, match=r"silo\.records\.schema\.sex"):
+        enrol(configure(section))
+    assert not (tmp_path / "state").exists()
+
+
+def test_records_of_several_silos_are_refused(configure, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TABLE.replace("41,f,1", "41,f,2"))
+    section = {"name": "csv", "path": "t.csv", "target": "ill", "silo_column": "ward", "schema": SCHEMA}
+    with pytest.raises(InputError, match=r"silo\.records\.path: .*this silo's records alone"):
+        enrol(configure(section))
+
+
+def test_a_missing_file_is_named(configure) -> None:
+    with pytest.raises(InputError, match=r"silo\.records\.path: .*no such file"):
+        enrol(configure({"name": "npz", "path": "nothing.npz"}))
+
+
+def test_two_processes_cannot_hold_one_silo(tmp_path: Path) -> None:
+    (config, *_) = enrolled(write_silos(tmp_path / "silos", resolved_of()))
+    caller = Caller(Silo.open(config))
+    with pytest.raises(Exception, match="another process holds the silo's ledger"):
+        Silo.open(config)
+    caller.silo.close()
+    assert "cannot be written" in caller.refused("hello")
+    Silo.open(config).close()

@@ -1,0 +1,336 @@
+"""Whatever a server sends, a silo says no, pays nothing, and says nothing that is made of records."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.deployed import POLICY, Caller, enrolled, offer_of, resolved_of, write_silos
+
+from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
+from silos.silo import Silo
+
+RESOLVED = resolved_of()
+OFFER = offer_of(RESOLVED, "silo-00")
+POINT = torch.zeros(5, dtype=torch.float64)
+GENERIC = "the silo could not answer (see its log)"
+OTHER = "cd" * 32
+SECRET = 0.123456
+STRICT = {
+    "max_rounds": 20,
+    "max_dimension": 100,
+    "max_queries_per_round": 10,
+    "max_planned_numbers": 100_000,
+    "min_noise_multiplier": 1.5,
+    "max_clip": 10.0,
+    "max_point": 1000.0,
+    "algorithms": ["noisy_minibatch_sgd", "local_sgd", "multi_stage_accelerated_minibatch_sgd"],
+    "problems": ["logistic_regression", "neural_network"],
+}
+
+
+@pytest.fixture(scope="module")
+def caller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Caller]:
+    """One silo that every test here attacks in turn."""
+    folder = tmp_path_factory.mktemp("attacked")
+    config = enrolled(write_silos(folder, RESOLVED, policy=STRICT)[:1])[0]
+    found = Caller(Silo.open(config))
+    yield found
+    found.silo.close()
+
+
+def state(caller: Caller) -> tuple[Any, ...]:
+    """What a refusal must leave as it was."""
+    ledger = caller.silo.ledger
+    return (
+        ledger.account.left,
+        ledger.head,
+        {run: dict(each.rounds) for run, each in ledger.book.runs.items()},
+    )
+
+
+def changed(path: str, value: Any, offer: Mapping[str, Any] = OFFER) -> dict[str, Any]:
+    """The offer with the dotted field set."""
+    tree = copy.deepcopy(dict(offer))
+    *parents, last = path.split(".")
+    place = tree
+    for key in parents:
+        place = place[key]
+    place[last] = value
+    return tree
+
+
+MLP = {"name": "neural_network", "model": {"name": "mlp", "hidden": [1_000_000, 1_000_000]}}
+LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 11, "step_size": 0.1, "clip_norm": 1.0}
+STAGES = {
+    "name": "multi_stage_accelerated_minibatch_sgd",
+    "num_rounds": 10**9,
+    "smoothness": 1.0,
+    "strong_convexity": 1.0,
+    "initial_excess": 1.0,
+    "noise": 0.0,
+    "clip_norm": 1.0,
+}
+OFFERS: dict[str, tuple[str, Any, str]] = {
+    "an unlimited budget": ("epsilon", "unlimited", "offer.epsilon: 'unlimited': "),
+    "no budget": ("epsilon", 0.0, "offer.epsilon: 0.0: "),
+    "delta one": ("delta", 1.0, "offer.delta: 1.0: "),
+    "another silo": ("silo", "silo-01", "it is for silo 'silo-01'"),
+    "another n": ("shape.sizes", {"silo-00": 31}, "has 32 records, the offer says 31"),
+    "a federation without the silo": ("shape.sizes", {"silo-01": 32}, "has 32 records, the offer says None"),
+    "other features": ("shape.num_features", 6, "has 5 features, the offer says 6"),
+    "other classes": ("shape.num_classes", 3, "has 2 classes, the offer says 3"),
+    "too few weights": ("weights", [0.5, 0.5], "weights must be 3 positive numbers"),
+    "a negative weight": ("weights", [0.5, 1.0, -0.5], "weights must be 3 positive numbers"),
+    "an unknown algorithm": ("algorithm", {"name": "fed_avg"}, "does not allow algorithm 'fed_avg'"),
+    "an algorithm that is not listed": ("algorithm", {"name": "prox_svrg"}, "does not allow algorithm"),
+    "an algorithm without a name": ("algorithm", {}, "does not allow algorithm None"),
+    "a name that is a list": ("algorithm", {"name": ["prox_svrg"]}, "does not allow algorithm"),
+    "an unknown number": ("algorithm.clip", 1.0, "offer: algorithm.clip: 1.0: unknown key"),
+    "a number left to a theorem": (
+        "algorithm",
+        {"name": "noisy_minibatch_sgd", "parameters": "theorem"},
+        "the theorem does not set it",
+    ),
+    "a problem that is not listed": ("problem.name", "linear_regression", "does not allow problem"),
+    "a network of a million by a million": ("problem", MLP, "dimension 1000009000002 exceeds"),
+    "a module of the installation": (
+        "problem",
+        {"name": "neural_network", "model": {"name": "module", "path": "os:abort"}},
+        "does not list the network 'os:abort'",
+    ),
+    "an endless plan": ("algorithm.num_rounds", 10**9, "limit of 20 rounds"),
+    "endless stages": ("algorithm", STAGES, "limit of 20 rounds"),
+    "too many queries": ("algorithm", LOCAL, "limit of 10 queries"),
+    "too many numbers": (
+        "algorithm",
+        {**LOCAL, "num_rounds": 10, "local_steps": 9},
+        "limit of 100000 numbers",
+    ),
+    "a clip above the policy's": ("algorithm.clip_norm", 100.0, "clip is neither 0 nor within [1e-06, 10]"),
+    "rounds out of order": ("rounds", [1, 0], "not ascending rounds of the plan"),
+    "rounds that are not in the plan": ("rounds", [0, 6], "not ascending rounds of the plan"),
+    "a negative round": ("rounds", [-1], "offer.rounds.0: -1: "),
+    "less noise than the budget's": ("noise_multiplier", 0.9, "its budget is 2"),
+    "no noise": ("noise_multiplier", 0.0, "its budget is 2"),
+    "noise that is no number": ("noise_multiplier", "much", "offer.noise_multiplier: 'much': "),
+    "an unknown field": ("code", "print(1)", "offer.code: 'print(1)': "),
+    "a session that is no digest": ("session", "ab", "offer.session: 'ab': "),
+    "a head that it never had": ("head", OTHER, "does not hold what this server has seen"),
+    "another format": ("format", 2, "offer.format: 2: "),
+}
+
+
+@pytest.mark.parametrize(("path", "value", "said"), OFFERS.values(), ids=OFFERS)
+def test_an_offer_outside_the_policy_is_refused_in_words(
+    caller: Caller, path: str, value: Any, said: str
+) -> None:
+    before = state(caller)
+    assert said in caller.refused("offer", **changed(path, value))
+    assert state(caller) == before
+
+
+def test_less_noise_than_the_policys_is_refused_though_the_budget_has_room(caller: Caller) -> None:
+    one_round = changed("algorithm.num_rounds", 1, {**OFFER, "epsilon": 100.0, "delta": 1e-2})
+    assert "asks for 1.5" in caller.refused("offer", **changed("noise_multiplier", 1.4, one_round))
+    assert "asks for 1.5" in caller.refused("offer", **{**one_round, "noise_multiplier": None})
+
+
+def test_a_silo_takes_the_smaller_of_its_budget_and_the_offers(caller: Caller) -> None:
+    offer = {**OFFER, "epsilon": 100.0, "delta": 1e-2, "session": "11" * 32}
+    own = caller.admitted(offer)
+    assert (own["epsilon"], own["delta"]) == (4.0, 1e-5)
+    caller.closed(own["run"])
+
+
+@pytest.fixture(scope="module")
+def run(caller: Caller) -> str:
+    """A run whose round 0 was answered."""
+    found = str(caller.admitted({**OFFER, "session": "22" * 32, "rounds": [0, 1, 2]})["run"])
+    caller.asked(found, 0, w=POINT)
+    return found
+
+
+NAN, FAR = POINT.clone(), POINT.clone()
+NAN[2], FAR[2] = float("nan"), 1001.0
+ASKS: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor], str]] = {
+    "an unknown run": ({"run": OTHER, "round": 0}, {"w": POINT}, "no run of this id"),
+    "a round of another silo": ({"round": 3}, {"w": POINT}, "round 3 is not in its plan"),
+    "a round beyond the plan": ({"round": 6}, {"w": POINT}, "round 6 is not in its plan"),
+    "a negative round": ({"round": -1}, {"w": POINT}, "ask.round: -1: "),
+    "a second plan's point for a round that was answered": (
+        {"round": 0},
+        {"w": POINT + 1},
+        "asked for with another broadcast",
+    ),
+    "another dimension": ({"round": 1}, {"w": torch.zeros(6, dtype=torch.float64)}, "a point is (6,)"),
+    "a matrix": ({"round": 1}, {"w": torch.zeros(1, 5, dtype=torch.float64)}, "a point is (1, 5)"),
+    "another type": ({"round": 1}, {"w": POINT.float()}, "torch.float32"),
+    "not a number": ({"round": 1}, {"w": NAN}, "a point has an entry of size nan"),
+    "a point beyond the policy's": ({"round": 1}, {"w": FAR}, "the limit is 1000"),
+    "another statistic": ({"round": 1, "statistic": "loss"}, {"w": POINT}, "ask.statistic: 'loss': "),
+    "a head that it never had": ({"round": 1, "head": OTHER}, {"w": POINT}, "does not hold what this server"),
+}
+
+
+@pytest.mark.parametrize(("head", "broadcast", "said"), ASKS.values(), ids=ASKS)
+def test_an_ask_outside_the_plan_is_refused_and_costs_nothing(
+    caller: Caller, run: str, head: dict[str, Any], broadcast: dict[str, torch.Tensor], said: str
+) -> None:
+    before = state(caller)
+    assert said in caller.refused("ask", broadcast, **{"run": run, **head})
+    assert state(caller) == before
+
+
+def test_an_old_reply_is_not_given_again(caller: Caller) -> None:
+    found = caller.admitted({**OFFER, "session": "33" * 32, "epsilon": 0.5})["run"]
+    for r in range(2):
+        caller.asked(found, r, w=POINT)
+    before = state(caller)
+    assert "only the last reply is kept" in caller.refused("ask", {"w": POINT}, run=found, round=0)
+    assert state(caller) == before
+    caller.closed(found)
+    assert caller.refused("ask", {"w": POINT}, run=found, round=2) == "the run is closed"
+    assert "no run of this id" in caller.refused("close", run=OTHER)
+
+
+def test_a_session_with_another_offer_is_refused(caller: Caller) -> None:
+    caller.closed(caller.admitted({**OFFER, "session": "44" * 32})["run"])
+    other = changed("algorithm.step_size", 0.25, {**OFFER, "session": "44" * 32})
+    assert caller.refused("offer", **other) == "this session is known with another offer"
+
+
+def test_a_broken_round_says_nothing_of_what_broke_it(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = caller.admitted({**OFFER, "session": "55" * 32, "epsilon": 0.5})["run"]
+
+    def broken(*_: Any) -> Any:
+        raise ValueError(f"record 7 has the value {SECRET}")
+
+    monkeypatch.setattr("silos.records.Records.clipped_sum", staticmethod(broken))
+    with caplog.at_level(logging.DEBUG):
+        assert caller.refused("ask", {"w": POINT}, run=found, round=0) == GENERIC
+    assert "ValueError" in caplog.text
+    assert str(SECRET) not in caplog.text
+    monkeypatch.undo()
+    reason = caller.refused("ask", {"w": POINT}, run=found, round=0)  # its noise was drawn: it is over
+    assert reason == "round 0 failed in the silo"
+    caller.asked(found, 1, w=POINT)
+    caller.closed(found)
+
+
+def test_a_broadcast_without_what_the_algorithm_needs_ends_the_round_only(caller: Caller) -> None:
+    found = caller.admitted({**OFFER, "session": "66" * 32, "epsilon": 0.5})["run"]
+    assert caller.refused("ask", {"v": POINT}, run=found, round=0) == GENERIC
+    caller.asked(found, 1, w=POINT)
+    caller.closed(found)
+
+
+@pytest.mark.parametrize("kind", ["hello", "close"])
+def test_only_an_ask_has_arrays(caller: Caller, run: str, kind: str) -> None:
+    head = {} if kind == "hello" else {"run": run}
+    assert "has no arrays" in caller.refused(kind, {"w": POINT}, **head)
+
+
+def test_a_kind_that_nobody_sends_is_refused(caller: Caller) -> None:
+    assert "not 'admission'" in caller.refused("admission")
+
+
+def test_a_life_has_so_many_runs(tmp_path: Path) -> None:
+    config = enrolled(write_silos(tmp_path, RESOLVED, policy={"max_runs": 1})[:1])[0]
+    only = Caller(Silo.open(config))
+    only.closed(only.admitted(OFFER)["run"])
+    assert "allows 1 runs" in only.refused("offer", **{**OFFER, "session": OTHER})
+    only.silo.close()
+
+
+def test_a_silo_releases_nothing_after_its_last_day(tmp_path: Path) -> None:
+    policy = {"lifetime": {**POLICY["lifetime"], "expires": "2020-01-01"}}
+    config = enrolled(write_silos(tmp_path, RESOLVED, policy=policy)[:1])[0]
+    over = Caller(Silo.open(config))
+    assert "lifetime budget has expired" in over.refused("offer", **OFFER)
+    assert over.send("hello").kind == "greeting"
+    over.silo.close()
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+NUMBERS = (
+    st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(-5, 2**62)
+    | st.sampled_from([5e-324, 1e-308, 1e308, 0.1, 1.0])
+)
+FIELDS = [
+    "seed", "epsilon", "delta", "noise_multiplier", "weights", "rounds", "dtype", "shape.sizes",
+    "algorithm.num_rounds", "algorithm.step_size", "algorithm.clip_norm", "algorithm.strong_convexity",
+    "algorithm.batch", "problem.regulariser", "problem.constraint", "problem.ridge", "problem.smoothing",
+    "problem.model", "algorithm", "problem", "shape",
+]  # fmt: skip
+BATCHES = st.fixed_dictionaries(
+    {"sampler": st.sampled_from(["full", "fresh", "subsample", "poisson", "with_replacement"])},
+    optional={"fraction": st.sampled_from([1e-9, 0.01, 0.03, 0.5, 1.0])},
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(st.sampled_from(FIELDS[:-3]), NUMBERS | JSON | BATCHES, min_size=1, max_size=3),
+    st.integers(0, 2**128),
+)
+def test_a_weird_offer_is_refused_or_admitted_within_the_budget(
+    caller: Caller, fields: dict[str, Any], session: int
+) -> None:
+    offer = {**OFFER, "session": f"{session:064x}"}
+    for path, value in fields.items():
+        offer = changed(path, value, offer)
+    before = state(caller)
+    try:
+        frame = caller.send("offer", **offer)
+    except ValueError:  # no JSON of it: a float that is no number
+        return
+    if frame.kind == "refusal":
+        assert state(caller) == before
+        assert frame.head["reason"] != GENERIC, fields
+        return
+    own = frame.head
+    assert own["epsilon_guaranteed"] <= own["epsilon"] <= 4.0
+    assert own["delta"] <= 1e-5
+    assert own["noise_multiplier"] >= 1.5
+    caller.closed(own["run"])
+    assert caller.silo.ledger.account.left == before[0]
+
+
+def test_mutated_frames_are_refused_or_what_they_were(caller: Caller, run: str) -> None:
+    """Single bits and pieces of valid frames; the daemon's own tests send many more."""
+    frames = [
+        encode(Frame("hello", {"head": ""})),
+        encode(Frame("offer", {**OFFER, "session": "22" * 32, "rounds": [0, 1, 2]})),
+        encode(Frame("ask", {"run": run, "round": 0, "head": ""}, {"w": POINT})),
+    ]
+    rng = np.random.default_rng(0)
+    rounds = dict(caller.silo.ledger.run(run).record.rounds)
+    for _ in range(100):
+        data = bytearray(sealed(frames[int(rng.integers(3))]))
+        for _ in range(int(rng.integers(1, 4))):
+            data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
+        cut = bytes(data[: int(rng.integers(len(data) + 1))]) if rng.random() < 0.3 else bytes(data)
+        answer = decode(opened(caller.silo.answer(cut))[0])
+        assert answer.kind in ("refusal", "greeting", "admission", "reply")
+        assert answer.head.get("reason") != GENERIC, cut
+    assert caller.silo.ledger.run(run).record.rounds == rounds
