@@ -1,7 +1,7 @@
 """The ServerApp that Flower starts: a deployed run over the SuperLink's grid.
 
-Its settings name files of the machine that it runs on: `scenario` (or the name of a shipped one),
-`federation` (federation.yaml), `out` (a new run directory) and `progress` (which it adds lines to);
+Its settings name files of the machine that it runs on: `scenario` (or the name of one that comes with
+fedsim), `federation` (federation.yaml), `out` (a new run directory) and `progress` (which it adds lines to);
 besides, `overrides` (a JSON list of PATH=VALUE) and `resume`. A run that fails ends as `finished:failed` in
 `flwr list`, with the reason.
 """

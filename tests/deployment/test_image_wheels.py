@@ -17,7 +17,7 @@ from support.wheels import unpacked
 
 ABSENT = {
     "silos": ("server", "fedsim/deployment", "fedsim/results", "fedsim/simulation", "fedsim/api"),
-    "server": ("silos", "fedsim/simulation", "fedsim/sweeps", "fedsim/attacks", "fedsim/api"),
+    "server": ("silos", "fedsim/simulation", "fedsim/sweeps", "fedsim/attacks"),
 }
 ALONE = """
 import importlib, runpy, sys
@@ -26,6 +26,8 @@ for name in {blocked!r}:
     sys.modules[name] = None
 """
 """Before a script: the checkout that pip may have installed is out of reach, and so is what is blocked."""
+COMMANDS = {"silos": ("silo", "node", "ledger"), "server": ("deploy", "certs")}
+"""Those of the command line that belong to a side; other commands may miss what they need."""
 IMPORT_ALL = """
 for name in {modules!r}:
     importlib.import_module(name)

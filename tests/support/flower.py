@@ -125,10 +125,10 @@ class Federation:
     def socket(self, name: str) -> Path:
         return self.folder / f"{name}.sock"
 
-    def join(self, name: str) -> Node:
-        self.nodes[name] = Node(
-            self.superlink.address, self.papers / name, self.socket(name), self.folder / f"{name}.log"
-        )
+    def join(self, name: str, daemon: Path | None = None) -> Node:
+        place = daemon or self.socket(name)
+        log = self.folder / f"{name}.log"
+        self.nodes[name] = Node(self.superlink.address, self.papers / name, place, log)
         return self.nodes[name]
 
     def wait_online(self, names: Sequence[str] | None = None, seconds: float = 60.0) -> None:
