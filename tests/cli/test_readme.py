@@ -36,7 +36,7 @@ def _marked(session: list[str]) -> Any:
     return pytest.param(session, marks=[pytest.mark.slow] if slow else [], id=session[0].partition(" #")[0])
 
 
-@pytest.mark.parametrize("session", map(_marked, SESSIONS))
+@pytest.mark.parametrize("session", [_marked(session) for session in SESSIONS])
 def test_the_commands_of_a_block_run_one_after_the_other(
     session: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
