@@ -16,11 +16,11 @@ from types import FrameType
 
 import torch
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import InputError, Refused
 from fedsim.protocol.dial import dial_port, dial_socket, read_token
 from fedsim.protocol.messages import Greeting, Hello
 from fedsim.protocol.wire import MAX_HEAD, Frame, encode, head_of, opened, receive, sealed, send
-from silos.config import AtPort, AtSocket, Config, load_config
+from silos.config import ROOT, AtPort, AtSocket, Config, load_config
 from silos.daemon import Bounds, Daemon
 from silos.enrolment import enrol
 from silos.listener import at_port, at_socket
@@ -54,8 +54,11 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
     torch.set_num_threads(1)  # sums depend on it, and each silo has a process
     _on_signal(lambda *_: sys.exit(0))  # nothing is in hand yet
     token = read_token(config.listen.token) if isinstance(config.listen, AtPort) else b""
-    if config.ledger.exists():  # else the silo has nothing to say but why
-        begin(config.state / "log")
+    if not config.ledger.exists():
+        raise InputError(
+            f"{ROOT}.state", str(config.state), "has no ledger; start the silo once with --enrol"
+        )
+    begin(config.state / "log")
     bounds = Bounds(frame_bytes=MAX_HEAD + _ARRAYS * 8 * config.policy.max_dimension)
     with closing(Silo.open(config, insecure_simulation)) as silo, _listening(config.listen) as listener:
         daemon = Daemon(silo, listener, bounds, token)

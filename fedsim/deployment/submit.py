@@ -58,7 +58,7 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], patience: floa
 
     Raises:
         Refused: silos are missing when patience is over.
-        InputError: the SuperLink is gone.
+        InputError: the SuperLink cannot be reached.
         KeyboardInterrupt: the run has been stopped, and can be resumed.
     """
     enroll(control, keys)
@@ -106,7 +106,10 @@ def _missing(control: Control, keys: Mapping[str, bytes]) -> list[str]:
 
 def _follow(control: Control, run: int, reader: Reader, tell: Tell) -> Status:
     while True:
-        status = control.status(run)
+        try:
+            status = control.status(run)
+        except InputError as error:
+            return Status("failed", f"the SuperLink ended ({error})")
         for line in reader.new():
             tell(line)
         if status.over:

@@ -148,9 +148,8 @@ def check_transcript(
         debited: rounds that the ledger has as paid for, by run.
     """
     for (run, round_index), answers in received.items():
-        if round_index < 0:
+        if round_index < 0 or not any(answers):
             continue
-        if any(answers):
-            assert round_index in debited[run], f"round {round_index} left and was not paid for"
+        assert round_index in debited[run], f"round {round_index} left and was not paid for"
         longest = max(answers, key=len)
         assert all(longest.startswith(each) for each in answers), f"round {round_index} was answered twice"

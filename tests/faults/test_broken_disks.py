@@ -1,0 +1,168 @@
+"""A ledger that cannot be written, was damaged or is an older one, records that changed: nothing leaves."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from support.breaking import obeying_modes
+from support.daemons import Silo, daemons, enrolled_silo, short_folder
+from support.one_server import OneServer, check_transcript, offer
+
+from silos.book import read
+
+ROUNDS = 6
+
+
+@pytest.fixture
+def silo() -> Iterator[Silo]:
+    """Running."""
+    with short_folder() as folder, daemons(enrolled_silo(folder)) as made:
+        yield made["silo-1"]
+
+
+@pytest.fixture
+def server(silo: Silo) -> Iterator[OneServer]:
+    """Its server, after an admission and two rounds."""
+    with OneServer(silo.socket, silo.identity) as made:
+        assert made.offer(offer(num_rounds=ROUNDS)).kind == "admission"
+        assert [made.ask(r).kind for r in range(2)] == ["reply", "reply"]
+        yield made
+
+
+def starts_not(silo: Silo, reason: str) -> None:
+    """The daemon ends by itself, with one line that says why, and never listened."""
+    silo.said.unlink(missing_ok=True)
+    silo.start(wait=False)
+    assert silo.wait() == 2
+    assert not silo.socket.exists()
+    (line,) = [line for line in silo.said.read_text().splitlines() if " INFO " not in line]
+    assert reason in line
+
+
+def replies(server: OneServer) -> int:
+    return sum(round_index >= 0 and any(found) for (_, round_index), found in server.received.items())
+
+
+def test_a_full_disk(silo: Silo, server: OneServer) -> None:
+    """Not one byte more may be written: the round is refused, and so is everything until there is room."""
+    largest = max(file.stat().st_size for file in (silo.home / "state").iterdir())
+    resource.prlimit(silo.pid, resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
+    reasons = [server.ask(r).head.get("reason", "") for r in (2, 2, 3, 0)]
+    assert all("ledger cannot be written" in reason for reason in reasons)
+    assert "ledger cannot be written" in server.hello().head["reason"]
+    assert replies(server) == 2
+    assert silo.stop() == 0
+    silo.start()  # with room again
+    server.close_connection()
+    assert [server.ask(r).kind for r in range(1, ROUNDS)] == ["reply"] * (ROUNDS - 1)
+    assert len(server.close().rounds) == ROUNDS
+    check_transcript(server.received, {run: list(r.rounds) for run, r in read(silo.ledger).runs.items()})
+
+
+def test_a_disk_that_is_full_when_the_reply_is_stored(silo: Silo, server: OneServer) -> None:
+    """However much room there is: a round is answered as a whole, or nothing of it leaves."""
+    for r in range(2, ROUNDS):
+        largest = max(file.stat().st_size for file in (silo.home / "state").iterdir())
+        resource.prlimit(silo.pid, resource.RLIMIT_FSIZE, (largest + 1500 * r, resource.RLIM_INFINITY))
+        if server.ask(r).kind == "refusal":
+            break
+    else:
+        pytest.fail("there was always room")
+    silo.kill()
+    check_transcript(server.received, {run: list(r.rounds) for run, r in read(silo.ledger).runs.items()})
+    silo.start()
+    server.close_connection()
+    assert server.ask(r).kind == "reply"
+
+
+def test_a_read_only_ledger(silo: Silo, server: OneServer) -> None:
+    assert silo.stop() == 0
+    state = silo.home / "state"
+    for place, mode in [(file, 0o400) for file in state.iterdir()] + [(state, 0o500)]:
+        place.chmod(mode)
+    silo.start(obeying_modes, wait=False)
+    assert silo.wait() == 2
+    assert not silo.socket.exists()
+    for place, mode in [(state, 0o700)] + [(file, 0o600) for file in state.iterdir()]:
+        place.chmod(mode)
+    silo.start(obeying_modes)
+    server.close_connection()
+    assert server.ask(2).kind == "reply"
+
+
+@pytest.mark.parametrize("words", [b'"epsilon":', b'"broadcast":"', b"SQLite format 3", b'"F64"'])
+def test_a_damaged_ledger(silo: Silo, server: OneServer, words: bytes) -> None:
+    """One digit of a price, of a broadcast's digest, of a stored reply, or the file's own first bytes."""
+    assert silo.stop() == 0
+    data = bytearray(silo.ledger.read_bytes())
+    place = data.rindex(words) + len(words)
+    data[place] = ord("1") if data[place] != ord("1") else ord("2")
+    silo.ledger.write_bytes(data)
+    starts_not(silo, "ledger")
+
+
+def test_a_ledger_cut_short(silo: Silo, server: OneServer) -> None:
+    assert silo.stop() == 0
+    os.truncate(silo.ledger, silo.ledger.stat().st_size // 2)
+    starts_not(silo, "ledger")
+
+
+def test_no_ledger(silo: Silo) -> None:
+    assert silo.stop() == 0
+    shutil.rmtree(silo.home / "state")
+    starts_not(silo, "enrol")
+
+
+def test_an_older_snapshot(silo: Silo, server: OneServer) -> None:
+    """Brought back after more rounds left: the server's next word names an entry that it does not have."""
+    assert silo.stop() == 0
+    old = silo.home / "backup"
+    shutil.copytree(silo.home / "state", old)
+    silo.start()
+    server.close_connection()
+    assert [server.ask(r).kind for r in (2, 3)] == ["reply", "reply"]
+    assert silo.stop() == 0
+    shutil.rmtree(silo.home / "state")
+    shutil.copytree(old, silo.home / "state")
+    silo.start()
+    server.close_connection()
+    for answer in (
+        server.ask(4),
+        server.ask(3, value=7.0),
+        server.ask(0),
+        server.hello(),
+        server.offer(offer(session=2)),
+    ):
+        assert "older copy" in answer.head["reason"]
+    assert replies(server) == 4
+
+
+@pytest.mark.parametrize("what", ["one value", "one record less", "one label"])
+def test_changed_records(silo: Silo, what: str) -> None:
+    assert silo.stop() == 0
+    place = silo.home / "records.npz"
+    with np.load(place) as file:
+        x, y = file["features"], file["target"]
+    if what == "one value":
+        x[5, 1] = np.nextafter(x[5, 1], 10)
+    elif what == "one label":
+        y[5] = 1 - y[5]
+    else:
+        x, y = x[:-1], y[:-1]
+    np.savez(place, features=x, target=y)
+    starts_not(silo, "records have changed")
+
+
+def test_a_second_daemon_of_the_same_silo(silo: Silo) -> None:
+    second = Silo(silo.file)
+    second.said = silo.home / "second"
+    second.start(wait=False)
+    assert second.wait() == 2
+    assert "another process holds" in second.said.read_text()
+    with OneServer(silo.socket, silo.identity) as server:
+        assert server.hello().kind == "greeting"

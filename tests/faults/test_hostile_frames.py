@@ -1,0 +1,111 @@
+"""A hundred thousand frames that no honest server sends: refused, and the silo is as it was."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from itertools import islice
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from support.daemons import LIFETIME, enrolled_silo, running_silos, short_folder
+from support.mutations import mutated
+from support.one_server import OneServer, broadcast, frame, offer
+
+from fedsim.protocol.messages import Ask, Close, Hello, Message
+from fedsim.protocol.wire import decode, opened
+from silos.book import Book, read
+from silos.config import load_config
+from silos.silo import Silo
+
+ROUNDS = 3
+GROWTH = 64 << 20
+"""Bytes that a process may grow by, however many frames came."""
+ALL_SPENT = {**LIFETIME, "epsilon": 2.0, "delta": 1e-5}
+
+RUN = offer(num_rounds=ROUNDS, epsilon=2.0, delta=1e-5)
+"""It takes the whole account, so that no changed offer is one that fits."""
+
+
+def corpus(run: str) -> list[tuple[str, dict[str, Any], dict[str, torch.Tensor]]]:
+    """Messages round an open run whose rounds were all answered: there is nothing left to be paid for."""
+    messages: list[tuple[Message, dict[str, torch.Tensor]]] = [
+        (Hello(), {}),
+        (RUN, {}),
+        (offer(session=2), {}),
+        (offer(session=3, problem={"name": "neural_network", "model": {"name": "mlp", "hidden": [4]}}), {}),
+        *[(Ask(run=run, round=r, head=""), broadcast(r)) for r in range(ROUNDS)],
+        (Ask(run=run, round=ROUNDS, head=""), broadcast(ROUNDS)),
+        (Ask(run="0" * 64, round=0, head=""), broadcast(0)),
+        (Close(run="0" * 64, head=""), {}),
+    ]
+    return [(m.kind, m.model_dump(mode="json"), arrays) for m, arrays in messages]
+
+
+def paid(book: Book) -> Any:
+    return book.account.left, {run: sorted(each.rounds) for run, each in book.runs.items() if each.rounds}
+
+
+def check_answers(kinds: Counter[str], replies: set[bytes], known: bytes) -> None:
+    """Nearly all were refused, a few were what they would have been, and no reply is a new one."""
+    assert set(kinds) <= {"refusal", "greeting", "admission", "reply"}
+    assert kinds["refusal"] > 0.9 * kinds.total()
+    assert kinds["greeting"] > 0
+    assert replies <= {known}
+
+
+@pytest.mark.parametrize("count", [4_000, pytest.param(95_000, marks=pytest.mark.slow)])
+def test_frames_into_a_silo(count: int, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)  # which would keep a record of each
+    with short_folder() as folder:
+        silo = Silo.open(load_config(enrolled_silo(folder, lifetime=ALL_SPENT)))
+        run = decode(opened(silo.answer(frame(RUN)))[0]).head["run"]
+        for r in range(ROUNDS):
+            known = silo.answer(frame(Ask(run=run, round=r, head=""), broadcast(r)))
+        before, process = paid(silo.ledger.book), psutil.Process()
+        kinds: Counter[str] = Counter()
+        replies = set()
+        for i, data in enumerate(islice(mutated(corpus(run), seed=1), count)):
+            if i == count // 10:
+                memory = process.memory_info().rss
+            answer = silo.answer(data)
+            kind = decode(opened(answer)[0]).kind
+            kinds[kind] += 1
+            if kind == "reply":
+                replies.add(answer)
+        check_answers(kinds, replies, known)
+        assert process.memory_info().rss - memory < GROWTH
+        assert paid(silo.ledger.book) == before
+        assert silo.answer(frame(Ask(run=run, round=ROUNDS - 1, head=""), broadcast(ROUNDS - 1))) == known
+        silo.close()
+
+
+@pytest.mark.parametrize("count", [500, pytest.param(5_000, marks=pytest.mark.slow)])
+def test_frames_into_a_daemon(count: int) -> None:
+    with running_silos(1, lifetime=ALL_SPENT) as made:
+        silo = made["silo-1"]
+        with OneServer(silo.socket, silo.identity) as server:
+            server.offer(RUN)
+            for r in range(ROUNDS):
+                server.ask(r)
+            (known,) = server.received[server.run, ROUNDS - 1]
+            before, process = paid(read(silo.ledger)), psutil.Process(silo.pid)
+            kinds: Counter[str] = Counter()
+            replies = set()
+            for i, data in enumerate(islice(mutated(corpus(server.run), seed=2), count)):
+                if i == count // 10:
+                    memory = process.memory_info().rss
+                answer = server.exchange(data)[8:]
+                kind = decode(opened(answer)[0]).kind
+                kinds[kind] += 1
+                if kind == "reply":
+                    replies.add(answer)
+            check_answers(kinds, replies, known)
+            assert process.memory_info().rss - memory < GROWTH
+            assert paid(read(silo.ledger)) == before
+            refused = sum(" refused: " in line for line in silo.said.read_text().splitlines())
+            assert refused == kinds["refusal"]  # each has its line in the log
+            assert server.ask(ROUNDS - 1).kind == "reply"
+        assert silo.stop() == 0
