@@ -52,6 +52,8 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 runtime = "runc"
 C
+cp -r docker-compose.yml deploy "$work"/
+mkdir -p "$work/runs/compose"
 trap finish EXIT
 
 base=docker.io/library/python:3.11-slim
@@ -63,12 +65,14 @@ if ! podman image exists $base && ! timeout 120 podman pull --quiet $base; then
 fi
 
 # pip inside the build sees this machine's configuration: its files, and the folders that they name.
+configured=$(python3 -m pip config list)
+places=$(grep -oE "(file://)?/[^' ]+" <<< "$configured" | sed -E 's,^file://,,; s,/simple/?$,,' | sort -u)
 mounts=()
-for path in /etc/pip.conf "$HOME/.config/pip" /etc/ssl/certs $(python3 -m pip config list | grep -oE "(file://)?/[^' ]+" | sed 's,^file://,,' | sort -u); do
-  [ -e "$path" ] && mounts+=(--volume "$path:$path:ro")
+for path in /etc/pip.conf "$HOME/.config/pip" /etc/ssl/certs $places; do
+  [ ! -e "$path" ] || mounts+=(--volume "$path:$path:ro")
 done
-index=()  # where torch's CPU build comes from: pip's configuration, if it has any
-[ "${#mounts[@]}" -gt 1 ] && python3 -m pip config list | grep -q find-links && index=(--build-arg TORCH_INDEX=)
+index=()
+[[ $configured != *find-links* ]] || index=(--build-arg TORCH_INDEX=)  # torch's CPU build is where pip looks
 for side in silo server; do
   folder=$([ $side = silo ] && echo silos || echo server)
   podman build --quiet --pull=never --network host "${mounts[@]}" "${index[@]}" --file "$folder/Dockerfile" \
@@ -76,8 +80,6 @@ for side in silo server; do
   say "image of $side: $(podman image inspect --format '{{.Size}}' "docker.io/library/fedsim-$side:0.1.0" | awk '{printf "%.2f GB", $1 / 1e9}')"
 done
 
-cp -r docker-compose.yml deploy "$work"/
-mkdir -p "$work/runs/compose"
 podman system service --time=0 "$DOCKER_HOST" > "$work/podman.log" 2>&1 &
 started+=($!)
 # podman leaves health checks to systemd timers, which are not here.

@@ -41,7 +41,7 @@ def main(scenario: Path, volumes: Path) -> None:
     write_records(volumes / "server" / "test.npz", *pooled_tests(data.silos))
     for user, name in enumerate(SILOS, FIRST_SILO):
         _give(volumes / name, user)
-    for folder in ("server", "superlink", "runs"):
+    for folder in ("server", "superlink", "serverapp", "runs"):
         _give(volumes / folder, SERVER)
     (volumes / "server" / "ready").touch()
 

@@ -82,11 +82,10 @@ class OnGrid:
                 self._look_around(waiting.values())
                 look = now + _LOOK_AROUND
             self._send([s for s in waiting.values() if s.node is not None and s.due <= now], until - now)
+            time.sleep(POLL)
             for name, frame in self._collect(waiting):
                 replies[name] = frame
                 del waiting[name]
-            if waiting:
-                time.sleep(POLL)
         return replies
 
     def _look_around(self, silos: Iterable[_Silo]) -> None:

@@ -119,7 +119,8 @@ class Journal:
     @property
     def failed(self) -> bool:
         """Whether a write failed (or the file was let go): everything is refused from then on."""
-        return self._failed
+        with self.lock:  # or one that is under way would look like one
+            return self._failed
 
     @property
     def head(self) -> str:
@@ -150,7 +151,7 @@ class Journal:
         with self.lock:
             self.check_usable()
             written = text(payload)
-            seq, time = self.book.length + 1, max(self.now(), self.book.time)
+            seq, time = self.book.length + 1, self.now()
             previous = bytes.fromhex(self.head)
             entry = Entry(seq, time, kind, json.loads(written), link(previous, seq, time, kind, written))
             row = ("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", (seq, time, kind, written, entry.hash))
@@ -174,9 +175,10 @@ class Journal:
             return self._connection.execute(sql, values).fetchone()
 
     def check_usable(self) -> None:
-        """Refuse once a write has failed."""
-        if self._failed:
-            raise Refused(_CANNOT)
+        """Refuse once a write has failed; one that is under way is waited for."""
+        with self.lock:
+            if self._failed:
+                raise Refused(_CANNOT)
 
 
 def _commit(connection: sqlite3.Connection, statements: Sequence[Statement]) -> None:

@@ -18,7 +18,7 @@ from silos.admission import spent
 from silos.config import InsecureSimulation
 from silos.entropy import Entropy
 from silos.gate import Gate, hold
-from silos.offers import Admissible, Own, admissible, proposal_of
+from silos.offers import Admissible, Own, admissible, plan_digest, proposal_of
 from silos.own_records import OwnRecords
 from silos.policy import Policy
 from silos.run_ledger import RunLedger
@@ -146,7 +146,7 @@ class OpenRuns:
         plan = admissible(
             proposal_of(offer, self._policy, self._own), self._policy, self._own, self._mechanism
         )
-        if self.terms(plan) != dict(run.terms):
+        if plan_digest(plan.plan) != run.record.plan or self.terms(plan) != dict(run.terms):
             raise Refused("the run was admitted under another policy or version of the silo; close it")
         return plan
 

@@ -56,12 +56,20 @@ def read_records(config: Config) -> OwnRecords:
     try:
         source = config.records.open()
         _check_alone(source)
+        _check_declared(config, source)
         rows = np.arange(source.num_rows)
         features, target = prepare(config.records, source.design(rows), rows, rows)
     except InputError as error:
         field = error.field.replace("scenario.data", f"{ROOT}.records", 1)
         raise InputError(field, error.value, error.expected) from None
     return OwnRecords(features, target, source.num_classes)
+
+
+def _check_declared(config: Config, source: Source) -> None:
+    """Every greeting states the number of classes: counted in the records, it would tell of one of them."""
+    if source.num_classes and getattr(config.records, "classes", source.num_classes) is None:
+        expected = "the number of classes is public, so declare it: it is not to be counted in the records"
+        raise InputError("scenario.data.classes", None, expected)
 
 
 def _check_alone(source: Source) -> None:

@@ -21,6 +21,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.one_thread import one_thread
 from fedsim.deployment.offers import offers_of
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.protocol.messages import Offer
 from fedsim.results.silo_table import Table
 
 
@@ -96,11 +97,15 @@ def audit_daemons(
         observe("looking for the worst records and points", 0.0)
         setting = prepare(resolved_of(one_run(scenario, changes_of(overrides, {}))))
         found = neighbours(setting, _position(setting, silo))
-        offer = offers_of(setting.resolved, token_hex(32), setting.schedule)[
-            setting.resolved.names[found.silo]
-        ]
-        openings = started(setting, found, folder)
-        return DaemonAudit(daemons.as_json(daemons.attack(setting, found, offer, openings, effort, observe)))
+        openings, offer = started(setting, found, folder), offer_to(setting, found.silo)
+        attacked = daemons.attack(setting, found, offer, openings, effort, observe)
+        return DaemonAudit(daemons.as_json(attacked))
+
+
+def offer_to(setting: Setting, silo: int) -> Offer:
+    """What a deployed server would offer to the silo."""
+    resolved = setting.resolved
+    return offers_of(resolved, token_hex(32), setting.schedule)[resolved.names[silo]]
 
 
 def _position(setting: Setting, silo: str | None) -> int:

@@ -45,6 +45,8 @@ class DaemonAudit:
         worst: what the worst server attained.
         noise: over what is stated.
         findings: what breaks the promise, in words.
+        alarm: probability of findings about daemons that keep it.
+        share: of the default work.
         minutes: of the runs alone.
     """
 
@@ -54,6 +56,7 @@ class DaemonAudit:
     worst: Bounds
     noise: Measured
     findings: tuple[str, ...]
+    alarm: float
     share: float
     minutes: float
 
@@ -65,6 +68,7 @@ def attack(
     openings: Openings,
     share: float = 1.0,
     observe: Observe = lambda what, share: None,
+    alarm: float = ALARM,
 ) -> DaemonAudit:
     """Audit a silo whose two worlds are held by daemons.
 
@@ -74,6 +78,7 @@ def attack(
         openings: the daemons.
         share: of the default work.
         observe: told of progress.
+        alarm: probability that daemons which keep their promise are found broken.
 
     Raises:
         InputError: they are not this scenario's daemons, have seeded noise, or do not answer.
@@ -97,7 +102,18 @@ def attack(
             raise refusal
         if played.runs == wanted:
             break
-    return _judged(setting, found, played, findings, share, seconds / 60)
+    worst, measured, more = _judged(setting, found, played, alarm)
+    return DaemonAudit(
+        setting=setting,
+        silo=found.silo,
+        admission=played.admission,
+        worst=worst,
+        noise=measured,
+        findings=(*findings, *more),
+        alarm=alarm,
+        share=share,
+        minutes=seconds / 60,
+    )
 
 
 def _wanted(setting: Setting, found: Neighbours, share: float) -> int:
@@ -123,23 +139,23 @@ def _check(setting: Setting, silo: int, worlds: Worlds) -> None:
 
 
 def _judged(
-    setting: Setting, found: Neighbours, played: Played, findings: list[str], share: float, minutes: float
-) -> DaemonAudit:
+    setting: Setting, found: Neighbours, played: Played, alarm: float
+) -> tuple[Bounds, Measured, list[str]]:
+    """What runs attained, their noise, and what of it breaks the promise: one half of the alarm each."""
     admission, census = played.admission, setting.census(found.silo)
     n, z = setting.resolved.sizes[found.silo], admission.noise_multiplier
     claim = Claim(census, n, admission.epsilon_guaranteed, admission.delta)
     worlds = [played.answers(world) for world in range(len(WORLDS))]
     samples = tuple(scores(found.lines, answers, n, z) for answers in worlds)
     heard = [answers[:_LISTENED] for answers in worlds[0]]
-    measured = judged(noise(found.lines, heard, n, z), ALARM / 2)
-    above = violated([(samples[0], samples[1])], claim, ALARM / 2)
+    measured = judged(noise(found.lines, heard, n, z), alarm / 2)
+    findings, above = list(measured.faults), violated([(samples[0], samples[1])], claim, alarm / 2)
     if above is not None:
         findings.append(
             f"runs prove an epsilon of at least {shown_down(above)}, above the claimed "
             f"{shown_up(claim.epsilon)}"
         )
-    attained, every = bounds(samples[0], samples[1], claim), (*findings, *measured.faults)
-    return DaemonAudit(setting, found.silo, admission, attained, measured, every, share, minutes)
+    return bounds(samples[0], samples[1], claim), measured, findings
 
 
 def as_json(found: DaemonAudit) -> dict[str, Any]:
@@ -150,7 +166,7 @@ def as_json(found: DaemonAudit) -> dict[str, Any]:
         "scenario": found.setting.resolved.scenario.name,
         "daemons": True,
         "broken": bool(found.findings),
-        "confidence": {"bound": CONFIDENCE, "false_alarm": ALARM},
+        "confidence": {"bound": CONFIDENCE, "false_alarm": found.alarm},
         "effort": found.share,
         "silo": found.setting.resolved.names[found.silo],
         "n": found.setting.resolved.sizes[found.silo],

@@ -18,8 +18,11 @@ from fedsim.attacks.two_worlds import WORLDS, Worlds
 from fedsim.common.errors import InputError
 from fedsim.protocol.dial import dial_socket
 from server.sockets import Sockets
+from silos.config import load_config
+from silos.enrolment import enrol
 
-_PATIENCE = 60.0  # seconds for a daemon to listen, or to end
+COMMAND = [sys.executable, "-m", "silos"]
+_PATIENCE = 120.0  # seconds for a daemon to listen, or to end
 
 
 def daemons(setting: Setting, found: Neighbours, folder: Path) -> Openings:
@@ -59,10 +62,7 @@ def _started(configs: list[Path]) -> Iterator[Worlds]:
     with ExitStack() as stack:
         for config in configs:
             shutil.rmtree(config.parent / STATE, ignore_errors=True)
-        enrolling = [stack.enter_context(_process(config, "--enrol")) for config in configs]
-        for config, process in zip(configs, enrolling, strict=True):
-            if process.wait(_PATIENCE):
-                raise InputError(OPTION, str(config), f"a silo that can be enrolled: {_said(config)}")
+            enrol(load_config(config))
         running = [stack.enter_context(_process(config)) for config in configs]
         for config, process in zip(configs, running, strict=True):
             _await(config, process)
@@ -70,8 +70,8 @@ def _started(configs: list[Path]) -> Iterator[Worlds]:
 
 
 @contextmanager
-def _process(config: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "silos", "--config", str(config), *options]
+def _process(config: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [*COMMAND, "--config", str(config)]
     with (
         (config.parent / "log").open("wb") as log,
         subprocess.Popen(command, stdout=log, stderr=log) as process,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -65,6 +66,7 @@ def run(
     if status.word != "completed":
         print_failure(console, f"{status.word}: {status.details}")
         return _kept(console, job, running, FAILED)
+    shutil.rmtree(_superlink_folder(out), ignore_errors=True)
     if out.is_dir():
         print_run(console, load_run(out), out)
         say(console, f"The page: {shown(out / 'report.html')}")
@@ -85,10 +87,15 @@ def _control(known: Federation, running: str | None, out: Path, console: Console
         return
     host, port = _place(known.superlink or DEFAULT_SUPERLINK)
     papers = Papers.of(known.root_certificates.parent)
-    with SuperLink(papers, out.with_name(f"{out.name}.superlink"), port, host) as superlink:
+    with SuperLink(papers, _superlink_folder(out), port, host) as superlink:
         say(console, f"A SuperLink runs at port {port}; its log: {shown(superlink.log)}")
         with superlink.control() as control:
             yield control
+
+
+def _superlink_folder(out: Path) -> Path:
+    """Its log, kept where the run does not end well."""
+    return out.with_name(f"{out.name}.superlink")
 
 
 def _place(address: str) -> tuple[str, int]:

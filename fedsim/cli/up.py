@@ -40,8 +40,8 @@ def run(path: Path | None, overrides: Sequence[str], out: Path | None, port: int
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     console = Console()
+    topology = _topology(console, path, overrides, out, resume)
     try:
-        topology = _topology(console, path, overrides, out, resume)
         with telling(console) as tell:
             status = run_all(topology, port, resume, tell)
     except KeyboardInterrupt:

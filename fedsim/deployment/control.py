@@ -7,7 +7,9 @@ list` and `flwr stop` send too; each of those takes two seconds to start, one of
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +17,6 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-from flwr.cli.build import build_fab_from_files
 from flwr.common.serde import fab_to_proto, run_from_proto
 from flwr.proto.control_pb2 import (
     ListNodesRequest,
@@ -56,11 +57,17 @@ clientapp = "silos.client_app:app"
 Config = Mapping[str, str | bool | int | float]
 
 
-def _bundle(serverapp: str, config: Config) -> bytes:
-    """What a run ships: the ServerApp's name and its settings."""
+def _bundle(serverapp: str, config: Config) -> Fab:
+    """What a run ships: the ServerApp's name and its settings, in Flower's archive."""
     # JSON's text, numbers and booleans are TOML's
     settings = "".join(f"{name} = {json.dumps(value)}\n" for name, value in config.items())
-    return _BUNDLE.format(serverapp=serverapp, settings=settings).encode()
+    project = _BUNDLE.format(serverapp=serverapp, settings=settings).encode()
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("pyproject.toml", project)
+        line = f"pyproject.toml,{hashlib.sha256(project).hexdigest()},{8 * len(project)}"
+        archive.writestr(".info/CONTENT", line)
+    return Fab(hashlib.sha256(made.getvalue()).hexdigest(), made.getvalue(), {})
 
 
 @dataclass(frozen=True)
@@ -123,9 +130,8 @@ class Control:
 
         What is sent names the ServerApp, which is installed already, and holds no code.
         """
-        content = build_fab_from_files({"pyproject.toml": _bundle(serverapp, config)})[0]
-        fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
-        request = StartRunRequest(fab=fab_to_proto(fab), override_config={}, federation="")
+        bundle = fab_to_proto(_bundle(serverapp, config))
+        request = StartRunRequest(fab=bundle, override_config={}, federation="")
         return int(self._ask(self._client.StartRun, request).run_id)
 
     def status(self, run: int) -> Status:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedsim.common.errors import InputError
 from fedsim.deployment.control import Control
-from fedsim.deployment.federation_file import ROOT, Federation, load_federation
-from server.node_keys import node_key
+from fedsim.deployment.federation_file import ROOT, load_federation
+from fedsim.deployment.nodes import node_keys
 
 
-def enroll(control: Control, federation: Federation) -> None:
-    """Let in every silo's node by its key; those that are in already stay.
+def enroll(control: Control, keys: Mapping[str, bytes]) -> None:
+    """Let in every silo's node by its key, {name: PEM}; those that are in already stay.
 
     Raises:
-        InputError: a silo has no node, its key cannot be read, or the SuperLink cannot be reached.
+        InputError: the SuperLink cannot be reached.
     """
-    for name, silo in federation.silos.items():
-        if silo.node is None:
-            raise InputError(f"{ROOT}.silos.{name}.node", None, "the file of its node's public key")
-        control.register(node_key(silo.node), name)
+    for name, key in keys.items():
+        control.register(key, name)
 
 
 def main() -> int:
@@ -30,7 +29,7 @@ def main() -> int:
         if federation.superlink is None or federation.root_certificates is None:
             raise InputError(f"{ROOT}.superlink", federation.superlink, "and root_certificates are needed")
         with Control(federation.superlink, federation.root_certificates) as control:
-            enroll(control, federation)
+            enroll(control, node_keys(federation))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -15,6 +15,8 @@ from typing import Self
 
 import psutil
 
+from fedsim.common.interrupts import undisturbed
+
 PATIENCE = 20.0
 """Seconds that a process has to end when it is told to."""
 LAST_LINES = 12
@@ -54,9 +56,10 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        """End all that were started, and what they started."""
-        for child in reversed(self._children):
-            _end(child.process)
+        """End all that were started, and what they started; another Ctrl-C does not cut it short."""
+        with undisturbed():
+            for child in reversed(self._children):
+                _end(child.process)
 
     def start(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None

@@ -13,6 +13,7 @@ import httpx
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.control import Control, Status
+from fedsim.deployment.enroll import enroll
 from fedsim.deployment.progress import Line, Reader, of_words
 
 LOOK = 1.0
@@ -57,11 +58,10 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], patience: floa
 
     Raises:
         Refused: silos are missing when patience is over.
-        InputError: the SuperLink is gone.
+        InputError: the SuperLink cannot be reached.
         KeyboardInterrupt: the run has been stopped, and can be resumed.
     """
-    for name, key in keys.items():
-        control.register(key, name)
+    enroll(control, keys)
     _wait(control, keys, patience, tell)
     job.progress.unlink(missing_ok=True)
     run = control.start(_settings(job))
@@ -106,7 +106,10 @@ def _missing(control: Control, keys: Mapping[str, bytes]) -> list[str]:
 
 def _follow(control: Control, run: int, reader: Reader, tell: Tell) -> Status:
     while True:
-        status = control.status(run)
+        try:
+            status = control.status(run)
+        except InputError as error:
+            return Status("failed", f"the SuperLink ended ({error})")
         for line in reader.new():
             tell(line)
         if status.over:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fedsim.deployment import superlink
 from fedsim.deployment.control import Control, Status
+from fedsim.deployment.enroll import enroll
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.nodes import node_keys
 from fedsim.deployment.processes import Ended, Processes
@@ -42,13 +43,15 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
         Refused: silos do not come.
         KeyboardInterrupt: the run can be resumed.
     """
+    federation = load_federation(topology.federation)
+    keys = node_keys(federation)
     with Processes() as processes:
         address = _start_superlink(processes, topology, port or _free_port())
         _enrol(processes, topology, tell)
-        _start_silos(processes, topology, address, tell)
         with closing(_Watched(address, topology.server / "ca.crt", processes.check)) as control:
             _wait(control.answers, processes, "the SuperLink")
-            keys = node_keys(load_federation(topology.federation))
+            enroll(control, keys)
+            _start_silos(processes, topology, address, tell)
             job = Job(str(topology.scenario), (), topology.federation, topology.run, resume)
             return submit(control, job, keys, START_SECONDS, tell)
 
@@ -71,7 +74,7 @@ class _Watched(Control):
 
 def _start_superlink(processes: Processes, topology: Topology, port: int) -> str:
     papers = superlink.Papers.of(topology.server)
-    command = superlink.command(papers, LOOPBACK, port, topology.server / "superlink.sqlite")
+    command = superlink.command(papers, LOOPBACK, port, database=None)
     environment = superlink.environment(topology.server / "flwr")
     processes.start("the SuperLink", command, topology.server / "superlink.log", environment)
     return f"{LOOPBACK}:{port}"

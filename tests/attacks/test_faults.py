@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from support.audit_settings import Attacked
+from support.audit_settings import Attacked, power
 from torch import Tensor
 
 import silos.gate
@@ -180,23 +180,11 @@ def test_runs_alone_prove_a_claim_broken(
     """With 1,000 runs a world, at a true mu of twice the claimed one; power above 1 - 1e-6."""
     setting, chosen = attacked()
     claim, runs = _claim(setting), 1000
-    assert _power(float(gaussian.mu(claim.epsilon, claim.delta)), runs, ALARM) > 1 - 1e-6
+    assert power(float(gaussian.mu(claim.epsilon, claim.delta)), runs, ALARM) > 1 - 1e-6
     _break(monkeypatch, kind)
     above = estimate.violated([worst.attack(setting, SILO, chosen, runs)], claim, ALARM)
     assert above is not None
     assert above > claim.epsilon
-
-
-def _power(mu: float, runs: int, alarm: float) -> float:
-    """P(runs prove a claim of mu broken where 2 mu is true), from below: both rates within six deviations.
-
-    Errors in each world are binomial with p = Phi(-mu). With the bound of Clopper and Pearson at the largest
-    likely count in both, Gaussian differential privacy gives mu' = -2 Phi^-1(rate); enough if mu' > mu.
-    """
-    p = stats.norm.cdf(-mu)
-    likely = int(stats.binom.isf(2e-7, runs, p))
-    bound = stats.beta.ppf(1 - alarm / 2, likely + 1, runs - likely)
-    return 1 - 4e-7 if -2 * stats.norm.ppf(bound) > 1.02 * mu else 0.0
 
 
 def test_a_clip_that_is_doubled_is_found_by_the_exact_search(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```console\n(.*?)```", README, re.S)
 SESSIONS = [lines for block in BLOCKS if (lines := re.findall(r"^fedsim .*$", block, re.M))]
+OF_ORGANISATIONS = {"silo", "node", "certs", "deploy"}  # docs/deployment.md has them
+STARTS_PROCESSES = ("fedsim up ", "--daemons ")
 TARGETS = [line.split()[1] for line in "\n".join(BLOCKS).splitlines() if line.startswith("make ")]
 FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", README, re.S))
 
@@ -24,11 +27,16 @@ FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", README, re.S)
 def test_the_readme_has_commands_to_try() -> None:
     assert {line.split()[1] for session in SESSIONS for line in session} == {
         command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
-    } - {"schema-from"}  # which needs a table of the reader's
+    } - {"schema-from", *OF_ORGANISATIONS} | {"ledger"}  # the first needs a table of the reader's
     assert TARGETS == ["demo", "test"]
 
 
-@pytest.mark.parametrize("session", SESSIONS, ids=lambda session: session[0].partition(" #")[0])
+def _marked(session: list[str]) -> Any:
+    slow = any(told in command for told in STARTS_PROCESSES for command in session)
+    return pytest.param(session, marks=[pytest.mark.slow] if slow else [], id=session[0].partition(" #")[0])
+
+
+@pytest.mark.parametrize("session", [_marked(session) for session in SESSIONS])
 def test_the_commands_of_a_block_run_one_after_the_other(
     session: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,18 @@ def test_many_tiny_spends_are_not_lost_in_rounding() -> None:
         account.reserve("last", Cost(mu_sq=1e-17))
 
 
+@pytest.mark.parametrize("field", ["mu_sq", "epsilon", "delta", "distance"])
+def test_the_caps_are_sharp_to_the_last_bit(field: str) -> None:
+    account = Account(CAPS)
+    account.reserve("half", Cost(**{field: 0.5}))
+    with pytest.raises(Refused):
+        account.reserve("more", Cost(**{field: math.nextafter(0.5, 1.0)}))
+    account.reserve("other half", Cost(**{field: 0.5}))
+    with pytest.raises(Refused):
+        account.reserve("nothing is left", Cost(**{field: 1e-300}))
+    account.reserve("free", Cost())
+
+
 def test_a_run_reserves_once_and_is_charged_once() -> None:
     account = Account(CAPS)
     account.reserve("run", Cost(mu_sq=0.5))

@@ -36,7 +36,7 @@ def configure(tmp_path: Path) -> Configure:
         np.savez(tmp_path / "records.npz", features=X, target=Y)
         tree = {
             "name": "silo-1",
-            "records": records or {"name": "npz", "path": "records.npz"},
+            "records": records or {"name": "npz", "path": "records.npz", "classes": 2},
             "state": "state",
             "listen": {"socket": "silo.sock"},
             "policy": {**POLICY, **(policy or {})},
@@ -113,7 +113,21 @@ def test_changed_records_do_not_start_and_old_ones_do(configure, tmp_path: Path)
 def test_records_prepared_in_another_way_are_others(configure) -> None:
     enrol(configure())
     with pytest.raises(InputError, match="the records have changed"):
-        Silo.open(configure({"name": "npz", "path": "records.npz", "intercept": False}))
+        Silo.open(configure({"name": "npz", "path": "records.npz", "classes": 2, "intercept": False}))
+
+
+def test_the_number_of_classes_which_every_greeting_states_is_declared_and_not_counted(
+    configure, tmp_path: Path
+) -> None:
+    """One record alone has the third class: a neighbouring silo must not greet otherwise."""
+    for target in (Y, np.array([0, 1, 2, 0])):
+        counted = configure({"name": "npz", "path": "records.npz"})
+        np.savez(tmp_path / "records.npz", features=X, target=target)
+        with pytest.raises(InputError, match=r"silo\.records\.classes: None: .* declare it"):
+            enrol(counted)
+        declared = configure({"name": "npz", "path": "records.npz", "classes": 3}, state=f"state-{target[2]}")
+        np.savez(tmp_path / "records.npz", features=X, target=target)
+        assert enrol(declared).num_classes == 3
 
 
 def test_another_name_or_key_does_not_start(configure, tmp_path: Path) -> None:

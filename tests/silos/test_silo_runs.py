@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,7 +18,7 @@ from torch import Tensor
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.contract import Query, Round
 from fedsim.protocol.links import Answered
-from fedsim.protocol.wire import opened
+from fedsim.protocol.wire import Frame, encode, opened, sealed
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.trial import in_one_process
 from server.aggregate import weighted
@@ -310,6 +311,36 @@ def test_a_run_admitted_under_another_policy_is_only_closed(federate, tmp_path: 
     restarted(caller, load_config(path))
     assert "another policy" in caller.refused("ask", {"w": POINT}, run=own["run"], round=1)
     assert caller.closed(own["run"])["epsilon_spent"] == own["epsilon_guaranteed"]
+
+
+def test_a_run_whose_plan_has_become_another_is_not_gone_on_with(federate, monkeypatch) -> None:
+    monkeypatch.setattr("silos.offers._algorithm", lambda given, policy: Momentum())
+    resolved, (config, *_), (caller, *_) = federate()
+    own = caller.admitted(offer_of(resolved, "silo-00"))["run"]
+
+    class Later(Momentum):
+        """Of equal cost, by the same name, in a later version."""
+
+        def silo(self, problem: Any, broadcast: Mapping[str, Tensor], ask: Any, memory: Any) -> Any:
+            return {"m": ask(Query("gradient_difference", (broadcast["w"], broadcast["w"]), 1.0))}
+
+    monkeypatch.setattr("silos.offers._algorithm", lambda given, policy: Later())
+    restarted(caller, config)
+    assert "another policy or version" in caller.refused("ask", {"w": POINT}, run=own, round=0)
+    assert caller.closed(own)["rounds"] == []
+
+
+def test_many_clients_at_once_get_what_one_would(federate) -> None:
+    resolved, _, (caller, *_) = federate()
+    offers = [{**offer_of(resolved, "silo-00", epsilon=0.3), "session": c * 64} for c in "12"]
+    asked = [caller.admitted(offer)["run"] for offer in offers]
+    frames = [encode(Frame("offer", {**offer, "session": "3" * 64})) for offer in offers[:1]]
+    frames += [encode(Frame("ask", {"run": own, "round": 0, "head": ""}, {"w": POINT})) for own in asked]
+    with ThreadPoolExecutor(8) as clients:
+        answers = list(clients.map(caller.silo.answer, [sealed(frame) for frame in frames * 8]))
+    assert len(set(answers)) == 3
+    assert len(caller.silo.ledger.book.runs) == 3
+    assert all(len(caller.silo.ledger.run(own).debited) == 1 for own in asked)
 
 
 def test_everything_that_leaves_is_signed_by_the_silo(federate) -> None:

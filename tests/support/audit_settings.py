@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+from scipy import stats
+
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Setting, prepare
 from fedsim.scenario.load import parse
@@ -30,3 +32,15 @@ def setting_of(**changes: Any) -> Setting:
     for key, value in changes.items():
         tree[key] = tree[key] | value if isinstance(value, dict) and "name" not in value else value
     return prepare(resolve(parse(tree)))
+
+
+def power(mu: float, runs: int, alarm: float) -> float:
+    """P(runs prove a claim of mu broken where 2 mu is true), from below: both rates within six deviations.
+
+    Errors in each world are binomial with p = Phi(-mu). With the bound of Clopper and Pearson at the largest
+    likely count in both, Gaussian differential privacy gives mu' = -2 Phi^-1(rate); enough if mu' > mu.
+    """
+    p = stats.norm.cdf(-mu)
+    likely = int(stats.binom.isf(2e-7, runs, p))
+    bound = stats.beta.ppf(1 - alarm / 2, likely + 1, runs - likely)
+    return 1 - 4e-7 if -2 * stats.norm.ppf(bound) > 1.02 * mu else 0.0

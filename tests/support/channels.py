@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from support.deployed import enrolled, write_silos
 from torch import Tensor
 
@@ -109,6 +107,12 @@ class Enrolled:
     configs: dict[str, Config]
     federation: Federation
 
+    def again(self, **changes: Any) -> Federation:
+        """The federation with other fields; those of a silo are under its name."""
+        tree = self.federation.model_dump(mode="json", exclude_none=True)
+        silos = {name: {**silo, **changes.pop(name, {})} for name, silo in tree["silos"].items()}
+        return parse_federation({**tree, **changes, "silos": silos})
+
     def identity(self, name: str) -> Identity:
         return Identity.load(self.configs[name].state)
 
@@ -122,20 +126,19 @@ class Enrolled:
             yield InMemory({name: silo.answer for name, silo in silos.items()})
 
 
-def enrolled_federation(folder: Path, resolved: Resolved, seeded: bool = True, **more: Any) -> Enrolled:
+def enrolled_federation(
+    folder: Path,
+    resolved: Resolved,
+    seeded: bool = True,
+    policy: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Enrolled:
     """New silos in `folder`; `more` are fields of federation.yaml."""
-    configs = {config.name: config for config in enrolled(write_silos(folder, resolved, seeded=seeded))}
+    files = write_silos(folder, resolved, seeded=seeded, policy=policy)
+    configs = {config.name: config for config in enrolled(files)}
     silos = {
         name: {"identity": str(config.state / "identity.pub"), "socket": str(folder / name / "silo.sock")}
         for name, config in configs.items()
     }
     federation = parse_federation({"silos": silos, "deadline": 20, **more})
     return Enrolled(folder, resolved, configs, federation)
-
-
-def summary_of(out: Path) -> dict[str, Any]:
-    return dict(json.loads((out / "summary.json").read_text()))
-
-
-def nothing_left(model: Tensor) -> bool:
-    return bool(torch.isfinite(model).all())

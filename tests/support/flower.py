@@ -45,6 +45,7 @@ def echo(place: Path, reply: Callable[[bytes], bytes] = lambda frame: frame[::-1
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(place))
     listener.listen()
+    connections: list[socket.socket] = []
 
     def serve(connection: socket.socket) -> None:
         with connection, suppress(OSError):
@@ -55,13 +56,16 @@ def echo(place: Path, reply: Callable[[bytes], bytes] = lambda frame: frame[::-1
         with suppress(OSError):
             while True:
                 connection, _ = listener.accept()
+                connections.append(connection)
                 threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
     try:
         yield
     finally:
-        listener.shutdown(socket.SHUT_RDWR)
+        for each in (listener, *connections):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
         listener.close()
         place.unlink()
 
@@ -121,10 +125,10 @@ class Federation:
     def socket(self, name: str) -> Path:
         return self.folder / f"{name}.sock"
 
-    def join(self, name: str) -> Node:
-        self.nodes[name] = Node(
-            self.superlink.address, self.papers / name, self.socket(name), self.folder / f"{name}.log"
-        )
+    def join(self, name: str, daemon: Path | None = None) -> Node:
+        place = daemon or self.socket(name)
+        log = self.folder / f"{name}.log"
+        self.nodes[name] = Node(self.superlink.address, self.papers / name, place, log)
         return self.nodes[name]
 
     def wait_online(self, names: Sequence[str] | None = None, seconds: float = 60.0) -> None:

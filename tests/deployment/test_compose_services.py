@@ -1,0 +1,90 @@
+"""The commands of docker-compose.yml, started as processes: a model is trained through them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from support.compose import Ground
+from support.daemons import short_folder
+
+from fedsim.deployment.federation_file import parse_federation
+from fedsim.deployment.processes import Processes
+from fedsim.deployment.run import deploy
+from fedsim.results.read import read
+from fedsim.scenario.load import load
+from server.sockets import Sockets
+from silos.book import read as read_ledger
+
+PATIENCE = 240.0
+SILOS = ("silo-1", "silo-2", "silo-3")
+ROUNDS = 3
+
+
+@pytest.fixture
+def ground() -> Iterator[Ground]:
+    with short_folder() as folder:
+        made = Ground(folder, ROUNDS)
+        done = made.run("prepare")
+        assert done.returncode == 0, done.stderr
+        yield made
+
+
+def _until_healthy(ground: Ground, processes: Processes, service: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while not ground.healthy(service):
+        processes.check()
+        assert time.monotonic() < until, service
+
+
+def _enrol(ground: Ground, silo: str) -> None:
+    done = ground.run(f"{silo}-enrol")
+    assert done.returncode == 0, done.stderr
+
+
+def _epsilon(ground: Ground, silo: str) -> float:
+    """Of the one run in its ledger, which is whole."""
+    (run,) = read_ledger(ground.volume(f"{silo}-state") / "ledger.sqlite").runs.values()
+    assert run.closed
+    return run.epsilon
+
+
+def test_a_silo_enrols_once_serves_and_trains(ground: Ground) -> None:
+    assert not ground.healthy("silo-1")
+    for _ in range(2):  # as the second `docker compose up` does
+        _enrol(ground, "silo-1")
+    identity = ground.volume("silo-1-public") / "identity.pub"
+    socket = ground.volume("silo-1-socket") / "silo.sock"
+    federation = parse_federation({"silos": {"silo-1": {"identity": str(identity), "socket": str(socket)}}})
+    with Processes() as processes:
+        ground.start(processes, "silo-1")
+        _until_healthy(ground, processes, "silo-1")
+        with Sockets(federation.addresses) as channel:
+            out = ground.folder / "out"
+            deploy(load(ground.folder / "deploy" / "demo.yaml"), federation, channel, out)
+    assert (ground.folder / "out" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_services_train_a_model_and_leave_ledgers_and_a_page(ground: Ground) -> None:
+    with Processes() as processes:
+        ground.start(processes, "superlink")
+        for silo in SILOS:
+            _enrol(ground, silo)
+            ground.start(processes, silo)
+        _until_healthy(ground, processes, "superlink")
+        ground.start(processes, "serverapp")
+        assert ground.run("enroll").stdout == "let in: silo-1, silo-2, silo-3\n"
+        for k, silo in enumerate(SILOS, 1):
+            _until_healthy(ground, processes, silo)
+            ground.start(processes, f"node-{k}")
+        done = ground.run("run")
+        assert done.returncode == 0, done.stdout + done.stderr
+    (directory,) = (path for path in ground.runs.iterdir() if path.is_dir())
+    summary = read(directory).summary
+    assert (directory / "report.html").is_file()
+    assert {silo.name for silo in summary.privacy.silos} == set(SILOS)
+    first, second, cautious = (_epsilon(ground, silo) for silo in SILOS)
+    assert cautious < 1.01 < first <= 2
+    assert second <= 2

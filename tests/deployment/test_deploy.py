@@ -1,0 +1,446 @@
+"""A scenario over silos of this process: the simulation's model, and a run directory that says what it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.browser import BINARY, assert_fits, chromium
+from support.channels import Enrolled, InMemory, absent, enrolled_federation, in_round, late, lying, read
+from support.deployed import SCENARIO, federation_of, resolved_of
+from torch import Tensor
+
+from fedsim.api.run import load_run
+from fedsim.common.errors import InputError, Refused
+from fedsim.curves.compare import compare, source_of
+from fedsim.data.federation import Hosted
+from fedsim.deployment.history import Step
+from fedsim.deployment.run import checkpoint_of, deploy
+from fedsim.protocol.links import Answered
+from fedsim.protocol.wire import Frame, encode, sealed
+from fedsim.report.page import write_page
+from fedsim.results.outcome import Outcome, Results
+from fedsim.scenario.load import load, parse
+from fedsim.scenario.model import Scenario
+from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.simulation.host import SiloHost
+from fedsim.simulation.trial import execute
+from server.aggregate import weighted
+from server.loop import run
+from server.participation import admitted_rounds, schedule
+from silos.receipts import verified
+
+LIAR, SECOND, THIRD = "silo-00", "silo-01", "silo-02"
+GENEROUS: dict[str, Any] = {
+    "lifetime": {"epsilon": 50.0, "delta": 0.1, "expires": "2999-12-31"},
+    "per_run": {"epsilon": 10.0, "delta": 0.01},
+}
+
+
+def one_by_one(resolved: Resolved) -> tuple[Tensor, dict[str, list[str]]]:
+    """The simulated run with every silo in a cohort of its own, as deployed ones are: model, broadcasts."""
+    federation = federation_of(resolved)
+    hosts = [SiloHost(resolved, 0, Hosted((silo,), federation.digest)) for silo in federation.silos]
+    rounds = schedule(len(hosts), resolved.active, resolved.trace.holds, resolved.scenario.seed, 0)
+    own = admitted_rounds(resolved.active, rounds, len(hosts))
+    admitted = [host.open("private", [mine])[0] for host, mine in zip(hosts, own, strict=True)]
+
+    class Link:
+        def answer(self, r: int, broadcast: Mapping[str, Tensor], members: Any) -> Answered:
+            replies = [hosts[m].answer("private", r, broadcast, None) for m in members]
+            rows = {name: torch.cat([each[name] for each in replies]) for name in replies[0]}
+            return Answered(members, rows)
+
+    public = resolved.public([silo.noise_multiplier for silo in admitted])
+    seed = resolved.scenario.seed
+    *_, last = run(resolved.algorithm, resolved.problem, public, seed, Link(), rounds, weighted)
+    stated = [host.statements("private")[0] for host in hosts]
+    return last.answer, {said.admitted.terms.name: said.digests for said in stated}
+
+
+def model_of(outcome: Outcome) -> Tensor:
+    return outcome.results.trials[0].models["private"]
+
+
+def digests_of(outcome: Outcome) -> dict[str, list[str]]:
+    return {said.admitted.terms.name: said.digests for said in outcome.results.trials[0].statements}
+
+
+def scenario_of(**changes: Any) -> Scenario:
+    return parse({**SCENARIO, **changes})
+
+
+SVRG = {
+    "name": "prox_svrg",
+    "epochs": 2,
+    "inner_steps": 2,
+    "step_size": 0.5,
+    "clip_norm": 1.0,
+    "difference_clip": 1.0,
+}
+SAMPLED = {**SCENARIO["algorithm"], "batch": {"sampler": "subsample", "fraction": 0.3}}
+PARITY: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "sampled batches": {"algorithm": SAMPLED},
+    "held silos": {"algorithm": SVRG, "participation": {"name": "uniform", "num_silos": 2}},
+    "float32": {"runtime": {"name": "inprocess", "dtype": "float32"}},
+}
+
+
+@pytest.mark.parametrize("case", PARITY)
+def test_the_model_is_that_of_the_simulation(tmp_path: Path, case: str) -> None:
+    resolved = resolved_of(**PARITY[case])
+    policy = {**GENEROUS, "lifetime": {**GENEROUS["lifetime"], "sampled": {"epsilon": 20.0, "delta": 0.05}}}
+    enrolled = enrolled_federation(tmp_path, resolved, policy=policy)
+    with enrolled.opened(seeded=True) as channel:
+        outcome = deploy(scenario_of(**PARITY[case]), enrolled.federation, channel, tmp_path / "run")
+    model, broadcasts = one_by_one(resolved)
+    assert torch.equal(model_of(outcome), model)
+    assert digests_of(outcome) == broadcasts
+
+
+def test_quickstart_deployed_is_quickstart_simulated(tmp_path: Path) -> None:
+    """Grouping silos in one cohort changes rounding, and nothing else."""
+    scenario = load(Path("quickstart"), ["trials=1", "report.nonprivate_twin=false"])
+    resolved = resolve(scenario)
+    simulated = Results()
+    execute(resolved, simulated, lambda measurement: None)
+    enrolled = enrolled_federation(tmp_path, resolved, policy=GENEROUS)
+    with enrolled.opened(seeded=True) as channel:
+        outcome = deploy(load(Path("quickstart")), enrolled.federation, channel, tmp_path / "run")
+    expected = simulated.trials[0]
+    torch.testing.assert_close(model_of(outcome), expected.models["private"], rtol=1e-9, atol=1e-12)
+    assert torch.equal(model_of(outcome), one_by_one(resolved)[0])
+    said = outcome.results.trials[0].statements
+    for mine, theirs in zip(said, expected.statements, strict=True):
+        assert mine.admitted == theirs.admitted
+        assert (mine.epsilon_spent, mine.rounds) == (theirs.epsilon_spent, theirs.rounds)
+
+
+@pytest.fixture(scope="module")
+def enrolled(tmp_path_factory: pytest.TempPathFactory) -> Enrolled:
+    """Silos with a lifetime for the runs of this file."""
+    folder, soon = tmp_path_factory.mktemp("silos"), {"deadline": 0.1, "patience": 0.1}
+    return enrolled_federation(folder, resolved_of(), seeded=False, policy=GENEROUS, **soon)
+
+
+@pytest.fixture
+def channel(enrolled: Enrolled) -> Iterator[InMemory]:
+    with enrolled.opened(seeded=False) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def test_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Public records, prepared as the silos'."""
+    path = tmp_path_factory.mktemp("public") / "test.npz"
+    silos = federation_of(resolved_of()).silos
+    features, target = ([getattr(s, f"test_{part}") for s in silos] for part in ("features", "target"))
+    np.savez(path, features=np.concatenate(features), target=np.concatenate(target))
+    return path
+
+
+def test_a_run_directory_says_that_it_was_deployed(
+    enrolled: Enrolled, channel: InMemory, test_file: Path, tmp_path: Path
+) -> None:
+    steps: list[Step] = []
+    said: list[str] = []
+    out = tmp_path / "run"
+    federation = enrolled.again(test=str(test_file))
+    deploy(scenario_of(trials=3), federation, channel, out, observe=steps.append, say=said.append)
+    assert [step.rounds for step in steps] == list(range(7))
+    assert [step.answered for step in steps] == [0, 3, 3, 3, 3, 3, 3]
+    assert said == [f"checkpoint {checkpoint_of(out)}: at most about 3 kB"]
+    loaded = load_run(out)
+    summary = loaded.summary
+    assert (summary.runtime, summary.trials.asked, summary.trials.finished) == ("deployed", 1, 1)
+    assert summary.metrics.test_error == pytest.approx(steps[-1].measurement.test_error)  # type: ignore[union-attr]
+    assert loaded.metrics.arrow["round"].to_pylist() == list(range(7))
+    assert len(loaded.ledger.arrow) == 18
+    assert [row.rounds for row in summary.privacy.silos] == [6, 6, 6]
+    assert summary.deployment is not None
+    assert summary.deployment.left_out == []
+    (remark,) = summary.deployment.remarks
+    assert remark == "1 of 3 trials: every repetition would spend the silos' budgets again"
+    for name in federation.silos:
+        receipt = (out / "receipts" / f"{name}.json").read_text()
+        stated = verified(receipt, (out / "receipts" / f"{name}.pub").read_text())
+        assert (stated["silo"], stated["rounds"]) == (name, list(range(6)))
+    written = (out / "scenario.yaml").read_text()
+    assert "data:" not in written
+    assert "partition:" not in written
+    assert not checkpoint_of(out).exists()
+
+
+UNKNOWN = ("test error on each silo", "non-private twin", "excess risk", "heterogeneity")
+
+
+def test_what_only_a_simulation_knows_is_left_out_by_name(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    deploy(scenario_of(), enrolled.federation, channel, out)
+    page = write_page(out).read_text(encoding="utf-8")
+    summary = load_run(out).summary
+    assert summary.metrics.test_error is None
+    assert summary.deployment is not None
+    for text in (page, " ".join(summary.deployment.unmeasured)):
+        for name in (*UNKNOWN, "federation.yaml names no public test records"):
+            assert name in text
+    assert "simulated" not in page
+    assert "deployed" in page
+    assert "twin of the same run" not in page
+    assert "no public test records" in repr(load_run(out))
+    with pytest.raises(InputError, match="deployed without public test records"):
+        compare([source_of(out)])
+
+
+@pytest.mark.skipif(BINARY is None, reason="needs Chromium")
+@pytest.mark.parametrize("width", [1000, 390])
+def test_the_page_of_a_deployed_run_fits(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path, width: int
+) -> None:
+    channel.faults = {THIRD: in_round(3, absent)}
+    deploy(scenario_of(trials=3), enrolled.again(min_silos=2), channel, tmp_path / "run")
+    with chromium() as browser:
+        assert_fits(browser.view(tmp_path / "run" / "report.html", width), width)
+
+
+def test_runs_with_public_records_can_be_compared(
+    enrolled: Enrolled, channel: InMemory, test_file: Path, small_run: Path, tmp_path: Path
+) -> None:
+    deploy(scenario_of(), enrolled.again(test=str(test_file)), channel, tmp_path / "run")
+    rows = compare([source_of(tmp_path / "run"), source_of(small_run)]).rows
+    assert {row.source for row in rows} == {"run", small_run.name}
+
+
+def test_who_was_late_or_lied_is_named(enrolled: Enrolled, channel: InMemory, tmp_path: Path) -> None:
+    nan = lying(enrolled.identity(LIAR), lambda a: {"g": a["g"] * float("nan")})
+    channel.faults = {LIAR: in_round([1, 4], nan), SECOND: in_round(2, late), THIRD: in_round([3], absent)}
+    steps: list[Step] = []
+    out = tmp_path / "run"
+    outcome = deploy(scenario_of(), enrolled.again(min_silos=2), channel, out, observe=steps.append)
+    assert [sorted(step.left_out) for step in steps] == [[], [], [LIAR], [SECOND], [THIRD], [LIAR], []]
+    assert bool(torch.isfinite(model_of(outcome)).all())
+    summary = load_run(out).summary
+    assert summary.deployment is not None
+    found = {each.name: (each.rounds, each.reasons) for each in summary.deployment.left_out}
+    assert found[LIAR] == (2, ["its message has an entry that is not finite or above 1e+06"])
+    assert found[SECOND] == found[THIRD] == (1, ["no reply within 0.1 s"])
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert f"Silo {LIAR} is left out of 2 of 6 rounds: its message has an entry" in page
+    # Whoever answered too late or wrongly has paid all the same; whoever was not reached has not.
+    assert {row.name: row.rounds for row in summary.privacy.silos} == {LIAR: 6, SECOND: 6, THIRD: 5}
+    assert summary.participation.observed_mean_m == pytest.approx((3 + 2 + 2 + 2 + 2 + 3) / 6)
+
+
+def test_a_round_without_a_silo_is_the_average_of_the_others(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path
+) -> None:
+    """One round from zero: w = -step sum_i (N p_i / M) g_i over those who answered."""
+    heard: dict[str, Tensor] = {}
+
+    def listen(frame: bytes, silo: Any) -> bytes | None:
+        reply = silo(frame)
+        if read(frame).kind == "ask":
+            heard[read(frame).head["run"]] = read(reply).arrays["g"]
+        return reply
+
+    channel.faults = {LIAR: listen, SECOND: listen, THIRD: in_round(0, absent)}
+    algorithm = {**SCENARIO["algorithm"], "num_rounds": 1, "last_iterate": True}
+    out = deploy(scenario_of(algorithm=algorithm), enrolled.again(min_silos=2), channel, tmp_path / "run")
+    first, second = heard.values()
+    torch.testing.assert_close(model_of(out), -0.5 * (first / 3 + second / 3) * 3 / 2, rtol=1e-12, atol=0)
+
+
+def test_a_silo_without_a_statement_counts_as_having_spent_its_plan(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path
+) -> None:
+    def stops(frame: bytes, silo: Any) -> bytes | None:
+        told = read(frame)
+        gone = told.kind == "close" or (told.kind == "ask" and told.head["round"] >= 2)
+        return None if gone else silo(frame)
+
+    channel.faults = {THIRD: stops}
+    out = tmp_path / "run"
+    deploy(scenario_of(), enrolled.again(min_silos=2), channel, out)
+    summary = load_run(out).summary
+    assert summary.deployment is not None
+    assert summary.deployment.without_statement == {THIRD: "no reply within 0.1 s"}
+    row = next(row for row in summary.privacy.silos if row.name == THIRD)
+    assert row.epsilon_spent == row.epsilon_guaranteed
+    assert row.rounds == 6  # it may have paid for whatever it was asked
+    assert not (out / "receipts" / f"{THIRD}.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [((0, 1), "lacks rounds that it answered"), ((0, 1, 2, 3, 4, 5, 6), "did not ask for")],
+)
+def test_a_statement_that_is_not_the_servers_is_not_believed(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path, rounds: tuple[int, ...], said: str
+) -> None:
+    identity = enrolled.identity(LIAR)
+
+    def other(frame: bytes, silo: Any) -> bytes | None:
+        if read(frame).kind != "close":
+            return silo(frame)
+        told = read(silo(frame))
+        known = dict(zip(told.head["rounds"], told.head["broadcasts"], strict=True))
+        stated = {"rounds": list(rounds), "broadcasts": [known.get(r, "00" * 32) for r in rounds]}
+        body = encode(Frame(told.kind, {**told.head, **stated, "epsilon_spent": 0.0}))
+        return sealed(body, identity.sign(body))
+
+    channel.faults = {LIAR: other}
+    out = tmp_path / "run"
+    deploy(scenario_of(), enrolled.federation, channel, out)
+    summary = load_run(out).summary
+    assert summary.deployment is not None
+    assert said in summary.deployment.without_statement[LIAR]
+    row = summary.privacy.silos[0]
+    assert (row.name, row.epsilon_spent) == (LIAR, row.epsilon_guaranteed)
+
+
+def test_too_few_answers_end_a_run_that_can_be_resumed(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    channel.faults = {THIRD: in_round(3, absent)}
+    with pytest.raises(Refused, match=r"round 3: 2 of 3 silos answered.*can be resumed"):
+        deploy(scenario_of(), enrolled.federation, channel, out)
+    assert not out.exists()
+    with pytest.raises(InputError, match="holds a run that did not end"):
+        deploy(scenario_of(), enrolled.federation, channel, out)
+    channel.faults.clear()
+    channel.asked.clear()
+    steps: list[Step] = []
+    deploy(scenario_of(), enrolled.federation, channel, out, resume=True, observe=steps.append)
+    assert channel.kinds(LIAR) == ["ask"] * 3 + ["close"]
+    assert [step.rounds for step in steps] == list(range(7))
+    assert load_run(out).summary.privacy.silos[0].rounds == 6
+
+
+def broken_off(enrolled: Enrolled, channel: InMemory, out: Path) -> None:
+    channel.faults = {THIRD: in_round(3, absent)}
+    with pytest.raises(Refused, match="round 3"):
+        deploy(scenario_of(), enrolled.federation, channel, out)
+    channel.faults.clear()
+    channel.asked.clear()
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "rounds": {"algorithm": {**SCENARIO["algorithm"], "num_rounds": 7}},
+    "step size": {"algorithm": {**SCENARIO["algorithm"], "step_size": 0.25}},
+    "budget": {"privacy": {"epsilon": 1.0, "delta": 1e-6}},
+    "seed": {"seed": 5},
+    "participation": {"participation": {"name": "uniform", "num_silos": 2}},
+    "weights": {"problem": {"name": "logistic_regression", "silo_weights": [1, 2, 3]}},
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_another_scenario_is_not_resumed(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path, other: str
+) -> None:
+    broken_off(enrolled, channel, tmp_path / "run")
+    before = checkpoint_of(tmp_path / "run").read_bytes()
+    with pytest.raises(InputError, match="is of another scenario or another federation"):
+        deploy(scenario_of(**OTHERS[other]), enrolled.federation, channel, tmp_path / "run", resume=True)
+    assert channel.asked == []
+    assert checkpoint_of(tmp_path / "run").read_bytes() == before
+
+
+def test_another_federation_is_not_resumed(enrolled: Enrolled, channel: InMemory, tmp_path: Path) -> None:
+    broken_off(enrolled, channel, tmp_path / "run")
+    key = tmp_path / "other.pub"
+    key.write_text("cd" * 32)
+    other = enrolled.again(**{LIAR: {"identity": str(key)}})
+    with pytest.raises(InputError, match="is of another scenario or another federation"):
+        deploy(scenario_of(), other, channel, tmp_path / "run", resume=True)
+    assert channel.asked == []
+
+
+def test_a_run_that_a_silo_does_not_admit_leaves_nothing(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path
+) -> None:
+    costly = scenario_of(
+        privacy={"epsilon": 2.0, "delta": 1e-6, "calibration": "sigma", "noise_multiplier": 0.2}
+    )
+    with pytest.raises(Refused, match=r"0 of 3 silos answered.*plan costs epsilon"):
+        deploy(costly, enrolled.federation, channel, tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no mechanism": ({"privacy": {"mechanism": "none"}}, "scenario.privacy.mechanism"),
+    "no limit": (
+        {"privacy": {"epsilon": "unlimited", "calibration": "sigma", "noise_multiplier": 1.0}},
+        "scenario.privacy.epsilon",
+    ),
+    "pooled scaling": (
+        {"data": {**SCENARIO["data"], "scaling": "training_statistics"}},
+        "scenario.data.scaling",
+    ),
+    "pooled components": ({"data": {**SCENARIO["data"], "pca": 2}}, "scenario.data.pca"),
+    "reserve": ({"data": {**SCENARIO["data"], "reserve": {"fraction": 0.1}}}, "scenario.data.reserve"),
+    "sweep": ({"sweep": {"grid": {"privacy.epsilon": [1.0, 2.0]}}}, "scenario.sweep"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_no_silo_does_is_refused_by_field(enrolled: Enrolled, tmp_path: Path, case: str) -> None:
+    changes, field = REFUSED[case]
+    nobody = InMemory({})
+    with pytest.raises(InputError) as caught:
+        deploy(scenario_of(**changes), enrolled.federation, nobody, tmp_path / "run")
+    assert caught.value.field == field
+    assert nobody.exchanges == 0
+
+
+@pytest.mark.parametrize(
+    ("features", "target", "said"),
+    [
+        (np.zeros((4, 3)), np.array([0, 1, 0, 1]), "5 prepared features"),
+        (np.zeros((4, 5)), np.array([0.5, 1, 0, 1]), "a target of 2 classes"),
+        (np.zeros((4, 5)), np.array([0, 1, 2, 1]), "a target of 2 classes"),
+    ],
+)
+def test_public_records_of_another_kind_are_refused_before_any_offer(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path, features: Any, target: Any, said: str
+) -> None:
+    np.savez(tmp_path / "test.npz", features=features, target=target)
+    with pytest.raises(InputError, match=said):
+        deploy(scenario_of(), enrolled.again(test=str(tmp_path / "test.npz")), channel, tmp_path / "run")
+    assert {kind for _, kind, _ in channel.asked} == {"hello"}
+
+
+def test_heads_are_kept_from_run_to_run(enrolled: Enrolled, channel: InMemory, tmp_path: Path) -> None:
+    federation = enrolled.again(heads=str(tmp_path / "heads.json"))
+    deploy(scenario_of(), federation, channel, tmp_path / "first")
+    heads = json.loads((tmp_path / "heads.json").read_text())
+    assert set(heads) == set(federation.silos)
+    channel.asked.clear()
+    deploy(scenario_of(), federation, channel, tmp_path / "second")
+    greeted = {name: head["head"] for name, kind, head in channel.asked if kind == "hello"}
+    assert greeted == heads
+    assert json.loads((tmp_path / "heads.json").read_text()) != heads
+
+
+def test_silos_that_disagree_on_their_features_are_named(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path
+) -> None:
+    identity = enrolled.identity(LIAR)
+
+    def wider(frame: bytes, silo: Any) -> bytes | None:
+        told = read(silo(frame))
+        body = encode(Frame(told.kind, {**told.head, "num_features": 9}))
+        return sealed(body, identity.sign(body))
+
+    channel.faults = {LIAR: wider}
+    with pytest.raises(Refused, match=r"differ in num_features \(silo-00: 9, silo-01: 5, silo-02: 5\)"):
+        deploy(scenario_of(), enrolled.federation, channel, tmp_path / "run")

@@ -1,0 +1,102 @@
+"""What `fedsim deploy` says before anything is started."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.deployed import SCENARIO
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.deployment import certs
+from fedsim.deployment.progress import Line, Reader, Writer, of_words
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    certs.make(tmp_path, ["silo-1", "silo-2"])
+    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SCENARIO))
+    for name in ("silo-1", "silo-2"):
+        (tmp_path / name / "identity.pub").write_text(name.encode().hex().rjust(64, "0"))
+    return tmp_path
+
+
+def federation(place: Path) -> dict[str, Any]:
+    silos = {
+        name: {"identity": f"{name}/identity.pub", "node": f"{name}/node.pub"}
+        for name in ("silo-1", "silo-2")
+    }
+    return {"silos": silos, "root_certificates": "server/ca.crt", "superlink": "127.0.0.1:1"}
+
+
+def said(place: Path, tree: dict[str, Any], *more: str) -> str:
+    (place / "federation.yaml").write_text(yaml.safe_dump(tree))
+    command = ["deploy", str(place / "scenario.yaml"), "--federation", str(place / "federation.yaml")]
+    shown = CliRunner().invoke(app, [*command, "--out", str(place / "out"), *more])
+    assert shown.exit_code == 2, shown.output
+    assert not (place / "out").exists()
+    return " ".join(shown.output.split())
+
+
+def test_every_silo_needs_a_node_of_its_own(place: Path) -> None:
+    tree = federation(place)
+    del tree["silos"]["silo-2"]["node"]
+    assert "federation.silos.silo-2.node" in said(place, tree)
+    tree["silos"]["silo-2"]["node"] = "silo-1/node.pub"
+    assert "is another silo's node too" in said(place, tree)
+    tree["silos"]["silo-2"]["node"] = "silo-1/identity.pub"
+    assert "as `fedsim certs` makes it" in said(place, tree)
+
+
+def test_whom_to_trust_must_be_said(place: Path) -> None:
+    tree = federation(place)
+    del tree["root_certificates"]
+    assert "federation.root_certificates" in said(place, tree)
+
+
+def test_the_servers_key_must_be_there(place: Path) -> None:
+    (place / "server" / "server.key").unlink()
+    assert "server.key" in said(place, federation(place))
+
+
+@pytest.mark.parametrize("address", ["superlink", "superlink:", ":8000", "superlink:http"])
+def test_the_superlinks_address(place: Path, address: str) -> None:
+    assert "federation.superlink" in said(place, federation(place) | {"superlink": address})
+
+
+def test_a_superlink_that_is_not_there(place: Path) -> None:
+    assert "a SuperLink that answers" in said(place, federation(place), "--superlink", "127.0.0.1:1")
+
+
+def test_a_mistake_in_the_scenario_does_not_wait_for_silos(place: Path) -> None:
+    assert "algorithm.clip" in said(place, federation(place), "--set", "algorithm.clip=1")
+
+
+def test_lines_are_read_once_they_are_whole(tmp_path: Path) -> None:
+    file = tmp_path / "progress"
+    reader, writer = Reader(file), Writer(file)
+    assert reader.new() == []
+    lines = [Line(1, 4, "round 1 of 4: 3 silos", words=False), of_words("checkpoint")]
+    for line in lines:
+        writer.write(line)
+    with file.open("a") as half:
+        half.write('{"rounds": 2')
+    assert reader.new() == lines
+    assert reader.new() == []
+
+
+def test_the_package_and_its_help_load_neither_flower_nor_cryptography() -> None:
+    code = """
+import sys, fedsim, fedsim.cli.main
+assert not {"flwr", "cryptography", "torch"} & set(sys.modules)
+import silos.caller, fedsim.protocol.carried
+assert not {"flwr", "torch"} & set(sys.modules)
+import silos.shim
+assert not {"torch", "ray", "pandas"} & set(sys.modules), "a node is small"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

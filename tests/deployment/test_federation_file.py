@@ -1,0 +1,131 @@
+"""federation.yaml: every error names the field and the value."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedsim.common.errors import InputError
+from fedsim.deployment.federation_file import load_federation
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> dict[str, Any]:
+    for name in ("a", "b"):
+        key = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+        (tmp_path / f"{name}.pub").write_text(f"{key.hex()}\n")
+    (tmp_path / "token").write_text("7f" * 32 + "\n")
+    (tmp_path / "token").chmod(0o600)
+    return {
+        "silos": {
+            "a": {"identity": "a.pub", "socket": "a/silo.sock"},
+            "b": {"identity": "b.pub", "node": "b/node.pub", "port": 7000, "token": "token"},
+        }
+    }
+
+
+def written(folder: Path, tree: Any) -> Path:
+    (folder / "federation.yaml").write_text(yaml.safe_dump(tree))
+    return folder / "federation.yaml"
+
+
+def test_a_whole_file_is_read(tmp_path: Path, tree: dict[str, Any]) -> None:
+    more = {
+        "deadline": 5,
+        "min_silos": 1,
+        "test": "test.npz",
+        "superlink": "127.0.0.1:8000",
+        "heads": "h.json",
+    }
+    made = load_federation(written(tmp_path, {**tree, **more}))
+    assert made.addresses == {"a": tmp_path / "a" / "silo.sock", "b": (7000, bytes([0x7F]) * 32)}
+    keys = {name: bytes.fromhex((tmp_path / f"{name}.pub").read_text()) for name in "ab"}
+    assert made.identities == keys
+    assert made.silos["b"].node == tmp_path / "b" / "node.pub"
+    assert made.heads == tmp_path / "h.json"
+    assert made.test is not None
+    assert (made.test.name, made.test.files["path"], made.test.intercept) == (
+        "npz",
+        tmp_path / "test.npz",
+        False,
+    )
+    assert (made.deadline, made.min_silos, made.superlink) == (5, 1, "::1:8000")
+
+
+def test_public_test_records_may_be_a_data_section(tmp_path: Path, tree: dict[str, Any]) -> None:
+    section = {"name": "npz", "path": "test.npz", "scaling": "none"}
+    made = load_federation(written(tmp_path, {**tree, "test": section}))
+    assert made.test is not None
+    assert (made.test.files["path"], made.test.intercept) == (tmp_path / "test.npz", True)
+
+
+WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
+    "no silos": ({"silos": {}}, "federation.silos", "at least 1"),
+    "a silo's key": ({"silos.a.identiti": "a.pub"}, "federation.silos.a.identiti", "did you mean 'identity'"),
+    "deadline": ({"deadline": 0}, "federation.deadline", "greater than 0"),
+    "true deadline": ({"deadline": True}, "federation.deadline", "must be a number"),
+    "endless": ({"deadline": float("inf")}, "federation.deadline", "finite"),
+    "min_silos": ({"min_silos": 3}, "federation.min_silos", "at most 2"),
+    "no silo at all": ({"min_silos": 0}, "federation.min_silos", "greater than or equal to 1"),
+    "two ways": ({"silos.a.port": 7000}, "federation.silos.a.port", "there is a socket already"),
+    "no token": ({"silos.b.token": None}, "federation.silos.b.token", "go together"),
+    "pooled": (
+        {"test": {"name": "npz", "path": "t.npz", "scaling": "training_statistics"}},
+        "federation.test.scaling",
+        "must not depend on records",
+    ),
+    "unknown data": ({"test": {"name": "npy", "path": "t"}}, "federation.test.name", "did you mean 'npz'"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_named(tmp_path: Path, tree: dict[str, Any], case: str) -> None:
+    changes, field, expected = WRONG[case]
+    for place, value in changes.items():
+        *sections, key = place.split(".")
+        at = tree
+        for section in sections:
+            at = at[section]
+        at[key] = value
+    with pytest.raises(InputError) as caught:
+        load_federation(written(tmp_path, tree))
+    assert caught.value.field == field
+    assert expected in caught.value.expected
+
+
+@pytest.mark.parametrize("name", ["../a", ".a", "a/b", "a b", "", "a" * 101])
+def test_a_silos_name_is_a_files_name(tmp_path: Path, tree: dict[str, Any], name: str) -> None:
+    tree["silos"][name] = tree["silos"].pop("a")
+    with pytest.raises(InputError, match=r"federation\.silos"):
+        load_federation(written(tmp_path, tree))
+
+
+@pytest.mark.parametrize("text", ["", "zz" * 32, "ab" * 31, "\xff"])
+def test_what_is_no_key_is_named(tmp_path: Path, tree: dict[str, Any], text: str) -> None:
+    (tmp_path / "a.pub").write_text(text, encoding="latin-1")
+    with pytest.raises(InputError) as caught:
+        _ = load_federation(written(tmp_path, tree)).identities
+    assert caught.value.field == "federation.silos.a.identity"
+
+
+def test_two_silos_have_two_identities(tmp_path: Path, tree: dict[str, Any]) -> None:
+    (tmp_path / "b.pub").write_text((tmp_path / "a.pub").read_text())
+    with pytest.raises(InputError, match=r"federation\.silos\.b\.identity.*another silo's"):
+        _ = load_federation(written(tmp_path, tree)).identities
+
+
+def test_a_silo_without_an_address_is_named(tmp_path: Path, tree: dict[str, Any]) -> None:
+    del tree["silos"]["a"]["socket"]
+    with pytest.raises(InputError, match=r"federation\.silos\.a\.socket"):
+        _ = load_federation(written(tmp_path, tree)).addresses
+
+
+def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load_federation(tmp_path / "federation.yaml")
+    with pytest.raises(InputError, match="must hold a mapping"):
+        load_federation(written(tmp_path, [1]))

@@ -1,0 +1,263 @@
+"""`fedsim deploy` with real daemons: the model is the simulated one, whatever dies on the way to it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import yaml
+from support.daemons import daemons
+from support.deployed import POLICY, SCENARIO, enrolled, resolved_of, write_silos
+from support.flower import (
+    ROOT,
+    Federation,
+    environment,
+    environment_set,
+    free_port,
+    short_folder,
+    until,
+)
+
+import fedsim
+from fedsim.deployment import superlink
+from fedsim.deployment.progress import Reader
+
+ALGORITHM = SCENARIO["algorithm"] | {"num_rounds": 8}
+LIFETIME = POLICY["lifetime"] | {"epsilon": 60.0}  # for many runs
+
+
+@dataclass
+class Deployment:
+    """Silos with seeded noise, their daemons and nodes; a SuperLink comes with every run."""
+
+    folder: Path
+    federation: Federation
+
+    def command(self, out: str, *more: str) -> list[str]:
+        command = [sys.executable, "-m", "fedsim.cli.main", "deploy", str(self.folder / "scenario.yaml")]
+        command += ["--federation", str(self.folder / "federation.yaml"), "--out", str(self.folder / out)]
+        return [*command, *more]
+
+    @contextmanager
+    def started(self, out: str, *more: str) -> Iterator[subprocess.Popen[str]]:
+        with (self.folder / f"{out}.said").open("w") as log:
+            process = subprocess.Popen(
+                self.command(out, *more), env=environment(), stdout=log, stderr=log, text=True
+            )
+        try:
+            yield process
+        finally:
+            end(process)
+
+    def said(self, out: str) -> str:
+        return (self.folder / f"{out}.said").read_text()
+
+    def finish(self, out: str, *more: str) -> np.ndarray:
+        with self.started(out, *more) as process:
+            assert process.wait(300) == 0, self.said(out) + self.log(out)
+        return fedsim.load_run(self.folder / out).model
+
+    def log(self, out: str) -> str:
+        return (self.folder / f"{out}.superlink" / "superlink.log").read_text()[-5000:]
+
+    def until_round(self, out: str, rounds: int) -> None:
+        seen = [0]
+
+        def there() -> bool:
+            seen.extend(line.rounds for line in Reader(self.folder / f"{out}.progress").new())
+            return max(seen) >= rounds
+
+        until(there, 120)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """And whatever it started, if it has not ended yet."""
+    if process.poll() is None:
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+
+
+@pytest.fixture(scope="module")
+def deployment() -> Iterator[Deployment]:
+    with short_folder() as folder:
+        resolved = resolved_of(algorithm=ALGORITHM)
+        files = write_silos(folder / "silos", resolved, seeded=True, policy={"lifetime": LIFETIME})
+        enrolled(files)
+        names = [file.parent.name for file in files]
+        made = Federation(folder, names)
+        (folder / "scenario.yaml").write_text(yaml.safe_dump(SCENARIO | {"algorithm": ALGORITHM}))
+        (folder / "federation.yaml").write_text(yaml.safe_dump(federation_file(folder, made)))
+        with daemons(*files, insecure=True):
+            for file in files:
+                made.join(file.parent.name, file.parent / "silo.sock")
+            try:
+                yield Deployment(folder, made)
+            finally:
+                for node in made.nodes.values():
+                    node.kill()
+
+
+def federation_file(folder: Path, made: Federation) -> dict[str, Any]:
+    silos = {
+        name: {
+            "identity": str(folder / "silos" / name / "state" / "identity.pub"),
+            "node": str(made.papers / name / "node.pub"),
+        }
+        for name in made.silos
+    }
+    roots = str(made.papers / "server" / "ca.crt")
+    return {"silos": silos, "superlink": made.superlink.address, "root_certificates": roots, "deadline": 60}
+
+
+@pytest.fixture(scope="module")
+def unbroken(deployment: Deployment) -> np.ndarray:
+    return deployment.finish("unbroken")
+
+
+def test_the_model_is_the_simulated_one(deployment: Deployment, unbroken: np.ndarray) -> None:
+    simulated = fedsim.simulate(deployment.folder / "scenario.yaml", progress=False)
+    np.testing.assert_allclose(unbroken, simulated.model, rtol=1e-9)
+    said = deployment.said("unbroken")
+    assert "round 8 of 8: 3 silos" in said
+    assert "unbroken/report.html" in said
+    ours, theirs = fedsim.load_run(deployment.folder / "unbroken").ledger, simulated.ledger
+    assert list(ours["round"]) == list(theirs["round"])
+
+
+def kill_node(deployment: Deployment, process: subprocess.Popen[str]) -> None:
+    """Which comes back, as a service manager would have it; the run does not end."""
+    node = next(iter(deployment.federation.nodes.values()))
+    node.kill()
+    node.start()
+
+
+def child(process: subprocess.Popen[str], name: str) -> psutil.Process:
+    for each in psutil.Process(process.pid).children(recursive=True):
+        if any(name in word for word in each.cmdline()):
+            return each
+    raise AssertionError(f"no {name}")
+
+
+def kill_superlink(deployment: Deployment, process: subprocess.Popen[str]) -> None:
+    child(process, "flower-superlink").kill()
+
+
+def kill_serverapp(deployment: Deployment, process: subprocess.Popen[str]) -> None:
+    child(process, "flwr-serverapp").kill()
+
+
+def interrupt(deployment: Deployment, process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGINT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [kill_node, kill_superlink, kill_serverapp, interrupt])
+def test_a_broken_run_goes_on_to_the_same_model(
+    deployment: Deployment,
+    unbroken: np.ndarray,
+    fault: Callable[[Deployment, subprocess.Popen[str]], None],
+) -> None:
+    out = fault.__name__
+    with deployment.started(out) as process:
+        deployment.until_round(out, 3)
+        fault(deployment, process)
+        code = process.wait(300)
+    if fault is kill_node:
+        assert code == 0, deployment.said(out) + deployment.log(out)
+        model = fedsim.load_run(deployment.folder / out).model
+    else:
+        assert code == (130 if fault is interrupt else 1)
+        assert "--resume" in deployment.said(out)
+        assert not (deployment.folder / out).exists()
+        model = deployment.finish(out, "--resume")
+    np.testing.assert_array_equal(model, unbroken)
+
+
+@pytest.fixture
+def flower(deployment: Deployment) -> Iterator[Federation]:
+    """A SuperLink of its own, which the nodes have joined, as one that an operator keeps running."""
+    made = deployment.federation
+    with environment_set(), made.superlink:
+        made.register()
+        made.wait_online()
+        yield made
+
+
+def flwr(flower: Federation, *arguments: str) -> str:
+    """What Flower's own command says, asked of that SuperLink."""
+    home = flower.folder / "home"
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(
+        f"""[superlink]
+default = "deploy"
+
+[superlink.deploy]
+address = "{flower.superlink.address}"
+root-certificates = "{flower.papers / "server" / "ca.crt"}"
+"""
+    )
+    command = [str(Path(sys.executable).with_name("flwr")), *arguments, "--format", "json"]
+    return subprocess.run(
+        command, env=superlink.environment(home), cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def status(flower: Federation, run: str) -> tuple[str, str]:
+    (found,) = (r for r in json.loads(flwr(flower, "list", "deploy"))["runs"] if r["run-id"] == run)
+    return found["status"], found["status-details"]
+
+
+@pytest.mark.slow
+def test_flwr_run_in_the_repository(deployment: Deployment, unbroken: np.ndarray, flower: Federation) -> None:
+    """As someone who knows Flower would; `flwr list` says how it ended."""
+    folder = deployment.folder
+    settings = {"scenario": "scenario.yaml", "federation": "federation.yaml", "out": "by-flwr"}
+    config = " ".join(f'{name}="{folder / place}"' for name, place in settings.items())
+    started = json.loads(flwr(flower, "run", ".", "deploy", "--run-config", config))
+    until(lambda: status(flower, started["run-id"])[0].startswith("finished"), 200)
+    assert status(flower, started["run-id"])[0] == "finished:completed"
+    np.testing.assert_array_equal(fedsim.load_run(folder / "by-flwr").model, unbroken)
+    again = json.loads(flwr(flower, "run", ".", "deploy", "--run-config", config))
+    until(lambda: status(flower, again["run-id"])[0].startswith("finished"), 200)
+    word, details = status(flower, again["run-id"])
+    assert word == "finished:failed"
+    assert "by-flwr" in details
+
+
+@pytest.mark.slow
+def test_flowers_own_supernode_is_a_second_way_in(
+    deployment: Deployment, unbroken: np.ndarray, flower: Federation
+) -> None:
+    name = flower.silos[0]
+    flower.nodes[name].stop()
+    papers, place = flower.papers / name, deployment.folder / "silos" / name / "silo.sock"
+    command = [str(Path(sys.executable).with_name("flower-supernode"))]
+    command += ["--superlink", flower.superlink.address, "--root-certificates", str(papers / "ca.crt")]
+    command += ["--auth-supernode-private-key", str(papers / "node.key"), "--isolation", "subprocess"]
+    command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", f'socket="{place}"']
+    with (deployment.folder / "supernode.log").open("w") as log:
+        node = subprocess.Popen(
+            command, env=superlink.environment(deployment.folder / "node"), stdout=log, stderr=log
+        )
+    try:
+        flower.wait_online()
+        address = flower.superlink.address
+        np.testing.assert_array_equal(deployment.finish("stock", "--superlink", address), unbroken)
+    finally:
+        node.terminate()
+        node.wait(60)
+        flower.nodes[name].start()

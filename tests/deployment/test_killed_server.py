@@ -1,0 +1,192 @@
+"""A server that is killed, over daemons' sockets: what it resumes to is what it would have come to."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from support.channels import Enrolled, enrolled_federation
+from support.daemons import daemons, short_folder
+from support.deployed import SCENARIO, resolved_of
+
+from fedsim.deployment.federation_file import Federation
+from fedsim.deployment.history import Step
+from fedsim.deployment.run import checkpoint_of, deploy
+from fedsim.results.outcome import Outcome
+from fedsim.scenario.load import parse
+from server.sockets import Sockets
+
+ROUNDS = SCENARIO["algorithm"]["num_rounds"]
+KILLS = [
+    ("offered", 0),
+    ("half asked", 0),
+    ("answered", 0),
+    ("torn", 0),
+    ("kept", 0),
+    ("half asked", 3),
+    ("answered", 3),
+    ("torn", 3),
+    ("kept", 3),
+    ("answered", ROUNDS - 1),
+    ("kept", ROUNDS - 1),
+    ("closed", ROUNDS - 1),
+    ("writing", ROUNDS - 1),
+]
+FEW = [("half asked", 0), ("answered", 3), ("torn", 3), ("closed", ROUNDS - 1)]
+_fork = multiprocessing.get_context("forkserver")
+_fork.set_forkserver_preload(["silos.service", "support.daemons", "fedsim.deployment.run"])
+
+
+@pytest.fixture
+def enrolled() -> Iterator[Enrolled]:
+    """Seeded silos in a folder of short paths."""
+    with short_folder() as folder:
+        yield enrolled_federation(folder, resolved_of())
+
+
+def files(enrolled: Enrolled) -> list[Path]:
+    return [enrolled.folder / name / "silo.yaml" for name in enrolled.configs]
+
+
+def unbroken(tmp_path: Path) -> Outcome:
+    """The run of other silos with the same records and seeds, which nothing disturbs."""
+    enrolled = enrolled_federation(tmp_path / "others", resolved_of())
+    with enrolled.opened(seeded=True) as channel:
+        return deploy(parse(SCENARIO), enrolled.federation, channel, tmp_path / "unbroken")
+
+
+def assert_same(found: Outcome, expected: Outcome) -> None:
+    mine, theirs = found.results.trials[0], expected.results.trials[0]
+    assert torch.equal(mine.models["private"], theirs.models["private"])
+    assert mine.statements == theirs.statements
+    assert all(said.rounds == list(range(ROUNDS)) for said in mine.statements)  # each paid for once
+    assert found.deployed is not None
+    assert (found.deployed.left_out, found.deployed.unstated) == ({}, {})
+
+
+@pytest.mark.parametrize("kills", [FEW, pytest.param(KILLS, marks=pytest.mark.slow)], ids=["few", "all"])
+def test_a_server_killed_again_and_again_resumes_to_the_same_model(
+    enrolled: Enrolled, tmp_path: Path, kills: list[tuple[str, int]]
+) -> None:
+    out = tmp_path / "run"
+    with daemons(*files(enrolled), insecure=True):
+        for i, kill in enumerate(kills):
+            process = _fork.Process(target=_serve, args=(enrolled.federation, out, i > 0, *kill))
+            process.start()
+            process.join(120)
+            assert process.exitcode == -signal.SIGKILL, kill
+            assert checkpoint_of(out).exists()
+            assert not out.exists()
+        with Sockets(enrolled.federation.addresses) as channel:
+            found = deploy(parse(SCENARIO), enrolled.federation, channel, out, resume=True)
+    assert_same(found, unbroken(tmp_path))
+    assert not checkpoint_of(out).exists()
+
+
+def test_a_daemon_that_is_killed_and_started_again_is_waited_for(enrolled: Enrolled, tmp_path: Path) -> None:
+    with daemons(*files(enrolled), insecure=True) as silos, Sockets(enrolled.federation.addresses) as channel:
+
+        def disturb(step: Step) -> None:
+            if step.rounds in (1, 4):
+                silo = silos[f"silo-0{step.rounds % 3}"]
+                silo.kill()
+                silo.start(wait=False)
+
+        found = deploy(parse(SCENARIO), enrolled.federation, channel, tmp_path / "run", observe=disturb)
+    assert_same(found, unbroken(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_servers_memory_does_not_grow_with_its_rounds(tmp_path: Path) -> None:
+    sections = {
+        "data": {"name": "synthetic", "rows": 120, "features": 5000},
+        "algorithm": {**SCENARIO["algorithm"], "num_rounds": 200},
+    }
+    held: list[int] = []
+    with short_folder() as folder:
+        large = enrolled_federation(folder, resolved_of(**sections))
+        with daemons(*files(large), insecure=True), Sockets(large.federation.addresses) as channel:
+            deploy(
+                parse({**SCENARIO, **sections}),
+                large.federation,
+                channel,
+                tmp_path / "run",
+                observe=lambda step: held.append(psutil.Process().memory_info().rss),
+            )
+    assert len(held) == 201
+    assert max(held[50:]) <= 1.05 * held[50]
+
+
+def _serve(federation: Federation, out: Path, resume: bool, place: str, r: int) -> None:
+    _die_at(place, r)
+    with Sockets(federation.addresses) as channel:
+        deploy(parse(SCENARIO), federation, channel, out, resume=resume)
+
+
+def _die_at(place: str, r: int) -> None:
+    """Arrange that this process kills itself at a place of a round, as a loss of power would."""
+    from fedsim.report import page
+    from server.federation import RemoteSilos
+    from server.log import Log, _record
+
+    now = [-1]
+
+    def die(*_: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def around(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
+        real = getattr(owner, name)
+
+        @wraps(real)
+        def wrapped(*given: Any) -> Any:
+            if before is not None:
+                before(*given)
+            result = real(*given)
+            if after is not None:
+                after(*given)
+            return result
+
+        setattr(owner, name, wrapped)
+
+    def here(*_: Any) -> None:
+        if now[0] == r:
+            die()
+
+    def half_asked(sockets: Any, frames: Any, deadline: float) -> None:
+        if now[0] == r and len(frames) > 1:  # the first silo has answered, and the others know of nothing
+            sockets.exchange({min(frames): frames[min(frames)]}, deadline)
+            die()
+
+    def torn(log: Any, frame: Any) -> None:
+        if now[0] == r:
+            record = _record(frame)
+            log._file.seek(log._end)
+            log._file.write(record[: len(record) // 2])
+            log._file.flush()
+            die()
+
+    def entered(_: Any, asked: int, *rest: Any) -> None:
+        now[0] = asked
+
+    around(RemoteSilos, "answer", before=entered, after=here if place == "answered" else None)
+    match place:
+        case "offered":
+            around(RemoteSilos, "offer", after=die)
+        case "half asked":
+            around(Sockets, "exchange", before=half_asked)
+        case "torn":
+            around(Log, "append", before=torn)
+        case "kept":
+            around(Log, "append", after=here)
+        case "closed":
+            around(RemoteSilos, "close", after=die)
+        case "writing":
+            around(page, "write", after=die)

@@ -1,0 +1,124 @@
+"""`fedsim up`: everything starts, trains and ends; nothing stays behind, whoever ends it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.daemons import short_folder
+from support.distribution import ROOT
+from support.flower import environment
+
+from fedsim.deployment.processes import Ended
+from fedsim.deployment.topology import prepare
+from fedsim.deployment.up import run_all
+from fedsim.results.read import read
+from fedsim.scenario.load import load
+from fedsim.scenario.resolve import resolve
+from silos.book import read as read_ledger
+
+SILOS = ("silo-00", "silo-01")
+TWO_SILOS = ("partition.num_partitions=2", "partition.proportions=null", "privacy.epsilon=1")
+PATIENCE = 300.0
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with short_folder() as folder:
+        yield folder
+        assert not _left(folder), "processes are left"
+
+
+def _left(folder: Path) -> list[psutil.Process]:
+    """Processes that have to do with a folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            about = [*process.cmdline(), *process.environ().values()]
+        except psutil.Error:
+            continue
+        if any(str(folder) in each for each in about) and process.pid != psutil.Process().pid:
+            found.append(process)
+    return found
+
+
+def _up(place: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "fedsim", "up", "--out", str(place / "all"), *more]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def _new(place: Path, rounds: int) -> subprocess.Popen[str]:
+    changes = (*TWO_SILOS, f"algorithm.num_rounds={rounds}")
+    return _up(place, "quickstart", *(word for change in changes for word in ("--set", change)))
+
+
+def _end(process: subprocess.Popen[str], code: int) -> str:
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == code, said
+    return said
+
+
+def _debited(place: Path, silo: str) -> list[int]:
+    """The rounds of the one run in a silo's ledger, which is whole."""
+    (run,) = read_ledger(place / "all" / silo / "state" / "ledger.sqlite").runs.values()
+    return sorted(run.rounds)
+
+
+def _until_round(place: Path, rounds: int, process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + PATIENCE
+    log = place / "all" / SILOS[1] / "daemon.log"
+    while not log.exists() or log.read_text().count(" reply ") < rounds:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_from_a_scenario_to_a_model_two_ledgers_and_a_page(place: Path) -> None:
+    said = _end(_new(place, 3), 0)
+    assert "fedsim ledger show" in said
+    assert (place / "all" / "run" / "report.html").is_file()
+    assert [silo.name for silo in read(place / "all" / "run").summary.privacy.silos] == list(SILOS)
+    for silo in SILOS:
+        assert _debited(place, silo) == [0, 1, 2]
+    assert "holds another run" in _end(_new(place, 3), 2)
+    assert "its run has ended" in _end(_up(place, "--resume"), 2)
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_leaves_no_process_and_can_be_resumed(place: Path) -> None:
+    process = _new(place, 40)
+    _until_round(place, 3, process)
+    process.send_signal(signal.SIGINT)
+    assert "fedsim up --resume" in _end(process, 130)
+    assert not _left(place)
+    assert not (place / "all" / "run").exists()
+    _end(_up(place, "--resume"), 0)
+    for silo in SILOS:
+        assert _debited(place, silo) == list(range(40))
+
+
+@pytest.mark.slow
+def test_when_a_daemon_dies_all_end_and_it_is_named(place: Path) -> None:
+    process = _new(place, 40)
+    _until_round(place, 2, process)
+    (daemon,) = [each for each in _left(place) if f"{SILOS[0]}/silo.yaml" in " ".join(each.cmdline())]
+    daemon.kill()
+    said = " ".join(_end(process, 1).split())
+    assert f"the daemon of {SILOS[0]} ended (exit code -9)" in said
+    assert "fedsim up --resume" in said
+
+
+def test_a_silo_that_cannot_enrol_is_named_with_its_reason(place: Path) -> None:
+    topology = prepare(resolve(load(Path("quickstart"), TWO_SILOS)), place / "all")
+    (topology.silo(SILOS[1]) / "records.npz").unlink()
+    with pytest.raises(Ended, match=rf"(?s)the enrolment of {SILOS[1]} ended \(exit code 2\).*no such file"):
+        run_all(topology, port=0, resume=False, tell=lambda line: None)

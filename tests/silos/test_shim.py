@@ -1,0 +1,161 @@
+"""What a silo's Flower side takes from a SuperLink, without one: the bytes of one frame, and no more."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
+from support.daemons import short_folder
+from support.flower import echo
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.common.errors import InputError
+from fedsim.deployment import certs
+from fedsim.protocol import carried
+from silos import fleet
+from silos.caller import Caller, DaemonAway, dialler
+from silos.fleet import Unreadable, frame_of, record_of
+from silos.node_file import NodeFile
+
+
+def objects_of(content: RecordDict) -> dict[str, bytes]:
+    return {i: each.deflate() for i, each in get_all_nested_objects(content).items()}
+
+
+@pytest.mark.parametrize("size", [0, 1, carried.ONE_PIECE, carried.ONE_PIECE + 1, 11_000_000])
+def test_a_frame_arrives_as_it_was(size: int) -> None:
+    frame = bytes(range(251)) * (size // 251 + 1)
+    record = record_of(frame[:size])
+    assert isinstance(record, ConfigRecord) == (size <= carried.ONE_PIECE)
+    assert frame_of(objects_of(RecordDict({carried.RECORD: record}))) == frame[:size]
+
+
+def test_equal_pieces_travel_once_and_arrive_often() -> None:
+    frame = bytes(3 * 5 * 2**20)
+    objects = objects_of(RecordDict({carried.RECORD: record_of(frame)}))
+    assert sum(map(len, objects.values())) < 6 * 2**20
+    assert frame_of(objects) == frame
+
+
+def test_a_piece_named_often_does_not_fill_the_memory() -> None:
+    record = ArrayRecord({carried.RECORD: Array("uint8", (2**20,), carried.STYPE, bytes(2**20))})
+    objects = objects_of(RecordDict({carried.RECORD: record}))
+    (i,) = (i for i, data in objects.items() if data.startswith(b"Array "))
+    head, body = objects[i].split(b"\x00", 1)
+    told = json.loads(body) | {"arraychunk_ids": [0] * 100_000}
+    objects[i] = head + b"\x00" + json.dumps(told).encode()
+    with pytest.raises(Unreadable, match="too long"):
+        frame_of(objects)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        RecordDict(),
+        RecordDict({carried.RECORD: ConfigRecord({"other": b"1"})}),
+        RecordDict({carried.RECORD: ConfigRecord({carried.RECORD: "text"})}),
+        RecordDict({"a": ConfigRecord({carried.RECORD: b"1"}), "b": ConfigRecord({carried.RECORD: b"2"})}),
+    ],
+)
+def test_what_is_no_frame(content: RecordDict) -> None:
+    with pytest.raises(Unreadable):
+        frame_of(objects_of(content))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"Array", b"Array a,b 3\x00[}", b"ConfigRecord  1\x00\xff", b"\xff\x00"]
+)
+def test_damaged_objects_are_no_frame(data: bytes) -> None:
+    with pytest.raises(Unreadable):
+        frame_of({"0" * 64: data})
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"content-length": str(fleet.MAX_RESPONSE + 1)},
+        {"content-length": "-1"},
+        {"content-length": "10", "content-encoding": "gzip"},
+    ],
+)
+def test_answers_without_bounds_are_not_read(headers: dict[str, str]) -> None:
+    response = httpx.Response(200, headers=headers, stream=httpx.ByteStream(b"0123456789"))
+    response.headers = httpx.Headers(headers)
+    with pytest.raises(Unreadable):
+        fleet._check_size(response)
+    assert response.is_closed
+
+
+def test_a_daemon_that_comes_back_is_asked_again() -> None:
+    with short_folder() as folder:
+        place = folder / "silo.sock"
+        caller = Caller(dialler(place, None, None), 100)
+        with pytest.raises(DaemonAway):
+            caller.ask(b"1")
+        for word in (b"first", b"second"):
+            with echo(place, lambda frame, word=word: word + frame):
+                assert caller.ask(b"2") == word + b"2"
+                assert caller.ask(b"3") == word + b"3"
+        caller.close()
+
+
+def test_too_long_a_reply_is_not_read() -> None:
+    with short_folder() as folder, echo(folder / "silo.sock", lambda frame: frame * 100):
+        caller = Caller(dialler(folder / "silo.sock", None, None), 100)
+        with pytest.raises(DaemonAway):
+            caller.ask(b"12")
+        assert len(caller.ask(b"1")) == 100  # on a connection of its own
+        caller.close()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        (None, None, None),
+        (Path("a"), 1, None),
+        (None, 1, None),
+        (None, None, Path("t")),
+        (Path("a"), None, Path("t")),
+    ],
+)
+def test_one_way_to_the_daemon(way: tuple[Path | None, int | None, Path | None]) -> None:
+    with pytest.raises(InputError):
+        dialler(*way)
+
+
+def test_one_process_is_a_node(tmp_path: Path) -> None:
+    first = NodeFile(tmp_path / "node")
+    assert first.read() is None
+    first.write(18_446_744_073_709_551_615)
+    first.write(17)
+    assert first.read() == 17
+    with pytest.raises(InputError, match="no other process"):
+        NodeFile(tmp_path / "node")
+    (tmp_path / "other").write_text("not a number")
+    assert NodeFile(tmp_path / "other").read() is None
+
+
+def test_a_folder_that_cannot_be_written_remembers_nothing(tmp_path: Path) -> None:
+    file = NodeFile(tmp_path / "absent" / "node")
+    file.write(3)
+    assert file.read() is None
+
+
+def test_bad_arguments_are_named(tmp_path: Path) -> None:
+    certs.make(tmp_path, ["silo-1"])
+    papers = tmp_path / "silo-1"
+    good = ["--superlink", "127.0.0.1:1", "--root-certificates", str(papers / "ca.crt")]
+    for bad, word in (
+        (["--key", str(papers / "node.pub"), "--socket", "s"], "--key"),
+        (["--key", str(papers / "absent"), "--socket", "s"], "--key"),
+        (["--key", str(papers / "node.key")], "--socket"),
+    ):
+        shown = CliRunner().invoke(app, ["node", *good, *bad])
+        assert shown.exit_code == 2
+        assert word in shown.output
