@@ -24,7 +24,6 @@ from fedsim.protocol.wire import Frame
 
 _HEADER = struct.Struct(">QI16s")
 _LENGTH = struct.Struct(">Q")
-_LEVEL = 1  # noise hardly compresses, however long one tries
 OVERHEAD = 512
 """Bytes of a record beside its arrays, about."""
 
@@ -96,7 +95,8 @@ class Log:
 
 
 def _record(frame: Frame) -> bytes:
-    payload = zlib.compress(wire.encode(frame), _LEVEL)
+    packer = zlib.compressobj(strategy=zlib.Z_HUFFMAN_ONLY)  # noise has no repetitions to look for
+    payload = packer.compress(wire.encode(frame)) + packer.flush()
     length = _LENGTH.pack(len(payload))
     return _HEADER.pack(len(payload), zlib.crc32(length), _digest(payload)) + payload
 

@@ -53,7 +53,7 @@ def test_a_whole_file_is_read(tmp_path: Path, tree: dict[str, Any]) -> None:
         tmp_path / "test.npz",
         False,
     )
-    assert (made.deadline, made.min_silos, made.superlink) == (5, 1, "::1:8000")
+    assert (made.deadline, made.min_silos, made.superlink) == (5, 1, "127.0.0.1:8000")
 
 
 def test_public_test_records_may_be_a_data_section(tmp_path: Path, tree: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -11,16 +12,18 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
 from support.breaking import slow_answers
 from support.daemons import PATIENCE, Silo, daemons, enrolled_silo, short_folder, write_silo
 from support.one_server import OneServer, offer
+from typer.testing import CliRunner
 
+from fedsim.cli.main import app
 from fedsim.protocol.dial import dial_port
-
-WAYS = [["-m", "silos"], ["-m", "fedsim", "silo"]]
+from silos.__main__ import main
 
 
 @pytest.fixture
@@ -29,30 +32,29 @@ def folder() -> Iterator[Path]:
         yield made
 
 
-def command(way: list[str], file: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    line = [sys.executable, *way, "--config", str(file), *options]
-    return subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, check=False)
+def command(*options: str) -> tuple[int, str]:
+    """Exit code and stderr of `python -m silos`, in this process."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
+        patch.setattr(sys, "argv", ["silos", *options])
+        mask = os.umask(0o022)
+        try:
+            return main(), said.getvalue()
+        finally:
+            os.umask(mask)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_enrol_serve_ask_and_stop(folder: Path, way: list[str]) -> None:
+def test_enrol_serve_ask_and_stop(folder: Path) -> None:
     file = write_silo(folder)
-    early = command(way, file)
-    assert early.returncode == 2
-    assert "--enrol" in early.stderr
-    assert early.stderr.count("\n") == 1
-    enrolled = command(way, file, "--enrol")
-    assert enrolled.returncode == 0, enrolled.stderr
+    line = [sys.executable, "-m", "silos", "--config", str(file)]
+    enrolled = subprocess.check_output([*line, "--enrol"], text=True, timeout=PATIENCE)
     silo = Silo(file)
-    assert bytes.fromhex(json.loads(enrolled.stdout)["identity"]) == silo.identity
-    assert command(way, file, "--enrol").returncode == 2
-    assert command(way, file, "--health").returncode == 1
-    line = [sys.executable, *way, "--config", str(file)]
+    assert bytes.fromhex(json.loads(enrolled)["identity"]) == silo.identity
+    assert command("--config", str(file), "--health")[0] == 1
     with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             assert "listens" in process.stderr.readline()
-            assert command(way, file, "--health").returncode == 0
+            assert command("--config", str(file), "--health") == (0, "")
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 0
         finally:
@@ -63,19 +65,25 @@ def test_enrol_serve_ask_and_stop(folder: Path, way: list[str]) -> None:
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("text", "field"), [("name: ''\n", "silo"), ("records: 3\n", "silo.records"), ("[\n", "silo")]
+    ("text", "field"),
+    [("name: ''\n", "silo.name"), ("name: a\nrecords: 3\n", "silo.state"), ("[\n", "silo")],
 )
-def test_a_wrong_file_is_one_line_that_names_the_field(
-    folder: Path, way: list[str], text: str, field: str
-) -> None:
+def test_a_wrong_file_is_one_line_that_names_the_field(folder: Path, text: str, field: str) -> None:
     file = folder / "silo.yaml"
     file.write_text(text)
-    found = command(way, file)
-    assert found.returncode == 2
-    assert found.stderr.startswith(f"error: {field}")
-    assert found.stderr.count("\n") == 1
+    code, said = command("--config", str(file))
+    assert code == 2
+    assert said.startswith(f"error: {field}")
+    assert said.count("\n") == 1
+    found = CliRunner().invoke(app, ["silo", "--config", str(file)])
+    assert (found.exit_code, found.stderr) == (code, said)
+
+
+def test_a_silo_that_is_not_enrolled_says_how(folder: Path) -> None:
+    code, said = command("--config", str(write_silo(folder)))
+    assert code == 2
+    assert "--enrol" in said
 
 
 def test_a_daemon_imports_neither_server_nor_simulation() -> None:
@@ -112,12 +120,12 @@ def test_a_port_with_its_token(folder: Path) -> None:
     token = file.parent / "token.txt"
     token.write_text("ab" * 32)
     token.chmod(0o644)
-    assert "mode 600" in command(WAYS[0], file).stderr
+    assert "mode 600" in command("--config", str(file), "--health")[1]
     token.chmod(0o600)
     with daemons(file, start=False) as made:
         silo = made["silo-1"].start(wait=False)
         silo.until_it_says("listens")
-        assert command(WAYS[0], file, "--health").returncode == 0
+        assert command("--config", str(file), "--health") == (0, "")
         with dial_port(port, bytes(32), PATIENCE) as stranger:
             assert stranger.recv(1) == b""
         assert silo.stop() == 0
