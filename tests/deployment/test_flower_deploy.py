@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,18 +48,23 @@ class Deployment:
         command += ["--federation", str(self.folder / "federation.yaml"), "--out", str(self.folder / out)]
         return [*command, *more]
 
-    def start(self, out: str, *more: str) -> subprocess.Popen[str]:
+    @contextmanager
+    def started(self, out: str, *more: str) -> Iterator[subprocess.Popen[str]]:
         with (self.folder / f"{out}.said").open("w") as log:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 self.command(out, *more), env=environment(), stdout=log, stderr=log, text=True
             )
+        try:
+            yield process
+        finally:
+            end(process)
 
     def said(self, out: str) -> str:
         return (self.folder / f"{out}.said").read_text()
 
     def finish(self, out: str, *more: str) -> np.ndarray:
-        process = self.start(out, *more)
-        assert process.wait(300) == 0, self.said(out) + self.log(out)
+        with self.started(out, *more) as process:
+            assert process.wait(300) == 0, self.said(out) + self.log(out)
         return fedsim.load_run(self.folder / out).model
 
     def log(self, out: str) -> str:
@@ -72,6 +78,17 @@ class Deployment:
             return max(seen) >= rounds
 
         until(there, 120)
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    """And whatever it started, if it has not ended yet."""
+    if process.poll() is None:
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        process.wait()
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 @pytest.fixture(scope="module")
@@ -155,10 +172,10 @@ def test_a_broken_run_goes_on_to_the_same_model(
     fault: Callable[[Deployment, subprocess.Popen[str]], None],
 ) -> None:
     out = fault.__name__
-    process = deployment.start(out)
-    deployment.until_round(out, 3)
-    fault(deployment, process)
-    code = process.wait(300)
+    with deployment.started(out) as process:
+        deployment.until_round(out, 3)
+        fault(deployment, process)
+        code = process.wait(300)
     if fault is kill_node:
         assert code == 0, deployment.said(out) + deployment.log(out)
         model = fedsim.load_run(deployment.folder / out).model

@@ -77,3 +77,20 @@ def clock_at(*times: float) -> None:
     said = itertools.cycle(times)
     time.time = lambda: next(said)
     time.time_ns = lambda: int(next(said) * 1e9)
+
+
+def slow_answers() -> None:
+    """A round takes a second, after the daemon has said that it is at one."""
+    import logging
+    import time
+
+    from silos.gate import Gate
+
+    real = Gate.answer
+
+    def slow(*given: Any) -> Any:
+        logging.getLogger("silos").info("at a round")
+        time.sleep(1)
+        return real(*given)
+
+    Gate.answer = slow  # type: ignore[method-assign]

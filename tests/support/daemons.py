@@ -130,6 +130,12 @@ class Silo:
             assert time.monotonic() < until, f"{self.name} does not listen"
             time.sleep(0.005)
 
+    def until_it_says(self, words: str) -> None:
+        until = time.monotonic() + PATIENCE
+        while not self.said.exists() or words not in self.said.read_text():
+            assert time.monotonic() < until, f"{self.name} does not say {words!r}"
+            time.sleep(0.005)
+
     def listens(self) -> bool:
         try:
             dial_socket(self.socket, PATIENCE).close()
