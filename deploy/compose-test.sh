@@ -76,7 +76,7 @@ index=()
 for side in silo server; do
   folder=$([ $side = silo ] && echo silos || echo server)
   podman build --quiet --pull=never --network host "${mounts[@]}" "${index[@]}" --file "$folder/Dockerfile" \
-    --tag "docker.io/library/fedsim-$side:0.1.0" . > /dev/null
+    --tag "docker.io/library/fedsim-$side:0.1.0" . > "$work/build.log" 2>&1 || { tail -30 "$work/build.log"; exit 1; }
   say "image of $side: $(podman image inspect --format '{{.Size}}' "docker.io/library/fedsim-$side:0.1.0" | awk '{printf "%.2f GB", $1 / 1e9}')"
 done
 

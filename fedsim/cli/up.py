@@ -37,10 +37,10 @@ def run(path: Path | None, overrides: Sequence[str], out: Path | None, port: int
         InputError: the scenario or the directory is wrong.
         Refused: a silo does not admit the run.
     """
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
     console = Console()
     topology = _topology(console, path, overrides, out, resume)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     try:
         with telling(console) as tell:
             status = run_all(topology, port, resume, tell)
@@ -71,11 +71,10 @@ def _topology(
     resolved = resolve(load(path, overrides))
     named = f"{slug(resolved.scenario.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     directory = check_free(out or Path("runs") / named)
-    say(
-        console,
-        f"Preparing {shown(directory)}/: a folder for the server and for each of {len(resolved.names)} silos",
-    )
-    return prepare(resolved, directory)
+    topology = prepare(resolved, directory)
+    parties = f"a folder for the server and for each of {len(topology.silos)} silos"
+    say(console, f"Made {shown(directory)}/: {parties}")
+    return topology
 
 
 def _kept(console: Console, topology: Topology, code: int) -> int:

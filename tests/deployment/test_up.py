@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from support.daemons import short_folder
 from support.distribution import ROOT
 from support.flower import environment
 
+from fedsim.cli.up import run
+from fedsim.common.errors import InputError
 from fedsim.deployment.processes import Ended
 from fedsim.deployment.topology import prepare
 from fedsim.deployment.up import run_all
@@ -115,6 +118,26 @@ def test_when_a_daemon_dies_all_end_and_it_is_named(place: Path) -> None:
     said = " ".join(_end(process, 1).split())
     assert f"the daemon of {SILOS[0]} ended (exit code -9)" in said
     assert "fedsim up --resume" in said
+
+
+@pytest.mark.parametrize(
+    ("scenario", "out", "resume", "said"),
+    [
+        (None, "new", False, "SCENARIO: None: is required"),
+        (None, "new", True, "a directory that `fedsim up` has made"),
+        (None, None, True, "--out DIR alone"),
+        (Path("quickstart"), "new", True, "--out DIR alone"),
+        (Path("quickstart"), ".", False, "holds another run"),
+        (Path("digits_sweep"), "new", False, "scenario.data.pca"),
+    ],
+)
+def test_what_a_person_can_mend_is_said_before_anything_starts(
+    place: Path, scenario: Path | None, out: str | None, resume: bool, said: str
+) -> None:
+    (place / "something").touch()
+    with pytest.raises(InputError, match=re.escape(said)):
+        run(scenario, [], None if out is None else place / out, 0, resume)
+    assert not (place / "new").exists()
 
 
 def test_a_silo_that_cannot_enrol_is_named_with_its_reason(place: Path) -> None:
