@@ -40,9 +40,10 @@ def main(scenario: Path, volumes: Path) -> None:
         write_records(volumes / name / "records" / "records.npz", silo.train_features, silo.train_target)
     write_records(volumes / "server" / "test.npz", *pooled_tests(data.silos))
     for user, name in enumerate(SILOS, FIRST_SILO):
-        _give(volumes / name, user)
-    for folder in ("server", "superlink", "serverapp", "runs"):
-        _give(volumes / folder, SERVER)
+        for folder in (volumes / name).iterdir():
+            _give(folder, user)
+    for own in ("server", "superlink", "serverapp", "runs"):
+        _give(volumes / own, SERVER)
     (volumes / "server" / "ready").touch()
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.daemons import short_folder
 from typer.testing import CliRunner
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
@@ -22,6 +24,12 @@ OF_ORGANISATIONS = {"silo", "node", "certs", "deploy"}  # docs/deployment.md has
 STARTS_PROCESSES = ("fedsim up ", "--daemons ")
 TARGETS = [line.split()[1] for line in "\n".join(BLOCKS).splitlines() if line.startswith("make ")]
 FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", README, re.S))
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with short_folder() as folder:  # silos listen in it
+        yield folder
 
 
 def test_the_readme_has_commands_to_try() -> None:
@@ -38,12 +46,12 @@ def _marked(session: list[str]) -> Any:
 
 @pytest.mark.parametrize("session", [_marked(session) for session in SESSIONS])
 def test_the_commands_of_a_block_run_one_after_the_other(
-    session: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    session: list[str], place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "scenarios").symlink_to(ROOT / "scenarios")
+    (place / "scenarios").symlink_to(ROOT / "scenarios")
     for name, text in FILES.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    monkeypatch.chdir(tmp_path)
+        (place / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(place)
     for command in session:
         result = CliRunner().invoke(app, shlex.split(command, comments=True)[1:])
         assert result.exit_code == 0, result.output
