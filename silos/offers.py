@@ -113,6 +113,8 @@ def admissible(
     offer, limits = proposal.offer, policy.limits
     counted = cast(Algorithm, _Counted(proposal.algorithm, proposal.problem.dimension, policy))
     plan = dry_run(counted, proposal.problem, proposal.public, offer.seed, limits).plan
+    if plan.sampled and proposal.dtype == torch.float32:  # see `silos.sums`
+        raise Refused("offer: float32 with sampled batches; rounding of such sums is bounded in float64 only")
     notices: tuple[str, ...] = ()
     if mechanism is None:
         mechanism, notices = silo_mechanism(proposal.problem.dimension, policy.exact_noise_dimension)

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fedsim.protocol.batch import Batch
+from fedsim.protocol.batch import Batch, Fresh, Full
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,12 @@ class Plan:
     """The asks of each round, addressed by round."""
 
     rounds: tuple[tuple[Ask, ...], ...]
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a batch leaves records out at random."""
+        asks = {ask for asks in {id(asks): asks for asks in self.rounds}.values() for ask in asks}
+        return any(not isinstance(ask.batch, Full | Fresh) for ask in asks)
 
     def census(self, rounds: Iterable[int] | None = None) -> Census:
         """Count the distinct releases of `rounds` (all of them by default)."""

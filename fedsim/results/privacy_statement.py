@@ -89,10 +89,21 @@ def _notices(resolved: Resolved) -> list[str]:
         lines.append(
             "epsilon is unlimited: no budget bounds what this run costs, which only a simulation allows"
         )
+    if _rounds_coarsely(resolved):
+        lines.append(
+            "float32 with sampled batches: rounding of a sum may tell more than the accountant says; float64 "
+            "does not"
+        )
     if prescribed is not None and prescribed.violations:
         lines.append(f"outside the conditions of {prescribed.theorem}, so that its claim does not apply:")
         lines += [f"  {violation}" for violation in prescribed.violations]
     return lines
+
+
+def _rounds_coarsely(resolved: Resolved) -> bool:
+    """Whether sums are rounded by more than is held back of the clip for it (`silos.sums`)."""
+    float32 = resolved.scenario.runtime.dtype == "float32"
+    return resolved.mechanism.private and float32 and resolved.trace.plan.sampled
 
 
 def parameters(resolved: Resolved) -> dict[str, Parameters]:

@@ -139,6 +139,17 @@ def test_an_offer_outside_the_policy_is_refused_in_words(
     assert state(caller) == before
 
 
+def test_float32_sums_of_sampled_batches_are_refused(caller: Caller) -> None:
+    sampled = changed(
+        "algorithm.batch", {"sampler": "poisson", "fraction": 0.5}, {**OFFER, "dtype": "float32"}
+    )
+    assert "float32 with sampled batches" in caller.refused("offer", **sampled)
+    without_noise = {**sampled, "dtype": "float64", "noise_multiplier": 0.0}
+    assert "its budget is 2" in caller.refused(
+        "offer", **without_noise
+    )  # the batch itself is none of its business
+
+
 def test_less_noise_than_the_policys_is_refused_though_the_budget_has_room(caller: Caller) -> None:
     one_round = changed("algorithm.num_rounds", 1, {**OFFER, "epsilon": 100.0, "delta": 1e-2})
     assert "asks for 1.5" in caller.refused("offer", **changed("noise_multiplier", 1.4, one_round))
