@@ -56,7 +56,7 @@ def _said(found: DaemonAudit) -> Iterator[str]:
     share = floor(100 * tree["assumption_free"] / tree["claimed"]) if tree["claimed"] else 0
     yield (
         f"Attained: a lower bound at {tree['confidence']['bound']:.0%} confidence, by the "
-        f"{tree['estimator']}; without any assumption {share} % of the claim. Noise: of what is stated."
+        f"{tree['estimator']}; without any assumption {share} % of the claim. Noise: over what is stated."
     )
     yield f"Real noise, over sockets: {tree['runs_a_minute']:,.0f} runs a minute in each world."
     for notice in tree["notices"]:
