@@ -83,7 +83,7 @@ done
 podman system service --time=0 "$DOCKER_HOST" > "$work/podman.log" 2>&1 &
 started+=($!)
 # podman leaves health checks to systemd timers, which are not here.
-(while sleep 2; do
+(while sleep 10; do
   for id in $(podman ps --quiet --filter "label=com.docker.compose.project=$project"); do
     podman healthcheck run "$id" > /dev/null 2>&1 || true
   done
@@ -100,12 +100,12 @@ host_pid() { podman inspect --format '{{.State.Pid}}' "$(container "$1")"; }
 
 compose up --detach --no-build 2>&1 | tail -2
 say "up"
-for silo in silo-1 silo-2 silo-3; do within 120 "$silo is healthy" healthy $silo; done
-within 120 "silo-2 has answered ten rounds" past silo-2 10
+for silo in silo-1 silo-2 silo-3; do within 600 "$silo is healthy" healthy $silo; done
+within 600 "silo-2 has answered ten rounds" past silo-2 10
 victim=$(host_pid silo-2)
 kill -9 "$victim"
 say "killed silo-2's daemon (process $victim), after $(answered silo-2) rounds"
-within 240 "the run has ended" exited run
+within 900 "the run has ended" exited run
 code=$(podman inspect --format '{{.State.ExitCode}}' "$(container run)")
 podman logs "$(container run)" 2>&1 | tail -25
 [ "$code" = 0 ] || { echo "the run ended with exit code $code" >&2; exit 1; }
@@ -135,7 +135,7 @@ say "node-1 reaches the superlink"
 for other in node-2 node-3; do
   address=$(podman inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' "$(container $other)")
   compose exec -d -T $other python -m http.server 9000 --bind 0.0.0.0 --directory /tmp
-  within 20 "something listens in $other" reach $other "$address" 9000
+  within 60 "something listens in $other" reach $other "$address" 9000
   refused "node-1 to $other" reach node-1 "$address" 9000
 done
 for service in node-1 silo-1 serverapp; do refused "$service to the internet" reach $service 1.1.1.1 443; done
