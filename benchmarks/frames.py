@@ -2,8 +2,8 @@
 
     python benchmarks/frames.py [--silos 20] [--dimension 10000] [--rounds 200] [--records 50]
 
-Twice: with noise in floating point, and with exact noise on a grid, which the policy chooses by dimension. What
-is timed is what the server waits for: frames out, gradients, noise and two durable writes in every silo,
+Twice: with noise in floating point, and with exact noise on a grid, which the policy chooses by dimension.
+What is timed is what the server waits for: frames out, gradients, noise and two durable writes in every silo,
 replies in, their signatures and numbers checked.
 """
 
@@ -85,7 +85,8 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=50)
     asked = parser.parse_args()
     print(
-        f"{asked.silos} silos, d = {asked.dimension}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
+        f"{asked.silos} silos, d = {asked.dimension}, {os.cpu_count()} processors, "
+        f"load {os.getloadavg()[0]:.1f}"
     )
     for name, exact_up_to in {"floating point": 0, "exact": asked.dimension}.items():
         print(f"{name:>14}: {measure(asked, exact_up_to)}", flush=True)
