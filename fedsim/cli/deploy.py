@@ -48,7 +48,8 @@ def run(
         InputError: the scenario, the federation or a directory is wrong.
         Refused: silos are missing.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
     console = Console()
     load(scenario, overrides)  # a mistake in it should not wait for silos
     known = load_federation(federation)
@@ -123,13 +124,15 @@ def telling(console: Console) -> Iterator[Tell]:
 
 def _kept(console: Console, job: Job, running: str | None, code: int) -> int:
     """What is kept, and how to go on."""
-    if not checkpoint_of(job.out).exists():
+    there = checkpoint_of(job.out).exists()
+    if not there and running is None:
         say(console, "Nothing was released by any silo; the same command starts anew.")
         return code
     command = ["fedsim", "deploy", job.scenario]
     command += [part for change in job.overrides for part in ("--set", change)]
     command += ["--federation", str(job.federation), "--out", str(job.out)]
     command += ["--superlink", running] if running else []
-    say(console, "The rounds so far are kept. To go on:")
+    where = "" if there else ", if there are any, on the SuperLink's machine"
+    say(console, f"The rounds so far are kept{where}. To go on:")
     console.print(f"  {shlex.join([*command, '--resume'])}", markup=False, highlight=False, soft_wrap=True)
     return code

@@ -34,7 +34,7 @@ def main(grid: Grid, context: Context) -> None:
         Refused: silos do not admit the run, or too few answered.
     """
     settings = {name: str(value) for name, value in context.run_config.items()}
-    scenario = load(_file("scenario", settings), json.loads(settings.get("overrides") or "[]"))
+    scenario = load(_file("scenario", settings), _overrides(settings.get("overrides") or "[]"))
     federation = load_federation(_file("federation", settings))
     progress = Writer(Path(settings["progress"]) if settings.get("progress") else None)
     deploy(
@@ -46,6 +46,16 @@ def main(grid: Grid, context: Context) -> None:
         observe=lambda step: progress.write(of_step(step)),
         say=lambda words: progress.write(of_words(words)),
     )
+
+
+def _overrides(text: str) -> list[str]:
+    try:
+        changes = json.loads(text)
+    except ValueError:
+        changes = None
+    if not isinstance(changes, list) or not all(isinstance(change, str) for change in changes):
+        raise InputError("overrides", text, 'a JSON list of PATH=VALUE, as ["seed=7"]')
+    return changes
 
 
 def _file(name: str, settings: dict[str, str]) -> Path:

@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import whole_file
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 SECRET, SHARED = 0o600, 0o444
@@ -37,7 +38,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*"
 )
-_TAKEN = ("authority", "server")
+_TAKEN = ("authority", "server", "run", "README")
+A_FOLDER = f"at most 64 letters, digits, '.', '_' and '-', and none of {', '.join(_TAKEN)}"
 _SKEW = timedelta(hours=1)  # clocks that are behind accept a certificate that was made just now
 
 Key = ec.EllipticCurvePrivateKey
@@ -74,12 +76,15 @@ def make(
     return [file for file in _files(directory) if file not in before]
 
 
+def names_a_folder(name: str) -> bool:
+    """Whether a silo of this name can have a folder beside those of the others."""
+    return _NAME.fullmatch(name) is not None and name not in _TAKEN
+
+
 def _check(silos: Sequence[str], hosts: Sequence[str]) -> None:
     for name in silos:
-        if not _NAME.fullmatch(name) or name in _TAKEN:
-            raise InputError(
-                "--silo", name, "letters, digits, '.', '_' and '-', and not 'server' or 'authority'"
-            )
+        if not names_a_folder(name):
+            raise InputError("--silo", name, A_FOLDER)
     for host in hosts:
         if _address(host) is None and not _HOST.fullmatch(host):
             raise InputError("--host", host, "a host name or an IP address, without a port")
@@ -208,13 +213,14 @@ def _pair(first: Path, second: Path) -> bool:
 
 
 def _write(file: Path, data: bytes, mode: int) -> None:
-    """Make a file, with its mode from the first moment on; one that is there is kept."""
+    """Make a file whole, with its mode from the first moment on; one that is there is kept."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    except FileExistsError:
+    if file.exists():
         return
-    with os.fdopen(handle, "wb") as out:
+    with (
+        whole_file(file) as draft,
+        os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out,
+    ):
         os.fchmod(out.fileno(), mode)  # whatever the umask
         out.write(data)
 

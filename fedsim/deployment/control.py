@@ -12,6 +12,7 @@ import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -87,8 +88,7 @@ class Control:
     """Requests to the SuperLink at HOST:PORT, whose certificate `root_certificates` (a file) vouches for.
 
     Raises, from every method but `answers`:
-        InputError: it cannot be reached.
-        httpx.HTTPStatusError: it says no.
+        InputError: it cannot be reached, or says no.
     """
 
     def __init__(self, address: str, root_certificates: Path) -> None:
@@ -153,6 +153,9 @@ class Control:
             return call(request)
         except httpx.TransportError as error:
             raise InputError("superlink", self.address, f"a SuperLink that answers ({error})") from None
+        except httpx.HTTPStatusError as error:
+            said = f"a SuperLink of flwr {version('flwr')} (it answers {error.response.status_code})"
+            raise InputError("superlink", self.address, said) from None
 
     def __enter__(self) -> Self:
         return self

@@ -59,7 +59,7 @@ class Processes:
         """End all that were started, and what they started; another Ctrl-C does not cut it short."""
         with undisturbed():
             for child in reversed(self._children):
-                _end(child.process)
+                end(child.process)
 
     def start(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -105,14 +105,14 @@ class Processes:
                 time.sleep(0.05)
         finally:
             for child in children:
-                _end(child.process)
+                end(child.process)
         for child in children:
             if child.process.returncode:
                 raise child.ended()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and whatever it started, also what did not listen."""
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a session, and whatever it started, also what did not listen."""
     family = _family(process.pid) if process.poll() is None else []
     process.terminate()
     with suppress(subprocess.TimeoutExpired):

@@ -81,7 +81,10 @@ def deploy(
         old = stack.enter_context(closing(Checkpoint.open(path))) if resume else None
         if old is None:
             Checkpoint.check_free(path)
-        heads = read_heads(federation.heads) if old is None else old.heads
+        heads = read_heads(federation.heads)
+        if old is not None:
+            old.heads.update(heads | old.heads)  # its own are newer, and it may lack those of other silos
+            heads = old.heads
         stack.callback(write_heads, federation.heads, heads)
         silos = RemoteSilos(
             channel,

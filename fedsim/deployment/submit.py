@@ -9,8 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.control import Control, Status
 from fedsim.deployment.enroll import enroll
@@ -18,6 +16,8 @@ from fedsim.deployment.progress import Line, Reader, of_words
 
 LOOK = 1.0
 """Seconds between two looks at the run; each costs the SuperLink 10 ms."""
+AWAY = 10.0
+"""Seconds that a SuperLink may be away before it counts as ended."""
 
 Tell = Callable[[Line], None]
 
@@ -68,7 +68,7 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], patience: floa
     try:
         return _follow(control, run, Reader(job.progress), tell)
     except BaseException:
-        with suppress(InputError, httpx.HTTPError):
+        with suppress(InputError):
             control.stop(run)
         raise
     finally:
@@ -105,11 +105,15 @@ def _missing(control: Control, keys: Mapping[str, bytes]) -> list[str]:
 
 
 def _follow(control: Control, run: int, reader: Reader, tell: Tell) -> Status:
+    heard = time.monotonic()
     while True:
         try:
             status = control.status(run)
+            heard = time.monotonic()
         except InputError as error:
-            return Status("failed", f"the SuperLink ended ({error})")
+            status = Status("unknown", "")
+            if time.monotonic() - heard > AWAY:
+                return Status("failed", f"the SuperLink is away ({error})")
         for line in reader.new():
             tell(line)
         if status.over:

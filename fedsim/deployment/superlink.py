@@ -12,9 +12,11 @@ from types import TracebackType
 from typing import Self
 
 from fedsim.common.errors import InputError
+from fedsim.common.interrupts import undisturbed
 from fedsim.deployment.control import Control
+from fedsim.deployment.processes import end
 
-START_SECONDS, STOP_SECONDS = 60.0, 15.0
+START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -140,14 +142,10 @@ class SuperLink:
                 raise InputError("superlink", self.address, "a free port; another SuperLink answers there")
 
     def stop(self) -> None:
-        """End it and what it started."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        """End it and what it started; another Ctrl-C does not cut it short."""
+        if self._process is not None:
+            with undisturbed():
+                end(self._process)
 
     def kill(self) -> None:
         """End it as a power cut would; for tests."""

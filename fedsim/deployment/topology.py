@@ -97,6 +97,9 @@ def check(resolved: Resolved, directory: Path) -> None:
     if len(resolved.names) > MOST_SILOS:
         expected = f"at most {MOST_SILOS} on one machine, each being two processes; simulate more"
         raise InputError("silos", len(resolved.names), expected)
+    for name in resolved.names:
+        if not certs.names_a_folder(name):
+            raise InputError("scenario.partition", name, f"silos' names of {certs.A_FOLDER}")
     if len(str(directory)) + max(map(len, resolved.names)) + len("//silo.sock") > MOST_SOCKET:
         raise InputError(
             "--out", str(directory), "too long a path for Unix sockets in it; name a shorter one"

@@ -21,6 +21,7 @@ from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.nodes import node_keys
 from fedsim.deployment.processes import Ended, Processes
 from fedsim.deployment.progress import of_words
+from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.submit import Job, Tell, submit
 from fedsim.deployment.topology import Topology
 from fedsim.protocol.dial import LOOPBACK, dial_socket
@@ -35,7 +36,7 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
     Args:
         topology: where each party's files are.
         port: of the SuperLink on 127.0.0.1; 0 for any.
-        resume: whether to go on with the run that did not end there.
+        resume: whether to go on with the run that did not end there, if it began.
         tell: told how it goes.
 
     Raises:
@@ -44,6 +45,7 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
         KeyboardInterrupt: the run can be resumed.
     """
     federation = load_federation(topology.federation)
+    resume = resume and checkpoint_of(topology.run).exists()
     keys = node_keys(federation)
     with Processes() as processes:
         address = _start_superlink(processes, topology, port or _free_port())

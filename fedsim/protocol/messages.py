@@ -99,11 +99,11 @@ class Admission(Message):
     kind: ClassVar[str] = "admission"
     session: Hex32
     run: Hex32
-    epsilon: float
-    delta: float
-    noise_multiplier: float
-    epsilon_guaranteed: float
-    releases: int
+    epsilon: float = Field(ge=0)
+    delta: float = Field(ge=0, lt=1)
+    noise_multiplier: float = Field(ge=0)
+    epsilon_guaranteed: float = Field(ge=0)
+    releases: int = Field(ge=0)
     accountant: str
     notices: tuple[str, ...]
     head: Hex32
@@ -141,7 +141,7 @@ class Closed(Message):
 
     kind: ClassVar[str] = "closed"
     run: Hex32
-    epsilon_spent: float
+    epsilon_spent: float = Field(ge=0)
     rounds: tuple[int, ...]
     broadcasts: tuple[Hex32, ...]
     receipt: str

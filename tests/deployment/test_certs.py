@@ -148,7 +148,7 @@ def test_half_a_pair_is_an_error(papers: Path) -> None:
         certs.make(papers, ["silo-1"])
 
 
-@pytest.mark.parametrize("name", ["server", "authority", "../silo", "a/b", "", "."])
+@pytest.mark.parametrize("name", ["server", "authority", "run", "README", "../silo", "a/b", "", "."])
 def test_names_that_cannot_be_folders(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match="--silo"):
         certs.make(tmp_path / "new", [name])
@@ -169,3 +169,16 @@ def test_the_command_says_who_gets_what(tmp_path: Path) -> None:
     assert "server/nodes/silo-1.pub\n" in shown.output
     assert "NAME/        silo NAME" in (tmp_path / "papers" / "README").read_text()
     assert "nothing was changed" in CliRunner().invoke(app, arguments).output
+
+
+def test_what_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fchmod", full)
+        with pytest.raises(OSError, match="disk full"):
+            certs.make(tmp_path, ["silo-1"])
+    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
+    certs.make(tmp_path, ["silo-1"])
+    assert len((tmp_path / "silo-1" / "superexec.secret").read_bytes()) == 32

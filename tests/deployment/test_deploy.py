@@ -444,3 +444,34 @@ def test_silos_that_disagree_on_their_features_are_named(
     channel.faults = {LIAR: wider}
     with pytest.raises(Refused, match=r"differ in num_features \(silo-00: 9, silo-01: 5, silo-02: 5\)"):
         deploy(scenario_of(), enrolled.federation, channel, tmp_path / "run")
+
+
+def test_heads_of_other_silos_outlive_a_resumed_run(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path
+) -> None:
+    file = tmp_path / "heads.json"
+    file.write_text(json.dumps({"elsewhere": "ab" * 32}))
+    federation = enrolled.again(heads=str(file))
+    channel.faults = {THIRD: in_round(0, absent)}
+    with pytest.raises(Refused, match="round 0"):
+        deploy(scenario_of(), federation, channel, tmp_path / "run")
+    channel.faults.clear()
+    deploy(scenario_of(), federation, channel, tmp_path / "run", resume=True)
+    assert json.loads(file.read_text())["elsewhere"] == "ab" * 32
+
+
+@pytest.mark.parametrize("field", ["epsilon_guaranteed", "noise_multiplier"])
+def test_a_silo_that_states_a_negative_number_does_not_take_part(
+    enrolled: Enrolled, channel: InMemory, tmp_path: Path, field: str
+) -> None:
+    identity = enrolled.identity(LIAR)
+
+    def negative(frame: bytes, silo: Any) -> bytes | None:
+        told = read(silo(frame))
+        head = {**told.head, field: -1.0} if told.kind == "admission" else told.head
+        body = encode(Frame(told.kind, head))
+        return sealed(body, identity.sign(body))
+
+    channel.faults = {LIAR: negative}
+    with pytest.raises(Refused, match="silo-00: its admission is malformed"):
+        deploy(scenario_of(), enrolled.federation, channel, tmp_path / "run")

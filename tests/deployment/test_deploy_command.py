@@ -5,15 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import httpx
 import pytest
 import yaml
+from flwr.supercore.control import ControlHttpClient
 from support.deployed import SCENARIO
 from typer.testing import CliRunner
 
+from fedsim.cli import deploy
 from fedsim.cli.main import app
+from fedsim.common.errors import InputError
 from fedsim.deployment import certs
+from fedsim.deployment import submit as submitting
+from fedsim.deployment.app import main
+from fedsim.deployment.control import Control, Status
 from fedsim.deployment.progress import Line, Reader, Writer, of_words
 
 
@@ -34,11 +42,11 @@ def federation(place: Path) -> dict[str, Any]:
     return {"silos": silos, "root_certificates": "server/ca.crt", "superlink": "127.0.0.1:1"}
 
 
-def said(place: Path, tree: dict[str, Any], *more: str) -> str:
+def said(place: Path, tree: dict[str, Any], *more: str, code: int = 2) -> str:
     (place / "federation.yaml").write_text(yaml.safe_dump(tree))
     command = ["deploy", str(place / "scenario.yaml"), "--federation", str(place / "federation.yaml")]
     shown = CliRunner().invoke(app, [*command, "--out", str(place / "out"), *more])
-    assert shown.exit_code == 2, shown.output
+    assert shown.exit_code == code, shown.output
     assert not (place / "out").exists()
     return " ".join(shown.output.split())
 
@@ -100,3 +108,55 @@ import silos.shim
 assert not {"torch", "ray", "pandas"} & set(sys.modules), "a node is small"
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_run_that_fails_elsewhere_may_have_released_something(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deploy, "submit", lambda *given: Status("failed", "why"))
+    output = said(place, federation(place), "--superlink", "127.0.0.1:1", code=1)
+    assert "Nothing was released" not in output
+    assert "--superlink 127.0.0.1:1 --resume" in output
+
+
+def test_a_superlink_that_says_no_is_one_line(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no(*given: object) -> None:
+        request = httpx.Request("POST", "https://127.0.0.1:1")
+        raise httpx.HTTPStatusError("no", request=request, response=httpx.Response(412, request=request))
+
+    monkeypatch.setattr(ControlHttpClient, "ListNodes", no)
+    assert "it answers 412" in said(place, federation(place), "--superlink", "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(("away", "word"), [(2, "completed"), (10**9, "failed")])
+def test_a_superlink_may_be_away_for_a_moment(
+    tmp_path: Path, away: int, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Shaky:
+        asked = 0
+
+        def nodes(self) -> dict[bytes, str]:
+            return {}
+
+        def start(self, settings: object) -> int:
+            return 1
+
+        def status(self, run: int) -> Status:
+            self.asked += 1
+            if self.asked <= away:
+                raise InputError("superlink", "h:1", "a SuperLink that answers")
+            return Status("completed", "")
+
+        def stop(self, run: int) -> None: ...
+
+    monkeypatch.setattr(submitting, "LOOK", 0.01)
+    monkeypatch.setattr(submitting, "AWAY", 0.2)
+    job = submitting.Job("quickstart", (), tmp_path / "federation.yaml", tmp_path / "out", False)
+    assert submitting.submit(cast(Control, Shaky()), job, {}, 1.0, lambda line: None).word == word
+
+
+@pytest.mark.parametrize("overrides", ["seed=7", '"seed=7"', "[7]"])
+def test_overrides_by_flwr_run_are_a_list(overrides: str, tmp_path: Path) -> None:
+    context = SimpleNamespace(run_config={"scenario": "quickstart", "overrides": overrides})
+    with pytest.raises(InputError, match="a JSON list of PATH=VALUE"):
+        main(cast(Any, None), cast(Any, context))

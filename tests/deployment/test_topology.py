@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -118,3 +119,11 @@ def test_what_only_a_simulation_can_do_is_refused(override: str, field: str, pla
 def test_a_path_too_long_for_sockets_is_refused(resolved: Resolved, place: Path) -> None:
     with pytest.raises(InputError, match="--out"):
         prepare(resolved, place / ("long" * 25))
+
+
+@pytest.mark.parametrize("name", ["run", "server", "a hospital"])
+def test_a_silo_whose_name_is_no_folder_is_refused(resolved: Resolved, place: Path, name: str) -> None:
+    named = replace(resolved, names=(name,))
+    with pytest.raises(InputError, match=r"scenario\.partition"):
+        prepare(named, place / "refused")
+    assert not (place / "refused").exists()

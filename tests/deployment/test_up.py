@@ -18,7 +18,9 @@ from support.flower import environment
 
 from fedsim.cli.up import run
 from fedsim.common.errors import InputError
+from fedsim.deployment import up
 from fedsim.deployment.processes import Ended
+from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.topology import prepare
 from fedsim.deployment.up import run_all
 from fedsim.results.read import read
@@ -145,3 +147,18 @@ def test_a_silo_that_cannot_enrol_is_named_with_its_reason(place: Path) -> None:
     (topology.silo(SILOS[1]) / "records.npz").unlink()
     with pytest.raises(Ended, match=rf"(?s)the enrolment of {SILOS[1]} ended \(exit code 2\).*no such file"):
         run_all(topology, port=0, resume=False, tell=lambda line: None)
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+def test_what_no_silo_has_admitted_begins_anew(
+    place: Path, admitted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an interrupted enrolment: there is no checkpoint that a run could open."""
+    topology = prepare(resolve(load(Path("quickstart"), TWO_SILOS)), place / "all")
+    if admitted:
+        checkpoint_of(topology.run).touch()
+    for name in ("_start_superlink", "_enrol", "_wait", "enroll", "_start_silos", "load_federation"):
+        monkeypatch.setattr(up, name, lambda *given: "127.0.0.1:1")
+    monkeypatch.setattr(up, "node_keys", lambda federation: {})
+    monkeypatch.setattr(up, "submit", lambda control, job, *more: job.resume)
+    assert run_all(topology, port=1, resume=True, tell=lambda line: None) is admitted
