@@ -281,9 +281,9 @@ def frame_of(objects: dict[str, bytes]) -> bytes:
                 raise TypeError
             return frame
         ids = heads[array][1]
-        pieces = [get_object_body(objects[i], ArrayChunk) for i in ids]
+        pieces = {i: get_object_body(objects[i], ArrayChunk) for i in set(ids)}
         order = json.loads(get_object_body(objects[array], Array))["arraychunk_ids"]
-        parts = [pieces[index] for index in order]
+        parts = [pieces[ids[index]] for index in order]
     except Exception as error:  # others' parsers, on whatever a server sends
         raise Unreadable(f"no frame ({type(error).__name__})") from error
     if sum(map(len, parts)) > carried.MAX_FRAME:  # one piece may be named many times

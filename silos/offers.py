@@ -40,6 +40,7 @@ _ALGORITHM: TypeAdapter[AlgorithmSection] = TypeAdapter(AlgorithmConfig)
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
 _LEAST_NUMBERS = 5_000  # an answer's fixed cost, in numbers
+_MANY = 1_000
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,12 @@ def admissible(
     return Admissible(proposal, plan, terms, mechanism, notices, admitted)
 
 
+def check_few(error: ValidationError, what: str) -> None:
+    """Refuse to go through a million things that are wrong in one frame: that takes a gigabyte."""
+    if (count := error.error_count()) > _MANY:
+        raise Refused(f"{what}: {count:,} things are wrong with it")
+
+
 def plan_digest(plan: Plan) -> str:
     """SHA-256 of every round's queries, hexadecimal."""
     found = hashlib.sha256()
@@ -160,6 +167,7 @@ def _algorithm(given: Mapping[str, Any], policy: Policy) -> Algorithm:
     try:
         return _ALGORITHM.validate_python(given).build()
     except ValidationError as error:
+        check_few(error, "offer: algorithm")
         raise complaint(error, {"algorithm": given}, ("algorithm",)) from None
 
 
@@ -169,6 +177,7 @@ def _problem(offer: Offer, policy: Policy) -> Problem:
     try:
         section = ProblemSection.model_validate(offer.problem)
     except ValidationError as error:
+        check_few(error, "offer: problem")
         raise complaint(error, {"problem": offer.problem}, ("problem",)) from None
     if isinstance(section.model, Imported) and section.model.path not in policy.plug_ins:
         raise Refused(f"offer: the silo's policy does not list the network {section.model.path!r}")

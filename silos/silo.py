@@ -39,7 +39,7 @@ from silos.config import ROOT, Config
 from silos.enrolment import check_enrolment
 from silos.identity import Identity
 from silos.ledger_file import LedgerFile
-from silos.offers import Own, plan_digest
+from silos.offers import Own, check_few, plan_digest
 from silos.open_runs import OpenRuns
 from silos.own_records import read_records
 from silos.policy import Policy
@@ -216,6 +216,7 @@ def _parsed(frame: Frame) -> Hello | Offer | Ask | Close:
     try:
         return model.model_validate(frame.head)
     except ValidationError as error:
+        check_few(error, frame.kind)
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join([frame.kind, *map(str, first["loc"])])
         given = None if first["type"] == "missing" else first["input"]

@@ -69,7 +69,8 @@ class Offer(Message):
 
     `session` is the server's name for the run. `rounds` are those of this silo, ascending; None for all.
     `noise_multiplier` is given or found by the silo within its budget. `epsilon` and `delta` are what the
-    scenario has for this silo; its policy may make them smaller.
+    scenario has for this silo; its policy may make them smaller. (Long lists fail at their first bad number:
+    pydantic keeps every complaint.)
     """
 
     kind: ClassVar[str] = "offer"
@@ -79,10 +80,10 @@ class Offer(Message):
     algorithm: dict[str, Any]
     problem: dict[str, Any]
     shape: Shape
-    weights: tuple[float, ...]
+    weights: Annotated[tuple[float, ...], Field(fail_fast=True)]
     dtype: Literal["float64", "float32"]
     seed: int
-    rounds: tuple[Annotated[int, Field(ge=0)], ...] | None
+    rounds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(fail_fast=True)] | None
     epsilon: float = Field(gt=0)
     delta: float = Field(gt=0, lt=1)
     noise_multiplier: float | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from pathlib import Path
 
 import httpx
@@ -51,6 +52,20 @@ def test_a_piece_named_often_does_not_fill_the_memory() -> None:
     objects[i] = head + b"\x00" + json.dumps(told).encode()
     with pytest.raises(Unreadable, match="too long"):
         frame_of(objects)
+
+
+def test_a_child_named_often_is_held_once() -> None:
+    record = ArrayRecord({carried.RECORD: Array("uint8", (2**20,), carried.STYPE, bytes(2**20))})
+    objects = objects_of(RecordDict({carried.RECORD: record}))
+    (i,) = (i for i, data in objects.items() if data.startswith(b"Array "))
+    (chunk,) = (i.encode() for i, data in objects.items() if data.startswith(b"ArrayChunk "))
+    objects[i] = objects[i].replace(chunk, b",".join([chunk] * 300))
+    tracemalloc.start()
+    try:
+        assert len(frame_of(objects)) == 2**20
+        assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(

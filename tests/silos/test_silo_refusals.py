@@ -139,6 +139,23 @@ def test_an_offer_outside_the_policy_is_refused_in_words(
     assert state(caller) == before
 
 
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("rounds", [[]] * 5000, "offer.rounds.0: []: "),
+        ("weights", [[]] * 5000, "offer.weights.0: []: "),
+        ("shape.sizes", {f"{i}": [] for i in range(5000)}, "offer: 5,000 things are wrong with it"),
+        ("problem", {"name": "logistic_regression", **{f"{i}": 0 for i in range(5000)}}, "5,000 things"),
+        ("algorithm", {"name": "local_sgd", **{f"{i}": 0 for i in range(5000)}}, " things are wrong"),
+    ],
+)
+def test_a_thousand_mistakes_are_counted_and_not_listed(
+    caller: Caller, path: str, value: Any, said: str
+) -> None:
+    """A frame of 4 MB holds a million, each of which would cost a kilobyte to put into words."""
+    assert said in caller.refused("offer", **changed(path, value))
+
+
 def test_float32_sums_of_sampled_batches_are_refused(caller: Caller) -> None:
     sampled = changed(
         "algorithm.batch", {"sampler": "poisson", "fraction": 0.5}, {**OFFER, "dtype": "float32"}
