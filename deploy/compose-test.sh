@@ -116,9 +116,16 @@ find "$work/runs/compose" -name 'report.html' | grep -q . || { echo "no page" >&
 say "the page is there: $(find "$work/runs/compose" -type f -printf '%P ' )"
 for silo in silo-1 silo-2 silo-3; do
   compose exec -T $silo fedsim ledger show /state
-  run=$(compose exec -T $silo fedsim ledger show /state --json | python3 -c 'import json, sys; print(next(iter(json.load(sys.stdin)["runs"])))')
+  compose exec -T $silo fedsim ledger show /state --json > "$work/$silo.json"
+  run=$(python3 - "$work/$silo.json" << 'P'
+import json, sys
+(run,) = json.load(open(sys.argv[1]))["runs"]
+assert not run["open"] and run["rounds"] == run["answered"] == list(range(run["planned"])), run
+print(run["run"])
+P
+  )
   compose exec -T $silo sh -c "fedsim ledger receipt /state $run > /tmp/receipt.json && fedsim ledger verify /tmp/receipt.json --key /state/identity.pub > /dev/null"
-  say "$silo: ledger whole, receipt verified"
+  say "$silo: ledger whole, every round paid for and answered once, receipt verified"
 done
 
 connect='import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), 3).close()'

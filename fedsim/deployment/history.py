@@ -182,12 +182,21 @@ class History:
         )
 
     def _versions(self) -> list[str]:
-        own = version("fedsim-isrl")
+        own = release(version("fedsim-isrl"))
         return [
             f"silo {name} has version {shown(said.version)} of fedsim, the server {own}"
             for name, said in sorted(self._greetings.items())
-            if said.version != own
+            if release(said.version) != own
         ]
+
+
+def release(version: str) -> str:
+    """A version without the side of a deployment that it is installed for.
+
+    >>> release("0.1.0+silo")
+    '0.1.0'
+    """
+    return version.partition("+")[0]
 
 
 def _few(reasons: Sequence[str]) -> tuple[str, ...]:
