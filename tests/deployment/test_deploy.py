@@ -304,6 +304,9 @@ def test_a_statement_that_is_not_the_servers_is_not_believed(
     assert said in summary.deployment.without_statement[LIAR]
     row = summary.privacy.silos[0]
     assert (row.name, row.epsilon_spent) == (LIAR, row.epsilon_guaranteed)
+    page = (out / "report.html").read_text()
+    assert f"fedsim ledger verify receipts/{SECOND}.json" in page
+    assert f"receipts/{LIAR}.json" not in page
 
 
 def test_too_few_answers_end_a_run_that_can_be_resumed(
