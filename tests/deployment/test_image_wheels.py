@@ -78,6 +78,7 @@ def test_the_other_side_is_not_in_it(folder: str, site: Path) -> None:
     assert not [name for name in ABSENT[folder] if (site / name).exists()]
 
 
+@pytest.mark.slow
 def test_all_of_it_can_be_imported_without_the_rest(folder: str, site: Path) -> None:
     files = [path.relative_to(site) for path in site.rglob("*.py") if not path.name.startswith("__")]
     modules = {".".join(path.with_suffix("").parts) for path in files if path.parts[1] not in ("cli", "api")}

@@ -142,6 +142,7 @@ def test_what_a_person_can_mend_is_said_before_anything_starts(
     assert not (place / "new").exists()
 
 
+@pytest.mark.slow
 def test_a_silo_that_cannot_enrol_is_named_with_its_reason(place: Path) -> None:
     topology = prepare(resolve(load(Path("quickstart"), TWO_SILOS)), place / "all")
     (topology.silo(SILOS[1]) / "records.npz").unlink()

@@ -95,7 +95,7 @@ def test_a_daemon_imports_neither_server_nor_simulation() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_lets_the_round_in_hand_end(folder: Path, number: signal.Signals) -> None:
     """The silo is at a round when the signal comes: the reply arrives, and the process ends well."""
     with daemons(enrolled_silo(folder), start=False) as made:
