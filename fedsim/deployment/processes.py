@@ -44,7 +44,7 @@ class Child:
 
 
 class Processes:
-    """Started in the block, and ended with it however it is left: the last that was started first."""
+    """Started in the block, and ended with it however it is left; the first that was started ends last."""
 
     def __init__(self) -> None:
         self._children: list[Child] = []
@@ -58,8 +58,9 @@ class Processes:
     ) -> None:
         """End all that were started, and what they started; another Ctrl-C does not cut it short."""
         with undisturbed():
-            for child in reversed(self._children):
-                end(child.process)
+            first, rest = self._children[:1], self._children[1:]
+            for children in (rest, first):
+                end(*(child.process for child in children))
 
     def start(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
@@ -94,9 +95,9 @@ class Processes:
         Raises:
             Ended: one failed, took longer than `seconds`, or another process ended.
         """
-        self._children = [child for child in self._children if child not in children]
         until = time.monotonic() + seconds
         try:
+            self._children = [child for child in self._children if child not in children]
             while any(child.process.poll() is None for child in children):
                 self.check()
                 if time.monotonic() > until:
@@ -104,26 +105,27 @@ class Processes:
                     raise Ended(f"{late}: not done after {seconds:.0f} s")
                 time.sleep(0.05)
         finally:
-            for child in children:
-                end(child.process)
+            end(*(child.process for child in children))
         for child in children:
             if child.process.returncode:
                 raise child.ended()
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """End a process that leads a session, and whatever it started, also what did not listen."""
-    family = _family(process.pid) if process.poll() is None else []
-    process.terminate()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(PATIENCE)
-    process.kill()
+def end(*processes: subprocess.Popen[bytes]) -> None:
+    """End processes that lead sessions, and whatever they started, also what does not listen."""
+    family = [each for process in processes if process.poll() is None for each in _family(process.pid)]
+    until = time.monotonic() + PATIENCE
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # its session
+        process.wait()
     for each in family:
         with suppress(psutil.NoSuchProcess):
             each.kill()
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)  # it led a session of its own
-    process.wait()
     psutil.wait_procs(family, PATIENCE)
 
 
