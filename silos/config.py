@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, ValidationError
 
+from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.yaml_file import mapping
 from fedsim.data.dataset import Dataset
 from fedsim.data.registry import DataConfig
-from fedsim.protocol.messages import Hex32
-from fedsim.scenario.complaints import check_flags, complaint
+from fedsim.protocol.messages import Hex32, SiloName
 from silos.policy import Policy, is_own
 
 ROOT = "silo"
 """What errors call the file."""
-
-SiloName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class AtSocket(Section):

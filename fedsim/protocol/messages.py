@@ -27,6 +27,8 @@ Hex32 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 """32 bytes as hexadecimal."""
 Echo = Annotated[str, StringConstraints(pattern="^([0-9a-f]{64})?$")]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+SiloName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+"""A silo's name where a person writes it."""
 
 
 class Message(Section):
