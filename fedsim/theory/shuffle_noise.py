@@ -241,7 +241,7 @@ class SummedSPIDER(OracleTheorem):
 
 
 def _delta_below_half(delta: float) -> Check:
-    return at_most("delta < 1/2", "privacy.claimed_delta", delta, math.nextafter(0.5, 0))
+    return Check("delta < 1/2", "privacy.claimed_delta", delta, "below 0.5", delta < 0.5)
 
 
 def _range_of_oracle(epsilon: float, delta: float) -> tuple[Check, ...]:

@@ -111,10 +111,13 @@ def worst_epsilon(calls: Iterable[Call], n: int, delta: float) -> float:
     2.346
     """
     groups = [_Responses.of(call, n) for call in calls if call.count]
+    told = -math.expm1(sum(group.count * math.log1p(-group.rate * group.delta) for group in groups))
+    there, absent = _tables(groups)
+    left = delta * (1 + _ROUNDING) - told
     found, low, high = math.inf, 0.0, _MOST
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        enough = _profile(groups, middle) <= delta * (1 + _ROUNDING)
+        enough = np.maximum(there - math.exp(middle) * absent, 0.0).sum() <= left
         low, high, found = (low, middle, middle) if enough else (middle, high, found)
     return found
 
@@ -141,13 +144,15 @@ class _Responses:
         return _Responses(count, rate, call.delta, (1 - rate) * no + rate * yes, no)
 
 
-def _profile(groups: Sequence[_Responses], epsilon: float) -> float:
-    """Delta at `epsilon`; what failures of an absent record's responses add is left out."""
-    told = -math.expm1(sum(group.count * math.log1p(-group.rate * group.delta) for group in groups))
+def _tables(groups: Sequence[_Responses]) -> tuple[Array, Array]:
+    """Chances of every number of yeses where nothing fails, with the record and without it.
+
+    What failures of an absent record's responses would add is left out.
+    """
     unharmed = math.exp(sum(group.count * math.log1p(-group.delta) for group in groups))
-    there, absent = np.ones(1), np.ones(1)
+    there, absent = np.full(1, unharmed), np.full(1, unharmed)
     for group in groups:
         k = np.arange(group.count + 1)
         there = np.outer(there, binom.pmf(k, group.count, group.p)).ravel()
         absent = np.outer(absent, binom.pmf(k, group.count, group.q)).ravel()
-    return told + unharmed * float(np.maximum(there - math.exp(epsilon) * absent, 0.0).sum())
+    return there, absent
