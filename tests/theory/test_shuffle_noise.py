@@ -98,7 +98,7 @@ def failing(theorem: Theorem, kappa: float | None = None) -> list[str]:
         (RESTARTS, []),
         (CORRECTED, []),
         (SummedSPIDER(Budget(100, 11.6, 1e-5), 1.0, 40, 10, 64, 4), ["eps <= ln(1/delta)"]),
-        (ShuffledMessages(Budget(10, 1.0, 1e-2), 1.0, 4000, Subsample(0.1), 400, 400), []),
+        (ShuffledMessages(Budget(10, 1.0, 1e-2), 1.0, 40_000, Subsample(0.1), 400, 400), []),
         (ShuffledMessages(Budget(10, 5.4, 1e-2), 1.0, 4000, FULL, 40, 40),
          ["eps <= ln(2/delta)", "M >= 16 ln(18 R M^2/(N delta))", "R >= (n N eps)^2 / M", "K = 1"]),
     ],
