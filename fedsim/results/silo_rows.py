@@ -7,6 +7,7 @@ from functools import cache
 from math import isfinite
 from typing import Any
 
+from fedsim.mechanisms.collusion import epsilon_colluding
 from fedsim.privacy.attainable import epsilon as attainable_epsilon
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.terms import Admitted, Statement
@@ -64,12 +65,10 @@ def _colluding(resolved: Resolved, silo: Admitted) -> dict[str, float | None]:
     """{"epsilon_colluding": under the silo's own share of the noise}, where silos are added up."""
     if resolved.sums is None:
         return {}
-    terms, mechanism = silo.terms, resolved.sums.mechanism
-    z = mechanism.colluding(silo.noise_multiplier)
+    terms = silo.terms
     census = resolved.trace.plan.census(_hashable(terms.rounds))
-    return {
-        "epsilon_colluding": finite(mechanism.epsilons(census, [(terms.n, z, terms.delta)])[0]) if z else None
-    }
+    own = epsilon_colluding(resolved.sums.mechanism, census, terms.n, silo.noise_multiplier, terms.delta)
+    return {"epsilon_colluding": finite(own)}
 
 
 def _claimed(resolved: Resolved) -> dict[str, dict[str, float]]:
