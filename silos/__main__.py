@@ -14,6 +14,7 @@ def main() -> int:
     given = argparse.ArgumentParser(prog="python -m silos", description="A silo's daemon.")
     given.add_argument("--config", type=Path, required=True, help="The silo's file (YAML).")
     given.add_argument("--enrol", action="store_true", help="Make the silo's ledger and identity, and end.")
+    given.add_argument("--serve", action="store_true", help="After --enrol, go on as the daemon.")
     given.add_argument("--health", action="store_true", help="Ask the running daemon how it is, and end.")
     given.add_argument("--insecure-simulation", action="store_true", help="Allow seeded noise.")
     asked = given.parse_args()
@@ -22,7 +23,8 @@ def main() -> int:
 
         return run(
             asked.config,
-            enrolling=asked.enrol,
+            enrol_first=asked.enrol,
+            serve=asked.serve,
             health=asked.health,
             insecure_simulation=asked.insecure_simulation,
         )

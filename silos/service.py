@@ -28,8 +28,15 @@ _ARRAYS = 4
 log = logging.getLogger("silos.service")
 
 
-def run(file: Path, *, enrolling: bool, health: bool, insecure_simulation: bool) -> int:
+def run(file: Path, *, enrol_first: bool, serve: bool, health: bool, insecure_simulation: bool) -> int:
     """What `python -m silos` and `fedsim silo` do; the exit code.
+
+    Args:
+        file: the silo's configuration.
+        enrol_first: make the silo's ledger and identity.
+        serve: after that, listen too; without `enrol_first` a daemon always does.
+        health: ask the running daemon instead.
+        insecure_simulation: allow seeded noise.
 
     Raises:
         InputError: the silo's file, or something that it names, is not as it must be.
@@ -37,9 +44,10 @@ def run(file: Path, *, enrolling: bool, health: bool, insecure_simulation: bool)
     """
     os.umask(0o077)
     config = load_config(file)
-    if enrolling:
-        print(json.dumps(asdict(enrol(config))))
-        return 0
+    if enrol_first:
+        print(json.dumps(asdict(enrol(config))), flush=True)
+        if not serve:
+            return 0
     return _ask(config) if health else _serve(config, insecure_simulation)
 
 

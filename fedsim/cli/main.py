@@ -185,6 +185,7 @@ def silo(
     enrol: Annotated[
         bool, typer.Option("--enrol", help="Make the silo's ledger and identity key, print the key, and end.")
     ] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="After --enrol, go on as the daemon.")] = False,
     health: Annotated[
         bool,
         typer.Option("--health", help="Ask the running daemon how it is; exit code 1 if it is not well."),
@@ -197,7 +198,14 @@ def silo(
     from silos.service import run
 
     with plain_errors():
-        raise typer.Exit(run(config, enrolling=enrol, health=health, insecure_simulation=insecure_simulation))
+        code = run(
+            config,
+            enrol_first=enrol,
+            serve=serve,
+            health=health,
+            insecure_simulation=insecure_simulation,
+        )
+        raise typer.Exit(code)
 
 
 @app.command()

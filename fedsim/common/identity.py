@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedsim.common.files import whole_file
 from fedsim.common.key_file import read_key, write_key
+from fedsim.common.signatures import signed_part
 
 KEY_FILE, PUBLIC_FILE = "identity.key", "identity.pub"
 
@@ -45,4 +46,4 @@ class Identity:
 
     def sign(self, body: bytes) -> bytes:
         """The signature, 64 bytes; equal bytes have equal signatures."""
-        return self._key.sign(body)
+        return self._key.sign(signed_part(body))

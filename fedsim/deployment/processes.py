@@ -23,7 +23,7 @@ LAST_LINES = 12
 
 
 class Ended(Exception):
-    """A process that was to stay has ended, or one that was to succeed has failed."""
+    """A process that was to stay has ended."""
 
 
 @dataclass(frozen=True)
@@ -87,27 +87,6 @@ class Processes:
         """
         for child in self._children:
             if child.process.poll() is not None:
-                raise child.ended()
-
-    def finish(self, children: Sequence[Child], seconds: float) -> None:
-        """Wait until these have done their work; they are not looked after any more.
-
-        Raises:
-            Ended: one failed, took longer than `seconds`, or another process ended.
-        """
-        until = time.monotonic() + seconds
-        try:
-            self._children = [child for child in self._children if child not in children]
-            while any(child.process.poll() is None for child in children):
-                self.check()
-                if time.monotonic() > until:
-                    late = ", ".join(child.name for child in children if child.process.poll() is None)
-                    raise Ended(f"{late}: not done after {seconds:.0f} s")
-                time.sleep(0.05)
-        finally:
-            end(*(child.process for child in children))
-        for child in children:
-            if child.process.returncode:
                 raise child.ended()
 
 

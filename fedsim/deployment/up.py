@@ -49,11 +49,11 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
     keys = node_keys(federation)
     with Processes() as processes:
         address = _start_superlink(processes, topology, port or _free_port())
-        _enrol(processes, topology, tell)
+        _start_daemons(processes, topology, tell)
         with closing(_Watched(address, topology.server / "ca.crt", processes.check)) as control:
             _wait(control.answers, processes, "the SuperLink")
             enroll(control, keys)
-            _start_silos(processes, topology, address, tell)
+            _start_nodes(processes, topology, address)
             job = Job(str(topology.scenario), (), topology.federation, topology.run, resume)
             return submit(control, job, keys, START_SECONDS, tell)
 
@@ -82,25 +82,17 @@ def _start_superlink(processes: Processes, topology: Topology, port: int) -> str
     return f"{LOOPBACK}:{port}"
 
 
-def _enrol(processes: Processes, topology: Topology, tell: Tell) -> None:
-    """Let every silo that has no ledger yet make one, all at once."""
+def _start_daemons(processes: Processes, topology: Topology, tell: Tell) -> None:
+    """A silo that has no ledger yet is enrolled first."""
     new = [name for name in topology.silos if not topology.ledger(name).exists()]
-    tell(of_words(f"enrolling {len(new)} silos: each checks its records and fixes its lifetime budget"))
-    children = [
-        processes.start(
-            f"the enrolment of {name}",
-            [*_daemon(topology, name), "--enrol"],
-            topology.silo(name) / "daemon.log",
-        )
-        for name in new
-    ]
-    processes.finish(children, START_SECONDS)
-
-
-def _start_silos(processes: Processes, topology: Topology, address: str, tell: Tell) -> None:
-    tell(of_words(f"starting {len(topology.silos)} silos: a daemon and a node each"))
+    tell(of_words(f"starting {len(topology.silos)} silos, a daemon and a node each; {len(new)} enrol first"))
     for name in topology.silos:
-        processes.start(f"the daemon of {name}", _daemon(topology, name), topology.silo(name) / "daemon.log")
+        command = [*_daemon(topology, name), *(["--enrol", "--serve"] if name in new else [])]
+        processes.start(f"the daemon of {name}", command, topology.silo(name) / "daemon.log")
+
+
+def _start_nodes(processes: Processes, topology: Topology, address: str) -> None:
+    """The other half of each silo; there when all daemons listen."""
     for name in topology.silos:
         processes.start(
             f"the node of {name}", _node(topology, name, address), topology.silo(name) / "node.log"

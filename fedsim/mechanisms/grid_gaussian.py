@@ -20,41 +20,25 @@ What leaves is a function of the noisy integers and the public clip. It rests on
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from math import inf
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.common.errors import Refused
-from fedsim.mechanisms.discrete_noise import Integers, with_noise
+from fedsim.mechanisms import grid
+from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.mechanisms.grid import FINEST, MAX_RECORDS, STEPS, GridPricing
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
-from fedsim.privacy import calibrate, cost
-from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.plan import Census
 
-STEPS = 2**20
-"""Steps of the grid to the clip."""
-
-MAX_RECORDS = 1_000_000
-"""Records of a silo up to which the rounding of sums in float64 is covered."""
-
-FINEST = 100.0
-"""Steps that a release's noise must have for any claim; `Limits` and any budget ask for far more."""
-
-_ROUNDING = 2e-4
-_FAR = 5e-4  # distance from rounded Gaussian noise, times sigma^4
-_SHARE = 1e-3  # of delta, for that distance
-_LARGEST = 2.0**62
-_SEARCH = 1.05
+__all__ = ["FINEST", "MAX_RECORDS", "STEPS", "GridGaussian"]
 
 
 @dataclass(frozen=True)
-class GridGaussian:
+class GridGaussian(GridPricing):
     """Clip every record's term, round the sum to a grid and add exact discrete Gaussian noise in the silo.
 
     Args:
@@ -73,7 +57,7 @@ class GridGaussian:
     @property
     def sensitivity(self) -> float:
         """Of a rounded sum, in steps of the grid: D of the module's docstring."""
-        return 2 * (STEPS * (1 + _ROUNDING) + math.sqrt(self.dimension))
+        return grid.sensitivity(self.dimension)
 
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Draw nothing: the noise is not a stream's."""
@@ -91,77 +75,12 @@ class GridGaussian:
         Raises:
             ValueError: the sums are not of this mechanism's dimension, whose sensitivity it knows.
         """
-        if total.shape[-1] != self.dimension:
-            raise ValueError(f"sums of {total.shape[-1]} numbers, a mechanism for {self.dimension}")
+        grid.check_dimension(total, self.dimension)
         scales = (noise_ratio * z.double() * self.sensitivity).flatten().tolist()
-        rows = _on_grid(total, clip)
+        rows = grid.on_grid(total, clip)
         noisy = np.stack([with_noise(row, scale) for row, scale in zip(rows, scales, strict=True)])
         total.copy_(torch.from_numpy(noisy)).mul_(clip / STEPS)
 
     def distance(self, census: Census, z: float) -> float:
-        """T: total variation between the noise of a whole census and rounded Gaussian noise.
-
-        A release of weight w is of queries with sum ratio^-2 = w^2, so that sum ratio^-4 <= w^4 and no
-        query's noise is below z D / w steps.
-        """
-        weights = [(release.weight, count) for release, count in census if count and release.weight]
-        sigma = z * self.sensitivity
-        if any(sigma < FINEST * weight for weight, _ in weights):
-            return 1.0
-        return min(1.0, _FAR * self.dimension * sum(count * (w / sigma) ** 4 for w, count in weights))
-
-    def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
-        """See `fedsim.privacy.calibrate`; more where the noise is not fine enough for the budget's delta."""
-        _check_sizes(budget.n for budget in budgets)
-        less = [replace(budget, delta=(1 - _SHARE) * budget.delta) for budget in budgets]
-        found = calibrate.noise_multipliers(census, less, limit)
-        return [self._fine(census, budget, z, limit) for budget, z in zip(budgets, found, strict=True)]
-
-    def epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
-        """See `fedsim.privacy.cost`; infinity where (1 + e^eps) T is beyond its share of delta."""
-        _check_sizes(n for n, _, _ in cases)
-        prices = cost.epsilons(census, [(n, z, (1 - _SHARE) * delta) for n, z, delta in cases])
-        return [
-            epsilon if self._claimed(census, epsilon, z, delta) else inf
-            for epsilon, (_, z, delta) in zip(prices, cases, strict=True)
-        ]
-
-    def accountant(self, samplers: Iterable[str]) -> str:
-        """That of Gaussian noise: the distance from it is in delta."""
-        return SiloGaussian().accountant(samplers)
-
-    def _claimed(self, census: Census, epsilon: float, z: float, delta: float) -> bool:
-        """Whether (1 + e^eps) T <= share of delta."""
-        distance = self.distance(census, z)
-        return distance == 0 or math.log(distance) + np.logaddexp(0, epsilon) <= math.log(_SHARE * delta)
-
-    def _fine(self, census: Census, budget: Budget, z: float, limit: float) -> float:
-        """The first of z, 1.05 z, .. that has a finite price."""
-        if budget.epsilon == inf:
-            return z
-        tried = z
-        while self.epsilons(census, [(budget.n, tried, budget.delta)]) == [inf]:
-            if tried >= limit:
-                raise Refused(
-                    f"exact noise at multiplier {limit:.6g}, the largest this silo allows, is "
-                    f"{self.distance(census, tried):.3g} from Gaussian noise, which times 1 + e^epsilon is "
-                    f"more than {_SHARE:g} of delta {budget.delta:.6g}"
-                )
-            tried = min(limit, tried * _SEARCH)
-        return tried
-
-
-def _on_grid(total: Tensor, clip: float | Tensor) -> Integers:
-    """The nearest integers to total / step, (silos, d); 0 / 0 counts as 0."""
-    steps = (total / clip).mul_(STEPS).nan_to_num_(nan=0.0).clamp_(-_LARGEST, _LARGEST)
-    rounded: Integers = steps.round_().to(torch.int64).numpy()
-    return rounded
-
-
-def _check_sizes(sizes: Iterable[int]) -> None:
-    for n in sizes:
-        if n > MAX_RECORDS:
-            raise Refused(
-                f"exact noise covers the rounding of sums over {MAX_RECORDS:,} records, the silo has {n:,}; "
-                "floating-point noise does not ask (policy.exact_noise_dimension: 0)"
-            )
+        """T: total variation between the noise of a whole census and rounded Gaussian noise."""
+        return grid.distance(self.dimension, census, z * self.sensitivity)

@@ -80,3 +80,35 @@ class Mechanism(Protocol):
     def accountant(self, samplers: Iterable[str]) -> str:
         """How a plan with these samplers is priced, in words."""
         ...
+
+
+class SumMechanism(Mechanism, Protocol):
+    """A mechanism of sums over silos (`sums_only`): silos make contributions, and only their sum is read.
+
+    `perturb` turns weighted sums into contributions, in place; its `clip` is the query's, a number, and its z
+    the multiplier that is common to all silos. A silo whose terms have norm <= r clip has a multiplier of its
+    own, z_i, at which it is priced.
+
+    Attributes:
+        transport: "shares" (two aggregators add up) or "messages" (a shuffler passes whole ones on).
+        guarantee_colluding: what holds if the server and the other party collude, in one sentence.
+    """
+
+    transport: ClassVar[str]
+    guarantee_colluding: ClassVar[str]
+
+    def step(self, clip: float) -> float:
+        """What one unit of a contribution is worth."""
+        ...
+
+    def effective(self, z: float, r: float) -> float:
+        """z_i where the common multiplier is z."""
+        ...
+
+    def common(self, z_i: float, r: float) -> float:
+        """The inverse of `effective`."""
+        ...
+
+    def colluding(self, z_i: float) -> float:
+        """The silo's multiplier under its own share of the noise alone; 0 for none."""
+        ...

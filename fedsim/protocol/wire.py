@@ -1,6 +1,6 @@
 """Frames: what travels between a server and a silo, whatever carries it.
 
-    magic and version, 4 bytes | Ed25519 signature, 64 bytes | body
+    magic and version, 4 bytes | Ed25519 signature of SHA-256 of the body, 64 bytes | body
 
 The body is a safetensors file: named arrays, and in its metadata one entry, `message`: JSON of kind and head.
 (Of one entry, since safetensors writes several in any order: equal frames are equal bytes.) A silo signs the

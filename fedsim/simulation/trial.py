@@ -12,7 +12,7 @@ from fedsim.common.one_thread import one_thread
 from fedsim.data.federation import Federation, SiloSplit, load
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.objective import TrainingObjective
-from fedsim.protocol.links import Answered, Hosts, Variant
+from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.results.outcome import (
     Measurement,
     Observer,
@@ -23,10 +23,12 @@ from fedsim.results.outcome import (
     variants,
 )
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.adders import Adder, at_once
 from fedsim.simulation.host import SiloHost
-from server.aggregate import weighted
-from server.loop import run
+from server.aggregate import summed, weighted
+from server.loop import Aggregate, run
 from server.participation import Schedule, admitted_rounds, schedule
+from server.totals import Totals
 
 _SLICE = 0.2  # seconds between two looks at the progress
 
@@ -39,6 +41,31 @@ class _Link:
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         return Answered(members, self._hosts.answer(self._variant, round_index, broadcast, members))
+
+
+class _Sums:
+    """As `_Link`, where only sums over the members leave: silos' contributions, added and read."""
+
+    def __init__(self, link: _Link, totals: Totals, add: Adder) -> None:
+        self._link, self._totals, self._add = link, totals, add
+
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        least = self._totals.pool.min_silos
+        if len(members) < least:
+            raise Refused(f"{len(members)} silos answer, and a sum has at least {least}")
+        rows = self._link.answer(round_index, broadcast, members).messages
+        totals = self._add(round_index, members, rows)
+        message = self._totals.message(round_index, broadcast, totals, members)
+        return Answered(members, {name: value.unsqueeze(0) for name, value in message.items()})
+
+
+def _link(resolved: Resolved, hosts: Hosts, variant: Variant) -> tuple[Link, Aggregate]:
+    link = _Link(hosts, variant)
+    if resolved.sums is None or variant != "private":
+        return link, weighted
+    sums, plan = resolved.sums, resolved.trace.plan
+    totals = Totals(resolved.algorithm, resolved.problem, plan, sums.mechanism, sums.pool, resolved.dtype)
+    return _Sums(link, totals, at_once), summed
 
 
 class Trial:
@@ -91,11 +118,11 @@ class Trial:
         planned = admitted_rounds(resolved.active, rounds, len(resolved.names))
         admitted = self._hosts.open(variant, planned)
         public = resolved.public([silo.noise_multiplier for silo in admitted])
-        link = _Link(self._hosts, variant)
+        link, aggregate = _link(resolved, self._hosts, variant)
         start = time.perf_counter()
         every, last = resolved.scenario.report.evaluate_every, len(rounds)
         seed = resolved.scenario.seed
-        for progress in run(resolved.algorithm, resolved.problem, public, seed, link, rounds, weighted):
+        for progress in run(resolved.algorithm, resolved.problem, public, seed, link, rounds, aggregate):
             self._models[variant] = progress.answer
             if progress.rounds % every == 0 or progress.rounds == last:
                 error, loss = self._evaluate(progress.answer)

@@ -73,25 +73,3 @@ def test_who_ended_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
         child.process.wait()
         with pytest.raises(Ended, match=r"(?s)the daemon of silo-1 ended \(exit code 3\).*no disk left"):
             processes.check()
-
-
-def test_work_that_is_done_is_not_looked_after(tmp_path: Path) -> None:
-    with Processes() as processes:
-        child = processes.start("work", _python("pass"), tmp_path / "log")
-        processes.finish([child], 60)
-        processes.check()
-
-
-def test_work_that_fails_or_is_late_says_so(tmp_path: Path) -> None:
-    with Processes() as processes:
-        with pytest.raises(Ended, match="work ended"):
-            processes.finish([processes.start("work", _python("raise SystemExit(1)"), tmp_path / "1")], 60)
-        with pytest.raises(Ended, match="idleness: not done"):
-            processes.finish([processes.start("idleness", _python(SLEEP), tmp_path / "2")], 0.2)
-
-
-def test_work_does_not_wait_for_what_has_ended(tmp_path: Path) -> None:
-    with Processes() as processes:
-        processes.start("the superlink", _python("raise SystemExit(1)"), tmp_path / "1")
-        with pytest.raises(Ended, match="the superlink ended"):
-            processes.finish([processes.start("work", _python(SLEEP), tmp_path / "2")], 60)

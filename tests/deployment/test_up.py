@@ -146,7 +146,7 @@ def test_what_a_person_can_mend_is_said_before_anything_starts(
 def test_a_silo_that_cannot_enrol_is_named_with_its_reason(place: Path) -> None:
     topology = prepare(resolve(load(Path("quickstart"), TWO_SILOS)), place / "all")
     (topology.silo(SILOS[1]) / "records.npz").unlink()
-    with pytest.raises(Ended, match=rf"(?s)the enrolment of {SILOS[1]} ended \(exit code 2\).*no such file"):
+    with pytest.raises(Ended, match=rf"(?s)the daemon of {SILOS[1]} ended \(exit code 2\).*no such file"):
         run_all(topology, port=0, resume=False, tell=lambda line: None)
 
 
@@ -158,7 +158,7 @@ def test_what_no_silo_has_admitted_begins_anew(
     topology = prepare(resolve(load(Path("quickstart"), TWO_SILOS)), place / "all")
     if admitted:
         checkpoint_of(topology.run).touch()
-    for name in ("_start_superlink", "_enrol", "_wait", "enroll", "_start_silos", "load_federation"):
+    for name in ("_start_superlink", "_start_daemons", "_wait", "enroll", "_start_nodes", "load_federation"):
         monkeypatch.setattr(up, name, lambda *given: "127.0.0.1:1")
     monkeypatch.setattr(up, "node_keys", lambda federation: {})
     monkeypatch.setattr(up, "submit", lambda control, job, *more: job.resume)

@@ -65,6 +65,24 @@ def test_enrol_serve_ask_and_stop(folder: Path) -> None:
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
 
 
+def test_one_process_enrols_and_listens_but_once_only(folder: Path) -> None:
+    file = write_silo(folder)
+    line = [sys.executable, "-m", "silos", "--config", str(file), "--enrol", "--serve"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            told = json.loads(process.stdout.readline())
+            assert bytes.fromhex(told["identity"]) == Silo(file).identity
+            assert "listens" in process.stderr.readline()
+        finally:
+            process.terminate()
+            assert process.wait(PATIENCE) == 0
+    code, said = command("--config", str(file), "--enrol", "--serve")
+    assert code == 2
+    assert "enrolled already" in said
+
+
 @pytest.mark.parametrize(
     ("text", "field"),
     [("name: ''\n", "silo.name"), ("name: a\nrecords: 3\n", "silo.state"), ("[\n", "silo")],

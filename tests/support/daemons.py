@@ -203,7 +203,7 @@ def _serve(file: Path, insecure: bool, said: Path, before: Callable[[], None] | 
     from silos.service import run  # what a warm process has ready, and a test's own has no need of
 
     try:
-        code = run(file, enrolling=False, health=False, insecure_simulation=insecure)
+        code = run(file, enrol_first=False, serve=True, health=False, insecure_simulation=insecure)
     except (InputError, Refused) as error:
         os.write(2, f"{error}\n".encode())
         code = 2

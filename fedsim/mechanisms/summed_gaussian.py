@@ -1,0 +1,207 @@
+"""Gaussian noise on a sum over silos, to which each adds a share of it (proof: docs/summed-noise.md).
+
+Two aggregators that do not collude, the server and a second one, get additive shares modulo 2^64 of every
+silo's integers; together they learn the total over a whole roster and nothing else. In steps of clip / 2^20:
+
+    contribution_i = round(w_i S_i / step) + discrete Gaussian of variance sigma^2 / (gamma M_min).
+
+S_i is the silo's clipped sum, w_i its public weight (`fedsim.protocol.pool`), sigma = ratio z D(1), z common
+to all silos, and D(r) = 2 (2^20 r (1 + e) + sqrt(d)) the sensitivity of a silo whose terms have
+w_i |term| <= r clip.
+
+**Guarantee.** What the server sees of silo i is (eps, delta)-DP under replacing one of its records, with eps
+of `fedsim.privacy.cost` at z_i = z D(1) / D(r_i) and delta less (1 + e^eps) T, as long as every sum holds at
+least gamma M_min silos (silo i among them) that add their noise and keep it to themselves. T is what
+separates the total's noise from rounded Gaussian noise, over all coordinates and releases:
+
+* *A sum of H = ceil(gamma M_min) discrete Gaussians* of variance s^2 = sigma^2 / (gamma M_min) is within
+  e^(+-tau) of one, tau = 2 (H - 1) artanh(2 x / (1 - x)), x = exp(-pi^2 s^2): zero to any number of digits.
+* *One discrete Gaussian* is within 5e-4 / sigma^4 of a rounded one (docs/grid-noise.md).
+* *Floating point.* Contributions and their sums are integers below 2^53 but for a chance below 1e-200 each.
+  That totals are taken modulo 2^64 is post-processing, and never happens outside that chance.
+
+The second aggregator alone sees uniform words. If both collude, silo i has its own share of the noise alone:
+z_i / sqrt(gamma M_min) (`colluding`, `colluding_epsilons`).
+
+`noise_by` "aggregators": silos add none, each aggregator adds a full share of variance sigma^2. The other
+one's share suffices against either, whatever silos do: no honest fraction, 1.41 times the noise, and nothing
+holds if they collude.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.mechanisms import grid
+from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.mechanisms.grid import STEPS, GridPricing
+from fedsim.mechanisms.silo_gaussian import SiloGaussian
+from fedsim.protocol.plan import Census
+
+NoiseBy = Literal["silos", "aggregators"]
+
+LARGEST_NOISE = 2.0**36
+"""Steps of noise that one party may add: sums of 2^20 silos are then exact in float64, and far from 2^63."""
+
+_LARGEST_SUM = 2.0**41  # of a silo's sum in steps: 10^6 records, and rounding
+_INEXACT = 2.0**21 * 1e-221  # chance that a coordinate's contributions or partial sums pass 2^53
+
+
+@dataclass(frozen=True)
+class SummedGaussian(GridPricing):
+    """Clip, round to a grid and add a share of discrete Gaussian noise; two aggregators learn the sum alone.
+
+    Args:
+        dimension: d, of the answers.
+        pool_min: M_min, how many silos a sum has at least.
+        honest_fraction: gamma in (0, 1], of M_min, of silos that add their noise and keep it to themselves.
+        noise_by: who adds the noise.
+        exact: whether silos draw discrete Gaussian noise, as deployed ones do; a simulation draws rounded
+            normal numbers from its streams, within H 6e-4 / sigma^4 of it. The price is the same.
+        least: silos whose terms have a smaller share r of the clip are priced as if they had this one.
+    """
+
+    dimension: int
+    pool_min: int
+    honest_fraction: float
+    noise_by: NoiseBy = "silos"
+    exact: bool = False
+    least: float = 2.0**-4
+    name: ClassVar[str] = "summed_gaussian"
+    private: ClassVar[bool] = True
+    clips: ClassVar[bool] = True
+    sums_only: ClassVar[bool] = True
+    transport: ClassVar[str] = "shares"
+    unit: ClassVar[str] = SiloGaussian.unit
+    guarantee: ClassVar[str] = (
+        "for each silo, everything that the server sees of it, which are sums over silos, is "
+        "(epsilon_guaranteed, delta)-DP with respect to replacing one of its records, as long as the two "
+        "aggregators do not collude"
+    )
+    guarantee_colluding: ClassVar[str] = (
+        "if the two aggregators collude, each silo has its own share of the noise alone: (epsilon_colluding, "
+        "delta)-DP, infinite where the aggregators add the noise"
+    )
+    notices: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if not self.pool_min >= 1:
+            raise InputError("pool_min", self.pool_min, "at least one silo")
+        if not 0 < self.honest_fraction <= 1:
+            raise InputError("honest_fraction", self.honest_fraction, "in (0, 1]")
+
+    @property
+    def sensitivity(self) -> float:
+        """D(1), in steps: of a contribution whose terms have the whole clip."""
+        return grid.sensitivity(self.dimension)
+
+    @property
+    def sharers(self) -> float:
+        """By how much the variance is divided: gamma M_min, at least the silo itself; 1 for aggregators."""
+        if self.noise_by == "aggregators":
+            return 1.0
+        return max(1.0, self.honest_fraction * self.pool_min)
+
+    def step(self, clip: float) -> float:
+        """What one unit of a contribution is worth."""
+        return clip / STEPS
+
+    def effective(self, z: float, r: float) -> float:
+        """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z."""
+        return z * self.sensitivity / grid.sensitivity(self.dimension, max(r, self.least))
+
+    def common(self, z_i: float, r: float) -> float:
+        """The common multiplier at which such a silo has z_i: the inverse of `effective`."""
+        return z_i * grid.sensitivity(self.dimension, max(r, self.least)) / self.sensitivity
+
+    def colluding(self, z_i: float) -> float:
+        """The multiplier of a silo under its own share of the noise alone."""
+        return z_i / math.sqrt(self.sharers) if self.noise_by == "silos" else 0.0
+
+    def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
+        """Standard normal numbers, if any are wanted."""
+        if not self.exact and self.noise_by == "silos":
+            SiloGaussian().fill(streams, rows)
+
+    def perturb(
+        self,
+        total: Tensor,
+        noise_ratio: float,
+        z: Tensor,
+        clip: float | Tensor,
+        noise: Callable[[], Tensor],
+    ) -> None:
+        """total = round(total / step) + the silo's noise: integers, for `step`; z is the common multiplier.
+
+        Raises:
+            ValueError: the sums are not of this mechanism's dimension, whose sensitivity it knows.
+            Refused: the noise is beyond `LARGEST_NOISE`.
+        """
+        grid.check_dimension(total, self.dimension)
+        rows = grid.on_grid(total, clip, _LARGEST_SUM)
+        if self.noise_by == "silos":
+            scales = [self._scale(noise_ratio, each) for each in z.double().flatten().tolist()]
+            rows = self._exact(rows, scales) if self.exact else rows + _rounded(noise().numpy(), scales)
+        total.copy_(torch.from_numpy(rows))
+
+    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
+        """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum of shares."""
+        return self._scale(noise_ratio, z) if self.noise_by == "aggregators" else 0.0
+
+    def distance(self, census: Census, z: float) -> float:
+        """T of the module's docstring for a silo of effective multiplier z."""
+        sigma = z * grid.sensitivity(self.dimension, self.least)
+        one = grid.distance(self.dimension, census, sigma)
+        if one == 1.0:
+            return one
+        released = grid.weights(census)
+        apart = sum(count * (self._sums(sigma / weight) + _INEXACT) for weight, count in released)
+        return min(1.0, one + self.dimension * apart)
+
+    def _scale(self, noise_ratio: float, z: float) -> float:
+        """Of one party's share of the noise."""
+        scale = noise_ratio * z * self.sensitivity / math.sqrt(self.sharers)
+        if not scale <= LARGEST_NOISE:
+            raise Refused(
+                f"noise of {scale:.6g} steps, more than the {LARGEST_NOISE:g} that sums are exact with"
+            )
+        return scale
+
+    def _exact(self, rows: np.ndarray, scales: list[float]) -> np.ndarray:
+        return np.stack([with_noise(row, scale) for row, scale in zip(rows, scales, strict=True)])
+
+    def _sums(self, sigma: float) -> float:
+        """Distance of a sum of the silos' discrete Gaussians from one of scale sigma, a coordinate."""
+        return sum_distance(sigma / math.sqrt(self.sharers), math.ceil(self.sharers))
+
+
+def sum_distance(scale: float, count: int) -> float:
+    """Bound the total variation between a sum of discrete Gaussians and one of the same variance.
+
+    Args:
+        scale: of each, in steps.
+        count: how many.
+
+    >>> sum_distance(0.7, 2) > 1e-3, sum_distance(2.0, 1000) < 1e-13, sum_distance(50.0, 1)
+    (True, True, 0.0)
+    """
+    x = math.exp(-((math.pi * scale) ** 2))
+    ripple = 2 * x / (1 - x)
+    if count <= 1 or ripple >= 1:
+        return float(count > 1)
+    return min(1.0, math.expm1(2 * (count - 1) * math.atanh(ripple)) / 2)
+
+
+def _rounded(normal: np.ndarray, scales: list[float]) -> np.ndarray:
+    """Rounded normal noise whose variance is scale^2; rounding adds 1/12."""
+    spread = np.sqrt(np.maximum(0.0, np.square(scales) - 1 / 12))
+    integers: np.ndarray = np.rint(normal * spread[:, None]).astype(np.int64)
+    return integers

@@ -1,0 +1,94 @@
+"""Silos whose answers are added up: what each contributes to a sum, and how the sum is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import fsum, inf
+
+from fedsim.common.errors import InputError
+from fedsim.protocol.batch import Batch
+
+MOST_RECORDS = 2**32
+"""Records of all silos together up to which sums on a grid of 2^20 steps are exact in float64."""
+
+MOST_SILOS = 2**20
+"""Silos up to which the sum of their noise is, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The silos of a sum, in the canonical order of their names; all of it is public.
+
+    A round wants sum_i a_i m_i: m_i the mean of silo i over its K_i records and a_i = N p_i / M, M silos of N
+    in the sum (`server.aggregate.coefficients`). Silos agree on one unit per batch kind, u = max_j p_j / K_j;
+    silo i contributes w_i K_i m_i with w_i = (p_i / K_i) / u in (0, 1], and the sum is worth u N / M a piece.
+
+    Args:
+        sizes: n_i >= 1.
+        weights: of the silos in the objective, > 0; p_i is the weight over their sum.
+        min_silos: M_min, how many silos a sum has at least, from 1 to N.
+        honest_fraction: gamma in (0, 1]: at least gamma M_min silos of every sum add their noise and keep it
+            to themselves.
+
+    Raises:
+        InputError: another value.
+
+    >>> from fedsim.protocol.batch import FULL
+    >>> pool = Pool((10, 40), (0.5, 0.5), min_silos=2, honest_fraction=1.0)
+    >>> pool.unit(FULL), pool.weight(0, FULL), pool.weight(1, FULL)
+    (0.05, 1.0, 0.25)
+    """
+
+    sizes: tuple[int, ...]
+    weights: tuple[float, ...]
+    min_silos: int
+    honest_fraction: float
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.sizes) <= MOST_SILOS:
+            raise InputError("pool.sizes", len(self.sizes), f"from 1 to {MOST_SILOS:,} silos")
+        if min(self.sizes) < 1 or sum(self.sizes) > MOST_RECORDS:
+            raise InputError(
+                "pool.sizes", sum(self.sizes), f"one record each, together at most {MOST_RECORDS:,}"
+            )
+        if len(self.weights) != len(self.sizes):
+            raise InputError("pool.weights", len(self.weights), f"one for each of {len(self.sizes)} silos")
+        if not all(0 < weight < inf for weight in self.weights):
+            raise InputError("pool.weights", min(self.weights), "positive and finite")
+        if not 1 <= self.min_silos <= len(self.sizes):
+            raise InputError(
+                "pool.min_silos", self.min_silos, f"from 1 to the {len(self.sizes)} silos there are"
+            )
+        if not 0 < self.honest_fraction <= 1:
+            raise InputError("pool.honest_fraction", self.honest_fraction, "in (0, 1]")
+
+    def unit(self, batch: Batch) -> float:
+        """u = max_j p_j / K_j: what one record's term weighs in the weighted mean where it weighs most."""
+        return max(_rates(self, batch))
+
+    def weight(self, position: int, batch: Batch) -> float:
+        """w_i in (0, 1] of the silo at `position`."""
+        return self.all_weights(batch)[position]
+
+    def all_weights(self, batch: Batch) -> tuple[float, ...]:
+        """w_i of every silo, in their order."""
+        rates = _rates(self, batch)
+        unit = max(rates)
+        return tuple(rate / unit for rate in rates)
+
+    def heaviest(self, position: int, batches: Iterable[Batch]) -> float:
+        """The largest w_i of the silo at `position` among these batch kinds; 0 where there is none."""
+        return max((self.weight(position, batch) for batch in batches), default=0.0)
+
+    def worth(self, batch: Batch, members: int) -> float:
+        """u N / M: the sum of M silos' contributions times this is the round's weighted mean."""
+        return self.unit(batch) * len(self.sizes) / members
+
+
+@lru_cache(maxsize=64)
+def _rates(pool: Pool, batch: Batch) -> tuple[float, ...]:
+    """p_j / K_j."""
+    whole = fsum(pool.weights)
+    return tuple(w / whole / batch.size(n) for w, n in zip(pool.weights, pool.sizes, strict=True))
