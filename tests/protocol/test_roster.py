@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 import yaml
-from support.rosters import Parties
 
 from fedsim.common.errors import InputError
 from fedsim.protocol.roster import load_roster, parse_roster
 
-PARTIES = Parties(3)
-TREE = PARTIES.tree(min_silos=2)
+TREE: dict[str, Any] = {
+    "federation": "test",
+    "silos": {f"s00{i}": f"a{i}" * 32 for i in range(3)},
+    "server": "b0" * 32,
+    "shuffler": {"key": "b1" * 32, "identity": "b2" * 32},
+    "min_silos": 2,
+    "honest_fraction": 1.0,
+}
 
 
 def write(path: Path, tree: Any) -> Path:

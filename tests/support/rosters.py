@@ -62,5 +62,6 @@ FORM = Form("shares", 4, (0.0, 0.0))
 
 
 def counts(rng: np.random.Generator, silos: int, form: Form = FORM) -> np.ndarray:
-    """Integers as silos would have them, (silos, queries, d)."""
-    return rng.integers(-(2**40), 2**40, (silos, len(form.scales), form.dimension))
+    """Numbers as silos would have them, (silos, queries, d)."""
+    numbers = rng.integers(-(2**40), 2**40, (silos, len(form.scales), form.dimension))
+    return numbers if form.transport == "shares" else numbers.astype(float)
