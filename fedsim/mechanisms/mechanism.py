@@ -101,6 +101,10 @@ class SumMechanism(Mechanism, Protocol):
         """What one unit of a contribution is worth."""
         ...
 
+    def reach(self, r: float) -> float:
+        """By how much a record moves a contribution at most, over the query's clip, if terms are <= r clip."""
+        ...
+
     def effective(self, z: float, r: float) -> float:
         """z_i where the common multiplier is z."""
         ...
