@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -94,7 +94,7 @@ class SumMechanism(Mechanism, Protocol):
         guarantee_colluding: what holds if the server and the other party collude, in one sentence.
     """
 
-    transport: ClassVar[str]
+    transport: ClassVar[Literal["shares", "messages"]]
     guarantee_colluding: ClassVar[str]
 
     def step(self, clip: float) -> float:
@@ -115,4 +115,8 @@ class SumMechanism(Mechanism, Protocol):
 
     def colluding(self, z_i: float) -> float:
         """The silo's multiplier under its own share of the noise alone; 0 for none."""
+        ...
+
+    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
+        """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum; 0 for none."""
         ...

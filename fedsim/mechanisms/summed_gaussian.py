@@ -79,7 +79,7 @@ class SummedGaussian(GridPricing):
     private: ClassVar[bool] = True
     clips: ClassVar[bool] = True
     sums_only: ClassVar[bool] = True
-    transport: ClassVar[str] = "shares"
+    transport: ClassVar[Literal["shares", "messages"]] = "shares"
     unit: ClassVar[str] = SiloGaussian.unit
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are sums over silos, is "
