@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -94,11 +94,15 @@ class SumMechanism(Mechanism, Protocol):
         guarantee_colluding: what holds if the server and the other party collude, in one sentence.
     """
 
-    transport: ClassVar[str]
+    transport: ClassVar[Literal["shares", "messages"]]
     guarantee_colluding: ClassVar[str]
 
     def step(self, clip: float) -> float:
         """What one unit of a contribution is worth."""
+        ...
+
+    def reach(self, r: float) -> float:
+        """The most that a record moves a contribution by, over the clip, if terms are <= r clip."""
         ...
 
     def effective(self, z: float, r: float) -> float:
@@ -111,4 +115,8 @@ class SumMechanism(Mechanism, Protocol):
 
     def colluding(self, z_i: float) -> float:
         """The silo's multiplier under its own share of the noise alone; 0 for none."""
+        ...
+
+    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
+        """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum; 0 for none."""
         ...

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from fedsim.common.errors import Refused
@@ -25,7 +26,8 @@ def encode(frame: WordFrame) -> bytes:
     """The body's bytes, the same for equal frames whose heads are in the same order."""
     from safetensors.numpy import save
 
-    return bytes(save(dict(frame.arrays), metadata(frame.kind, frame.head)))
+    arrays = {name: np.ascontiguousarray(value) for name, value in frame.arrays.items()}
+    return bytes(save(arrays, metadata(frame.kind, frame.head)))
 
 
 def decode(body: bytes) -> WordFrame:

@@ -118,7 +118,7 @@ class FileStore:
             raise InputError(
                 "state", str(path), "there are no notes; they are made with --enrol, and only then"
             )
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
         try:
             _begin(connection, path, identity)
         except BaseException:

@@ -9,37 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import chi2
 from support.helpers import FALSE_ALARM
+from support.uniform import narrow_split, slightly_odd_split, worst_byte
 
 from fedsim.protocol.shares import Words, add, split, total
 
 Splitter = Callable[[np.ndarray], tuple[Words, Words]]
 NUMBERS = 40_000
-
-
-def worst_byte(words: Words) -> float:
-    """The least p-value over bytes of words, of Pearson's test that all 256 values are equally likely; times
-    the number of tests."""
-    seen = words.astype("<u8").view(np.uint8).reshape(-1, 8)
-    counted = [np.bincount(seen[:, byte], minlength=256) for byte in range(8)]
-    expected = len(seen) / 256
-    statistics = [((count - expected) ** 2).sum() / expected for count in counted]
-    return 8 * float(chi2.sf(max(statistics), 255))
-
-
-def halves(counts: np.ndarray) -> tuple[Words, Words]:
-    """A splitter that draws the mask in the range of what it should hide."""
-    mask = np.random.default_rng(0).integers(-(2**20), 2**20, counts.shape)
-    return mask.view(np.uint64), (counts - mask).view(np.uint64)
-
-
-def slightly_odd(counts: np.ndarray) -> tuple[Words, Words]:
-    """A splitter whose lowest byte is even too often (0.55 of the time)."""
-    mask, _ = split(counts)
-    rng = np.random.default_rng(1)
-    mask = np.where(rng.random(mask.shape) < 0.1, mask & ~np.uint64(1), mask)
-    return mask, counts.view(np.uint64) - mask
 
 
 @pytest.mark.parametrize("value", [0, 1, -1, 12345, -(2**63), 2**63 - 1])
@@ -48,7 +24,7 @@ def test_each_share_alone_is_uniform_whatever_it_hides(value: int) -> None:
         assert worst_byte(share) > FALSE_ALARM
 
 
-@pytest.mark.parametrize("splitter", [halves, slightly_odd])
+@pytest.mark.parametrize("splitter", [narrow_split, slightly_odd_split])
 def test_that_test_rejects_a_splitter_that_is_not(splitter: Splitter) -> None:
     for share in splitter(np.full(NUMBERS, 12345, np.int64)):
         assert worst_byte(share) < FALSE_ALARM

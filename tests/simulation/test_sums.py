@@ -11,6 +11,7 @@ import torch
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import gaussian
+from fedsim.protocol.terms import Share
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
@@ -123,3 +124,47 @@ def test_a_silo_is_given_no_noise_of_its_own() -> None:
 
     with pytest.raises(Refused, match="noise and pool"):
         admit(resolved.trace.plan, [Terms("a", 60, 1.0, 1e-5, range(6))], resolved.mechanism, LIMITS)
+
+
+@pytest.mark.parametrize("way", ["shares", "envelopes"])
+def test_the_real_protocol_gives_the_same_model(way: str) -> None:
+    played = resolve(parse(BASE | {"privacy": SUMS, "runtime": {"name": "inprocess", "shuffler": way}}))
+    assert torch.equal(model(played), model(made()))
+
+
+def test_aggregators_noise_is_twice_a_full_share() -> None:
+    """Its variance in the total, against the common multiplier; and a run with it repeats itself."""
+    import numpy as np
+
+    from fedsim.simulation.aggregation import Run
+
+    resolved = made(noise_by="aggregators", honest_fraction=None)
+    (common,) = {silo.terms.noise_multiplier for silo in preview(resolved)}
+    assert common is not None
+    run = Run(resolved, 0, "0" * 64, common)
+    drawn = np.array([noise for r in range(6) for party in (0, 1) for noise in run.noise(r, party)])
+    (scale,) = set(run.scales(0))
+    assert drawn.std() == pytest.approx(scale, rel=5 / (2 * drawn.size) ** 0.5)
+    assert len({row.tobytes() for row in drawn}) == len(drawn)
+    assert torch.equal(model(resolved), model(made(noise_by="aggregators", honest_fraction=None)))
+
+
+@pytest.mark.slow
+def test_the_second_aggregator_is_an_actor_of_its_own(tmp_path: Path) -> None:
+    from fedsim.api.simulate import simulate
+
+    on_ray = BASE | {
+        "runtime": {"name": "ray", "shuffler": "envelopes"},
+        "report": {"nonprivate_twin": False},
+    }
+    assert simulate(on_ray, out=tmp_path / "run").summary.status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("position", "clip"), [(-1, 1.0), (3, 1.0), (0, -5.0), (0, 0.0), (0, 1.1), (0, float("nan"))]
+)
+def test_a_part_that_no_price_is_right_for_is_refused(position: int, clip: float) -> None:
+    sums = made().sums
+    assert sums is not None
+    with pytest.raises(InputError, match="share"):
+        Share(sums.pool, position, clip)

@@ -52,10 +52,17 @@ class Parties:
     ) -> Occasion:
         return Occasion(RUN, round_index, (roster or self.roster).digest, form or FORM)
 
-    def report(self, position: int, numbers: np.ndarray, occasion: Occasion | None = None) -> bytes:
-        """Of the silo at a position of the whole roster."""
-        name = self.roster.names[position]
-        return seal_report(numbers, occasion or self.occasion(), self.roster, position, self.silos[name].sign)
+    def report(
+        self,
+        position: int,
+        numbers: np.ndarray,
+        occasion: Occasion | None = None,
+        roster: Roster | None = None,
+    ) -> bytes:
+        """Of the silo at a position of a roster; by default of the whole one."""
+        roster = roster or self.roster
+        name = roster.names[position]
+        return seal_report(numbers, occasion or self.occasion(), roster, position, self.silos[name].sign)
 
 
 FORM = Form("shares", 4, (0.0, 0.0))
