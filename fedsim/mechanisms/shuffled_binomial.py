@@ -1,10 +1,11 @@
 """The thesis's vector sum: fixed-point numbers and fair bits, shuffled (Algorithms 16 and 17, corrected).
 
 A silo encodes each coordinate of w_i S_i on g steps to the clip, rounded at random once, and adds b fair
-bits. As messages that is 2 G_i + b bits a coordinate, G_i = ceil(g w_i K_i), of which round(w_i S_i / step) + G_i +
-Bin(b, 1/2) are ones; the multiset of all silos' bits is the number of ones, and what is summed here is that
-number less the public sum_i (G_i + b / 2). The thesis re-centres by L where a sum of N needs N L, and encodes
-[0, L] where shifted values lie in [0, 2 L].
+bits. As messages (`fedsim.mechanisms.bit_messages`) that is 2 G_i + b bits a coordinate, with
+G_i = ceil(g w_i K_i), of which round(w_i S_i / step) + G_i + Bin(b, 1/2) are ones. The multiset of all silos'
+bits is the number of ones; a contribution here is a silo's ones less the public G_i + b / 2, so that nothing
+is left to re-centre. (The thesis re-centres by L where a sum of N needs N L, and encodes [0, L] where shifted
+values are in [0, 2 L].)
 
 **Guarantee.** What the server sees of silo i is (eps, delta)-DP under replacing one of its records, as long
 as every sum holds at least gamma M_min silos (silo i among them) that add their bits and keep them to

@@ -8,7 +8,8 @@ for P of any total mass up to 1, since at x = P / Q (Canonne, Kamath and Steinke
 
     (1 - e^eps / x)_+ <= x^(alpha - 1) e^(-(alpha - 1) eps) (1 - 1 / alpha)^(alpha - 1) / alpha.
 
-So outcomes may be left out of P and their probability added to delta. Every real alpha > 1 is sound; the best of a fine grid is taken.
+So outcomes may be left out of P and their probability added to delta. Every real alpha > 1 is
+sound; the best of a fine grid is taken.
 """
 
 from __future__ import annotations
