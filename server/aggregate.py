@@ -47,3 +47,8 @@ def combine(messages: Mapping[str, Tensor], coefficient: Tensor) -> dict[str, Te
         {name: (d,)}.
     """
     return {name: coefficient.to(rows.dtype) @ rows for name, rows in messages.items()}
+
+
+def summed(messages: Mapping[str, Tensor], public: Public, members: Sequence[int]) -> dict[str, Tensor]:
+    """The one row of messages that came weighed and added (`server.totals`), {name: (d,)}."""
+    return {name: rows.squeeze(0) for name, rows in messages.items()}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
 from math import inf
+from typing import cast
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.mechanism import Mechanism, SumMechanism
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.rounding import shown_up
 from fedsim.protocol.limits import Limits
@@ -20,7 +22,8 @@ from fedsim.protocol.terms import Admitted, Terms
 def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limits) -> list[Admitted]:
     """The noise multiplier of each silo and its true cost, which is within that silo's budget.
 
-    A silo takes the smallest multiplier whose cost is, unless its terms give one.
+    A silo takes the smallest multiplier whose cost is, unless its terms give one. The noise of a sum over
+    silos is given, since it is common to them; each prices what that is beside its own part.
 
     Raises:
         Refused: a silo cannot afford the plan, at the given noise or at the largest it allows, or has a
@@ -30,6 +33,8 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
         if not mechanism.private and terms.epsilon < inf:
             expected = f"mechanism {mechanism.name} cannot keep a budget of {terms.epsilon:g}"
             raise Refused(f"silo {terms.name!r}: {expected}")
+    brought = silos
+    silos = [_own_noise(plan, terms, mechanism) for terms in silos]
     positions: dict[Census, list[int]] = defaultdict(list)
     priced: dict[Hashable, tuple[Census, int]] = {}
     releases = []
@@ -46,8 +51,19 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
     for census, group in positions.items():
         prices = _prices(mechanism, census, [silos[position] for position in group], limits)
         for position, (multiplier, epsilon) in zip(group, prices, strict=True):
-            admitted[position] = Admitted(silos[position], multiplier, epsilon, releases[position])
+            admitted[position] = Admitted(brought[position], multiplier, epsilon, releases[position])
     return [admitted[position] for position in range(len(silos))]
+
+
+def _own_noise(plan: Plan, terms: Terms, mechanism: Mechanism) -> Terms:
+    """The terms with the noise of a sum over silos as a multiple of this silo's own sensitivity."""
+    if not mechanism.sums_only:
+        return terms
+    share, z = terms.share, terms.noise_multiplier
+    if share is None or z is None:
+        raise Refused(f"silo {terms.name!r}: noise and pool of a sum over silos are not given")
+    r = share.clip * share.pool.heaviest(share.position, plan.batches(terms.rounds))
+    return replace(terms, noise_multiplier=cast(SumMechanism, mechanism).effective(z, r))
 
 
 def _prices(

@@ -3,36 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, StringConstraints, ValidationError
+from pydantic import Field, ValidationError
 
+from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.yaml_file import mapping
 from fedsim.data.dataset import Dataset
 from fedsim.data.registry import DataConfig
-from fedsim.protocol.messages import Hex32
-from fedsim.scenario.complaints import check_flags, complaint
+from fedsim.protocol.listener import AtPort, AtSocket
+from fedsim.protocol.messages import Hex32, SiloName
 from silos.policy import Policy, is_own
 
 ROOT = "silo"
 """What errors call the file."""
-
-SiloName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
-
-
-class AtSocket(Section):
-    """A Unix socket."""
-
-    socket: Path = Field(description="its path")
-
-
-class AtPort(Section):
-    """A port of this machine's loopback interface."""
-
-    port: int = Field(ge=1, le=65535, description="of 127.0.0.1")
-    token: Path = Field(description="a file with the secret that clients send first")
 
 
 class InsecureSimulation(Section):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
 from fedsim.common.errors import InputError
+from fedsim.common.identity import KEY_FILE, Identity
 from silos.account import Caps
 from silos.clock import SECOND
 from silos.config import ROOT, Config
-from silos.identity import KEY_FILE, Identity
 from silos.ledger_file import LedgerFile
 from silos.own_records import OwnRecords, read_records
 

@@ -46,6 +46,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.problems.kinds import Problem, check
+from fedsim.protocol.batch import Batch
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.digests import digests
 from fedsim.protocol.limits import Limits
@@ -118,7 +119,8 @@ class Gate:
         rounds = [terms.rounds for terms in silos]
         self._batches = Batches(records, plan, rounds, names, entropy)
         self._rounds = [frozenset(own) for own in rounds]
-        self._multipliers = torch.tensor([[a.noise_multiplier] for a in self.admitted], dtype=torch.float64)
+        self._multipliers = torch.tensor([[_base(a, mechanism)] for a in self.admitted], dtype=torch.float64)
+        self._shares = [terms.share for terms in silos if terms.share is not None]
         drawing = records.drawing(range(len(silos)))
         self._noise = Noise(mechanism, entropy, plan, len(drawing), self._dimension)
         self._ledgers = [ledger for ledger, _ in zip(ledgers, silos, strict=True)]
@@ -208,9 +210,12 @@ class Gate:
         try:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
             asker.finish()
-            plain = plain_arrays(message, "a message")
-            reply = {name: _widened(plain[name], shape) for name in sorted(plain)}
-            self._memory.commit(members, memory)
+            if self._mechanism.sums_only:
+                reply = asker.contributions(memory)
+            else:
+                plain = plain_arrays(message, "a message")
+                reply = {name: _widened(plain[name], shape) for name in sorted(plain)}
+                self._memory.commit(members, memory)
         except BaseException as error:  # the ledger holds the round to be over in any case: this says why
             reason = str(error) if type(error) is Refused else f"round {round_index} failed in the silo"
             for member in members:
@@ -233,6 +238,12 @@ class Gate:
         debited = ledger.debited  # once: another thread may be at a round
         digests = [ledger.digest(r) for r in debited]
         return Statement(admitted, spent(self._plan, admitted, debited, self._mechanism), debited, digests)
+
+
+def _base(admitted: Admitted, mechanism: Mechanism) -> float:
+    """What the mechanism scales noise by; in sums over silos it is common to all of them."""
+    common = admitted.terms.noise_multiplier
+    return common if mechanism.sums_only and common is not None else admitted.noise_multiplier
 
 
 def _one_row(kept: Reply, dimension: int, dtype: torch.dtype) -> CohortMemory:
@@ -281,6 +292,7 @@ class _RoundAsker:
         everyone = len(members) == len(gate._multipliers)
         self._multipliers = gate._multipliers if everyone else gate._multipliers[members]
         self._noise = gate._noise.round(gate._records.drawing(members), round_index)
+        self._contributions: list[Tensor] = []
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         if threading.get_ident() != self._thread:
@@ -327,6 +339,16 @@ class _RoundAsker:
         if not self._open:
             raise Refused("the round is over, or an ask of it is under way or broke down")
 
+    def contributions(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Of a mechanism of sums, the members' parts of the round's answers by number: all that they send.
+
+        The silo half has seen zeros for answers. What it makes of the real ones is made of their sum, by the
+        server (`server.totals`).
+        """
+        if memory:
+            raise Refused("the silo half keeps memory between rounds, and in sums it has no answers to keep")
+        return {str(number): value for number, value in enumerate(self._contributions)}
+
     def finish(self) -> None:
         """Close the round: later asks are refused, and so is a message of fewer answers than planned."""
         self._check_open()
@@ -344,6 +366,12 @@ class _RoundAsker:
         """The releases of one ask, of the plan's own batch and noise ratios, without a graph."""
         blocks, divisors = self._batches.next(planned.batch)
         shapes = planned.queries
+        if self._gate._mechanism.sums_only:
+            weights = self._weights(planned.batch)
+            for query, shape in zip(queries, shapes, strict=True):
+                self._contributions.append(self._contribution(query, shape.noise_ratio, blocks, weights))
+            nothing = torch.zeros(len(self._members), self._gate._dimension, dtype=self._gate._dtype)
+            return tuple(nothing.clone() for _ in queries)
         return tuple(
             self._release(query, shape.noise_ratio, blocks, divisors).detach()
             for query, shape in zip(queries, shapes, strict=True)
@@ -360,6 +388,28 @@ class _RoundAsker:
         total = self._clipped_sum(query, blocks)
         self._gate._mechanism.perturb(total, noise_ratio, self._multipliers, query.clip, self._drawn)
         return total.div_(divisors).to(self._gate._dtype)
+
+    def _contribution(
+        self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], weights: Tensor
+    ) -> Tensor:
+        """The members' parts of a sum over silos, (members, d), float64.
+
+        w_i in (0, 1] times a sum of terms of norm <= kappa_i clip, with the silo's share of the noise: at the
+        query's one clip its sensitivity is 2 w_i kappa_i clip, which the silo has priced (`Share`).
+        """
+        if isinstance(query.clip, Tensor) and query.clip.dim() == 2:
+            raise Refused("a sum over silos has one clip for all of them, this is one a silo")
+        shares = [self._gate._shares[member].clip for member in self._members]
+        shorter = query.clip * torch.tensor(shares, dtype=torch.float64).unsqueeze(-1)
+        own = query if set(shares) == {1.0} else query._replace(clip=shorter.to(self._gate._dtype))
+        total = self._clipped_sum(own, blocks).mul_(weights)
+        self._gate._mechanism.perturb(total, noise_ratio, self._multipliers, float(query.clip), self._drawn)
+        return total.detach()
+
+    def _weights(self, batch: Batch) -> Tensor:
+        """w_i of the members, (members, 1)."""
+        weights = [self._gate._shares[member].weight(batch) for member in self._members]
+        return torch.tensor(weights, dtype=torch.float64).unsqueeze(-1)
 
     def _drawn(self) -> Tensor:
         return self._gate._records.spread(self._noise.next())

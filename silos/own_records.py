@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsim.common.errors import InputError
+from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
 from fedsim.data.source import Floats, Source, Target
 from silos.config import ROOT, Config
-from silos.identity import Identity
 
 
 @dataclass(frozen=True, eq=False)

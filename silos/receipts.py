@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.identity import Identity
 from fedsim.common.signatures import is_signed, public_key
 from silos.book import Enrolment, Run
 from silos.chain import text
-from silos.identity import Identity
 
 FORMAT = 1
 _PURPOSE = b"fedsim receipt\n"  # no frame's body begins so

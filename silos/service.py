@@ -5,31 +5,25 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
-import socket
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 
 import torch
 
-from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.dial import dial_port, dial_socket, read_token
-from fedsim.protocol.messages import Greeting, Hello
-from fedsim.protocol.wire import MAX_HEAD, Frame, encode, head_of, opened, receive, sealed, send
-from silos.config import ROOT, AtPort, AtSocket, Config, load_config
-from silos.daemon import Bounds, Daemon
+from fedsim.common.daemon_log import begin
+from fedsim.common.errors import InputError
+from fedsim.protocol.daemon import Bounds, Daemon, on_signal
+from fedsim.protocol.listener import ailment, listening, token_of
+from fedsim.protocol.messages import Greeting
+from fedsim.protocol.wire import MAX_HEAD
+from silos.config import ROOT, Config, load_config
 from silos.enrolment import enrol
-from silos.listener import at_port, at_socket
-from silos.log import begin
 from silos.silo import Silo
 
 _ARRAYS = 4
 """Arrays of the largest dimension in a broadcast; fedsim's own algorithms send two at most."""
-_HEALTHY_WITHIN = 5.0  # seconds
 
 log = logging.getLogger("silos.service")
 
@@ -60,17 +54,17 @@ def run(file: Path, *, enrol_first: bool, serve: bool, health: bool, insecure_si
 def _serve(config: Config, insecure_simulation: bool) -> int:
     """Answer until SIGTERM or SIGINT; what is in hand then is finished."""
     torch.set_num_threads(1)  # sums depend on it, and each silo has a process
-    _on_signal(lambda *_: sys.exit(0))  # nothing is in hand yet
-    token = read_token(config.listen.token) if isinstance(config.listen, AtPort) else b""
+    on_signal(lambda *_: sys.exit(0))  # nothing is in hand yet
+    token = token_of(config.listen)
     if not config.ledger.exists():
         raise InputError(
             f"{ROOT}.state", str(config.state), "has no ledger; start the silo once with --enrol"
         )
-    begin(config.state / "log")
+    begin(config.state / "log", "silos", "fedsim.protocol")
     bounds = Bounds(frame_bytes=MAX_HEAD + _ARRAYS * 8 * config.policy.max_dimension)
-    with closing(Silo.open(config, insecure_simulation)) as silo, _listening(config.listen) as listener:
+    with closing(Silo.open(config, insecure_simulation)) as silo, listening(config.listen) as listener:
         daemon = Daemon(silo, listener, bounds, token)
-        _on_signal(lambda *_: daemon.stop())
+        on_signal(lambda *_: daemon.stop())
         log.info("silo %s listens", config.name)
         finished = daemon.run()
     log.info("silo %s has stopped", config.name)
@@ -79,29 +73,9 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
     return 0
 
 
-def _on_signal(act: Callable[[int, FrameType | None], None]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, act)
-
-
-def _listening(listen: AtSocket | AtPort) -> AbstractContextManager[socket.socket]:
-    return at_socket(listen.socket) if isinstance(listen, AtSocket) else at_port(listen.port)
-
-
 def _ask(config: Config) -> int:
     """Whether the running daemon says who it is: 0, else 1 and a line on stderr."""
-    try:
-        with _dialled(config.listen) as connection:
-            send(connection, sealed(encode(Frame(Hello.kind, Hello().model_dump()))))
-            kind, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
-    except (OSError, Refused) as error:
-        kind, head = "", {"reason": error}
-    if kind != Greeting.kind:
-        print(f"silo {config.name}: {head.get('reason')}", file=sys.stderr)
-    return int(kind != Greeting.kind)
-
-
-def _dialled(listen: AtSocket | AtPort) -> socket.socket:
-    if isinstance(listen, AtSocket):
-        return dial_socket(listen.socket, _HEALTHY_WITHIN)
-    return dial_port(listen.port, read_token(listen.token), _HEALTHY_WITHIN)
+    reason = ailment(config.listen, Greeting.kind)
+    if reason is not None:
+        print(f"silo {config.name}: {reason}", file=sys.stderr)
+    return int(reason is not None)

@@ -22,6 +22,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.identity import Identity
 from fedsim.protocol.messages import (
     Admission,
     Ask,
@@ -37,7 +38,6 @@ from fedsim.protocol.messages import (
 from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
 from silos.config import ROOT, Config
 from silos.enrolment import check_enrolment
-from silos.identity import Identity
 from silos.ledger_file import LedgerFile
 from silos.offers import Own, check_few, plan_digest
 from silos.open_runs import OpenRuns

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
+from fedsim.common.identity import Identity
 from fedsim.privacy import gaussian
 from fedsim.privacy.rounding import shown_down, shown_up
 from silos import receipts
@@ -22,7 +23,6 @@ from silos.account import Cost
 from silos.book import Book, Run, read
 from silos.chain import FILE
 from silos.clock import SECOND
-from silos.identity import Identity
 
 _WORDS = {
     "mu_sq": "mu^2 of Gaussian plans",

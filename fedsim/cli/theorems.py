@@ -11,6 +11,7 @@ import typer
 
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.theory.claims import TARGETS, Entry, Row, priced
+from fedsim.theory.shuffle_claims import priced as priced_in_the_shuffle_model
 
 _LARGEST = 1000  # beyond that a number says no more than the word
 _INTRODUCTION = """\
@@ -23,12 +24,17 @@ batches, an upper bound by about 1e-4 where batches are sampled. A claim fails w
 exceeds it for some way to draw the batch that the proof covers. The zCDP column is the thesis's own
 conversion, rho + 2 sqrt(rho ln(1/delta)), looser than the exact number and shown where it applies. Epsilons
 are rounded up, and lower bounds down. Conditions are those that a setting can be checked for, M being 25.
+
+Theorems whose title has SDP or shuffled speak of all silos' messages without their senders. They ask an
+oracle for sums over silos, and their proofs use nothing of it but its (epsilon, delta): "any oracle" is the
+run with the one that reveals most, exactly (at least, where records are sampled), and "Gaussian sums" the
+same run with the least Gaussian noise on each sum that keeps the same (epsilon, delta). M = N unless said.
 """
 
 
 def show(as_json: bool, markdown: bool) -> None:
     """Print the audit as tables, as JSON, or as the document."""
-    entries = priced()
+    entries = (*priced(), *priced_in_the_shuffle_model())
     if as_json:
         typer.echo(json.dumps([_plain(entry) for entry in entries], indent=2, allow_nan=False))
     elif markdown:
@@ -44,10 +50,10 @@ def document(entries: Sequence[Entry]) -> str:
 
 def _section(entry: Entry) -> str:
     columns = list(_cells(entry.rows[0]))
-    lines = [f"## {entry.title}", "", f"{entry.setting.numbers}. {entry.setting.verdict}", ""]
+    lines = [f"## {entry.title}", "", f"{entry.numbers}. {entry.verdict}", ""]
     lines += ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
     lines += ["| " + " | ".join(_cells(row).values()) + " |" for row in entry.rows]
-    lines += ["", _conditions(entry), *(["", entry.setting.slip] if entry.setting.slip else [])]
+    lines += ["", _conditions(entry), *(["", entry.slip] if entry.slip else [])]
     return "\n".join(lines) + "\n"
 
 
@@ -80,8 +86,8 @@ def _plain(entry: Entry) -> dict[str, object]:
     conditions = [
         {"condition": name, "unmet": unmet, "met": not unmet} for name, unmet in entry.conditions.items()
     ]
-    stated = {"theorem": entry.title, "setting": entry.setting.numbers, "verdict": entry.setting.verdict}
-    return stated | {"slip": entry.setting.slip, "conditions": conditions, "rows": rows}
+    stated = {"theorem": entry.title, "setting": entry.numbers, "verdict": entry.verdict}
+    return stated | {"slip": entry.slip, "conditions": conditions, "rows": rows}
 
 
 def _tables(entries: Sequence[Entry]) -> None:
@@ -91,7 +97,7 @@ def _tables(entries: Sequence[Entry]) -> None:
 
     console = Console()
     for entry in entries:
-        console.print(f"{entry.title}\n{entry.setting.numbers}", style="italic", highlight=False)
+        console.print(f"{entry.title}\n{entry.numbers}", style="italic", highlight=False)
         table = Table(box=SIMPLE_HEAD)
         for column in _cells(entry.rows[0]):
             table.add_column(column, justify="right")
@@ -103,7 +109,7 @@ def _tables(entries: Sequence[Entry]) -> None:
         if any(row.outside for row in entry.rows):
             console.print("* outside a condition", highlight=False)
         console.print(_conditions(entry), highlight=False)
-        console.print(entry.setting.verdict, highlight=False)
-        if entry.setting.slip:
-            console.print(entry.setting.slip, highlight=False)
+        console.print(entry.verdict, highlight=False)
+        if entry.slip:
+            console.print(entry.slip, highlight=False)
         console.print()

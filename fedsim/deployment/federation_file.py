@@ -5,21 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.signatures import public_key
 from fedsim.common.yaml_file import mapping
 from fedsim.data.registry import DataConfig
 from fedsim.protocol.dial import read_token
-from fedsim.scenario.complaints import check_flags, complaint
+from fedsim.protocol.messages import SiloName
 from server.sockets import Address
 
 ROOT = "federation"
 """What errors call the file."""
-
-SiloName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class SiloEntry(Section):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -79,4 +79,44 @@ class Mechanism(Protocol):
 
     def accountant(self, samplers: Iterable[str]) -> str:
         """How a plan with these samplers is priced, in words."""
+        ...
+
+
+class SumMechanism(Mechanism, Protocol):
+    """A mechanism of sums over silos (`sums_only`): silos make contributions, and only their sum is read.
+
+    `perturb` turns weighted sums into contributions, in place; its `clip` is the query's, a number, and its z
+    the multiplier that is common to all silos. A silo whose terms have norm <= r clip has a multiplier of its
+    own, z_i, at which it is priced.
+
+    Attributes:
+        transport: "shares" (two aggregators add up) or "messages" (a shuffler passes whole ones on).
+        guarantee_colluding: what holds if the server and the other party collude, in one sentence.
+    """
+
+    transport: ClassVar[Literal["shares", "messages"]]
+    guarantee_colluding: ClassVar[str]
+
+    def step(self, clip: float) -> float:
+        """What one unit of a contribution is worth."""
+        ...
+
+    def reach(self, r: float) -> float:
+        """By how much a record moves a contribution at most, over the query's clip, if terms are <= r clip."""
+        ...
+
+    def effective(self, z: float, r: float) -> float:
+        """z_i where the common multiplier is z."""
+        ...
+
+    def common(self, z_i: float, r: float) -> float:
+        """The inverse of `effective`."""
+        ...
+
+    def colluding(self, z_i: float) -> float:
+        """The silo's multiplier under its own share of the noise alone; 0 for none."""
+        ...
+
+    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
+        """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum; 0 for none."""
         ...

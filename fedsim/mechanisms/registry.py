@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from fedsim.common.errors import InputError
-from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.mechanism import Mechanism, SumMechanism
 from fedsim.mechanisms.none import NoMechanism
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
+from fedsim.mechanisms.summed_gaussian import NoiseBy, SummedGaussian
 from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.pool import Pool
 
 GAUSSIAN: Mechanism = SiloGaussian()
 NONE: Mechanism = NoMechanism()
 """What the non-private twin of a run has."""
 
-MECHANISMS: dict[str, Mechanism] = {mechanism.name: mechanism for mechanism in (GAUSSIAN, NONE)}
+MECHANISMS: dict[str, Mechanism] = {
+    mechanism.name: mechanism for mechanism in (GAUSSIAN, NONE, SummedGaussian(1, 1, 1.0))
+}
+"""Of sums over silos one of each kind: what a class says of itself; `sum_mechanism` makes those that run."""
+
+
+def sum_mechanism(name: str, dimension: int, pool: Pool, noise_by: NoiseBy) -> SumMechanism:
+    """The mechanism of sums over silos by its name, for answers of `dimension` numbers."""
+    return SummedGaussian(dimension, pool.min_silos, pool.honest_fraction, noise_by)
 
 
 def check_serves(mechanism: Mechanism, name: str, algorithm: type[Algorithm] | Algorithm) -> None:

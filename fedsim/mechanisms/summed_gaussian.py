@@ -80,7 +80,7 @@ class SummedGaussian(GridPricing):
     private: ClassVar[bool] = True
     clips: ClassVar[bool] = True
     sums_only: ClassVar[bool] = True
-    transport: ClassVar[str] = "shares"
+    transport: ClassVar[Literal["shares", "messages"]] = "shares"
     unit: ClassVar[str] = SiloGaussian.unit
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are sums over silos, is "
@@ -114,6 +114,10 @@ class SummedGaussian(GridPricing):
     def step(self, clip: float) -> float:
         """What one unit of a contribution is worth."""
         return clip / STEPS
+
+    def reach(self, r: float) -> float:
+        """See `SumMechanism`."""
+        return grid.sensitivity(self.dimension, r) / STEPS
 
     def effective(self, z: float, r: float) -> float:
         """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z."""

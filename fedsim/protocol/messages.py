@@ -8,6 +8,11 @@ A run, as the silo sees it:
     Close   -> Closed              the silo's statement and signed receipt
     any     -> Refusal             with the reason, made of public values only
 
+A server and a shuffler, whose frames have arrays of bytes and words (`fedsim.protocol.shuffling`):
+
+    Hello   -> Standing            who are you, and which rosters do you know
+    Shuffle -> Shuffled            a round's reports in; the shuffler's sum and the server's envelopes out
+
 Everything may be delivered twice, late or out of order: the same Offer (by `session`) is the same run, the
 same Ask (run, round, broadcast) gets the same Reply, byte for byte.
 
@@ -27,6 +32,8 @@ Hex32 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 """32 bytes as hexadecimal."""
 Echo = Annotated[str, StringConstraints(pattern="^([0-9a-f]{64})?$")]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+SiloName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+"""A silo's name where a person writes it."""
 
 
 class Message(Section):
@@ -148,8 +155,43 @@ class Closed(Message):
     head: Hex32
 
 
+class Standing(Message):
+    """A shuffler's public keys, and the digests of the rosters that its operator has pinned."""
+
+    kind: ClassVar[str] = "standing"
+    key: Hex32
+    identity: Hex32
+    rosters: tuple[Hex32, ...]
+    version: str
+
+
+class Shuffle(Message):
+    """All reports of a round, as the rows of an array of bytes, `reports`; see `fedsim.protocol.reports`."""
+
+    kind: ClassVar[str] = "shuffle"
+    run: Hex32
+    round: int = Field(ge=0, lt=2**31)
+    roster: Hex32
+    transport: Literal["shares", "messages"]
+    dimension: int
+    scales: Annotated[tuple[float, ...], Field(fail_fast=True)]
+
+
+class Shuffled(Message):
+    """What the shuffler releases of a round: envelopes for the server as the rows of `inner`, permuted; its
+    own sum of shares, `sum`, where there are shares; and `silos`, the positions in the roster of those whose
+    reports counted. `request` is the digest of what it answers."""
+
+    kind: ClassVar[str] = "shuffled"
+    run: Hex32
+    round: int
+    roster: Hex32
+    request: Hex32
+    silos: tuple[Annotated[int, Field(ge=0)], ...]
+
+
 class Refusal(Message):
-    """A silo's no."""
+    """A silo's no, or a shuffler's."""
 
     kind: ClassVar[str] = "refusal"
     reason: str

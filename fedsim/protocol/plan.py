@@ -69,6 +69,10 @@ class Plan:
         asks = {ask for asks in {id(asks): asks for asks in self.rounds}.values() for ask in asks}
         return any(not isinstance(ask.batch, Full | Fresh) for ask in asks)
 
+    def batches(self, rounds: Iterable[int]) -> set[Batch]:
+        """The batch kinds of `rounds`."""
+        return {ask.batch for asks in {self.rounds[r] for r in rounds} for ask in asks}
+
     def census(self, rounds: Iterable[int] | None = None) -> Census:
         """Count the distinct releases of `rounds` (all of them by default)."""
         chosen = self.rounds if rounds is None else [self.rounds[r] for r in rounds]

@@ -5,6 +5,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedsim.common.errors import InputError
+from fedsim.protocol.batch import Batch
+from fedsim.protocol.pool import Pool
+
+
+@dataclass(frozen=True)
+class Share:
+    """A silo's part in sums over silos; all of it is public.
+
+    Args:
+        pool: the silos whose answers are added up.
+        position: the silo's place in it.
+        clip: of its records' terms, relative to a query's clip, in (0, 1].
+
+    Raises:
+        InputError: another place or clip, for which no price would be right.
+    """
+
+    pool: Pool
+    position: int
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.position < len(self.pool.sizes):
+            expected = f"a place among {len(self.pool.sizes)} silos"
+            raise InputError("share.position", self.position, expected)
+        if not 0 < self.clip <= 1:
+            raise InputError("share.clip", self.clip, "in (0, 1]")
+
+    def weight(self, batch: Batch) -> float:
+        """w_i of `Pool.weight`."""
+        return self.pool.weight(self.position, batch)
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -17,7 +50,9 @@ class Terms:
         delta: its delta.
         rounds: the rounds it takes part in, ascending; others are refused.
         noise_multiplier: noise that is given; by default the silo takes the smallest within its budget.
-            Either way it refuses a plan whose true cost exceeds epsilon.
+            Either way it refuses a plan whose true cost exceeds epsilon. Of a sum over silos it is the sum's:
+            common to all of them, relative to the largest sensitivity that a silo may have.
+        share: the silo's part in sums over silos; None where it answers for itself.
     """
 
     name: str
@@ -26,6 +61,7 @@ class Terms:
     delta: float
     rounds: Sequence[int]
     noise_multiplier: float | None = None
+    share: Share | None = None
 
 
 @dataclass(frozen=True)
@@ -34,7 +70,8 @@ class Admitted:
 
     Its whole transcript is (epsilon_guaranteed, delta)-DP with respect to replacing one of its n
     records (thesis Definition 139), whatever the server and the other silos do; see
-    `fedsim.privacy.cost` for the arithmetic.
+    `fedsim.privacy.cost` for the arithmetic. `noise_multiplier` is sigma over the silo's own sensitivity. In
+    sums over silos the guarantee is the mechanism's: of what the server sees.
     """
 
     terms: Terms

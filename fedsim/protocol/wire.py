@@ -1,6 +1,6 @@
 """Frames: what travels between a server and a silo, whatever carries it.
 
-    magic and version, 4 bytes | Ed25519 signature, 64 bytes | body
+    magic and version, 4 bytes | Ed25519 signature of SHA-256 of the body, 64 bytes | body
 
 The body is a safetensors file: named arrays, and in its metadata one entry, `message`: JSON of kind and head.
 (Of one entry, since safetensors writes several in any order: equal frames are equal bytes.) A silo signs the
@@ -33,7 +33,14 @@ MAX_HEAD = 4_000_000
 """Bytes of a frame's JSON at most: the rounds and numbers of a long plan."""
 MAX_ARRAYS, MAX_AXES = 256, 8
 _ARRAY = {"dtype", "shape", "data_offsets"}
-_MALFORMED = "a frame's body is malformed"
+_FLOATS = ("F64", "F32")
+_OTHERS = {
+    "reply": {"report": ("U8",)},
+    "shuffle": {"reports": ("U8",)},
+    "shuffled": {"inner": ("U8",), "sum": ("U64",)},
+}
+"""By kind of message: its arrays that are not of floating-point numbers, but bytes or words of 64 bits."""
+MALFORMED = "a frame's body is malformed"
 
 
 @dataclass(frozen=True)
@@ -49,9 +56,13 @@ def encode(frame: Frame) -> bytes:
     """The body's bytes, the same for equal frames whose heads are in the same order."""
     from safetensors.torch import save
 
-    message = json.dumps([frame.kind, frame.head], allow_nan=False)
     arrays = {name: value.detach().contiguous().clone() for name, value in frame.arrays.items()}
-    return save(arrays, {"message": message})  # it refuses arrays that share memory
+    return save(arrays, metadata(frame.kind, frame.head))  # it refuses arrays that share memory
+
+
+def metadata(kind: str, head: Mapping[str, Any]) -> dict[str, str]:
+    """What stands beside the arrays."""
+    return {"message": json.dumps([kind, head], allow_nan=False)}
 
 
 def sealed(body: bytes, signature: bytes = UNSIGNED) -> bytes:
@@ -71,7 +82,9 @@ def opened(data: bytes) -> tuple[bytes, bytes]:
 
 
 def decode(body: bytes) -> Frame:
-    """The body's message; arrays are float64 or float32 on the CPU, of values that may be anything.
+    """The body's message; arrays are on the CPU, of values that may be anything, float64 or float32.
+
+    Only a report in a reply, and what goes to a shuffler and comes from it, are bytes or words.
 
     Raises:
         Refused: it is malformed.
@@ -79,12 +92,22 @@ def decode(body: bytes) -> Frame:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    kind, head, described = _outline(body)
-    _check_arrays(described)
+    kind, head = checked(body)
     try:
         return Frame(kind, head, load(body))
     except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, AssertionError):
-        raise Refused(_MALFORMED) from None
+        raise Refused(MALFORMED) from None
+
+
+def checked(body: bytes) -> tuple[str, Mapping[str, Any]]:
+    """The body's kind and head; its arrays are such as safetensors may be given to read.
+
+    Raises:
+        Refused: it is malformed.
+    """
+    kind, head, described = _outline(body)
+    _check_arrays(described, _OTHERS.get(kind, {}))
+    return kind, head
 
 
 def head_of(body: bytes) -> tuple[str, Mapping[str, Any]]:
@@ -107,21 +130,21 @@ def _outline(body: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
         metadata = described.pop("__metadata__")
         kind, head = _parsed(metadata["message"])
     except (struct.error, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        raise Refused(_MALFORMED) from None
+        raise Refused(MALFORMED) from None
     if type(kind) is not str or type(head) is not dict:
-        raise Refused(_MALFORMED)
+        raise Refused(MALFORMED)
     return kind, head, described
 
 
-def _check_arrays(described: Mapping[str, Any]) -> None:
+def _check_arrays(described: Mapping[str, Any], others: Mapping[str, tuple[str, ...]]) -> None:
     """Refuse arrays that safetensors would read and nobody here sends; it checks offsets and sizes itself."""
     if len(described) > MAX_ARRAYS:
         raise Refused(f"a frame has {len(described)} arrays, more than {MAX_ARRAYS}")
-    for told in described.values():
+    for name, told in described.items():
         if type(told) is not dict or set(told) != _ARRAY or type(told["shape"]) is not list:
-            raise Refused(_MALFORMED)
-        if told["dtype"] not in ("F64", "F32"):
-            raise Refused("a frame's array is neither float64 nor float32")
+            raise Refused(MALFORMED)
+        if told["dtype"] not in others.get(name, _FLOATS):
+            raise Refused("a frame's array is of another type than its message's are")
         if len(told["shape"]) > MAX_AXES or 0 in told["shape"]:
             raise Refused(f"a frame's array is empty or has more than {MAX_AXES} axes")
 

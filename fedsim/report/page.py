@@ -119,6 +119,7 @@ def _facts(summary: Summary) -> list[tuple[str, str]]:
         ("Unit", said.unit),
         ("Adjacency", said.adjacency),
         ("Guarantee", said.guarantee),
+        *([("If they collude", said.guarantee_colluding)] if said.guarantee_colluding else []),
         ("Trusted", ". ".join(f"{line[0].upper()}{line[1:]}" for line in said.trusted)),
         ("Mechanism", said.mechanism),
         ("Calibration", said.calibration),

@@ -67,9 +67,11 @@ def _uncovered(deployed: Deployed) -> list[str]:
 def how(resolved: Resolved) -> dict[str, Any]:
     """How a run is private, as every statement says it, and what a theorem claims where one set its noise."""
     mechanism, sampler, prescribed = resolved.mechanism, samplers(resolved), resolved.prescribed
-    claimed = {}
+    claimed: dict[str, Any] = {}
+    if resolved.sums is not None:
+        claimed["guarantee_colluding"] = resolved.sums.mechanism.guarantee_colluding
     if prescribed is not None and prescribed.theorem is not None:
-        claimed = {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
+        claimed |= {"theorem": prescribed.theorem, "violations": list(prescribed.violations)}
     return {
         "notices": _notices(resolved),
         "unit": mechanism.unit,

@@ -46,6 +46,7 @@ _COLUMNS = {
     "epsilon_budget": _Column("budget epsilon", "budget", given),
     "delta": _Column("delta", "delta", shown_up),
     "epsilon_guaranteed": _Column("guaranteed epsilon (true)", "guaranteed", shown_up),
+    "epsilon_colluding": _Column("if they collude", "if they\ncollude", shown_up),
     "epsilon_attainable": _Column("true epsilon at least", "at least", shown_down),
     "epsilon_claimed": _Column("claimed epsilon", "claimed", shown_up),
     "epsilon_dp_accounting": _Column("verified epsilon", "verified", shown_up),
@@ -53,13 +54,21 @@ _COLUMNS = {
     "noise_multiplier": _Column("noise multiplier", "noise\nmult.", plain),
     "releases": _Column("releases", "releases", lambda count: f"{count:,}"),
 }
-_OPTIONAL = ("epsilon_attainable", "epsilon_claimed", "epsilon_dp_accounting", "epsilon_spent")
+_OPTIONAL = (
+    "epsilon_colluding",
+    "epsilon_attainable",
+    "epsilon_claimed",
+    "epsilon_dp_accounting",
+    "epsilon_spent",
+)
 """Shown where any silo has one."""
+_SAID = ("epsilon_colluding",)
+"""Shown where it is stated that there is none, too."""
 
 
 def silo_table(silos: Sequence[SiloRow], most: int) -> Table:
     """Up to `most` silos as they are; of more, the 20 with the least slack and the range of all of them."""
-    keys = [k for k in _COLUMNS if k not in _OPTIONAL or any(getattr(silo, k) is not None for silo in silos)]
+    keys = [key for key in _COLUMNS if key not in _OPTIONAL or any(_says(silo, key) for silo in silos)]
     few = len(silos) <= most
     shown = silos if few else sorted(silos, key=slack)[:_TIGHTEST]
     caption = f"For replacing one record: the {_TIGHTEST} of {len(silos):,} silos with the least slack."
@@ -79,6 +88,10 @@ def slack(silo: SiloRow) -> float:
     if silo.epsilon_guaranteed is None:
         return -math.inf
     return 1 - silo.epsilon_guaranteed / silo.epsilon_budget
+
+
+def _says(silo: SiloRow, key: str) -> bool:
+    return getattr(silo, key) is not None or (key in _SAID and key in silo.model_fields_set)
 
 
 def _cell(silo: SiloRow, key: str) -> str:

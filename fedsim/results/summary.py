@@ -44,6 +44,7 @@ class Part(BaseModel):
 class SiloRow(Part):
     """What a silo allowed, guaranteed and spent in its costliest trial, for replacing one of its n records.
 
+    In sums over silos `epsilon_colluding` holds if the two parties that make them collude.
     `epsilon_claimed` and `delta_claimed` are a theorem's; `epsilon_attainable` is a lower bound on the true
     epsilon where `epsilon_guaranteed` may exceed it; `epsilon_dp_accounting` is another library's number.
     """
@@ -55,6 +56,7 @@ class SiloRow(Part):
     epsilon_guaranteed: float | None
     noise_multiplier: float
     releases: int
+    epsilon_colluding: float | None = None
     epsilon_spent: float | None = None
     rounds: int | None = None
     epsilon_claimed: float | None = None
@@ -79,6 +81,7 @@ class Privacy(Part):
     unit: str
     adjacency: str
     guarantee: str
+    guarantee_colluding: str = ""
     mechanism: str
     calibration: str
     sampler: list[str]

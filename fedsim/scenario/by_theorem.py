@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedsim.algorithms.registry import algorithms
@@ -13,14 +14,17 @@ from fedsim.problems.composite import L2Ball
 from fedsim.protocol.batch import Fresh
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.per_silo import per_silo
+from fedsim.scenario.sums import sums_of
 from fedsim.theory import joint_convex, joint_proximal
-from fedsim.theory.averaged_noise import averaged_noise
+from fedsim.theory.averaged_noise import Noise, averaged_noise
 from fedsim.theory.joint import Case
 from fedsim.theory.parameters import TABLE
 from fedsim.theory.premises import Constants, Premises
 from fedsim.theory.stated_noise import Prescribed, stated_noise
+from fedsim.theory.summed_noise import SummedNoise
 from fedsim.theory.symbols import symbols
 from fedsim.theory.theorem import Derived
+from fedsim.theory.turnout import law
 
 _RATIO = "difference_noise_ratio"
 _JOINT: dict[str, Callable[[Case], Derived]] = {
@@ -69,7 +73,8 @@ def need_privacy(scenario: Scenario) -> None:
     """
     name = scenario.privacy.mechanism
     if not MECHANISMS[name].private:
-        raise InputError("scenario.privacy.mechanism", name, "theorems and bounds need gaussian")
+        private = ", ".join(other for other, mechanism in MECHANISMS.items() if mechanism.private)
+        raise InputError("scenario.privacy.mechanism", name, f"theorems and bounds need noise: {private}")
 
 
 def with_numbers(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived | None]:
@@ -108,7 +113,21 @@ def _chosen(scenario: Scenario, premises: Premises, given: Mapping[str, Any]) ->
         return TABLE[name](s, isinstance(batch, Fresh))
     (L,) = s.need(f"the theorem of {name}", "L")
     clip = given.get("clip_norm", L / s.heaviest)
-    return _JOINT[name](Case(s, averaged_noise(premises), clip, batch, given))
+    derived = _JOINT[name](Case(s, _noise(scenario.privacy, premises), clip, batch, given))
+    sums = MECHANISMS[scenario.privacy.mechanism].sums_only
+    return replace(derived, theorem=f"{derived.theorem}, on sums over silos") if sums else derived
+
+
+def _noise(privacy: PrivacySection, premises: Premises) -> Noise:
+    """Of a round's mean: each silo's own, or the one that is common to sums over silos."""
+    own = averaged_noise(premises)
+    if not MECHANISMS[privacy.mechanism].sums_only:
+        return own
+    sizes = [claim.n for claim in premises.claims]
+    sums = sums_of(privacy, premises.dimension, sizes, premises.weights, premises.participants)
+    share = 0.0 if privacy.noise_by == "aggregators" else sums.mechanism.colluding(1.0) ** 2
+    turnout = law(premises.participants, len(sizes))
+    return SummedNoise(own, sums.mechanism, sums.pool, turnout, share, 0.0 if share else 2.0)
 
 
 def with_stated_noise(scenario: Scenario, premises: Premises) -> tuple[Scenario, Prescribed]:

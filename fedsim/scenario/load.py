@@ -9,10 +9,11 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from fedsim.common.complaints import check_flags
 from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import mapping, value
 from fedsim.scenario.catalogue import find
-from fedsim.scenario.complaints import check_flags, complaint
+from fedsim.scenario.complaints import ROOT, complaint
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import SWEPT, apply
 from fedsim.scenario.sweep import SweepSection
@@ -48,7 +49,7 @@ def parse(tree: Any) -> Scenario:
         scenario = Scenario.model_validate(tree)
     except ValidationError as error:
         raise complaint(error, tree) from None
-    check_flags(tree, scenario.model_dump())
+    check_flags(tree, scenario.model_dump(), ROOT)
     return scenario
 
 

@@ -18,6 +18,7 @@ from fedsim.scenario.problem import ProblemSection
 from fedsim.scenario.sweep import SweepSection
 from fedsim.theory.premises import Constants
 
+MechanismName = Literal["gaussian", "none", "summed_gaussian", "shuffled_binomial", "shuffled_gaussian"]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 
@@ -25,8 +26,10 @@ Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 class PrivacySection(Section):
     """Each silo's budget: its transcript is (epsilon, delta)-DP for replacing one of its records."""
 
-    mechanism: Literal["gaussian", "none"] = Field(
-        "gaussian", description="gaussian: clip and add noise; none: neither (no privacy)"
+    mechanism: MechanismName = Field(
+        "gaussian",
+        description="gaussian: clip and add noise in every silo; summed_gaussian, shuffled_binomial, "
+        "shuffled_gaussian: sums over silos, by two parties that do not collude; none: neither (no privacy)",
     )
     epsilon: PerSilo[Positive] | Literal["unlimited"] | None = Field(
         None,
@@ -62,6 +65,20 @@ class PrivacySection(Section):
         None, description="calibration sigma: sigma / L2 sensitivity, instead of sigma"
     )
 
+    honest_fraction: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="sums: of min_silos, the silos that add their noise and keep it to themselves; required "
+        "where silos add it",
+    )
+    min_silos: int | None = Field(
+        None, ge=1, description="sums: silos that a sum has at least; default: as many as a round has"
+    )
+    noise_by: Literal["silos", "aggregators"] = Field(
+        "silos", description="summed_gaussian: who adds noise; aggregators: both, 1.41 times as much"
+    )
+
     def check(self) -> None:
         """Check that it says what its mechanism and calibration need, and nothing of another calibration's.
 
@@ -70,6 +87,7 @@ class PrivacySection(Section):
         """
         if not MECHANISMS[self.mechanism].private:
             return
+        self._check_sums()
         if self.epsilon is None:
             raise InputError("scenario.privacy.epsilon", None, f"is required with mechanism {self.mechanism}")
         for field, calibration in _BELONGS.items():
@@ -87,6 +105,27 @@ class PrivacySection(Section):
             expected += "unlimited goes with calibration theorem or sigma"
             raise InputError("scenario.privacy.epsilon", self.epsilon, expected)
 
+    def _check_sums(self) -> None:
+        """Fields of sums over silos, and those that sums cannot have."""
+        silos_add = self.mechanism == "shuffled_binomial" or self.noise_by == "silos"
+        required = self.mechanism in ("summed_gaussian", "shuffled_binomial") and silos_add
+        if required and self.honest_fraction is None:
+            expected = "is required: of min_silos, the share that adds its noise and keeps it to itself"
+            raise InputError("scenario.privacy.honest_fraction", None, expected)
+        if self.honest_fraction is not None and not required:
+            expected = "only where noise of several silos protects each of them"
+            raise InputError("scenario.privacy.honest_fraction", self.honest_fraction, expected)
+        if self.noise_by == "aggregators" and self.mechanism != "summed_gaussian":
+            expected = f"only with mechanism summed_gaussian, this one is {self.mechanism}"
+            raise InputError("scenario.privacy.noise_by", self.noise_by, expected)
+        if not MECHANISMS[self.mechanism].sums_only:
+            if self.min_silos is not None:
+                expected = "only with mechanisms of sums over silos"
+                raise InputError("scenario.privacy.min_silos", self.min_silos, expected)
+        elif self.calibration == "theorem":
+            expected = f"accountant or sigma: no theorem states the noise of {self.mechanism}"
+            raise InputError("scenario.privacy.calibration", self.calibration, expected)
+
 
 _BELONGS = dict.fromkeys(("claimed_epsilon", "claimed_delta", "theorem", "allow_violations"), "theorem")
 _BELONGS |= dict.fromkeys(("sigma", "noise_multiplier"), "sigma")
@@ -102,6 +141,11 @@ class RuntimeSection(Section):
     )
     address: str | None = Field(None, description="ray: an existing cluster instead of a local one")
     dtype: Literal["float64", "float32"] = Field("float64", description="type of parameters and features")
+    shuffler: Literal["total", "shares", "envelopes"] = Field(
+        "total",
+        description="sums: how far the protocol is played; total: contributions are added at once; shares, "
+        "envelopes: by the real shuffler, under ray in an actor of its own",
+    )
 
 
 class ReportSection(Section):

@@ -23,6 +23,7 @@ from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants
 from fedsim.scenario.per_silo import per_silo
 from fedsim.scenario.problem import ProblemSection, problem_of
+from fedsim.scenario.sums import Sums, sums_of
 from fedsim.theory.premises import Premises
 from fedsim.theory.stated_noise import Prescribed
 from fedsim.theory.symbols import Symbols, symbols
@@ -63,7 +64,15 @@ class Resolved:
     @property
     def mechanism(self) -> Mechanism:
         """What protects the run."""
-        return MECHANISMS[self.scenario.privacy.mechanism]
+        return MECHANISMS[self.scenario.privacy.mechanism] if self.sums is None else self.sums.mechanism
+
+    @cached_property
+    def sums(self) -> Sums | None:
+        """What silos agree on where their answers are added up; None where each answers for itself."""
+        privacy = self.scenario.privacy
+        if not MECHANISMS[privacy.mechanism].sums_only:
+            return None
+        return sums_of(privacy, self.problem.dimension, self.sizes, self.weights, self.active)
 
     @property
     def noise_multipliers(self) -> tuple[float, ...] | None:
@@ -145,8 +154,21 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         prescribed=prescribed,
     )
     if mechanism.private and privacy.calibration == "sigma":
-        return replace(resolved, prescribed=Prescribed(_given_noise(resolved)))
+        resolved = replace(resolved, prescribed=Prescribed(_given_noise(resolved)))
+    _check_sums(resolved)
     return resolved
+
+
+def _check_sums(resolved: Resolved) -> None:
+    """Check that the sums can be made, and that a given noise is one for all silos."""
+    given = resolved.noise_multipliers
+    if resolved.sums is not None and given is not None:
+        if resolved.scenario.privacy.sigma is not None:
+            expected = "noise_multiplier: of sums over silos it is the sum's"
+            raise InputError("scenario.privacy.sigma", resolved.scenario.privacy.sigma, expected)
+        if len(set(given)) > 1:
+            expected = "one number: the noise of a sum over silos is common to them"
+            raise InputError("scenario.privacy.noise_multiplier", given, expected)
 
 
 def _given_noise(resolved: Resolved) -> tuple[float, ...]:

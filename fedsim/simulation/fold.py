@@ -19,6 +19,7 @@ from torch import Tensor
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.data.federation import Federation
+from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
@@ -49,8 +50,8 @@ class Folded:
 def fold_key(scenario: Mapping[str, Any]) -> str | None:
     """Equal for scenarios (as mappings) that fold together, in any trial; None where one cannot fold.
 
-    Linear models, all silos in every round, noise by the accountant, and an algorithm of this package, of
-    which it is tested that `FIELDS` do not change the plan.
+    Linear models, all silos in every round and each answering for itself, noise by the accountant, and an
+    algorithm of this package, of which it is tested that `FIELDS` do not change the plan.
     """
     tree = copy.deepcopy(dict(scenario))
     algorithm, privacy = tree["algorithm"], tree["privacy"]
@@ -58,6 +59,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         tree["problem"]["name"] == "neural_network"
         or tree.get("participation", {}).get("name", "all") != "all"
         or privacy.get("calibration", "accountant") != "accountant"
+        or MECHANISMS[privacy.get("mechanism", GAUSSIAN.name)].sums_only
         or algorithm.get("parameters", "given") != "given"
         or not algorithms()[algorithm["name"]].__module__.startswith("fedsim.algorithms.")
     ):

@@ -16,6 +16,7 @@ from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import run_digest
+from server.participation import admitted_rounds, schedule
 from silos.gate import Gate, hold
 from silos.parts import GrantedRun
 from silos.seeded_entropy import SeededEntropy
@@ -58,7 +59,7 @@ class SiloHost:
             self._resolved.problem,
             self._resolved.algorithm,
             self._resolved.trace.plan,
-            terms(self._resolved, self._names, rounds, mechanism),
+            self._terms(rounds, mechanism),
             mechanism,
             SeededEntropy(self._resolved.scenario.seed, self._trial, self._names, [run] * len(self._names)),
             [MemoryLedger() for _ in self._names],
@@ -69,6 +70,12 @@ class SiloHost:
             self._granted.train(self._resolved.trace.plan, gate.admitted)
         self._gates[variant] = gate
         return gate.admitted
+
+    def _terms(self, rounds: Sequence[Sequence[int]], mechanism: Mechanism) -> list[Terms]:
+        if not mechanism.sums_only:
+            return terms(self._resolved, self._names, rounds, mechanism)
+        everyone = {own.name: own for own in agreed_terms(self._resolved, self._trial)}
+        return [everyone[name] for name in self._names]
 
     def answer(
         self,
@@ -102,3 +109,19 @@ def terms(
         )
         for name, own in zip(names, rounds, strict=True)
     ]
+
+
+def agreed_terms(resolved: Resolved, trial: int) -> list[Terms]:
+    """What all silos bring to a trial, in canonical order; of sums, with what they agree on.
+
+    Raises:
+        Refused: a silo cannot afford the plan.
+    """
+    trace, seed = resolved.trace, resolved.scenario.seed
+    rounds = schedule(len(resolved.names), resolved.active, trace.holds, seed, trial)
+    own = admitted_rounds(resolved.active, rounds, len(resolved.names))
+    offered = terms(resolved, resolved.names, own, resolved.mechanism)
+    if resolved.sums is None:
+        return offered
+    given = resolved.noise_multipliers
+    return resolved.sums.agreed(trace.plan, offered, None if given is None else given[0])

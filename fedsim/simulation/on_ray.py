@@ -22,10 +22,12 @@ from torch import Tensor
 from fedsim.common.errors import InputError
 from fedsim.data.federation import Hosted, load_silos
 from fedsim.protocol.links import Variant
+from fedsim.protocol.shares import Words
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Measurement, Observer, Results, TrialResult
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.simulation.aggregation import LocalParty
 from fedsim.simulation.code import Code
 from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
@@ -188,10 +190,11 @@ class TrialWorker:
     def _begin(self, trial: int) -> Trial:
         hosts = self._resolved.scenario.runtime.silo_hosts
         if hosts == 0:
-            return in_one_process(self._resolved, trial)
+            return in_one_process(self._resolved, trial, _RemoteParty)
         data = read(self._resolved, trial)
         remote = _RemoteHosts(self._resolved, trial, data.digest, hosts)
-        return Trial(self._resolved, trial, remote, evaluator(self._resolved, data.silos))
+        measures = evaluator(self._resolved, data.silos)
+        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty)
 
 
 class HostWorker(SiloHost):
@@ -218,7 +221,30 @@ class HostWorker(SiloHost):
 
 
 _TrialActor: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(TrialWorker)
+_PartyActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(LocalParty)
 _HostActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(HostWorker)
+
+
+class _RemoteParty:
+    """The shuffler in an actor of its own: what it holds is in no process of the server or of a silo."""
+
+    def __init__(self) -> None:
+        self._actor = _PartyActor.remote()
+
+    def add(self, shares: Words) -> Words:
+        words: Words = ray.get(self._actor.add.remote(shares))
+        return words.copy()  # it comes read-only
+
+    def pin(self, roster: dict[str, Any]) -> None:
+        ray.get(self._actor.pin.remote(roster))
+
+    def keys(self) -> dict[str, str]:
+        keys: dict[str, str] = ray.get(self._actor.keys.remote())
+        return keys
+
+    def shuffle(self, request: bytes) -> bytes:
+        frame: bytes = ray.get(self._actor.shuffle.remote(request))
+        return frame
 
 
 class _RemoteHosts:

@@ -8,8 +8,7 @@ from fedsim.privacy import verify
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.terms import Admitted
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.host import terms
-from server.participation import admitted_rounds, schedule
+from fedsim.simulation.host import agreed_terms
 from silos.admission import admit
 
 
@@ -19,11 +18,7 @@ def preview(resolved: Resolved, trial: int = 0) -> list[Admitted]:
     Raises:
         Refused: a silo cannot afford the plan.
     """
-    trace, scenario = resolved.trace, resolved.scenario
-    rounds = schedule(len(resolved.names), resolved.active, trace.holds, scenario.seed, trial)
-    own = admitted_rounds(resolved.active, rounds, len(resolved.names))
-    offered = terms(resolved, resolved.names, own, resolved.mechanism)
-    return admit(trace.plan, offered, resolved.mechanism, LIMITS)
+    return admit(resolved.trace.plan, agreed_terms(resolved, trial), resolved.mechanism, LIMITS)
 
 
 def second_opinions(resolved: Resolved, admitted: list[Admitted]) -> list[float]:

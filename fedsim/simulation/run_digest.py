@@ -68,6 +68,7 @@ def _common(resolved: Resolved, data: str, private: bool) -> list[object]:
         described(resolved.problem),
         resolved.dtype,
         [*packages(_modules(resolved)), *_by_value(resolved.algorithm)],
+        *([described(resolved.mechanism)] if private and resolved.sums is not None else []),
     ]
 
 

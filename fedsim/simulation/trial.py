@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from torch import Tensor
 
@@ -12,7 +12,8 @@ from fedsim.common.one_thread import one_thread
 from fedsim.data.federation import Federation, SiloSplit, load
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.objective import TrainingObjective
-from fedsim.protocol.links import Answered, Hosts, Variant
+from fedsim.protocol.links import Answered, Hosts, Link, Variant
+from fedsim.protocol.terms import Admitted
 from fedsim.results.outcome import (
     Measurement,
     Observer,
@@ -23,10 +24,13 @@ from fedsim.results.outcome import (
     variants,
 )
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.aggregation import Adder, LocalParty, Party, Run, adder
 from fedsim.simulation.host import SiloHost
-from server.aggregate import weighted
-from server.loop import run
+from fedsim.simulation.run_digest import run_digest
+from server.aggregate import summed, weighted
+from server.loop import Aggregate, run
 from server.participation import Schedule, admitted_rounds, schedule
+from server.totals import Totals
 
 _SLICE = 0.2  # seconds between two looks at the progress
 
@@ -41,10 +45,43 @@ class _Link:
         return Answered(members, self._hosts.answer(self._variant, round_index, broadcast, members))
 
 
+class _Sums:
+    """As `_Link`, where only sums over the members leave: silos' contributions, added and read."""
+
+    def __init__(self, link: _Link, totals: Totals, add: Adder) -> None:
+        self._link, self._totals, self._add = link, totals, add
+
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        least = self._totals.pool.min_silos
+        if len(members) < least:
+            raise Refused(f"{len(members)} silos answer, and a sum has at least {least}")
+        rows = self._link.answer(round_index, broadcast, members).messages
+        totals = self._add(round_index, members, rows)
+        message = self._totals.message(round_index, broadcast, totals, members)
+        return Answered(members, {name: value.unsqueeze(0) for name, value in message.items()})
+
+
 class Trial:
     """One trial's run, advanced event by event."""
 
-    def __init__(self, resolved: Resolved, trial: int, hosts: Hosts, evaluate: Evaluator) -> None:
+    def __init__(
+        self,
+        resolved: Resolved,
+        trial: int,
+        hosts: Hosts,
+        evaluate: Evaluator,
+        digest: str,
+        party: Callable[[], Party] = LocalParty,
+    ) -> None:
+        """A trial that has not begun.
+
+        Args:
+            hosts: its silos.
+            evaluate: measures models.
+            digest: of the trial's records (`Federation.digest`).
+            party: makes the second aggregator, where silos are added up.
+        """
+        self._digest, self._party = digest, party
         self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
         self._models: dict[Variant, Tensor] = {}
         self._events = self._run()
@@ -86,16 +123,26 @@ class Trial:
                 hint = "report.nonprivate_twin=false leaves it out"
                 raise Refused(f"the non-private twin: {refusal}; {hint}") from None
 
+    def _link(self, variant: Variant, admitted: Sequence[Admitted]) -> tuple[Link, Aggregate]:
+        resolved, link = self._resolved, _Link(self._hosts, variant)
+        if resolved.sums is None or variant != "private":
+            return link, weighted
+        sums, plan = resolved.sums, resolved.trace.plan
+        totals = Totals(resolved.algorithm, resolved.problem, plan, sums.mechanism, sums.pool, resolved.dtype)
+        common, key = admitted[0].terms.noise_multiplier, run_digest(resolved, self._digest, variant)
+        assert common is not None
+        return _Sums(link, totals, adder(Run(resolved, self._trial, key, common), self._party)), summed
+
     def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
         resolved = self._resolved
         planned = admitted_rounds(resolved.active, rounds, len(resolved.names))
         admitted = self._hosts.open(variant, planned)
         public = resolved.public([silo.noise_multiplier for silo in admitted])
-        link = _Link(self._hosts, variant)
+        link, aggregate = self._link(variant, admitted)
         start = time.perf_counter()
         every, last = resolved.scenario.report.evaluate_every, len(rounds)
         seed = resolved.scenario.seed
-        for progress in run(resolved.algorithm, resolved.problem, public, seed, link, rounds, weighted):
+        for progress in run(resolved.algorithm, resolved.problem, public, seed, link, rounds, aggregate):
             self._models[variant] = progress.answer
             if progress.rounds % every == 0 or progress.rounds == last:
                 error, loss = self._evaluate(progress.answer)
@@ -133,10 +180,11 @@ def evaluator(resolved: Resolved, silos: Sequence[SiloSplit]) -> Evaluator:
     return Evaluator(resolved.problem, silos, resolved.dtype, objective)
 
 
-def in_one_process(resolved: Resolved, trial: int) -> Trial:
-    """A trial whose silos all live in this process, as one cohort."""
+def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = LocalParty) -> Trial:
+    """A trial whose silos all live in this process, as one cohort; of `party` see `Trial`."""
     data = read(resolved, trial)
-    return Trial(resolved, trial, SiloHost(resolved, trial, data), evaluator(resolved, data.silos))
+    hosts, measures = SiloHost(resolved, trial, data), evaluator(resolved, data.silos)
+    return Trial(resolved, trial, hosts, measures, data.digest, party)
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:

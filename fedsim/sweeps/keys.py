@@ -19,7 +19,7 @@ from fedsim.problems.registry import problems
 from fedsim.simulation.installed import packages
 from fedsim.sweeps.cell import Cell
 
-_NOT_RUN = ("fedsim/api/", "fedsim/attacks/", "fedsim/cli/", "fedsim/curves/", "fedsim/report/")
+_NOT_RUN = tuple(f"fedsim/{room}/" for room in ("api", "attacks", "cli", "curves", "deployment", "report"))
 """Code that no cell runs."""
 
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pydantic")

@@ -75,6 +75,9 @@ def selections(found: Sequence[Combination], tune: TuneSection | None) -> dict[i
 
 def _selection(combination: Combination, tune: TuneSection) -> Selection:
     calibration, name = combination.scenario.privacy.calibration, combination.title()
+    if MECHANISMS[combination.scenario.privacy.mechanism].sums_only:
+        expected = f"private tuning needs a mechanism that protects each silo's own scores (in {name})"
+        raise InputError("scenario.privacy.mechanism", combination.scenario.privacy.mechanism, expected)
     if combination.private and calibration != "accountant":
         expected = (
             f"private tuning needs calibration accountant, which finds the noise for a budget (in {name})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedsim.curves.sweep_summary import SHARED, SweepPrivacy
-from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
 from fedsim.results.privacy_statement import ADJACENCY, CHOICE, how, not_private
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweeps.cell import cell_of
@@ -21,10 +21,16 @@ def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
     """The `privacy` part of a summary; `chosen`: each combination's candidate, None where all failed."""
     tuned = ledger(job, chosen)
     alone = " or, where it was tuned, with its tuning (see tuning)" if tuned else ""
+    private = [MECHANISMS[one.scenario.privacy.mechanism] for one in job.combinations if one.private]
+    used = list(dict.fromkeys(private)) or [GAUSSIAN]
+    guarantees = "; ".join(
+        f"{mechanism.name}: {mechanism.guarantee}" if len(used) > 1 else mechanism.guarantee
+        for mechanism in used
+    )
     return SweepPrivacy(
-        unit=GAUSSIAN.unit,
+        unit=", ".join(dict.fromkeys(mechanism.unit for mechanism in used)),
         adjacency=ADJACENCY,
-        guarantee=f"of each private run taken alone{alone}: {GAUSSIAN.guarantee}",
+        guarantee=f"of each private run taken alone{alone}: {guarantees}",
         **_how(job.combinations),
         not_private=list(dict.fromkeys([*_tuned_openly(job.tune), *_of_runs(job), *_together(job)])),
         **({"tuning": tuned} if tuned else {}),

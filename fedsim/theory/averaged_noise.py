@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
+from typing import Protocol
 
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.privacy.cost import compose
@@ -32,6 +33,14 @@ class Kind:
     batch: Batch
     count: int
     ratio: float = 1.0
+
+
+class Noise(Protocol):
+    """The noise in a round's mean."""
+
+    def variance(self, clip: float, kind: Kind, plan: Sequence[Kind]) -> float:
+        """Per coordinate, of a release of `kind` with records' terms bounded by `clip`, one of `plan`."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,10 @@
 
 A. Lowy, thesis (USC 2023), chapter 3 and appendix B. They are orders of magnitude: measured excess risk
 can be plotted beside them to compare slopes and gaps, never heights. ln(1/delta) is kept where the thesis
-prints it. ISRL: every silo protects its own transcript and trusts nobody. Central: a trusted server, or a
-shuffler. For the proximal-PL and the non-convex class see each function's measure.
+prints it. ISRL: every silo protects its own transcript and trusts nobody. SDP: silos trust a shuffler, or two
+aggregators of which one keeps to the protocol (`fedsim.theory.shuffle_bounds`). Central: the server is
+trusted; a lower bound of that holds for SDP and ISRL too. For the proximal-PL and the non-convex class see
+each function's measure.
 
 Silos that differ: upper bounds under ISRL-DP have what Theorem 140 puts in place of (n, eps, delta) and
 of weights (`fedsim.theory.symbols`); lower and central bounds are proven for equal silos only. Lower
@@ -23,11 +25,24 @@ from fedsim.theory.conditions import (
     advanced_composition,
     central,
     one_gaussian,
+    one_sum,
     proximal_pl,
     reduction,
     restarts,
     shuffled,
+    sums_of_differences,
+    sums_of_restarts,
+    sums_of_silos,
     zcdp,
+)
+from fedsim.theory.shuffle_bounds import (
+    convex_one_pass_sdp,
+    convex_sdp,
+    nonconvex_sdp,
+    pl_erm_sdp,
+    pl_sdp,
+    strongly_convex_one_pass_sdp,
+    strongly_convex_sdp,
 )
 from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Check
@@ -112,18 +127,6 @@ def nonconvex_isrl(s: Symbols) -> float:
     return math.pow(math.sqrt(L * beta * Delta) * p, 4 / 3) + (L * p) ** 2 + (drawn if s.M < s.N else 0.0)
 
 
-def convex_central(s: Symbols) -> float:
-    """Theorem 38 (shuffled MB-SGD), also central: L D (1 / sqrt(n M) + sqrt(d ln(1/delta)) / (eps n N))."""
-    L, D = s.need("Theorem 38", "L", "D")
-    return L * D * (1 / math.sqrt(s.n * s.M) + math.sqrt(s.d * s.log) / (s.epsilon * s.n * s.N))
-
-
-def strongly_convex_central(s: Symbols) -> float:
-    """Theorem 38 (shuffled MB-SGD), also central: (L^2/mu)(1 / (n M) + d ln(1/delta) / (eps n N)^2)."""
-    L, mu = s.need("Theorem 38", "L", "mu")
-    return L**2 / mu * (1 / (s.n * s.M) + s.d * s.log / (s.epsilon * s.n * s.N) ** 2)
-
-
 def convex_isrl_lower(s: Symbols) -> float:
     """Theorem 35: phi D / sqrt(N n) + L D min(1, sqrt d / (eps n sqrt N)), for M = N and C = 1."""
     L, D, phi = s.need("Theorem 35", "L", "D", "phi")
@@ -187,7 +190,7 @@ class Bound:
         symbols: constants that it needs.
         value: the bound.
         asks: what else its theorem asks of a setting.
-        trust: ISRL or central.
+        trust: ISRL, SDP or central.
         side: upper or lower.
         everyone: whether it is stated for M = N only.
         alike: whether it is stated for silos of equal n, eps, delta and weight only.
@@ -207,7 +210,7 @@ class Bound:
 
 _upper = partial(Bound, trust="ISRL", side="upper")
 _lower = partial(Bound, trust="ISRL", side="lower", asks=reduction, everyone=True, alike=True)
-_central_upper = partial(Bound, trust="central", side="upper", asks=shuffled, alike=True)
+_sdp = partial(Bound, trust="SDP", side="upper", alike=True)
 _central_lower = partial(Bound, trust="central", side="lower", asks=central, alike=True)
 _C, _S, _P, _N = "convex", "strongly convex", "proximal-PL", "non-convex"
 _POP, _ERM, _SQ = "population", "empirical", "squared gradient"
@@ -217,25 +220,30 @@ _SGD, _PASS, _FULL = (
     "accelerated one-pass, Theorem 36",
     "accelerated ERM, Theorem 37",
 )
-_SHUFFLED = "shuffled MB-SGD, Theorem 38"
+_SHUFFLED, _SUMMED = "shuffled MB-SGD, Theorem 38", "accelerated one-pass, Theorem 39"
 BOUNDS = (
     _upper(_C, _POP, _SGD, _LD, convex_isrl, advanced_composition),
     _upper(_C, _POP, _PASS, (*_LD, "beta"), convex_one_pass, one_gaussian),
     _lower(_C, _POP, "Theorem 35", _LD, convex_isrl_lower),
     _upper(_C, _ERM, _FULL, _LD, convex_erm, advanced_composition),
     _lower(_C, _ERM, "Theorem 133", _LD, convex_erm_lower),
-    _central_upper(_C, _POP, _SHUFFLED, _LD, convex_central),
+    _sdp(_C, _POP, _SHUFFLED, _LD, convex_sdp, shuffled),
+    _sdp(_C, _POP, _SUMMED, (*_LD, "beta"), convex_one_pass_sdp, one_sum),
     _central_lower(_C, _ERM, "Theorems 123, 134", _LD, convex_central_lower),
     _upper(_S, _POP, _SGD, _LM, strongly_convex_isrl, advanced_composition),
     _upper(_S, _POP, _PASS, (*_LM, "beta"), strongly_convex_one_pass, one_gaussian),
     _lower(_S, _POP, "Theorem 35", _LDM, strongly_convex_isrl_lower),
     _upper(_S, _ERM, _FULL, _LM, strongly_convex_erm, advanced_composition),
     _lower(_S, _ERM, "Theorem 133", _LDM, strongly_convex_erm_lower),
-    _central_upper(_S, _POP, _SHUFFLED, _LM, strongly_convex_central),
+    _sdp(_S, _POP, _SHUFFLED, _LM, strongly_convex_sdp, shuffled),
+    _sdp(_S, _POP, _SUMMED, (*_LM, "beta"), strongly_convex_one_pass_sdp, one_sum),
     _central_lower(_S, _ERM, "Theorems 123, 134", _LDM, strongly_convex_central_lower),
     _upper(_P, _POP, "prox-SGD, Theorem 40", (*_LM, "beta"), pl_isrl, proximal_pl),
     _upper(_P, _ERM, "prox-PL-SVRG, Theorem 42", (*_LM, "beta"), pl_erm, restarts),
+    _sdp(_P, _POP, "prox-SGD, Theorem 40", (*_LM, "beta"), pl_sdp, sums_of_silos),
+    _sdp(_P, _ERM, "prox-PL-SVRG, Theorem 42", (*_LM, "beta"), pl_erm_sdp, sums_of_restarts),
     _upper(_N, _SQ, "prox-SPIDER, Theorem 44", ("L", "beta", "Delta"), nonconvex_isrl, zcdp),
+    _sdp(_N, _SQ, "prox-SPIDER, Theorem 45", ("L", "beta", "Delta"), nonconvex_sdp, sums_of_differences),
     _lower(_N, _SQ, "Theorem 46", ("L",), nonconvex_isrl_lower),
     _central_lower(_N, _SQ, "Theorem 46", ("L",), nonconvex_central_lower),
 )

@@ -77,10 +77,21 @@ class Row:
 
 @dataclass(frozen=True)
 class Entry:
-    """One theorem's claims, and {condition: the claimed epsilons at which it does not hold, ascending}."""
+    """One theorem's claims at a setting.
+
+    Args:
+        title: its name and number.
+        numbers: see `Setting`.
+        verdict: see `Setting`.
+        slip: see `Setting`.
+        rows: one for each of `TARGETS`.
+        conditions: {condition: the claimed epsilons at which it does not hold, ascending}.
+    """
 
     title: str
-    setting: Setting
+    numbers: str
+    verdict: str
+    slip: str
     rows: tuple[Row, ...]
     conditions: Mapping[str, Sequence[float]]
 
@@ -182,18 +193,26 @@ def priced() -> tuple[Entry, ...]:
 
 
 def _entry(setting: Setting) -> Entry:
-    first, unmet = next(iter(setting.samplers.values())), dict[str, list[float]]()
-    for target in TARGETS:
-        for check in setting.stated(target, first).conditions(_SILOS):
-            unmet.setdefault(check.condition, []).extend([] if check.holds else [target])
+    first = next(iter(setting.samplers.values()))
     rows = tuple(_row(setting, target) for target in TARGETS)
-    return Entry(setting.stated(1.0, first).title, setting, rows, unmet)
+    said = setting.numbers, setting.verdict, setting.slip
+    return Entry(
+        setting.stated(1.0, first).title, *said, rows, unmet(lambda target: setting.stated(target, first))
+    )
+
+
+def unmet(stated: Callable[[float], Theorem]) -> dict[str, list[float]]:
+    """{condition: the claimed epsilons at which it does not hold} of a theorem, for a claimed epsilon."""
+    found: dict[str, list[float]] = {}
+    for target in TARGETS:
+        for check in stated(target).conditions(_SILOS):
+            found.setdefault(check.condition, []).extend([] if check.holds else [target])
+    return found
 
 
 def _row(setting: Setting, target: float) -> Row:
     theorems = {name: setting.stated(target, draw) for name, draw in setting.samplers.items()}
     first = next(iter(theorems.values()))
-    outside = tuple(check.condition for check in first.conditions(_SILOS) if not check.holds)
     true: dict[str, float] = {}
     for name, theorem in theorems.items():
         if any(isinstance(kind.batch, WithReplacement) for kind in theorem.releases()):
@@ -201,4 +220,9 @@ def _row(setting: Setting, target: float) -> Row:
         else:
             true[name] = true_epsilon(theorem)
     sampled = not isinstance(first.releases()[-1].batch, Full | Fresh)
-    return Row(target, true, None if sampled else zcdp_epsilon(first), outside)
+    return Row(target, true, None if sampled else zcdp_epsilon(first), outside(first))
+
+
+def outside(theorem: Theorem) -> tuple[str, ...]:
+    """The theorem's conditions that do not hold."""
+    return tuple(check.condition for check in theorem.conditions(_SILOS) if not check.holds)

@@ -27,6 +27,33 @@ def one_gaussian(s: Symbols) -> tuple[Check, ...]:
     return (_range(s, "eps <= 8 ln(1/delta)", lambda silo: 8 * math.log(1 / silo.delta)),)
 
 
+def one_sum(s: Symbols) -> tuple[Check, ...]:
+    """Theorem 39: the range of P_vec."""
+    return (_range(s, "eps <= 15", lambda _: 15.0), _below("delta < 1/2", s.delta, 0.5))
+
+
+def sums_of_silos(s: Symbols) -> tuple[Check, ...]:
+    """Theorem 40, SDP."""
+    least = s.N * min(s.epsilon / 2, 1.0)
+    return (*proximal_pl(s), at_least("M >= N min(eps/2, 1)", "participation", s.M, least))
+
+
+def sums_of_restarts(s: Symbols) -> tuple[Check, ...]:
+    """Theorem 42, SDP; its least M where Delta is stated."""
+    if s.Delta is None:
+        return restarts(s)
+    L, beta, Delta = s.need("Theorem 42", "L", "beta", "Delta")
+    private = (s.d * math.log(s.d / s.delta) ** 3 / (beta * Delta)) ** (3 / 8)
+    least = min((s.epsilon * s.n * L) ** 0.75 / s.n**0.25 * private, s.N)
+    condition = "M >= min((eps n L)^(3/4) (d ln(d/delta)^3/(beta Delta))^(3/8)/n^(1/4), N)"
+    return (*restarts(s), at_least(condition, "participation", s.M, least))
+
+
+def sums_of_differences(s: Symbols) -> tuple[Check, ...]:
+    """Theorem 45; its least M is garbled in print."""
+    return (_range(s, "eps <= ln(1/delta)", lambda silo: math.log(1 / silo.delta)),)
+
+
 def proximal_pl(s: Symbols) -> tuple[Check, ...]:
     """Theorem 40."""
     beta, mu = s.need("Theorem 40", "beta", "mu")

@@ -22,7 +22,7 @@ from typing import Any
 
 from fedsim.protocol.batch import FULL, Batch, Fresh
 from fedsim.protocol.limits import LIMITS
-from fedsim.theory.averaged_noise import AveragedNoise, Kind
+from fedsim.theory.averaged_noise import Kind, Noise
 from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Derived
 
@@ -39,14 +39,14 @@ class Case:
 
     Args:
         s: the theorems' symbols.
-        noise: each silo's own calibration.
+        noise: of a round's mean, calibrated to the plan.
         clip: bound on a record's gradient: the scenario's, or L.
         batch: which records, where the scenario says so.
         given: {field of the algorithm: number} that the scenario says.
     """
 
     s: Symbols
-    noise: AveragedNoise
+    noise: Noise
     clip: float
     batch: Batch | None
     given: Mapping[str, Any]

@@ -28,6 +28,8 @@ from server.participation import Schedule, rounds_of_silos, schedule
 from silos.gate import Gate
 
 every_algorithm = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+LONG = {"accelerated_minibatch_sgd"}
+"""They take 8,000 rounds to their optimum."""
 
 SIZES = (30, 45, 60)
 WEIGHTS = (0.6, 0.3, 0.1)
@@ -114,15 +116,28 @@ def _all_take_part(algorithm: Algorithm, problem: GeneralisedLinear, silos: int)
     return schedule(silos, None, [False] * len(plan_of(algorithm, problem, [1] * silos).rounds), 0, 0)
 
 
-every_case = pytest.mark.parametrize("case_name", ["logistic", "softmax", "linear", "linear in a ball"])
+CASE_NAMES = ("logistic", "softmax", "linear", "linear in a ball")
+every_case = pytest.mark.parametrize("case_name", CASE_NAMES)
+every_pair = pytest.mark.parametrize(
+    ("row", "case_name"),
+    [
+        pytest.param(
+            row,
+            case_name,
+            id=f"{case_name}-{row.name}",
+            marks=[pytest.mark.slow] if case_name != "linear" and row.name in LONG else [],
+        )
+        for case_name in CASE_NAMES
+        for row in ROWS
+    ],
+)
 
 
 def test_every_registered_algorithm_has_a_row() -> None:
     assert [row.name for row in sorted(ROWS, key=lambda row: row.name)] == list(algorithms())
 
 
-@every_algorithm
-@every_case
+@every_pair
 def test_without_noise_the_known_optimum_is_reached(row: Row, case_name: str) -> None:
     case = _case(case_name)
     # Other weights have another optimum: reaching this one shows that p_i is used.
@@ -143,8 +158,7 @@ def test_without_noise_a_mean_of_iterates_nears_the_optimum_as_one_over_r(row: R
     assert ratio == pytest.approx(0.5, rel=1e-3)
 
 
-@every_algorithm
-@every_case
+@every_pair
 def test_without_noise_the_optimum_is_a_fixed_point(row: Row, case_name: str) -> None:
     case = _case(case_name)
     algorithm = row.convergent(1 / case.smoothness)

@@ -103,6 +103,7 @@ def test_variance_reduced_methods_reach_an_l1_logistic_optimum_that_prox_sgd_doe
         assert along.min() > 1e-5
 
 
+@pytest.mark.slow
 def test_multi_stage_acceleration_needs_a_fraction_of_plain_rounds() -> None:
     """Condition number 1,000, full batches: rounds until the excess risk is a ten-thousandth of the first.
 

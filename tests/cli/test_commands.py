@@ -248,6 +248,7 @@ def test_every_shipped_scenario_can_be_priced(path: Path) -> None:
     assert all(0.97 * s["epsilon_budget"] <= s["epsilon_guaranteed"] <= s["epsilon_budget"] for s in silos)
 
 
+@pytest.mark.slow
 def test_quickstart_error_over_forty_trials_is_at_most_the_stated_one(tmp_path: Path) -> None:
     invoke("simulate", QUICKSTART, "--runtime", "inprocess", "--set", "trials=40", "--out", tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

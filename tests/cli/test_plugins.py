@@ -67,6 +67,7 @@ def installed(site: Path, **points: str) -> Path:
     return site
 
 
+@pytest.mark.slow
 def test_a_distribution_adds_an_algorithm(tmp_path: Path) -> None:
     site = installed(tmp_path / "site", sign_sgd="tiny_signs:SignSGD")
     listed = fedsim("list", site=site)

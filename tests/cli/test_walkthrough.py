@@ -7,6 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
 from support.distribution import ROOT, fedsim, install, python
 
 PAGE = (ROOT / "docs" / "adding-an-algorithm.md").read_text(encoding="utf-8")
@@ -24,6 +25,7 @@ algorithm_table.ROWS += (eval("Row(" + row, vars(algorithm_table)),)
 """
 
 
+@pytest.mark.slow
 def test_the_file_passes_the_shared_tests_and_the_rate_test_by_its_row(tmp_path: Path) -> None:
     folder = tmp_path / "algorithms"
     folder.mkdir()

@@ -124,6 +124,7 @@ def test_a_key_that_is_not_registered_is_not_let_in(flower: Federation) -> None:
         node.kill()
 
 
+@pytest.mark.slow
 def test_absent_daemons_and_killed_nodes_are_tried_again(flower: Federation) -> None:
     """silo-3's daemon starts late; silo-2's node dies with a frame in hand, and comes back."""
     held: list[bytes] = []

@@ -213,7 +213,10 @@ def _uneven(
     return noise
 
 
-@pytest.mark.parametrize(("dimension", "rounds"), [(1, 700), (5, 150), (340, 6), (342, 6), (2000, 4)])
+@pytest.mark.parametrize(
+    ("dimension", "rounds"),
+    [(1, 130), pytest.param(1, 700, marks=pytest.mark.slow), (5, 150), (340, 6), (342, 6), (2000, 4)],
+)
 def test_no_noise_is_used_twice(dimension: int, rounds: int) -> None:
     """Nor does it depend on the order of the rounds, or on which silos are asked or held together."""
     forward = _uneven([(r, [0, 1, 2]) for r in range(rounds)], dimension, rounds)

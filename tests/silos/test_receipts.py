@@ -10,8 +10,8 @@ import pytest
 from support.ledgers import CAPS, answer, broadcast, enrolled, hexed, open_run
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.identity import Identity
 from fedsim.common.signatures import is_signed, public_key
-from silos.identity import Identity
 from silos.ledger_file import LedgerFile
 from silos.receipts import signed, verified
 

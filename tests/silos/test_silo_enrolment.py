@@ -15,12 +15,12 @@ import yaml
 from support.deployed import POLICY, Caller, enrolled, resolved_of, write_silos
 
 from fedsim.common.errors import InputError
+from fedsim.common.identity import Identity
 from fedsim.data.by_count import IidPartition
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import load
 from silos.config import Config, load_config
 from silos.enrolment import enrol
-from silos.identity import Identity
 from silos.own_records import read_records
 from silos.silo import Silo
 

@@ -15,6 +15,7 @@ import yaml
 from support.deployed import POLICY, Caller, SilosLink, enrolled, offer_of, resolved_of, write_silos
 from torch import Tensor
 
+from fedsim.common.signatures import is_signed, public_key
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.contract import Query, Round
 from fedsim.protocol.links import Answered
@@ -344,14 +345,11 @@ def test_many_clients_at_once_get_what_one_would(federate) -> None:
 
 
 def test_everything_that_leaves_is_signed_by_the_silo(federate) -> None:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
     resolved, _, (caller, *_) = federate()
-    key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(caller.silo.ledger.enrolment.identity))
+    key = public_key(caller.silo.ledger.enrolment.identity)
     own = caller.admitted(offer_of(resolved, "silo-00"))["run"]
     caller.asked(own, 0, w=POINT)
     caller.send("nonsense")
     caller.closed(own)
     for sent in caller.sent:
-        body, signature = opened(sent)
-        key.verify(signature, body)
+        assert is_signed(key, *opened(sent))

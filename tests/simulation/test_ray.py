@@ -42,7 +42,7 @@ def reference() -> Results:
     return collect("inprocess", "participation={name: uniform, num_silos: 4}")
 
 
-@pytest.mark.parametrize("hosts", [0, 1])
+@pytest.mark.parametrize("hosts", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_one_ray_host_is_bit_equal_to_in_process(hosts: int, reference: Results) -> None:
     on_ray = collect("ray", "participation={name: uniform, num_silos: 4}", f"runtime.silo_hosts={hosts}")
     for number, trial in reference.trials.items():
@@ -70,6 +70,7 @@ def test_trials_differ_and_repeat(reference: Results) -> None:
     assert torch.equal(again.trials[1].models["private"], second)
 
 
+@pytest.mark.slow
 def test_a_refusal_inside_an_actor_arrives_as_one() -> None:
     from fedsim.common.errors import Refused
 

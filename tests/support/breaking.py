@@ -12,7 +12,7 @@ PLACES = ("before debit", "after debit", "after noise", "after store", "mid-send
 
 def kill_at(place: str, round_index: int) -> None:
     """Arrange that this process kills itself at a place of a round, as a loss of power would."""
-    import silos.daemon
+    import fedsim.protocol.daemon
     from fedsim.protocol.wire import head_of, opened
     from silos.gate import Gate, _RoundAsker
     from silos.run_ledger import RunLedger
@@ -58,7 +58,7 @@ def kill_at(place: str, round_index: int) -> None:
         case "after store":
             around(RunLedger, "store", after=at_round)
         case "mid-send":
-            around(silos.daemon, "send", before=half_sent)
+            around(fedsim.protocol.daemon, "send", before=half_sent)
 
 
 def obeying_modes() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 from support.deployed import enrolled, write_silos
 from torch import Tensor
 
+from fedsim.common.identity import Identity
 from fedsim.deployment.federation_file import Federation, parse_federation
 from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
 from fedsim.scenario.resolve import Resolved
 from silos.config import Config
-from silos.identity import Identity
 from silos.silo import Silo
 
 Answer = Callable[[bytes], bytes | None]

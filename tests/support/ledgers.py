@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
+from fedsim.common.identity import Identity
 from silos.account import Caps, Cost
 from silos.book import Book
 from silos.chain import entries
-from silos.identity import Identity
 from silos.ledger_file import LedgerFile
 from silos.price import Price, Stretch
 from silos.run_ledger import RunLedger

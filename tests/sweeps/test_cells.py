@@ -45,7 +45,9 @@ def test_a_cell_is_the_trial_whatever_ran_before_it_in_the_process(base: dict[st
         resolved = resolve(parse(cell.scenario))
         data = read(resolved, cell.trial)
         hosts = SiloHost(resolved, cell.trial, data, shared_key(resolved, data))
-        trial = Trial(resolved, cell.trial, hosts, Evaluator(resolved.problem, data.silos, resolved.dtype))
+        trial = Trial(
+            resolved, cell.trial, hosts, Evaluator(resolved.problem, data.silos, resolved.dtype), data.digest
+        )
         last = trial.advance(1e9)[-1]
         assert found.test_error == last.test_error
         assert found.test_loss == pytest.approx(last.test_loss, rel=1e-12)  # cells that fold round otherwise

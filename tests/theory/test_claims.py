@@ -35,6 +35,12 @@ FIRST_FAILURE = {
     "alternate SPIDER": 6.0,
     "local SGD": 0.75,
     "the experiments' formula": 6.0,
+    "shuffled MB-SGD": None,
+    "SDP accelerated, one pass": None,
+    "SDP prox-SGD": 0.75,
+    "SDP prox-SVRG": 0.75,
+    "SDP prox-PL-SVRG, restarts": 0.75,
+    "SDP prox-SPIDER": 0.75,
 }
 
 
@@ -81,6 +87,41 @@ def test_the_audit_names_the_slip_in_spiders_period() -> None:
     assert slip in DOCUMENT.read_text(encoding="utf-8")
     for text in ("q <= 1/(eta^2 tau_2^2)", "(a L/sqrt(Delta beta))^(2/3)", "q eta^2 tau_2^2 = 4"):
         assert text in slip
-    assert [each["theorem"] for each in json.loads(invoke("--json")) if each["slip"]] == [
-        "prox-SPIDER (Theorems 44, 149)"
-    ]
+    slips = [each["theorem"] for each in json.loads(invoke("--json")) if each["slip"]]
+    assert slips[0] == "prox-SPIDER (Theorems 44, 149)"
+    assert all(title.startswith("SDP") for title in slips[1:])
+
+
+def column(name: str, which: str) -> dict[float, float]:
+    return {row["target"]: row["true"][which] for row in entry(name)["rows"]}
+
+
+def test_spider_keeps_its_claim_with_min_for_the_printed_max() -> None:
+    printed, corrected = (
+        column("SDP prox-SPIDER", which) for which in ("any oracle", "with min, any oracle")
+    )
+    assert all(printed[target] > target for target in printed)
+    assert all(corrected[target] <= target / 2 for target in corrected)  # twice over, M being N
+
+
+def test_a_draw_of_silos_amplifies_only_where_it_is_secret() -> None:
+    # M = N eps / 2, so that the oracle is asked for N eps / (2 M) = 1: ln(1 + (eps/2)(e - 1)), or 1.
+    secret, known = (column("SDP prox-SGD", which) for which in ("S_r secret, at least", "S_r known"))
+    for target in (0.75, 1.0, 1.5):
+        assert secret[target] == pytest.approx(math.log(1 + target / 2 * (math.e - 1)), rel=1e-4)
+        assert known[target] == pytest.approx(1.0, rel=1e-4)
+    assert all(value <= target for target, value in secret.items())
+
+
+def test_full_gradients_break_svrgs_claim_and_gaussian_sums_do_not() -> None:
+    worst = column("SDP prox-SVRG", "any oracle, at least")
+    assert all(value > 1.2 * target for target, value in worst.items())
+    assert all(value < target / 3 for target, value in column("SDP prox-SVRG", "Gaussian sums").items())
+
+
+def test_shuffled_messages_lie_between_their_sum_and_one_silos() -> None:
+    below, above = (
+        column("shuffled MB-SGD", which) for which in ("their sum, at least", "one silo's, at most")
+    )
+    # One Gaussian of sqrt M times the noise, 50-fold rare, over R rounds: near enough sqrt R / (50 z).
+    assert all(below[target] < target / 16 < 2 * target < above[target] for target in below)

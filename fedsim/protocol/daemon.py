@@ -1,4 +1,4 @@
-"""The silo's daemon: frames in, frames out, for a bounded number of clients on one listening socket.
+"""A daemon: frames in, frames out, for a bounded number of clients on one listening socket.
 
 What a client can take of the machine is bounded: connections, bytes of a frame, time for a frame to come or
 to be taken away, answers under way at once. When every connection is taken, one that waits for a request is
@@ -11,23 +11,26 @@ from __future__ import annotations
 import hmac
 import logging
 import selectors
+import signal
 import socket
 import threading
 import time
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Protocol
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.dial import TOKEN_BYTES
 from fedsim.protocol.wire import head_of, opened, receive, send
 
-log = logging.getLogger("silos.daemon")
+log = logging.getLogger("fedsim.protocol.daemon")
 
 
 class Answers(Protocol):
-    """A silo, for any number of threads."""
+    """Whoever has the answers, for any number of threads."""
 
     def answer(self, frame: bytes) -> bytes:
         """The frame that answers a frame; whatever is wrong with that one is a refusal in this one."""
@@ -63,11 +66,11 @@ class _Client:
 
 
 class Daemon:
-    """Serves one silo on one listening socket until it is stopped."""
+    """Serves one party on one listening socket until it is stopped."""
 
-    def __init__(self, silo: Answers, listener: socket.socket, bounds: Bounds, token: bytes = b"") -> None:
+    def __init__(self, party: Answers, listener: socket.socket, bounds: Bounds, token: bytes = b"") -> None:
         """With a `token`, a client must send it as its first frame."""
-        self._silo, self._listener, self._bounds, self._token = silo, listener, bounds, token
+        self._party, self._listener, self._bounds, self._token = party, listener, bounds, token
         self._seats = threading.BoundedSemaphore(bounds.clients)
         self._answering = threading.BoundedSemaphore(bounds.answers)
         self._threads: dict[_Client, threading.Thread] = {}
@@ -170,11 +173,17 @@ class Daemon:
         if request is None:
             return False
         with self._answering:
-            answer = self._silo.answer(request)
+            answer = self._party.answer(request)
         _note(answer)
         client.connection.settimeout(self._bounds.transfer)  # for all of it
         send(client.connection, answer)
         return True
+
+
+def on_signal(act: Callable[[int, FrameType | None], None]) -> None:
+    """What SIGTERM and SIGINT do."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, act)
 
 
 def _hang_up(client: _Client) -> None:

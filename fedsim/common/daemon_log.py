@@ -1,4 +1,4 @@
-"""Where a daemon's lines go: stderr, and a file in the silo's state that never grows beyond a few copies.
+"""Where a daemon's lines go: stderr, and a file in its state that never grows beyond a few copies.
 
 Lines are made of what leaves anyway and of public values, never of records.
 """
@@ -14,8 +14,8 @@ from fedsim.common.errors import InputError
 _BYTES, _OLD = 5_000_000, 3
 
 
-def begin(file: Path) -> None:
-    """Write what the package `silos` logs to stderr and to `file`, mode 0600.
+def begin(file: Path, *packages: str) -> None:
+    """Write what these packages log to stderr and to `file`, mode 0600.
 
     Raises:
         InputError: the file cannot be written.
@@ -26,8 +26,11 @@ def begin(file: Path) -> None:
         kept = RotatingFileHandler(file, maxBytes=_BYTES, backupCount=_OLD, encoding="utf-8")
     except OSError as error:
         raise InputError("state", str(file), f"a file that can be written ({error.strerror})") from None
-    top = logging.getLogger("silos")
-    top.setLevel(logging.INFO)
-    for handler in (kept, logging.StreamHandler()):
+    handlers = (kept, logging.StreamHandler())
+    for handler in handlers:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        top.addHandler(handler)
+    for package in packages:
+        top = logging.getLogger(package)
+        top.setLevel(logging.INFO)
+        for handler in handlers:
+            top.addHandler(handler)

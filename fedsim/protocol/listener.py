@@ -6,13 +6,64 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from fedsim.common.errors import InputError
-from fedsim.protocol.dial import LOOPBACK, MAX_PATH, dial_socket
+from pydantic import Field
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.section import Section
+from fedsim.protocol.dial import LOOPBACK, MAX_PATH, dial_port, dial_socket, read_token
+from fedsim.protocol.messages import Hello
+from fedsim.protocol.wire import MAX_HEAD, head_of, opened, receive, sealed, send
+from fedsim.protocol.words import WordFrame, encode
 
 _BACKLOG = 16
+_HEALTHY_WITHIN = 5.0  # seconds
+
+
+class AtSocket(Section):
+    """A Unix socket."""
+
+    socket: Path = Field(description="its path")
+
+
+class AtPort(Section):
+    """A port of this machine's loopback interface."""
+
+    port: int = Field(ge=1, le=65535, description="of 127.0.0.1")
+    token: Path = Field(description="a file with the secret that clients send first")
+
+
+def listening(listen: AtSocket | AtPort) -> AbstractContextManager[socket.socket]:
+    """`at_socket` or `at_port`."""
+    return at_socket(listen.socket) if isinstance(listen, AtSocket) else at_port(listen.port)
+
+
+def token_of(listen: AtSocket | AtPort) -> bytes:
+    """What clients must send first; nothing where the socket's mode decides.
+
+    Raises:
+        InputError: the token's file is not as it must be.
+    """
+    return read_token(listen.token) if isinstance(listen, AtPort) else b""
+
+
+def ailment(listen: AtSocket | AtPort, kind: str) -> str | None:
+    """Why the daemon there does not say who it is, in a message of this kind; None where it does."""
+    try:
+        with _dialled(listen) as connection:
+            send(connection, sealed(encode(WordFrame(Hello.kind, Hello().model_dump()))))
+            found, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
+    except (OSError, Refused) as error:
+        return str(error)
+    return None if found == kind else str(head.get("reason"))
+
+
+def _dialled(listen: AtSocket | AtPort) -> socket.socket:
+    if isinstance(listen, AtSocket):
+        return dial_socket(listen.socket, _HEALTHY_WITHIN)
+    return dial_port(listen.port, token_of(listen), _HEALTHY_WITHIN)
 
 
 @contextmanager

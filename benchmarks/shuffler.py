@@ -1,0 +1,98 @@
+"""Seconds of processor time that a round of sums takes with real shares, and with envelopes.
+
+    python benchmarks/shuffler.py [--silos 1000] [--dimension 1000] [--rounds 5]
+
+Everything happens in this process: what all silos do, what the shuffler does and what the server does. In a
+federation each silo has a machine of its own, and what silos do is divided by their number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.rosters import Parties
+
+from fedsim.protocol.reports import Form
+from fedsim.protocol.shares import add, split, total
+from fedsim.protocol.shuffling import Release, Request, totals
+from server.shuffler.keys import Keys
+from server.shuffler.rounds import Shuffler
+from server.shuffler.store import MemoryStore
+
+Times = dict[str, float]
+
+
+def timed(spent: Times, part: str, act: Callable[[], Any]) -> Any:
+    """What `act` returns; its processor time is added to the part's."""
+    began = time.process_time()
+    result = act()
+    spent[part] = spent.get(part, 0.0) + time.process_time() - began
+    return result
+
+
+def shares(counts: np.ndarray[Any, Any], spent: Times) -> np.ndarray[Any, Any]:
+    """A round of additive shares alone: split, both sums, total."""
+    ours, theirs = timed(spent, "split", lambda: split(counts))
+    return timed(spent, "add, decode", lambda: total(add(ours), add(theirs)))
+
+
+def envelopes(
+    parties: Parties, shuffler: Shuffler, counts: np.ndarray[Any, Any], form: Form, index: int, spent: Times
+) -> np.ndarray[Any, Any]:
+    """A round as the protocol has it: reports, one release, the server's half."""
+    occasion = parties.occasion(index, form=form)
+    numbers = counts[:, None]
+    reports = timed(
+        spent,
+        "silos: split, sign, seal twice",
+        lambda: tuple(parties.report(i, row, occasion) for i, row in enumerate(numbers)),
+    )
+    request = Request(occasion, reports)
+    frame = timed(spent, "shuffler: open, verify, add, permute, sign", lambda: shuffler.shuffle(request))
+    identity = bytes.fromhex(shuffler.keys.identity.public)
+    return timed(
+        spent,
+        "server: verify, open, add, decode",
+        lambda: totals(Release.read(frame, request, identity), parties.server)[0],
+    )
+
+
+def show(title: str, spent: Times, rounds: int) -> None:
+    """A line for each part."""
+    print(f"{title}: {sum(spent.values()) / rounds:.3f} s")
+    for part, seconds in spent.items():
+        print(f"    {part}: {seconds / rounds:.3f} s")
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--silos", type=int, default=1000)
+    parser.add_argument("--dimension", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    asked = parser.parse_args()
+    parties, form = Parties(asked.silos), Form("shares", asked.dimension, (0.0,))
+    keys = Keys(parties.shuffler, parties.shuffler_identity)
+    shuffler = Shuffler([parties.roster], keys, MemoryStore())
+    counts = np.random.default_rng(0).integers(-(2**40), 2**40, (asked.silos, asked.dimension))
+    truth, plain, sealed = counts.sum(axis=0), Times(), Times()
+    for index in range(asked.rounds):
+        assert (shares(counts, plain) == truth).all()
+        assert (envelopes(parties, shuffler, counts, form, index, sealed) == truth).all()
+    print(f"{asked.silos} silos, d = {asked.dimension}; {os.cpu_count()} processors, processor time a round")
+    show("shares", plain, asked.rounds)
+    show("envelopes", sealed, asked.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Envelopes that one party can open, for one purpose: HPKE (RFC 9180), base mode.
+
+The suite is X25519, HKDF-SHA256 and ChaCha20-Poly1305. What an envelope is for (`info`) is bound to it: where
+the two ends do not agree on it, it does not open. It says nothing about who sealed it; whoever needs to know
+that signs (`fedsim.protocol.reports`).
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.key_file import read_key, write_key
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+    from cryptography.hazmat.primitives.hpke import Suite
+
+OVERHEAD = 48
+"""Bytes of an envelope beside its content: a public key of 32 and a tag of 16."""
+KEY_FILE = "envelopes.key"
+
+
+class EnvelopeKey:
+    """A private X25519 key; `public` is its public half, 64 hexadecimal digits."""
+
+    def __init__(self, key: X25519PrivateKey) -> None:
+        self._key = key
+        self.public = key.public_key().public_bytes_raw().hex()
+
+    @classmethod
+    def draw(cls) -> Self:
+        """A new key, kept nowhere."""
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        return cls(X25519PrivateKey.generate())
+
+    @classmethod
+    def create(cls, folder: Path) -> Self:
+        """Draw a key and write `envelopes.key` (hexadecimal, mode 0600).
+
+        Raises:
+            InputError: there is a key already.
+        """
+        made = cls.draw()
+        write_key(folder / KEY_FILE, made._key.private_bytes_raw(), "envelopes")
+        return made
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read `envelopes.key`.
+
+        Raises:
+            InputError: there is none, others may read it, or it is no key.
+        """
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        return cls(X25519PrivateKey.from_private_bytes(read_key(folder / KEY_FILE, "envelopes")))
+
+    def open(self, envelope: bytes, info: bytes) -> bytes:
+        """What was sealed to this key for this purpose.
+
+        Raises:
+            Refused: it was not, or it is damaged.
+        """
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return _suite().decrypt(envelope, self._key, info=info)
+        except InvalidTag:
+            raise Refused(
+                "an envelope that is not for this key, run, round and roster, or is damaged"
+            ) from None
+
+
+def seal(content: bytes, public: str, info: bytes) -> bytes:
+    """An envelope, `OVERHEAD` bytes longer than `content`, for the holder of a public key.
+
+    Raises:
+        InputError: `public` is no X25519 key.
+    """
+    try:
+        return _suite().encrypt(content, _public_key(public), info=info)
+    except ValueError:  # of a point of small order
+        raise InputError("key", public, "an X25519 public key as 64 hexadecimal digits") from None
+
+
+def _public_key(text: str) -> X25519PublicKey:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+    return X25519PublicKey.from_public_bytes(bytes.fromhex(text))
+
+
+@cache
+def _suite() -> Suite:
+    from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
+
+    return Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)

@@ -1,0 +1,191 @@
+"""What a server asks of a shuffler and what it gets, as frames and as values; and how the server reads it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.protocol import wire, words
+from fedsim.protocol.envelopes import EnvelopeKey
+from fedsim.protocol.messages import Refusal, Shuffle, Shuffled
+from fedsim.protocol.reports import Form, Numbers, Occasion, open_inner
+from fedsim.protocol.shares import Counts, Words, add, total
+from fedsim.protocol.words import WordFrame
+
+Bytes = npt.NDArray[np.uint8]
+_MALFORMED = "a shuffler's request is malformed"
+
+
+@dataclass(frozen=True)
+class Request:
+    """All reports of an occasion, in an order that the server may choose."""
+
+    occasion: Occasion
+    reports: tuple[bytes, ...]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of everything in it, reports in their order; 64 hexadecimal digits."""
+        made = hashlib.sha256(self.occasion.info("shuffler"))
+        for report in self.reports:
+            made.update(len(report).to_bytes(8) + report)
+        return made.hexdigest()
+
+    def body(self) -> bytes:
+        """Its frame's body; reports must be of the size that the form says, and at least one."""
+        form, occasion = self.occasion.form, self.occasion
+        head = Shuffle(
+            run=occasion.run,
+            round=occasion.round,
+            roster=occasion.roster,
+            transport=form.transport,
+            dimension=form.dimension,
+            scales=form.scales,
+        )
+        return words.encode(WordFrame(Shuffle.kind, head.model_dump(), {"reports": _rows(self.reports)}))
+
+    @classmethod
+    def read(cls, body: bytes) -> Self:
+        """What a frame's body asks.
+
+        Raises:
+            Refused: it is malformed, or its reports are of another size than its form says.
+        """
+        frame = words.decode(body)
+        if frame.kind != Shuffle.kind:
+            raise Refused("another kind of message than a shuffler's request")
+        try:
+            head = Shuffle.model_validate(dict(frame.head))
+            form = Form(head.transport, head.dimension, head.scales)
+        except (ValidationError, InputError):
+            raise Refused(_MALFORMED) from None
+        if set(frame.arrays) != {"reports"} or frame.arrays["reports"].dtype != np.uint8:
+            raise Refused(_MALFORMED)
+        reports = _unrows(frame.arrays["reports"], form.report_bytes)
+        return cls(Occasion(head.run, head.round, head.roster, form), reports)
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a shuffler makes of a request, once.
+
+    Args:
+        request: digest of the request.
+        silos: positions in the roster of the silos whose reports counted, ascending.
+        inner: as many envelopes for the server, in an order that nobody knows.
+        sum: the shuffler's sum of shares modulo 2^64, (words,), with its noise; empty for messages.
+    """
+
+    occasion: Occasion
+    request: str
+    silos: tuple[int, ...]
+    inner: tuple[bytes, ...]
+    sum: Words
+
+    def body(self) -> bytes:
+        """Its frame's body."""
+        head = Shuffled(
+            run=self.occasion.run,
+            round=self.occasion.round,
+            roster=self.occasion.roster,
+            request=self.request,
+            silos=self.silos,
+        )
+        arrays: dict[str, npt.NDArray[Any]] = {"inner": _rows(self.inner)}
+        if self.sum.size:
+            arrays["sum"] = self.sum
+        return words.encode(WordFrame(Shuffled.kind, head.model_dump(), arrays))
+
+    @classmethod
+    def read(cls, data: bytes, request: Request, identity: bytes) -> Self:
+        """A shuffler's reply.
+
+        Args:
+            data: the frame.
+            request: what it should answer.
+            identity: the shuffler's Ed25519 public key in the roster, 32 bytes.
+
+        Raises:
+            Refused: it is a refusal, answers something else, or is not signed by that identity.
+        """
+        frame = words.decode(_signed(data, identity))
+        if frame.kind == Refusal.kind:
+            raise Refused(f"the shuffler refused: {frame.head.get('reason')}")
+        try:
+            head = Shuffled.model_validate(dict(frame.head))
+        except ValidationError:
+            raise Refused("a shuffler's reply is malformed") from None
+        occasion = request.occasion
+        asked = occasion.run, occasion.round, occasion.roster, request.digest
+        if frame.kind != Shuffled.kind or (head.run, head.round, head.roster, head.request) != asked:
+            raise Refused("the shuffler answered another request")
+        inner, summed = _checked(frame, occasion.form, len(head.silos))
+        return cls(occasion, request.digest, head.silos, inner, summed)
+
+
+def totals(release: Release, key: EnvelopeKey) -> Counts:
+    """The sum over `release.silos`, (queries, d), int64 modulo 2^64; `key` is the server's.
+
+    It holds the noise that silos added, or the shuffler's; the server's own is still to be added where both
+    aggregators add some.
+
+    Raises:
+        Refused: a silo's envelope for the server does not open, so that its share is lost, and the sum.
+    """
+    form = release.occasion.form
+    shares = [np.frombuffer(open_inner(each, release.occasion, key), "<u8") for each in release.inner]
+    return total(add(shares), release.sum).reshape(len(form.scales), form.dimension)
+
+
+def messages(release: Release, key: EnvelopeKey) -> Numbers:
+    """Whole messages in the order of their release, (messages, queries, d); their numbers may be anything.
+
+    One that does not open is left out.
+    """
+    form, found = release.occasion.form, []
+    for each in release.inner:
+        try:
+            found.append(np.frombuffer(open_inner(each, release.occasion, key), "<f8"))
+        except Refused:  # its silo's affair; nobody knows which one it is
+            continue
+    return np.array(found, np.float64).reshape(len(found), len(form.scales), form.dimension)
+
+
+def _rows(pieces: Sequence[bytes]) -> Bytes:
+    return np.frombuffer(b"".join(pieces), np.uint8).reshape(len(pieces), -1)
+
+
+def _unrows(rows: Bytes, size: int) -> tuple[bytes, ...]:
+    if rows.ndim != 2 or rows.shape[1] != size:
+        raise Refused("reports of another size than the round's")
+    return tuple(row.tobytes() for row in rows)
+
+
+def _checked(frame: WordFrame, form: Form, count: int) -> tuple[tuple[bytes, ...], Words]:
+    """Envelopes and sum, of the sizes that they must have."""
+    expected: dict[str, tuple[str, tuple[int, ...]]] = {"inner": ("uint8", (count, form.inner_bytes))}
+    if form.transport == "shares":
+        expected["sum"] = ("uint64", (form.words,))
+    if {name: (value.dtype.name, value.shape) for name, value in frame.arrays.items()} != expected:
+        raise Refused("a shuffler's reply has arrays of other shapes than the round's")
+    summed = frame.arrays.get("sum", np.empty(0, np.uint64))
+    return _unrows(frame.arrays["inner"], form.inner_bytes), summed
+
+
+def _signed(data: bytes, identity: bytes) -> bytes:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    from fedsim.common.signatures import is_signed
+
+    body, signature = wire.opened(data)
+    if not is_signed(Ed25519PublicKey.from_public_bytes(identity), body, signature):
+        raise Refused("a shuffler's reply is not signed by the identity in the roster")
+    return body

@@ -1,0 +1,186 @@
+"""How a simulated round's contributions are added up: at once, or by the real protocol of two parties."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.protocol.plan import QueryShape
+from fedsim.protocol.seeds import digest128
+from fedsim.protocol.shares import Words, add, split, total
+from fedsim.scenario.resolve import Resolved
+
+Rows = Mapping[str, Tensor]
+"""Contributions of a round by the number of their query, (members, d)."""
+Totals = Mapping[str, Tensor]
+"""Their sums, (d,)."""
+
+
+class Party(Protocol):
+    """The second aggregator, in this process or in one of its own."""
+
+    def add(self, shares: Words) -> Words:
+        """The sum over silos of its shares, (silos, ..) to (..)."""
+        ...
+
+    def pin(self, roster: dict[str, Any]) -> None:
+        """Take a roster, which names its `keys`."""
+        ...
+
+    def keys(self) -> dict[str, str]:
+        """Its public keys, as a roster has them."""
+        ...
+
+    def shuffle(self, request: bytes) -> bytes:
+        """The frame that answers a request's body (`fedsim.protocol.shuffling`)."""
+        ...
+
+
+class LocalParty:
+    """The shuffler in this process: keys and notes are in memory, and gone with it."""
+
+    def __init__(self) -> None:
+        from server.shuffler.keys import Keys
+
+        self._keys = Keys.draw()
+
+    def add(self, shares: Words) -> Words:
+        """See `Party`."""
+        return add(shares)
+
+    def pin(self, roster: dict[str, Any]) -> None:
+        """See `Party`."""
+        from fedsim.protocol.roster import parse_roster
+        from server.shuffler.rounds import Shuffler
+        from server.shuffler.store import MemoryStore
+
+        self._shuffler = Shuffler([parse_roster(roster)], self._keys, MemoryStore())
+
+    def keys(self) -> dict[str, str]:
+        """See `Party`."""
+        return self._keys.public.model_dump()
+
+    def shuffle(self, request: bytes) -> bytes:
+        """See `Party`."""
+        from fedsim.protocol.shuffling import Request
+
+        return self._shuffler.shuffle(Request.read(request))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the sums of one trial depend on.
+
+    Args:
+        resolved: the run; its answers are added up.
+        trial: which trial.
+        digest: keys noise (`fedsim.simulation.run_digest`).
+        noise_multiplier: the one that is common to all silos.
+    """
+
+    resolved: Resolved
+    trial: int
+    digest: str
+    noise_multiplier: float
+
+    def scales(self, round_index: int) -> tuple[float, ...]:
+        """Of the noise that each aggregator adds to each query's sum, in steps; 0 where silos add theirs."""
+        assert self.resolved.sums is not None
+        mechanism = self.resolved.sums.mechanism
+        return tuple(
+            mechanism.aggregators_noise(query.noise_ratio, self.noise_multiplier)
+            for query in self._queries(round_index)
+        )
+
+    def _queries(self, round_index: int) -> list[QueryShape]:
+        return [query for ask in self.resolved.trace.plan.rounds[round_index] for query in ask.queries]
+
+    def noise(self, round_index: int, party: int) -> list[np.ndarray]:
+        """What an aggregator adds, seeded, an integer (d,) for each query: rounded normal numbers."""
+        seed = self.resolved.scenario.seed
+        key = digest128("aggregator", party, seed, self.trial, self.digest)
+        stream = np.random.Generator(np.random.Philox(key=key, counter=[0, round_index, 0, 0]))
+        dimension = self.resolved.problem.dimension
+        return [
+            np.rint(scale * stream.standard_normal(dimension)).astype(np.int64)
+            for scale in self.scales(round_index)
+        ]
+
+
+class Adder(Protocol):
+    """Adds up the silos' contributions of a round."""
+
+    def __call__(self, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
+        """The sums over the members, with the aggregators' noise where they add it."""
+        ...
+
+
+def adder(run: Run, party: Callable[[], Party]) -> Adder:
+    """The adder that a scenario asks for; `party` makes the second aggregator."""
+    kinds: dict[str, Callable[[], Adder]] = {
+        "total": lambda: AtOnce(run),
+        "shares": lambda: ByShares(run, party()),
+        "envelopes": lambda: _by_envelopes(run, party()),
+    }
+    return kinds[run.resolved.scenario.runtime.shuffler]()
+
+
+def _by_envelopes(run: Run, party: Party) -> Adder:
+    from fedsim.simulation.envelopes import ByEnvelopes  # loads cryptography
+
+    return ByEnvelopes(run, party)
+
+
+class AtOnce:
+    """The sums without a protocol: what it gives, whatever way it takes."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __call__(self, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
+        """See `Adder`."""
+        sums = {name: value.sum(0) for name, value in rows.items()}
+        if any(self._run.scales(round_index)):
+            for party in (0, 1):
+                for number, noise in enumerate(self._run.noise(round_index, party)):
+                    sums[str(number)] += torch.from_numpy(noise)
+        return sums
+
+
+class ByShares:
+    """Two shares of every contribution, added by two parties: the same sums, to the last bit."""
+
+    def __init__(self, run: Run, party: Party) -> None:
+        self._run, self._party = run, party
+
+    def __call__(self, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
+        """See `Adder`."""
+        counts = counts_of(rows)
+        mine, theirs = split(counts)
+        own = [add(mine), self._party.add(theirs)]
+        if any(self._run.scales(round_index)):
+            own = [
+                share + np.stack(self._run.noise(round_index, party)).view(np.uint64)
+                for party, share in enumerate(own)
+            ]
+        return totals_of(total(*own))
+
+
+def counts_of(rows: Rows) -> np.ndarray:
+    """Contributions as integers, (members, queries, d)."""
+    return messages_of(rows).astype(np.int64)
+
+
+def messages_of(rows: Rows) -> np.ndarray:
+    """Contributions, (members, queries, d)."""
+    return np.stack([rows[str(k)].numpy() for k in range(len(rows))], axis=1)
+
+
+def totals_of(sums: np.ndarray) -> Totals:
+    """Sums (queries, d) by the number of their query."""
+    return {str(k): torch.from_numpy(row.astype(np.float64)) for k, row in enumerate(sums)}

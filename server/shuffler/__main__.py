@@ -1,0 +1,34 @@
+"""`python -m server.shuffler`: the shuffler without the rest of the command line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from fedsim.common.errors import InputError, Refused
+
+
+def main() -> int:
+    """The exit code; 2 with one line on stderr for what a person can mend."""
+    given = argparse.ArgumentParser(prog="python -m server.shuffler", description="The shuffler.")
+    given.add_argument("--config", type=Path, required=True, help="The shuffler's file (YAML).")
+    given.add_argument(
+        "--enrol", action="store_true", help="Make its keys, print their public halves, and end."
+    )
+    given.add_argument("--health", action="store_true", help="Ask the running shuffler how it is, and end.")
+    asked = given.parse_args()
+    try:
+        from server.shuffler.service import run
+
+        return run(asked.config, enrolling=asked.enrol, health=asked.health)
+    except InputError as error:
+        message = f"error: {error}"
+    except Refused as error:
+        message = f"refused: {error}"
+    print(" ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+"""shuffler.yaml: the shuffler's state, the rosters that its operator has pinned, and where it listens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from fedsim.common.complaints import check_flags, complaint
+from fedsim.common.errors import InputError
+from fedsim.common.section import Section
+from fedsim.common.yaml_file import mapping
+from fedsim.protocol.listener import AtPort, AtSocket
+from fedsim.protocol.roster import Roster, load_roster
+
+ROOT = "shuffler"
+"""What errors call the file."""
+
+
+class Config(Section):
+    """One shuffler."""
+
+    state: Path = Field(description="folder of its keys, its notes and its log")
+    listen: AtSocket | AtPort = Field(description="{socket: path}, or {port: number, token: path}")
+    rosters: tuple[Path, ...] = Field((), description="files of the rosters that its operator has agreed to")
+    max_request: int = Field(2**30, ge=1, description="bytes of a request at most: all reports of a round")
+
+    @property
+    def notes(self) -> Path:
+        """The file of what was released."""
+        return self.state / "released.sqlite"
+
+    def load_rosters(self) -> list[Roster]:
+        """The rosters.
+
+        Raises:
+            InputError: there is none, or one cannot be read.
+        """
+        if not self.rosters:
+            raise InputError(
+                f"{ROOT}.rosters", [], "at least one roster's file; without one nobody is served"
+            )
+        return [load_roster(path) for path in self.rosters]
+
+
+def load_config(path: Path) -> Config:
+    """The shuffler that a file describes; file names in it are relative to the file.
+
+    Raises:
+        InputError: it cannot be read, or a field is wrong.
+    """
+    return parse_config(_anchored(mapping(path, ROOT, "listen:"), path.resolve().parent))
+
+
+def parse_config(tree: Any) -> Config:
+    """Validate a shuffler given as plain mappings; file names are relative to the working directory."""
+    try:
+        config = Config.model_validate(tree)
+    except ValidationError as error:
+        raise complaint(error, tree, ROOT, Config) from None
+    check_flags(tree, config.model_dump(), ROOT)
+    return config
+
+
+_FILES = {("state",), ("rosters",), ("listen", "socket"), ("listen", "token")}
+
+
+def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
+    if isinstance(tree, dict):
+        return {key: _anchored(value, folder, (*place, key)) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_anchored(value, folder, place) for value in tree]
+    return str(folder / tree) if isinstance(tree, str) and place in _FILES else tree

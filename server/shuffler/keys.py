@@ -1,0 +1,49 @@
+"""The shuffler's two private keys: what reports are sealed to, and what it signs with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedsim.common.identity import Identity
+from fedsim.protocol.envelopes import EnvelopeKey
+from fedsim.protocol.roster import ShufflerKeys
+
+
+@dataclass(frozen=True)
+class Keys:
+    """An X25519 key and an Ed25519 key."""
+
+    envelopes: EnvelopeKey
+    identity: Identity
+
+    @classmethod
+    def draw(cls) -> Self:
+        """New ones, kept nowhere: for a simulation."""
+        return cls(EnvelopeKey.draw(), Identity(Ed25519PrivateKey.generate()))
+
+    @classmethod
+    def create(cls, folder: Path) -> Self:
+        """New ones in files, mode 0600.
+
+        Raises:
+            InputError: there is a key already.
+        """
+        return cls(EnvelopeKey.create(folder), Identity.create(folder))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Those in files.
+
+        Raises:
+            InputError: one is not there, is no key, or may be read by others.
+        """
+        return cls(EnvelopeKey.load(folder), Identity.load(folder))
+
+    @property
+    def public(self) -> ShufflerKeys:
+        """As they stand in a roster."""
+        return ShufflerKeys(key=self.envelopes.public, identity=self.identity.public)

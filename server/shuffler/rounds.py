@@ -1,0 +1,123 @@
+"""The shuffler itself: a round's reports in, and what the server may have of them out, once.
+
+What it guarantees, whatever the server does, as long as it keeps to itself what it has opened: of each (run,
+round) at most one set of reports is ever released; every one of them is signed by another silo of one roster
+that the shuffler's operator has pinned, for this run, round, roster and amount of noise; and there are at
+least the roster's `min_silos` of them. Where aggregators add noise, a full share of it is in the sum. The
+server's envelopes come out in an order drawn from the operating system's entropy.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from secrets import SystemRandom
+
+import numpy as np
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.protocol.reports import Form, Opened, open_report
+from fedsim.protocol.roster import Roster
+from fedsim.protocol.shares import Words, add
+from fedsim.protocol.shuffling import Release, Request
+from fedsim.protocol.wire import sealed
+from server.shuffler.keys import Keys
+from server.shuffler.store import Note, Store
+
+log = logging.getLogger("server.shuffler")
+
+
+class Shuffler:
+    """A function of requests and of what it has released before; its methods may be called from any thread.
+
+    Args:
+        rosters: those that its operator has pinned.
+        keys: its own.
+        store: what it has released.
+
+    Raises:
+        InputError: a roster names other keys.
+    """
+
+    def __init__(self, rosters: Iterable[Roster], keys: Keys, store: Store) -> None:
+        self.rosters = {roster.digest: roster for roster in rosters}
+        self.keys, self._store, self._lock = keys, store, threading.Lock()
+        for roster in self.rosters.values():
+            if roster.shuffler != keys.public:
+                expected = f"this shuffler's keys, {keys.public.model_dump()}"
+                raise InputError("roster.shuffler", roster.shuffler.model_dump(), expected)
+
+    def shuffle(self, request: Request) -> bytes:
+        """The signed frame of the round's one `Release`; for the very same request the very same bytes.
+
+        Raises:
+            Refused: the round was released to another request, or this one cannot be released.
+        """
+        with self._lock:
+            noted = self._store.find(request.occasion.run, request.occasion.round)
+            if noted is not None:
+                return _again(noted, request)
+            body = self._released(request).body()
+            frame = sealed(body, self.keys.identity.sign(body))
+            self._store.note(request.occasion.run, request.occasion.round, request.digest, frame)
+            return frame
+
+    def _released(self, request: Request) -> Release:
+        occasion = request.occasion
+        roster = self.rosters.get(occasion.roster)
+        if roster is None:
+            raise Refused("a roster that this shuffler's operator has not pinned")
+        _check_form(occasion.form, roster)
+        counted = self._counted(request, roster)
+        if len(counted) < roster.min_silos:
+            raise Refused(f"{len(counted)} reports count, and the roster needs {roster.min_silos}")
+        inner = [report.inner for report in counted.values()]
+        SystemRandom().shuffle(inner)
+        silos = tuple(sorted(counted))
+        return Release(occasion, request.digest, silos, tuple(inner), self._summed(counted, occasion.form))
+
+    def _counted(self, request: Request, roster: Roster) -> Mapping[int, Opened]:
+        """The first report of each silo that is one, by the silo's position."""
+        if len(request.reports) > len(roster.names):
+            raise Refused(f"{len(request.reports)} reports of a roster of {len(roster.names)} silos")
+        counted: dict[int, Opened] = {}
+        for report in request.reports:
+            try:
+                opened = open_report(report, request.occasion, roster, self.keys.envelopes)
+                if opened.position in counted:
+                    raise Refused("a second report of a silo")
+            except Refused as refusal:
+                log.warning("run %s round %d: %s", request.occasion.run, request.occasion.round, refusal)
+                continue
+            counted[opened.position] = opened
+        return counted
+
+    def _summed(self, counted: Mapping[int, Opened], form: Form) -> Words:
+        """The sum of the shuffler's shares, with its noise; nothing for messages, which have none."""
+        if form.transport == "messages":
+            return np.empty(0, np.uint64)
+        return add([report.share for report in counted.values()]) + _noise(form)
+
+
+def _again(noted: Note, request: Request) -> bytes:
+    if noted.request != request.digest:
+        raise Refused("the round was released to another request")
+    if noted.reply is None:
+        raise Refused("the round was released, and its reply is not kept any more")
+    return noted.reply
+
+
+def _check_form(form: Form, roster: Roster) -> None:
+    """Noise is added by those who add it under the roster, in every query; the silos have signed how much."""
+    if roster.noise_by == "aggregators" and not all(form.scales):
+        raise Refused("a query without noise, where the roster has aggregators add it")
+    if roster.noise_by == "silos" and any(form.scales):
+        raise Refused("noise of aggregators, where the roster has silos add it")
+
+
+def _noise(form: Form) -> Words:
+    """This aggregator's discrete Gaussian noise, exact, modulo 2^64: (words,)."""
+    zeros = np.zeros(form.dimension, np.int64)
+    return np.concatenate([with_noise(zeros, scale) for scale in form.scales]).view(np.uint64)

@@ -1,0 +1,126 @@
+"""The shuffler as a service of the system: started from its file, stopped by a signal, asked how it is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from fedsim.common.daemon_log import begin
+from fedsim.common.errors import InputError, Refused
+from fedsim.protocol.daemon import Bounds, Daemon, on_signal
+from fedsim.protocol.listener import ailment, listening, token_of
+from fedsim.protocol.messages import Hello, Message, Refusal, Shuffle, Standing
+from fedsim.protocol.shuffling import Request
+from fedsim.protocol.wire import head_of, opened, sealed
+from fedsim.protocol.words import WordFrame, encode
+from server.shuffler.config import ROOT, Config, load_config
+from server.shuffler.keys import Keys
+from server.shuffler.rounds import Shuffler
+from server.shuffler.store import FileStore
+
+_CLIENTS = 4  # servers, and a health check; each may hold a request in memory
+_BROKEN = "the shuffler could not answer (see its log)"
+
+log = logging.getLogger("server.shuffler")
+
+
+def run(file: Path, *, enrolling: bool, health: bool) -> int:
+    """What `python -m server.shuffler` and `fedsim shuffler` do; the exit code.
+
+    Raises:
+        InputError: the shuffler's file, or something that it names, is not as it must be.
+        Refused: what it has noted cannot be used.
+    """
+    os.umask(0o077)
+    config = load_config(file)
+    if enrolling:
+        print(json.dumps(enrol(config)))
+        return 0
+    return _ask(config) if health else _serve(config)
+
+
+def enrol(config: Config) -> dict[str, Any]:
+    """Draw its keys and begin its notes; returns both public keys, as a roster has them.
+
+    Raises:
+        InputError: it has keys or notes already.
+        Refused: nothing can be written there.
+    """
+    config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if config.notes.exists():
+        raise InputError(f"{ROOT}.state", str(config.state), "is enrolled already (start it without --enrol)")
+    keys = Keys.create(config.state)
+    FileStore.create(config.notes, keys.identity.public)
+    return keys.public.model_dump()
+
+
+class Desk:
+    """Frames in, frames out; whatever goes wrong is a refusal, and signed as everything is."""
+
+    def __init__(self, shuffler: Shuffler) -> None:
+        self._shuffler = shuffler
+
+    def answer(self, frame: bytes) -> bytes:
+        """See `fedsim.protocol.daemon.Answers`."""
+        try:
+            return self._answered(frame)
+        except Refused as refusal:
+            return self._said(Refusal(reason=str(refusal)))
+        except Exception as error:  # its text may hold something of a report
+            log.error("%s", type(error).__name__)
+            return self._said(Refusal(reason=_BROKEN))
+
+    def _answered(self, frame: bytes) -> bytes:
+        body, _ = opened(frame)
+        kind, _ = head_of(body)
+        if kind == Hello.kind:
+            return self._said(self._standing())
+        if kind == Shuffle.kind:
+            return self._shuffler.shuffle(Request.read(body))
+        raise Refused("not a message that a shuffler takes")
+
+    def _standing(self) -> Standing:
+        keys, rosters = self._shuffler.keys.public, tuple(self._shuffler.rosters)
+        told = {"key": keys.key, "identity": keys.identity, "rosters": rosters}
+        return Standing(**told, version=version("fedsim-isrl"))
+
+    def _said(self, message: Message) -> bytes:
+        body = encode(WordFrame(message.kind, message.model_dump()))
+        return sealed(body, self._shuffler.keys.identity.sign(body))
+
+
+def _serve(config: Config) -> int:
+    """Answer until SIGTERM or SIGINT; what is in hand then is finished."""
+    on_signal(lambda *_: sys.exit(0))  # nothing is in hand yet
+    token, keys = token_of(config.listen), Keys.load(config.state)
+    begin(config.state / "log", "server.shuffler", "fedsim.protocol")
+    with (
+        closing(FileStore.open(config.notes, keys.identity.public)) as store,
+        listening(config.listen) as listener,
+    ):
+        shuffler = Shuffler(config.load_rosters(), keys, store)
+        bounds = Bounds(config.max_request, clients=_CLIENTS, answers=1)
+        daemon = Daemon(Desk(shuffler), listener, bounds, token)
+        on_signal(lambda *_: daemon.stop())
+        for digest, roster in shuffler.rosters.items():
+            log.info("roster %s of %s: %d silos", digest, roster.federation, len(roster.names))
+        log.info("the shuffler listens")
+        finished = daemon.run()
+    log.info("the shuffler has stopped")
+    if not finished:  # a thread is still at work; its round is released or not, and can be asked for again
+        os._exit(0)
+    return 0
+
+
+def _ask(config: Config) -> int:
+    """Whether the running shuffler says who it is: 0, else 1 and a line on stderr."""
+    reason = ailment(config.listen, Standing.kind)
+    if reason is not None:
+        print(f"shuffler: {reason}", file=sys.stderr)
+    return int(reason is not None)

@@ -1,0 +1,188 @@
+"""Reports and envelopes: they open for whom and for what they were sealed, and for nothing else."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.rosters import FORM, Parties, counts, identity
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.protocol.envelopes import KEY_FILE, OVERHEAD, EnvelopeKey, seal
+from fedsim.protocol.reports import Form, Occasion, open_inner, open_report, seal_report
+from fedsim.protocol.shares import total
+
+PARTIES = Parties(5)
+OCCASION = PARTIES.occasion()
+NUMBERS = counts(np.random.default_rng(0), 5)
+MESSAGES = Form("messages", 4, (0.0, 0.0))
+
+
+def opened(report: bytes, occasion: Occasion = OCCASION, key: EnvelopeKey = PARTIES.shuffler) -> tuple:
+    return open_report(report, occasion, PARTIES.roster, key)
+
+
+def test_both_parts_together_are_what_was_sealed() -> None:
+    position, inner, share = opened(PARTIES.report(3, NUMBERS[3]))
+    own = np.frombuffer(open_inner(inner, OCCASION, PARTIES.server), "<u8")
+    assert position == 3
+    assert (total(own, share) == NUMBERS[3].ravel()).all()
+
+
+def test_a_whole_message_is_in_the_servers_envelope_alone() -> None:
+    occasion = PARTIES.occasion(form=MESSAGES)
+    message = np.random.default_rng(0).normal(size=(2, 4))
+    _, inner, share = opened(PARTIES.report(1, message, occasion), occasion)
+    assert share.size == 0
+    assert (np.frombuffer(open_inner(inner, occasion, PARTIES.server), "<f8") == message.ravel()).all()
+
+
+@pytest.mark.parametrize("form", [FORM, MESSAGES, Form("shares", 7, (2.0,))])
+def test_all_reports_have_the_size_that_the_form_says(form: Form) -> None:
+    occasion = PARTIES.occasion(form=form)
+    numbers = counts(np.random.default_rng(1), 5, form)
+    numbers[0] = 0
+    reports = [PARTIES.report(i, numbers[i], occasion) for i in range(5)]
+    assert {len(report) for report in reports} == {form.report_bytes}
+    assert {len(opened(report, occasion).inner) for report in reports} == {form.inner_bytes}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        replace(OCCASION, run="00" * 32),
+        replace(OCCASION, round=1),
+        replace(OCCASION, roster="00" * 32),
+        replace(OCCASION, form=Form("shares", 4, (0.0, 1.0))),
+        replace(OCCASION, form=Form("shares", 8, (0.0,))),
+    ],
+    ids=["run", "round", "roster", "noise", "shape"],
+)
+def test_a_report_is_of_one_occasion(other: Occasion) -> None:
+    report = PARTIES.report(0, NUMBERS[0])
+    inner = opened(report).inner
+    assert other.form.report_bytes == len(report)  # or it would be refused by its size
+    with pytest.raises(Refused, match="is not for this"):
+        opened(report, other)
+    with pytest.raises(Refused, match="is not for this"):
+        open_inner(inner, other, PARTIES.server)
+
+
+def test_neither_the_server_nor_a_stranger_opens_a_report() -> None:
+    report = PARTIES.report(0, NUMBERS[0])
+    for key in (PARTIES.server, EnvelopeKey.draw()):
+        with pytest.raises(Refused):
+            opened(report, key=key)
+
+
+def test_the_shuffler_does_not_open_the_servers_envelope() -> None:
+    inner = opened(PARTIES.report(0, NUMBERS[0])).inner
+    for role in ("server", "shuffler"):
+        with pytest.raises(Refused):
+            PARTIES.shuffler.open(inner, OCCASION.info(role))
+
+
+def test_roles_are_apart() -> None:
+    """What was sealed to a key for one role does not open for another, even with that key."""
+    sealed = seal(b"x", PARTIES.server.public, OCCASION.info("server"))
+    with pytest.raises(Refused):
+        PARTIES.server.open(sealed, OCCASION.info("shuffler"))
+
+
+def test_a_silo_signs_for_itself_alone() -> None:
+    stranger = seal_report(NUMBERS[0], OCCASION, PARTIES.roster, 0, identity().sign)
+    other = seal_report(NUMBERS[0], OCCASION, PARTIES.roster, 0, PARTIES.silos["s001"].sign)
+    for report in (stranger, other):
+        with pytest.raises(Refused, match="has not signed"):
+            opened(report)
+
+
+@pytest.mark.parametrize("position", [5, 2**32 - 1])
+def test_a_position_outside_the_roster_is_nobody(position: int) -> None:
+    report = seal_report(NUMBERS[0], OCCASION, PARTIES.roster, position, PARTIES.silos["s000"].sign)
+    with pytest.raises(Refused, match="nobody in the roster"):
+        opened(report)
+
+
+@pytest.mark.parametrize("part", ["position", "inner", "share"])
+def test_a_signature_covers_every_part(part: str) -> None:
+    """Whoever could open and seal again, as the shuffler can, cannot change a report unnoticed."""
+    content = bytearray(PARTIES.shuffler.open(PARTIES.report(0, NUMBERS[0]), OCCASION.info("shuffler")))
+    content[{"position": 0, "inner": 4 + 64 + 5, "share": -1}[part]] ^= 1
+    forged = seal(bytes(content), PARTIES.shuffler.public, OCCASION.info("shuffler"))
+    with pytest.raises(Refused, match="has not signed"):
+        opened(forged)
+
+
+def test_equal_numbers_make_other_bytes_each_time() -> None:
+    made = {PARTIES.report(0, NUMBERS[0]) for _ in range(10)}
+    assert len(made) == 10
+
+
+@pytest.mark.parametrize(
+    "numbers", [NUMBERS[0].astype(float), NUMBERS[0, 0], NUMBERS[0, :1], NUMBERS[0].astype(np.uint64)]
+)
+def test_numbers_of_another_kind_are_not_sealed(numbers: np.ndarray) -> None:
+    with pytest.raises(InputError, match=r"numbers: .*: int64\(2, 4\)"):
+        PARTIES.report(0, numbers)
+
+
+def test_nothing_is_sealed_for_a_roster_that_is_not_pinned() -> None:
+    with pytest.raises(InputError, match="the roster that is pinned"):
+        PARTIES.report(0, NUMBERS[0], replace(OCCASION, roster="00" * 32))
+
+
+@pytest.mark.parametrize(
+    ("transport", "dimension", "scales", "field"),
+    [
+        ("bits", 4, (0.0,), "transport"),
+        ("shares", 0, (0.0,), "dimension"),
+        ("shares", 2**31, (0.0,), "dimension"),
+        ("shares", 4, (), "scales"),
+        ("shares", 4, (0.0,) * 1001, "scales"),
+        ("shares", 4, (-1.0,), "scales"),
+        ("shares", 4, (float("nan"),), "scales"),
+        ("messages", 4, (1.0,), "scales"),
+    ],
+)
+def test_a_form_that_is_none(transport: str, dimension: int, scales: tuple[float, ...], field: str) -> None:
+    with pytest.raises(InputError, match=f"^{field}"):
+        Form(transport, dimension, scales)
+
+
+def test_a_key_is_a_file_of_its_owners_alone(tmp_path: Path) -> None:
+    made = EnvelopeKey.create(tmp_path)
+    assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+    assert EnvelopeKey.load(tmp_path).open(seal(b"x", made.public, b"i"), b"i") == b"x"
+    assert len(seal(b"x", made.public, b"i")) == 1 + OVERHEAD
+    with pytest.raises(InputError, match="never replaced"):
+        EnvelopeKey.create(tmp_path)
+    (tmp_path / KEY_FILE).chmod(0o640)
+    with pytest.raises(InputError, match="chmod 600"):
+        EnvelopeKey.load(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "ab", "zz" * 32])
+def test_a_key_that_is_none_is_not_shown(tmp_path: Path, text: str) -> None:
+    (tmp_path / KEY_FILE).write_text(text)
+    (tmp_path / KEY_FILE).chmod(0o600)
+    with pytest.raises(InputError, match=f"{KEY_FILE}': 64 hexadecimal digits"):
+        EnvelopeKey.load(tmp_path)
+
+
+def test_a_public_key_of_small_order_is_refused() -> None:
+    with pytest.raises(InputError, match="an X25519 public key"):
+        seal(b"x", "00" * 32, b"i")
+
+
+def test_no_cryptography_before_it_is_needed() -> None:
+    code = (
+        "import sys, fedsim, fedsim.protocol.reports, fedsim.protocol.shares;"
+        "print([m for m in ('cryptography', 'torch', 'flwr') if m in sys.modules])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -1,0 +1,90 @@
+"""Frames of bytes and words: who may carry them, and how little they need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save
+
+from fedsim.common.errors import Refused
+from fedsim.protocol import wire, words
+from fedsim.protocol.words import WordFrame
+
+REPORT = np.arange(10, dtype=np.uint8)
+SUM = np.array([0, 1, 2**64 - 1], np.uint64)
+
+
+def body(kind: str, **arrays: np.ndarray) -> bytes:
+    return bytes(save(arrays, wire.metadata(kind, {"round": 3})))
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrays"),
+    [
+        ("reply", {"report": REPORT}),
+        ("shuffle", {"reports": REPORT.reshape(2, 5)}),
+        ("shuffled", {"inner": REPORT.reshape(2, 5), "sum": SUM}),
+        ("reply", {"g": np.ones(3), "report": REPORT}),
+    ],
+)
+def test_bytes_and_words_arrive_in_the_messages_that_carry_them(kind: str, arrays: dict) -> None:
+    sent = words.encode(WordFrame(kind, {"round": 3}, arrays))
+    found, as_torch = words.decode(sent), wire.decode(sent)
+    assert (found.kind, found.head) == (kind, {"round": 3})
+    assert set(found.arrays) == set(as_torch.arrays) == set(arrays)
+    for name, value in arrays.items():
+        assert found.arrays[name].dtype == value.dtype
+        assert (found.arrays[name] == value).all()
+        assert (as_torch.arrays[name].numpy() == value).all()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        body("ask", report=REPORT),
+        body("reply", g=REPORT),
+        body("reply", report=SUM),
+        body("reply", report=np.ones(3)),
+        body("shuffle", report=REPORT),
+        body("shuffle", reports=REPORT.astype(np.int8)),
+        body("shuffled", inner=SUM),
+        body("shuffled", sum=SUM.view(np.int64)),
+        body("shuffled", inner=REPORT, sum=np.ones(3)),
+    ],
+)
+def test_no_other_message_carries_them(sent: bytes) -> None:
+    for decode in (words.decode, wire.decode):
+        with pytest.raises(Refused, match="another type"):
+            decode(sent)
+
+
+def test_both_ways_of_writing_a_frame_are_one() -> None:
+    array = np.arange(6.0).reshape(2, 3)
+    ours = words.encode(WordFrame("ask", {"round": 1}, {"w": array}))
+    assert ours == wire.encode(wire.Frame("ask", {"round": 1}, {"w": torch.from_numpy(array)}))
+
+
+@pytest.mark.parametrize("cut", [0, 7, 8, 40, -1])
+def test_a_frame_that_is_cut_short_is_refused(cut: int) -> None:
+    whole = words.encode(WordFrame("shuffle", {}, {"reports": REPORT.reshape(2, 5)}))
+    with pytest.raises(Refused):
+        words.decode(whole[:cut])
+
+
+def test_a_slice_is_written_as_it_looks() -> None:
+    rows = np.arange(20, dtype=np.uint8).reshape(4, 5)[::2, ::2]
+    sent = words.encode(WordFrame("shuffle", {}, {"reports": rows}))
+    assert (words.decode(sent).arrays["reports"] == rows).all()
+
+
+def test_no_torch_is_needed() -> None:
+    code = (
+        "import sys, numpy; from fedsim.protocol.words import *;"
+        "decode(encode(WordFrame('reply', {}, {'report': numpy.ones(3, numpy.uint8)})));"
+        "print('torch' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"

@@ -1,0 +1,214 @@
+"""What a shuffler has released is on its disk before anything leaves, and stays there."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.rosters import RUN
+from support.shufflers import Round
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.protocol.shuffling import Request
+from server.shuffler.store import KEPT_REPLIES, FileStore, MemoryStore, Note, Store
+
+IDENTITY = "ab" * 32
+_fork = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    FileStore.create(tmp_path / "released.sqlite", IDENTITY)
+    return tmp_path / "released.sqlite"
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_note_is_for_a_run_and_round_and_is_never_replaced(kind: str, path: Path) -> None:
+    store: Store = MemoryStore() if kind == "memory" else FileStore.open(path, IDENTITY)
+    assert store.find(RUN, 0) is None
+    store.note(RUN, 0, "first", b"reply")
+    assert store.find(RUN, 0) == Note("first", b"reply")
+    assert store.find(RUN, 1) is None
+    assert store.find("00" * 32, 0) is None
+    with pytest.raises(Refused):
+        store.note(RUN, 0, "second", b"other")
+    if isinstance(store, FileStore):
+        store.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_the_last_reply_of_a_run_is_kept(kind: str, path: Path) -> None:
+    store: Store = MemoryStore() if kind == "memory" else FileStore.open(path, IDENTITY)
+    store.note(RUN, 0, "a", b"0")
+    store.note("00" * 32, 0, "b", b"1")
+    store.note(RUN, 1, "c", b"2")
+    assert store.find(RUN, 0) == Note("a", None)
+    assert store.find("00" * 32, 0) == Note("b", b"1")
+    assert store.find(RUN, 1) == Note("c", b"2")
+    if isinstance(store, FileStore):
+        store.close()
+
+
+def test_replies_of_the_newest_runs_alone_are_kept_and_all_notes(path: Path) -> None:
+    store = FileStore.open(path, IDENTITY)
+    runs = [f"{i:064x}" for i in range(2 * KEPT_REPLIES)]
+    for run in runs:
+        store.note(run, 0, "a", b"reply")
+    found = [store.find(run, 0) for run in runs]
+    assert found == [Note("a", None)] * KEPT_REPLIES + [Note("a", b"reply")] * KEPT_REPLIES
+    store.close()
+
+
+def test_notes_are_there_when_the_file_is_opened_again(path: Path) -> None:
+    store = FileStore.open(path, IDENTITY)
+    store.note(RUN, 0, "a", b"reply")
+    store.close()
+    store = FileStore.open(path, IDENTITY)
+    assert store.find(RUN, 0) == Note("a", b"reply")
+    store.close()
+
+
+def test_the_file_is_its_owners_and_is_held_by_one_process(path: Path) -> None:
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    store = FileStore.open(path, IDENTITY)
+    with pytest.raises(Refused, match="another process"):
+        FileStore.open(path, IDENTITY)
+    store.close()
+
+
+def test_notes_are_begun_once(path: Path) -> None:
+    with pytest.raises(InputError, match="never begun anew"):
+        FileStore.create(path, IDENTITY)
+
+
+def test_without_notes_nothing_is_served(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--enrol"):
+        FileStore.open(tmp_path / "none.sqlite", IDENTITY)
+    assert not (tmp_path / "none.sqlite").exists()
+
+
+def test_notes_of_another_shuffler_are_not_taken(path: Path) -> None:
+    with pytest.raises(InputError, match="whose keys are beside them"):
+        FileStore.open(path, "00" * 32)
+
+
+@pytest.mark.parametrize("damage", ["no database", "cut", "a table"])
+def test_damaged_notes_are_refused(path: Path, damage: str) -> None:
+    whole = path.read_bytes()
+    if damage == "a table":
+        with sqlite3.connect(path) as connection:
+            connection.execute("DROP TABLE shuffler")
+        connection.close()
+    else:
+        path.write_bytes(whole[:5000] if damage == "cut" else b"x" * 5000)
+    with pytest.raises(Refused):
+        FileStore.open(path, IDENTITY)
+
+
+def test_after_a_write_that_failed_nothing_is_served(path: Path) -> None:
+    store = FileStore.open(path, IDENTITY)
+    made = Round(store=store)
+    store._connection.execute("PRAGMA query_only = ON")
+    with pytest.raises(Refused, match="nothing was released"):
+        made.shuffler.shuffle(made.request())
+    store._connection.execute("PRAGMA query_only = OFF")
+    with pytest.raises(Refused, match="nothing was released"):
+        made.shuffler.shuffle(made.request())
+    store.close()
+    store = FileStore.open(path, IDENTITY)
+    assert store.find(RUN, 0) is None
+    store.close()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _before_the_note(store: FileStore) -> None:
+    store.note = lambda *_: _die()  # type: ignore[method-assign]
+
+
+def _within_the_note(store: FileStore) -> None:
+    """The round's row is written, and not committed."""
+    store._connection.set_authorizer(
+        lambda action, table, *_: (table == "replies" and _die()) or sqlite3.SQLITE_OK
+    )
+
+
+def _after_the_note(store: FileStore) -> None:
+    real = store.note
+
+    def noted(*given: object) -> None:
+        real(*given)  # type: ignore[arg-type]
+        _die()
+
+    store.note = noted  # type: ignore[method-assign]
+
+
+def _killed(
+    made: Round, path: Path, request: Request, at: Callable[[FileStore], None] | None
+) -> bytes | None:
+    """What left a shuffler's process that was to answer a request, and was killed there."""
+    ours, theirs = _fork.Pipe(duplex=False)
+
+    def serve() -> None:
+        store = FileStore.open(path, IDENTITY)
+        if at is not None:
+            at(store)
+        made.shuffler._store = store
+        theirs.send_bytes(made.shuffler.shuffle(request))
+        _die()
+
+    process = _fork.Process(target=serve)
+    process.start()
+    theirs.close()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    try:
+        return ours.recv_bytes()
+    except EOFError:
+        return None
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # forked beside threads of numpy's
+@pytest.mark.parametrize("at", [_before_the_note, _within_the_note])
+def test_killed_before_the_note_nothing_has_left_and_the_round_is_free(
+    path: Path, at: Callable[[FileStore], None]
+) -> None:
+    made = Round()
+    assert _killed(made, path, made.request(), at) is None
+    left = _killed(made, path, made.request([0, 1, 2, 3]), None)
+    assert left is not None
+    found = made.read(left, made.request([0, 1, 2, 3]))
+    assert (made.total(found) == made.numbers[:4].sum(axis=0)).all()
+    _check_released_once(made, path, made.request([0, 1, 2, 3]), left)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.parametrize("at", [_after_the_note, None], ids=["after the note", "after the release"])
+def test_killed_after_the_note_only_that_request_is_ever_answered(
+    path: Path, at: Callable[[FileStore], None] | None
+) -> None:
+    made = Round()
+    left = _killed(made, path, made.request(), at)
+    assert (left is None) == (at is not None)
+    _check_released_once(made, path, made.request(), left)
+
+
+def _check_released_once(made: Round, path: Path, request: Request, left: bytes | None) -> None:
+    """A shuffler that starts on these notes gives that request's reply, the same bytes, and no other."""
+    store = FileStore.open(path, IDENTITY)
+    made.shuffler._store = store
+    again = made.shuffler.shuffle(request)
+    assert left in (None, again)
+    for other in (made.request([0, 1, 2]), replace(request, reports=request.reports[::-1])):
+        with pytest.raises(Refused, match="released to another request"):
+            made.shuffler.shuffle(other)
+    store.close()

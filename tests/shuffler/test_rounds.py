@@ -1,0 +1,247 @@
+"""What a shuffler releases, to whom, and how often."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import chi2
+from support.helpers import FALSE_ALARM
+from support.rosters import FORM, RUN, Parties, identity
+from support.shufflers import Round
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.protocol.reports import Form, seal_report
+from fedsim.protocol.shuffling import Release, Request, messages
+from server.shuffler.keys import Keys
+from server.shuffler.rounds import Shuffler
+from server.shuffler.store import MemoryStore
+
+MESSAGES = Form("messages", 3, (0.0,))
+NOISY = Form("shares", 500, (100.0, 3.0))
+
+
+def test_the_total_of_all_silos_is_exact() -> None:
+    made = Round()
+    release = made.release()
+    assert release.silos == (0, 1, 2, 3, 4)
+    assert (made.total(release) == made.numbers.sum(axis=0)).all()
+
+
+def test_the_total_of_some_silos_is_theirs() -> None:
+    made = Round()
+    release = made.release(made.request([4, 0, 2]))
+    assert release.silos == (0, 2, 4)
+    assert (made.total(release) == made.numbers[[0, 2, 4]].sum(axis=0)).all()
+
+
+def test_whole_messages_arrive_as_they_were_sent_in_another_order() -> None:
+    made = Round(form=MESSAGES, parties=Parties(20))
+    sent = np.random.default_rng(0).normal(size=(20, 1, 3))
+    made.reports = [made.parties.report(i, row, made.occasion) for i, row in enumerate(sent)]
+    found = messages(made.release(), made.parties.server)
+    assert sorted(map(bytes, found)) == sorted(map(bytes, sent))
+    assert (found != sent).any()  # by chance once in 2.4e18
+
+
+def test_the_order_of_a_release_is_uniform() -> None:
+    """Pearson's test over the 6 orders of three messages; it rejects an order that is kept once in two."""
+    made = Round(form=MESSAGES, parties=Parties(3))
+    made.reports = [made.parties.report(i, np.full((1, 3), i, float), made.occasion) for i in range(3)]
+    seen: Counter[tuple[float, ...]] = Counter()
+    for _ in range(300):
+        made.shuffler._store = MemoryStore()
+        seen[tuple(messages(made.release(), made.parties.server)[:, 0, 0])] += 1
+    assert _p_value(seen) > FALSE_ALARM
+    kept = Counter({order: count // 2 for order, count in seen.items()})
+    kept[0.0, 1.0, 2.0] += 150
+    assert _p_value(kept) < FALSE_ALARM
+
+
+def _p_value(seen: Counter[tuple[float, ...]]) -> float:
+    orders = list(itertools.permutations((0.0, 1.0, 2.0)))
+    expected = sum(seen.values()) / len(orders)
+    return float(chi2.sf(sum((seen[order] - expected) ** 2 for order in orders) / expected, len(orders) - 1))
+
+
+def test_the_same_request_gets_the_same_bytes() -> None:
+    made = Round()
+    first = made.shuffler.shuffle(made.request())
+    assert [made.shuffler.shuffle(made.request()) for _ in range(3)] == [first] * 3
+
+
+@pytest.mark.parametrize("other", ["fewer", "another order", "a bit", "another form"])
+def test_any_other_request_for_a_released_round_gets_nothing(other: str) -> None:
+    made = Round()
+    made.release()
+    flipped = bytes([made.reports[0][0] ^ 1]) + made.reports[0][1:]
+    request = {
+        "fewer": made.request([0, 1, 2, 3]),
+        "another order": made.request([1, 0, 2, 3, 4]),
+        "a bit": Request(made.occasion, (flipped, *made.reports[1:])),
+        "another form": made.request(occasion=replace(made.occasion, form=Form("shares", 8, (0.0,)))),
+    }[other]
+    with pytest.raises(Refused, match="released to another request"):
+        made.shuffler.shuffle(request)
+
+
+def test_a_refused_request_does_not_use_the_round_up() -> None:
+    made = Round()
+    with pytest.raises(Refused, match="2 reports count, and the roster needs 3"):
+        made.shuffler.shuffle(made.request([0, 1]))
+    assert made.release().silos == (0, 1, 2, 3, 4)
+
+
+def test_rounds_and_runs_are_apart() -> None:
+    made = Round()
+    made.release()
+    for occasion in (replace(made.occasion, round=1), replace(made.occasion, run="00" * 32)):
+        reports = [made.parties.report(i, row, occasion) for i, row in enumerate(made.numbers)]
+        assert made.release(Request(occasion, tuple(reports))).silos == (0, 1, 2, 3, 4)
+
+
+def test_an_older_reply_of_a_run_is_not_kept() -> None:
+    made = Round()
+    made.release()
+    occasion = replace(made.occasion, round=1)
+    reports = [made.parties.report(i, row, occasion) for i, row in enumerate(made.numbers)]
+    made.release(Request(occasion, tuple(reports)))
+    with pytest.raises(Refused, match="not kept any more"):
+        made.shuffler.shuffle(made.request())
+
+
+def test_two_requests_at_once_are_one_release() -> None:
+    made = Round()
+    asked = [made.request([0, 1, 2, *rest]) for rest in ([3], [4], [3, 4], [])] * 4
+
+    def attempt(request: Request) -> bytes | None:
+        try:
+            return made.shuffler.shuffle(request)
+        except Refused:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(attempt, asked))
+    assert len({frame for frame in found if frame}) == 1
+
+
+def test_every_report_that_does_not_count_is_one_line_without_what_is_in_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = Round(Parties(8, {"min_silos": 2}))
+    stale = made.parties.report(3, made.numbers[3], replace(made.occasion, round=9))
+    strange = seal_report(made.numbers[4], made.occasion, made.parties.roster, 4, identity().sign)
+    cut = made.reports[5][:-1]
+    again = made.parties.report(0, made.numbers[7], made.occasion)
+    request = Request(made.occasion, (*made.reports[:3], stale, strange, cut, again))
+    with caplog.at_level(logging.INFO, "server.shuffler"):
+        release = made.release(request)
+    assert release.silos == (0, 1, 2)
+    assert (made.total(release) == made.numbers[:3].sum(axis=0)).all()
+    assert [line.split(": ")[1] for line in caplog.messages] == [
+        "an envelope that is not for this key, run, round and roster, or is damaged",
+        "a report that the silo which it names has not signed",
+        "a report of another size than the round's",
+        "a second report of a silo",
+    ]
+    assert all(line.startswith(f"run {RUN} round 0: ") for line in caplog.messages)
+
+
+def test_more_reports_than_silos_are_refused_unopened(caplog: pytest.LogCaptureFixture) -> None:
+    made = Round()
+    with pytest.raises(Refused, match="6 reports of a roster of 5"):
+        made.shuffler.shuffle(made.request([0, 1, 2, 3, 4, 4]))
+    assert not caplog.messages
+
+
+def test_an_unknown_roster_is_refused() -> None:
+    made = Round()
+    other = made.parties.made(federation="other")
+    with pytest.raises(Refused, match="has not pinned"):
+        made.shuffler.shuffle(made.request(occasion=replace(made.occasion, roster=other.digest)))
+
+
+def test_a_roster_with_another_shufflers_keys_is_not_served() -> None:
+    with pytest.raises(InputError, match=r"roster\.shuffler"):
+        Shuffler([Parties().roster], Keys.draw(), MemoryStore())
+
+
+@pytest.mark.parametrize(
+    ("noise_by", "scales", "said"),
+    [
+        ("aggregators", (0.0, 0.0), "without noise"),
+        ("aggregators", (5.0, 0.0), "without noise"),
+        ("silos", (5.0, 5.0), "noise of aggregators"),
+    ],
+)
+def test_noise_is_whose_the_roster_says(noise_by: str, scales: tuple[float, ...], said: str) -> None:
+    made = Round(Parties(5, {"noise_by": noise_by}), form=Form("shares", 4, scales))
+    with pytest.raises(Refused, match=said):
+        made.shuffler.shuffle(made.request())
+
+
+def test_the_shuffler_adds_the_noise_that_silos_have_signed() -> None:
+    """The variance of 500 draws is chi-square; a scale that is 25 % off is rejected."""
+    made = Round(Parties(5, {"noise_by": "aggregators"}), form=NOISY)
+    noise = made.total(made.release()) - made.numbers.sum(axis=0)
+    for drawn, scale in zip(noise, NOISY.scales, strict=True):
+        assert _far_from(drawn, scale) > FALSE_ALARM
+        assert _far_from(drawn, 1.25 * scale) < FALSE_ALARM
+        assert _far_from(drawn, scale / 1.25) < FALSE_ALARM
+
+
+def _far_from(drawn: np.ndarray, scale: float) -> float:
+    statistic = float((drawn.astype(float) ** 2).sum() / scale**2)
+    return 2 * float(min(chi2.cdf(statistic, drawn.size), chi2.sf(statistic, drawn.size)))
+
+
+def test_a_server_gets_no_less_noise_than_the_silos_signed() -> None:
+    made = Round(Parties(5, {"noise_by": "aggregators"}), form=NOISY)
+    less = replace(made.occasion, form=Form("shares", 500, (100.0, 1e-9)))
+    with pytest.raises(Refused, match="0 reports count"):
+        made.shuffler.shuffle(made.request(occasion=less))
+
+
+def test_noise_is_drawn_once_for_a_round() -> None:
+    made = Round(Parties(5, {"noise_by": "aggregators"}), form=NOISY)
+    assert (made.total(made.release()) == made.total(made.release())).all()
+
+
+def test_a_reply_is_believed_for_its_request_and_by_its_signature_alone() -> None:
+    made = Round()
+    request = made.request()
+    frame = made.shuffler.shuffle(request)
+    with pytest.raises(Refused, match="not signed"):
+        Release.read(frame, request, bytes.fromhex(identity().public))
+    with pytest.raises(Refused, match="not signed"):
+        made.read(frame[:-1] + bytes([frame[-1] ^ 1]), request)
+    with pytest.raises(Refused, match="another request"):
+        made.read(frame, made.request([0, 1, 2]))
+
+
+def test_a_silo_whose_share_for_the_server_is_rubbish_costs_the_round_and_no_privacy() -> None:
+    made = Round()
+    other = replace(made.occasion, round=5)
+    own, strange = made.reports[4], made.parties.report(4, made.numbers[4], other)
+    keys = made.parties.shuffler
+    content, old = keys.open(own, made.occasion.info("shuffler")), keys.open(strange, other.info("shuffler"))
+    assert len(content) == len(old)
+    inner = old[68 : 68 + FORM.inner_bytes]
+    made.reports[4] = _resigned(made, content, inner)
+    with pytest.raises(Refused):
+        made.total(made.release())
+
+
+def _resigned(made: Round, content: bytes, inner: bytes) -> bytes:
+    """Silo 4's report with another envelope for the server, as silo 4 may make one."""
+    from fedsim.protocol.envelopes import seal
+
+    place, share = content[:4], content[68 + FORM.inner_bytes :]
+    signature = made.parties.silos["s004"].sign(made.occasion.info("silo") + place + inner + share)
+    public, info = made.parties.shuffler.public, made.occasion.info("shuffler")
+    return seal(place + signature + inner + share, public, info)

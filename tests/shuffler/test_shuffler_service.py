@@ -1,0 +1,185 @@
+"""`python -m server.shuffler` and `fedsim shuffler`, as an operating system starts, asks and stops them."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.daemons import PATIENCE, short_folder
+from support.distribution import ROOT
+from support.rosters import Parties
+from support.shufflers import Round
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+from fedsim.common.errors import InputError, Refused
+from fedsim.protocol.dial import dial_socket
+from fedsim.protocol.shuffling import Request
+from fedsim.protocol.wire import receive, sealed, send
+from server.shuffler.__main__ import main
+from server.shuffler.config import load_config
+from server.shuffler.keys import Keys
+from server.shuffler.service import enrol
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with short_folder() as made:
+        yield made
+
+
+def write(folder: Path, **fields: Any) -> Path:
+    file = folder / "shuffler.yaml"
+    told = {"state": "state", "listen": {"socket": "s"}, "rosters": ["roster.yaml"]}
+    file.write_text(yaml.safe_dump({**told, **fields}))
+    return file
+
+
+def command(*options: str) -> tuple[int, str]:
+    """Exit code and stderr of `python -m server.shuffler`, in this process."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
+        patch.setattr(sys, "argv", ["shuffler", *options])
+        mask = os.umask(0o022)
+        try:
+            return main(), said.getvalue()
+        finally:
+            os.umask(mask)
+
+
+def parties_of(folder: Path) -> Parties:
+    """Silos and a server, whose roster names the shuffler that has enrolled there."""
+    parties, keys = Parties(), Keys.load(folder / "state")
+    parties.shuffler, parties.shuffler_identity = keys.envelopes, keys.identity
+    parties.roster = parties.made()
+    (folder / "roster.yaml").write_text(yaml.safe_dump(parties.roster.model_dump(mode="json")))
+    return parties
+
+
+def exchange(folder: Path, request: Request) -> bytes:
+    with dial_socket(folder / "s", PATIENCE) as connection:
+        send(connection, sealed(request.body()))
+        return receive(connection, 1 << 20) or b""
+
+
+def test_enrol_serve_release_and_stop(folder: Path) -> None:
+    file = write(folder)
+    line = [sys.executable, "-m", "server.shuffler", "--config", str(file)]
+    public = json.loads(subprocess.check_output([*line, "--enrol"], text=True, timeout=PATIENCE))
+    made = Round(parties_of(folder))
+    assert made.parties.roster.shuffler.model_dump() == public
+    assert command("--config", str(file), "--health")[0] == 1
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert f"roster {made.parties.roster.digest} of test: 5 silos" in process.stderr.readline()
+            assert "listens" in process.stderr.readline()
+            assert command("--config", str(file), "--health") == (0, "")
+            frame = exchange(folder, made.request())
+            assert (made.total(made.read(frame, made.request())) == made.numbers.sum(axis=0)).all()
+            assert exchange(folder, made.request()) == frame
+            with pytest.raises(Refused, match="released to another request"):
+                made.read(exchange(folder, made.request([0, 1, 2])), made.request([0, 1, 2]))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+    kept = (folder / "state" / "log").read_text()
+    assert kept.count("refused: ") == 1
+    assert "has stopped" in kept
+    for path in (folder / "state").iterdir():
+        assert path.suffix == ".pub" or stat.S_IMODE(path.stat().st_mode) == 0o600, path
+
+
+def test_enrolment_is_once(folder: Path) -> None:
+    file = write(folder)
+    enrol(load_config(file))
+    for again in ("whole", "without notes"):
+        if again == "without notes":
+            (folder / "state" / "released.sqlite").unlink()
+        with pytest.raises(InputError):
+            enrol(load_config(file))
+
+
+def test_lost_notes_are_not_begun_anew(folder: Path) -> None:
+    file = write(folder)
+    enrol(load_config(file))
+    parties_of(folder)
+    (folder / "state" / "released.sqlite").unlink()
+    code, said = command("--config", str(file))
+    assert code == 2
+    assert "--enrol, and only then" in said
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"listen": {}}, "shuffler.listen"),
+        ({"rosters": "roster.yaml"}, "shuffler.rosters"),
+        ({"max_request": 0}, "shuffler.max_request"),
+        ({"max_request": True}, "shuffler.max_request"),
+        ({"state": None}, "shuffler.state"),
+        ({"roster": []}, "shuffler.roster: []: unknown key; did you mean 'rosters'"),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_names_the_field(folder: Path, fields: dict, field: str) -> None:
+    file = write(folder, **fields)
+    code, said = command("--config", str(file))
+    assert code == 2
+    assert said.startswith(f"error: {field}")
+    assert said.count("\n") == 1
+    found = CliRunner().invoke(app, ["shuffler", "--config", str(file)])
+    assert (found.exit_code, found.stderr) == (code, said)
+
+
+def test_without_rosters_nobody_is_served(folder: Path) -> None:
+    file = write(folder, rosters=[])
+    enrol(load_config(file))
+    assert "at least one roster" in command("--config", str(file))[1]
+
+
+def test_a_roster_of_another_shuffler_is_refused_at_the_start(folder: Path) -> None:
+    file = write(folder)
+    enrol(load_config(file))
+    stranger = Parties().roster
+    (folder / "roster.yaml").write_text(yaml.safe_dump(stranger.model_dump(mode="json")))
+    code, said = command("--config", str(file))
+    assert code == 2
+    assert said.startswith("error: roster.shuffler")
+
+
+def test_it_loads_none_of_the_other_domains() -> None:
+    code = (
+        "import sys, server.shuffler.service, server.shuffler.__main__;"
+        "print([m for m in sys.modules if m.split('.')[0] in ('ray', 'flwr', 'silos', 'torch', 'opendp')"
+        " or (m.startswith('server.') and not m.startswith('server.shuffler'))"
+        " or m.startswith(('fedsim.scenario', 'fedsim.simulation', 'fedsim.algorithms'))])"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_its_contract_names_every_other_module_of_the_server() -> None:
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (contract,) = (each for each in contracts if each.get("source_modules") == ["server.shuffler"])
+    others = {f"server.{path.stem}" for path in (ROOT / "server").glob("*.py") if path.stem != "__init__"}
+    assert others <= set(contract["forbidden_modules"])
+
+
+def test_nothing_else_of_the_server_imports_it() -> None:
+    for path in (ROOT / "server").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = [node.module] if isinstance(node, ast.ImportFrom) else []
+            named += [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            assert not [name for name in named if (name or "").startswith("server.shuffler")], path

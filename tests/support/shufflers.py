@@ -1,0 +1,54 @@
+"""A shuffler over a small federation, and a server that asks it and reads what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from support.rosters import FORM, Parties, counts
+
+from fedsim.protocol.reports import Form, Occasion
+from fedsim.protocol.roster import Roster
+from fedsim.protocol.shuffling import Release, Request, totals
+from server.shuffler.keys import Keys
+from server.shuffler.rounds import Shuffler
+from server.shuffler.store import MemoryStore, Store
+
+
+class Round:
+    """All parties of a round, and every silo's integers; `kind` may be a shuffler that has been weakened."""
+
+    def __init__(
+        self,
+        parties: Parties | None = None,
+        kind: type[Shuffler] = Shuffler,
+        form: Form = FORM,
+        store: Store | None = None,
+        rosters: Sequence[Roster] = (),
+    ) -> None:
+        self.parties = parties or Parties()
+        self.keys = Keys(self.parties.shuffler, self.parties.shuffler_identity)
+        pinned = (self.parties.roster, *rosters)
+        self.shuffler = kind(pinned, self.keys, MemoryStore() if store is None else store)
+        self.form = form
+        self.occasion = self.parties.occasion(form=form)
+        self.numbers = counts(np.random.default_rng(0), self.parties.count, form)
+        self.reports = [self.parties.report(i, row, self.occasion) for i, row in enumerate(self.numbers)]
+
+    def request(self, members: Sequence[int] | None = None, occasion: Occasion | None = None) -> Request:
+        """The reports of some silos, or of all."""
+        chosen = self.reports if members is None else [self.reports[i] for i in members]
+        return Request(occasion or self.occasion, tuple(chosen))
+
+    def release(self, request: Request | None = None) -> Release:
+        """What the server gets."""
+        request = request or self.request()
+        return self.read(self.shuffler.shuffle(request), request)
+
+    def read(self, frame: bytes, request: Request) -> Release:
+        return Release.read(frame, request, bytes.fromhex(self.keys.identity.public))
+
+    def total(self, release: Release) -> np.ndarray[Any, Any]:
+        """What the server makes of it."""
+        return totals(release, self.parties.server)
