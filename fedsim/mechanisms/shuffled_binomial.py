@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from scipy import stats
@@ -76,7 +76,7 @@ class ShuffledBinomial:
     private: ClassVar[bool] = True
     clips: ClassVar[bool] = True
     sums_only: ClassVar[bool] = True
-    transport: ClassVar[str] = "shares"
+    transport: ClassVar[Literal["shares", "messages"]] = "shares"
     unit: ClassVar[str] = SiloGaussian.unit
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are shuffled bits of all silos, is "
@@ -112,6 +112,10 @@ class ShuffledBinomial:
         """What one unit of a contribution is worth."""
         return clip / self.steps
 
+    def reach(self, r: float) -> float:
+        """See `SumMechanism`."""
+        return self.sensitivity(r) / self.steps
+
     def effective(self, z: float, r: float) -> float:
         """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z."""
         return z * self.sensitivity() / self.sensitivity(max(r, self.least))
@@ -123,6 +127,10 @@ class ShuffledBinomial:
     def colluding(self, z_i: float) -> float:
         """The multiplier of a silo under its own bits alone."""
         return z_i / math.sqrt(self.sharers)
+
+    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
+        """None: silos add all of it."""
+        return 0.0
 
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """`epsilons` where shuffler and server collude; cases as there."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -34,7 +34,7 @@ from fedsim.protocol.plan import Census
 
 _APART = 0.05  # share of delta for the distance of blankets from the truth
 _RARE = 0.05  # and for rounds in which there are few of them
-_LARGEST_ISRL = 20.0  # own price above which no blanket is tried
+_UP_TO = (1.0, 4.0, 12.0)  # epsilons for which (1 + e^eps) is kept small in turn
 _FEWEST = 8  # blanket messages below which it is not tried either
 _FURTHEST = 2.0  # and C / s above which
 _SMALLEST_DELTA = 1e-9  # below, floating point could tell
@@ -57,7 +57,7 @@ class ShuffledGaussian:
     private: ClassVar[bool] = True
     clips: ClassVar[bool] = True
     sums_only: ClassVar[bool] = True
-    transport: ClassVar[str] = "messages"
+    transport: ClassVar[Literal["shares", "messages"]] = "messages"
     unit: ClassVar[str] = SiloGaussian.unit
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are messages in random order, is "
@@ -80,6 +80,10 @@ class ShuffledGaussian:
         """What one unit of a contribution is worth: they are numbers as they stand."""
         return 1.0
 
+    def reach(self, r: float) -> float:
+        """See `SumMechanism`."""
+        return 2 * r
+
     def effective(self, z: float, r: float) -> float:
         """z_i of a silo whose terms have norm <= r clip, r in (0, 1], where the common multiplier is z."""
         return z / r
@@ -91,6 +95,10 @@ class ShuffledGaussian:
     def colluding(self, z_i: float) -> float:
         """The multiplier of a silo under its own noise alone, which is all of it."""
         return z_i
+
+    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
+        """None: silos add all of it."""
+        return 0.0
 
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """What answering costs silos where shuffler and server collude; cases as in `epsilons`."""
@@ -133,10 +141,11 @@ class ShuffledGaussian:
 
     def _hidden(self, census: Census, n: int, z: float, delta: float, own: float) -> float:
         """What hiding among other silos' messages costs; infinity where nothing is claimed."""
-        if not self.single_records or n != 1 or not 0 < own <= _LARGEST_ISRL or delta < _SMALLEST_DELTA:
+        if not self.single_records or n != 1 or not 0 < own < inf or delta < _SMALLEST_DELTA:
             return inf
         honest = math.ceil(self.honest_fraction * self.pool_min)
-        return _hidden(tuple(weights(census)), honest, z, delta, math.ceil(own))
+        found = (_hidden(tuple(weights(census)), honest, z, delta, most) for most in _UP_TO)
+        return next((epsilon for epsilon in found if epsilon < inf), inf)
 
     def _smallest(self, census: Census, budget: Budget, limit: float) -> float:
         (own,) = calibrate.noise_multipliers(census, [budget], inf)
@@ -154,11 +163,11 @@ class ShuffledGaussian:
 
 @lru_cache(maxsize=256)
 def _hidden(
-    released: tuple[tuple[float, int], ...], honest: int, z: float, delta: float, largest: int
+    released: tuple[tuple[float, int], ...], honest: int, z: float, delta: float, most: float
 ) -> float:
-    """Epsilon of releases (weight, count) among `honest` senders; only one up to `largest` is of use."""
+    """Epsilon of releases (weight, count) among `honest` senders; infinity above `most`."""
     rounds = sum(count for _, count in released)
-    apart = _APART * delta / (1 + math.exp(largest)) / rounds
+    apart = _APART * delta / (1 + math.exp(most)) / rounds
     blankets = [
         (blanket.widest(weight / (2 * z), honest, apart, _RARE * delta / rounds), count)
         for weight, count in released
@@ -167,4 +176,5 @@ def _hidden(
     few = any(pair.messages < _FEWEST or pair.distance > _FURTHEST for pair, _ in pairs)
     if few or sum(count * pair.infinite for pair, count in pairs) > delta / 2:
         return inf
-    return loss.epsilon(pairs, (1 - _APART) * delta)
+    epsilon = loss.epsilon(pairs, (1 - _APART) * delta)
+    return epsilon if epsilon <= most else inf
