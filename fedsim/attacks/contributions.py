@@ -1,4 +1,4 @@
-"""Silos whose answers are added up: what each of three parties reads of one silo, through the silo's own gate.
+"""Silos whose answers are added up: what each of three parties reads of one, through the silo's own gate.
 
 A silo half hears zeros there. In their place come the numbers that a party reads, as the mean over the silo's
 batch that they would be: a unit of a contribution is worth step / (w_i K_i). The clip that is noted with them
@@ -44,8 +44,10 @@ Read = Callable[[Tensor, Query], Tensor]
 """Contributions to a query (silos, d) to what a party reads, (runs, d), float64."""
 
 
-def honest(pool: Pool) -> int:
-    """How many silos of the smallest sum add their noise and keep it to themselves."""
+def together(resolved: Resolved, pool: Pool, party: Party) -> int:
+    """Silos whose noise is in what a party reads: of the smallest sum, those that keep it to themselves."""
+    if party != "server" or resolved.scenario.privacy.noise_by != "silos":
+        return 1
     return max(1, math.ceil(pool.honest_fraction * pool.min_silos))
 
 
@@ -74,7 +76,7 @@ def with_other_aggregator(mechanism: SummedGaussian, z: float, rng: np.random.Ge
     return read
 
 
-def reading(
+def party_gate(
     resolved: Resolved,
     wiretap: Wiretap,
     terms: Sequence[Terms],
@@ -82,7 +84,7 @@ def reading(
     streams: Sequence[str],
     party: Party,
     noisy: bool,
-) -> Reading:
+) -> PartyGate:
     """What a party reads of silos, each in a sum of its own.
 
     Args:
@@ -92,14 +94,13 @@ def reading(
         noisy: with the noise of the sum, or none.
     """
     assert resolved.sums is not None
-    mechanism, pool = resolved.sums.mechanism, resolved.sums.pool
-    by_silos = resolved.scenario.privacy.noise_by == "silos"
-    together = honest(pool) if party == "server" and by_silos else 1
+    mechanism = resolved.sums.mechanism
+    count = together(resolved, resolved.sums.pool, party)
     members = [(own, each, stream) for own, each, stream in zip(terms, data, streams, strict=True)]
     everyone = [
         (own, silent(each) if other else each, f"{stream}/{other}" if other else stream)
         for own, each, stream in members
-        for other in range(together)
+        for other in range(count)
     ]
     noise = [(own.noise_multiplier or 0.0) if noisy else 0.0 for own, _, _ in everyone]
     gate = cohort(
@@ -113,11 +114,11 @@ def reading(
         mechanism=mechanism,
         shares=[own.share for own, _, _ in everyone if own.share is not None],
     )
-    read = {"server": totals(together), "shuffler": second_share, "both": own_part}[party]
-    if party == "server" and not by_silos:
+    read = {"server": totals(count), "shuffler": second_share, "both": own_part}[party]
+    if party == "server" and resolved.scenario.privacy.noise_by == "aggregators":
         rng = generator("audit aggregator", resolved.scenario.seed, streams[0])
         read = with_other_aggregator(cast(SummedGaussian, mechanism), noise[0], rng)
-    return Reading(gate, wiretap.tap, mechanism, terms, read)
+    return PartyGate(gate, wiretap.tap, mechanism, terms, read)
 
 
 def silent(data: Data) -> Data:
@@ -142,7 +143,7 @@ class Added:
             resolved.dtype,
         )
         wiretap, streams = Wiretap(resolved.algorithm, Tap()), [f"path/{i}" for i in range(len(data))]
-        self._gate = reading(resolved, wiretap, terms, data, streams, "both", True)
+        self._gate = party_gate(resolved, wiretap, terms, data, streams, "both", True)
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         """The round's message, of sums over its members."""
@@ -151,7 +152,7 @@ class Added:
         return Answered(members, {name: value.unsqueeze(0) for name, value in message.items()})
 
 
-class Reading:
+class PartyGate:
     """A gate of sums over silos, as one party reads it."""
 
     def __init__(

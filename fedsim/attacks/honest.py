@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedsim.attacks.bench import Bench, Record, alone, narrowed, shape_of
-from fedsim.attacks.score import Scores
 from fedsim.attacks.gates import Answering
+from fedsim.attacks.score import Scores
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Broadcast, Federated, Setting, drive
 from fedsim.attacks.wiretap import Heard, Tap, Wiretap

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.contributions import Added, Party, reading
+from fedsim.attacks.contributions import Added, Party, party_gate, together
 from fedsim.attacks.gates import Answering, Data, cohort
 from fedsim.attacks.wiretap import Tap, Wiretap
 from fedsim.common.errors import InputError
@@ -72,10 +72,17 @@ class Setting:
         assert sums is not None
         if party == "both":
             admitted = tuple(_colluding(self, silo, sums.mechanism) for silo in range(len(self.admitted)))
+        elif party == "shuffler":
+            admitted = tuple(replace(silo, epsilon_guaranteed=0.0) for silo in self.admitted)
         else:
-            none = {"epsilon_guaranteed": 0.0} if party == "shuffler" else {}
-            admitted = tuple(replace(silo, **none) for silo in self.admitted)
+            admitted = self.admitted
         return replace(self, admitted=admitted, party=party)
+
+    @property
+    def together(self) -> int:
+        """How many silos answer for one that is read."""
+        sums = self.resolved.sums
+        return 1 if sums is None else together(self.resolved, sums.pool, self.party)
 
     def rounds(self, silo: int) -> Sequence[int]:
         """Those in the silo's plan."""
@@ -115,7 +122,7 @@ class Setting:
                 for i in silos
             ]
             party: Party = self.party if noisy else "both"
-            return reading(self.resolved, wiretap, terms, data, streams, party, noisy)
+            return party_gate(self.resolved, wiretap, terms, data, streams, party, noisy)
         return cohort(
             self.resolved,
             wiretap,

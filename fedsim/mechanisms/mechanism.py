@@ -102,7 +102,7 @@ class SumMechanism(Mechanism, Protocol):
         ...
 
     def reach(self, r: float) -> float:
-        """By how much a record moves a contribution at most, over the query's clip, if terms are <= r clip."""
+        """The most that a record moves a contribution by, over the clip, if terms are <= r clip."""
         ...
 
     def effective(self, z: float, r: float) -> float:
