@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from fedsim.common.files import whole_file
 from fedsim.common.one_thread import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
-from fedsim.report.audit_section import ADVERSARIES, audit_figure, audit_table, verdict
+from fedsim.report.audit_section import adversaries, audit_figure, audit_table, verdict
 from fedsim.report.page import write_page
 from fedsim.results.audit_file import FILE, AuditPart
 from fedsim.results.outcome import Outcome
@@ -58,7 +58,9 @@ class Audit:
     @property
     def silos(self) -> Table:
         """One row per audited silo: its claim, and what each adversary attained of it (lower bounds)."""
-        return Table(pa.Table.from_pylist([_row(silo) for silo in self.tree["silos"]]))
+        return Table(
+            pa.Table.from_pylist([_row(silo, adversaries(self.part)) for silo in self.tree["silos"]])
+        )
 
     def plot(self) -> Figure:
         """For each silo its claim, and what each adversary attained within it."""
@@ -86,9 +88,9 @@ class Audit:
         return table_html(table.columns, table.rows) + lines_html([table.caption, *self.verdict])
 
 
-def _row(silo: Mapping[str, Any]) -> dict[str, Any]:
+def _row(silo: Mapping[str, Any], played: Iterable[str]) -> dict[str, Any]:
     plain = {name: silo[name] for name in ("name", "n", "delta", "claimed", "attained")}
-    by = {name: silo[name]["attained"] if name in silo else None for name in ADVERSARIES}
+    by = {name: silo[name]["attained"] if name in silo else None for name in played}
     ratios = {name: silo[name] for name in ("sensitivity_ratio", "cross_silo_ratio", "noise_ratio")}
     return plain | by | ratios | {"findings": silo["findings"]}
 

@@ -49,7 +49,7 @@ def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], sha
     points = round(min(10.0, max(3.0, math.sqrt(answers / 4))))
     wanted = {i: max(_WORTH_IT, runs_needed(claims[i], is_gaussian(claims[i].census))) for i in silos}
     asked = {i: sum(queries[r] for r in setting.rounds(i)) for i in every}
-    costs = {i: 2 * asked[i] * (_MEMBER + _work(setting, i)) for i in silos}
+    costs = {i: 2 * asked[i] * (_MEMBER + _work(setting, i)) * setting.together for i in silos}
     fits = share * min(1.0, _WORST / sum(wanted[i] * costs[i] for i in silos))
     honest = 2 * sum(asked[i] * (4 * _MEMBER + 3 * _work(setting, i, alone=True)) for i in every)
     return Effort(

@@ -22,13 +22,12 @@ from torch import Tensor
 
 from fedsim.attacks import presence
 from fedsim.attacks.bench import Record, single
-from fedsim.attacks.gates import Data
+from fedsim.attacks.gates import Answering, Data
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Broadcast, Setting
 from fedsim.attacks.wiretap import Heard, Tap, Tell, Wiretap
 from fedsim.attacks.worst import Done, replaced
 from fedsim.protocol.batch import WithReplacement
-from silos.gate import Gate
 
 TOLERANCE = 1e-6
 """What a ratio may exceed 1 by, and another silo's answer move by, for rounding."""
@@ -193,7 +192,7 @@ def _world(
     return replies
 
 
-def _reply(gate: Gate, slot: Slot, tap: Tap) -> Reply:
+def _reply(gate: Answering, slot: Slot, tap: Tap) -> Reply:
     try:
         gate.answer(slot.round, slot.broadcast)
     except Exception as error:  # whatever it is: that it is raised may depend on a record

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import inf
+from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
+from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan
-from fedsim.protocol.terms import Terms
+from fedsim.protocol.terms import Share, Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
@@ -21,6 +24,17 @@ from silos.seeded_entropy import SeededEntropy
 Floats = np.ndarray
 Data = tuple[Floats, Floats]
 """A silo's records: features (n, f) and targets (n,), float64. Simulation only."""
+
+
+class Answering(Protocol):
+    """What answers as a gate does."""
+
+    def answer(
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None = None
+    ) -> dict[str, Tensor]:
+        """See `silos.gate.Gate.answer`."""
+        ...
+
 
 _DELTA = 1e-5  # of prices that nobody reads: what a plan costs is known before the audit
 
@@ -35,6 +49,8 @@ def cohort(
     *,
     rounds: Sequence[Sequence[int]] | None = None,
     copies: int | None = None,
+    mechanism: Mechanism = GAUSSIAN,
+    shares: Sequence[Share] | None = None,
 ) -> Gate:
     """A gate over silos at given noise multipliers and without a budget.
 
@@ -46,18 +62,20 @@ def cohort(
         rounds: those in each silo's plan; all by default.
         copies: runs side by side on the same records; then broadcasts may be (members, d), and member
             c len(data) + s is silo s in copy c.
+        mechanism: adds the noise.
+        shares: each silo's part in sums over silos, of a mechanism of sums.
     """
     problem, dtype, repeats = resolved.problem, resolved.dtype, copies or 1
     everything = [range(len(plan.rounds))] * len(data)
     terms = [
-        Terms(f"{copy}/{place}", len(target), inf, _DELTA, own, z)
+        Terms(f"{copy}/{place}", len(target), inf, _DELTA, own, z, shares[place] if shares else None)
         for copy in range(repeats)
         for place, ((_, target), own, z) in enumerate(zip(data, rounds or everything, noise, strict=True))
     ]
     entropy = randomness(resolved.scenario.seed, list(streams) * repeats)
     records = hold(data, problem, dtype) if copies is None else SideBySide(data, problem, dtype, copies)
     ledgers = [MemoryLedger() for _ in terms]
-    return Gate(records, problem, algorithm, plan, terms, GAUSSIAN, entropy, ledgers, LIMITS, dtype)
+    return Gate(records, problem, algorithm, plan, terms, mechanism, entropy, ledgers, LIMITS, dtype)
 
 
 def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from fedsim.attacks.bench import Bench, Record, alone, narrowed, shape_of
+from fedsim.attacks.gates import Answering
 from fedsim.attacks.score import Scores
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Broadcast, Federated, Setting, drive
 from fedsim.attacks.wiretap import Heard, Tap, Wiretap
 from fedsim.attacks.worst import Knowledge, Samples, replaced
 from fedsim.protocol.seeds import digest128
-from silos.gate import Gate
 
 _WIDTH = 2_000_000
 _PILOT_RUNS = 32
@@ -45,7 +45,7 @@ class Read:
 class _Listening(Federated):
     """A way to the silos on which every answer is overheard."""
 
-    def __init__(self, gates: Sequence[Gate], taps: Sequence[Tap], hear: Hear) -> None:
+    def __init__(self, gates: Sequence[Answering], taps: Sequence[Tap], hear: Hear) -> None:
         super().__init__(gates)
         self._taps, self._hear = taps, hear
 

@@ -40,8 +40,12 @@ def neighbours(setting: Setting, silo: int) -> Neighbours:
     """The records and broadcasts that tell most, of records that a daemon accepts.
 
     Raises:
-        InputError: a sampler or an algorithm by which daemons are not audited.
+        InputError: a mechanism, a sampler or an algorithm by which daemons are not audited.
     """
+    privacy = setting.resolved.scenario.privacy
+    if setting.resolved.sums is not None:
+        expected = "daemons are audited by answers of their own; leave --daemons out to audit sums over silos"
+        raise InputError("scenario.privacy.mechanism", privacy.mechanism, expected)
     kind = others(setting, silo)
     if kind == "silent":
         expected = "daemons are audited by full, fresh, subsample or with_replacement batches"

@@ -20,7 +20,7 @@ from fedsim.attacks.wiretap import Heard, Tap, Wiretap
 from fedsim.attacks.worst import beside
 
 _COORDINATES, _ANSWERS = 64, 300
-_NUMBERS, _FEWEST, _MOST = 100_000, 128, 1024
+_NUMBERS, _FEWEST, _LEAST, _MOST = 100_000, 128, 16, 1024
 """Numbers to measure the noise by, and how many clones say them."""
 
 
@@ -105,7 +105,8 @@ def clones_of(setting: Setting, silo: int) -> int:
     """How many clones are listened to: enough for a noise level that is right to half a per cent."""
     answers = min(_ANSWERS, max(1, setting.admitted[silo].releases))
     coordinates = min(_COORDINATES, setting.resolved.problem.dimension)
-    return min(_MOST, max(_FEWEST, _NUMBERS // (answers * coordinates)))
+    wanted = min(_MOST, max(_FEWEST, _NUMBERS // (answers * coordinates)))
+    return max(_LEAST, wanted // setting.together)
 
 
 def _over_stated(setting: Setting, silo: int, heard: Heard) -> list[np.ndarray]:

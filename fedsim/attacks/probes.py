@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import torch
 
+from fedsim.attacks.gates import Answering
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Broadcast, Setting
 from fedsim.attacks.wiretap import Tap, Wiretap
-from silos.gate import Gate
 
 
 def probe(setting: Setting, silo: int, chosen: Attack) -> list[str]:
@@ -45,13 +45,13 @@ def outside(setting: Setting, silo: int) -> list[int]:
     return [*[r for r in range(rounds) if r not in own][:1], rounds]
 
 
-def _opened(setting: Setting, silo: int, greedy: bool = False) -> tuple[Gate, Tap]:
+def _opened(setting: Setting, silo: int, greedy: bool = False) -> tuple[Answering, Tap]:
     tap = Tap(greedy=greedy)
     wiretap, data = Wiretap(setting.resolved.algorithm, tap), setting.data[silo]
     return setting.gate(wiretap, [silo], [data], [f"probe/{silo}"]), tap
 
 
-def _answered(gate: Gate, tap: Tap, round_index: int, broadcast: Broadcast) -> bool:
+def _answered(gate: Answering, tap: Tap, round_index: int, broadcast: Broadcast) -> bool:
     """Whether any answer was made, even if it was not sent."""
     tap.take()
     try:
@@ -69,7 +69,7 @@ def other(broadcast: Broadcast) -> Broadcast:
     }
 
 
-def _changed(gate: Gate, round_index: int, broadcast: Broadcast, first: dict[str, torch.Tensor]) -> bool:
+def _changed(gate: Answering, round_index: int, broadcast: Broadcast, first: dict[str, torch.Tensor]) -> bool:
     """Whether asking again tells anything; a refusal does not."""
     try:
         reply = gate.answer(round_index, broadcast)

@@ -8,12 +8,13 @@ adversary tell.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 from fedsim.attacks import exact, honest, noise, probes, worst
+from fedsim.attacks.contributions import PARTIES, Party
 from fedsim.attacks.effort import Effort, effort
 from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussian, violated
 from fedsim.attacks.search import Attack, search
@@ -25,6 +26,9 @@ from fedsim.scenario.resolve import Resolved
 ALARM = 1e-4
 """Probability that a scenario that keeps its promise is found broken, all silos and tests together."""
 
+ADVERSARY: dict[Party, str] = {"server": "worst_server", "shuffler": "shuffler", "both": "both"}
+"""Of sums over silos, by the party that reads them."""
+
 Observe = Callable[[str, float], None]
 """(what is being done, share of it that is done)."""
 
@@ -35,14 +39,17 @@ class SiloAudit:
 
     Attributes:
         claim: what it was promised.
+        claims: by adversary, where they are promised different things.
         exact: of the search without noise.
         noise: of the noise alone.
-        adversaries: bounds by adversary: worst_server, honest_server, model.
+        adversaries: bounds by adversary: worst_server, honest_server, model; of sums over silos worst_server,
+            shuffler, both.
         findings: what breaks the promise, in words.
     """
 
     name: str
     claim: Claim
+    claims: dict[str, Claim]
     exact: exact.Found
     noise: noise.Measured
     adversaries: dict[str, Bounds]
@@ -125,6 +132,8 @@ def _searched(
 def _sampled(
     setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
 ) -> dict[int, dict[str, Samples]]:
+    if setting.resolved.sums is not None:
+        return _read_by_parties(setting, attacks, planned, observe)
     count = _counted(observe, "worst server", 2 * sum(planned.worst.values()))
     samples = {
         silo: {"worst_server": worst.attack(setting, silo, chosen, planned.worst[silo], count)}
@@ -135,6 +144,22 @@ def _sampled(
     for silo in read.transcript:
         samples[silo] |= {"honest_server": read.transcript[silo], "model": read.model[silo]}
     return samples
+
+
+def _read_by_parties(
+    setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
+) -> dict[int, dict[str, Samples]]:
+    """Of sums over silos: what the server, the second party, and both together tell the worlds apart by."""
+    parties = {ADVERSARY[party]: setting.read_by(party) for party in PARTIES}
+    count = _counted(observe, "server, shuffler and both", 2 * len(parties) * sum(planned.worst.values()))
+    return {
+        silo: {
+            name: worst.attack(own, silo, chosen, planned.worst[silo], count)
+            for name, own in parties.items()
+            if isfinite(own.admitted[silo].epsilon_guaranteed)
+        }
+        for silo, chosen in attacks.items()
+    }
 
 
 def _silo(
@@ -148,16 +173,34 @@ def _silo(
 ) -> SiloAudit:
     alarm = ALARM / (2 * silos)  # one half for the noise, one for the runs
     measured = noise.measure(setting, silo, chosen, alarm)
+    claims = _claims(setting, silo, samples)
     findings = [*_exact_findings(found), *probes.probe(setting, silo, chosen), *measured.faults]
-    above = violated(list(samples.values()), claim, alarm)
-    if above is not None:
-        findings.append(
-            f"runs prove an epsilon of at least {shown_down(above)}, above the claimed "
-            f"{shown_up(claim.epsilon)}"
-        )
-    adversaries = {name: bounds(*each, claim) for name, each in samples.items()}
+    findings += _proven(claims, samples, alarm)
+    adversaries = {name: bounds(*each, claims[name]) for name, each in samples.items()}
     name, beside = setting.resolved.names[silo], worst.others(setting, silo)
-    return SiloAudit(name, claim, found, measured, adversaries, beside, tuple(findings))
+    return SiloAudit(name, claim, claims, found, measured, adversaries, beside, tuple(findings))
+
+
+def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str, Claim]:
+    """What the silo was promised against each."""
+    if setting.resolved.sums is None:
+        return dict.fromkeys(adversaries, _claim(setting, silo))
+    claims = {ADVERSARY[party]: _claim(setting.read_by(party), silo) for party in PARTIES}
+    return {name: claims[name] for name in adversaries}
+
+
+def _proven(claims: dict[str, Claim], samples: dict[str, Samples], alarm: float) -> list[str]:
+    """Of each claim that runs prove broken, by how much."""
+    lines = []
+    for claim in dict.fromkeys(claims.values()):
+        own = [each for name, each in samples.items() if claims[name] == claim]
+        above = violated(own, claim, alarm * len(own) / len(samples))
+        if above is not None:
+            lines.append(
+                f"runs prove an epsilon of at least {shown_down(above)}, above the claimed "
+                f"{shown_up(claim.epsilon)}"
+            )
+    return lines
 
 
 def _exact_findings(found: exact.Found) -> list[str]:
@@ -193,7 +236,8 @@ def as_json(found: Audit) -> dict[str, Any]:
 
 def _row(silo: SiloAudit) -> dict[str, Any]:
     adversaries = {
-        name: _bounds(each, is_gaussian(silo.claim.census)) for name, each in silo.adversaries.items()
+        name: _bounds(each, silo.claims[name]) | {"claimed": silo.claims[name].epsilon}
+        for name, each in silo.adversaries.items()
     }
     attained = adversaries["worst_server"]["attained"]
     return {
@@ -214,8 +258,8 @@ def _row(silo: SiloAudit) -> dict[str, Any]:
     }
 
 
-def _bounds(found: Bounds, gaussian_plan: bool) -> dict[str, Any]:
-    value, name = found.attained(gaussian_plan)
+def _bounds(found: Bounds, claim: Claim) -> dict[str, Any]:
+    value, name = found.attained(is_gaussian(claim.census) and claim.epsilon > 0)  # words are not Gaussian
     return {
         "attained": value,
         "estimator": name,

@@ -6,27 +6,28 @@ An audit holds records, as only a simulation can: it plays a server that knows a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, replace
+from math import inf, isfinite
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.gates import Data, cohort
+from fedsim.attacks.contributions import Added, Party, party_gate, together
+from fedsim.attacks.gates import Answering, Data, cohort
 from fedsim.attacks.wiretap import Tap, Wiretap
 from fedsim.common.errors import InputError
+from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.mechanisms.registry import GAUSSIAN
-from fedsim.protocol.links import Answered
+from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Ask, Census
 from fedsim.protocol.terms import Admitted
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.price import preview
 from fedsim.simulation.trial import read
-from server.aggregate import weighted
+from server.aggregate import summed, weighted
 from server.loop import run
 from server.participation import Schedule, schedule
-from silos.gate import Gate
 
 Broadcast = Mapping[str, Tensor]
 _MOST_SILOS = 10
@@ -56,13 +57,32 @@ class Kind:
 
 @dataclass(frozen=True)
 class Setting:
-    """A scenario under audit, with the data of its first trial."""
+    """A scenario under audit, with the data of its first trial; of sums over silos, as one party has it."""
 
     resolved: Resolved
     data: tuple[Data, ...]
     admitted: tuple[Admitted, ...]
     schedule: Schedule
     kinds: tuple[Kind, ...] = ()
+    party: Party = "server"
+
+    def read_by(self, party: Party) -> Setting:
+        """Of sums over silos: as a party has it, with the noise and the claim against that party."""
+        sums = self.resolved.sums
+        assert sums is not None
+        if party == "both":
+            admitted = tuple(_colluding(self, silo, sums.mechanism) for silo in range(len(self.admitted)))
+        elif party == "shuffler":
+            admitted = tuple(replace(silo, epsilon_guaranteed=0.0) for silo in self.admitted)
+        else:
+            admitted = self.admitted
+        return replace(self, admitted=admitted, party=party)
+
+    @property
+    def together(self) -> int:
+        """How many silos answer for one that is read."""
+        sums = self.resolved.sums
+        return 1 if sums is None else together(self.resolved, sums.pool, self.party)
 
     def rounds(self, silo: int) -> Sequence[int]:
         """Those in the silo's plan."""
@@ -87,7 +107,7 @@ class Setting:
         noisy: bool = True,
         copies: int | None = None,
         like: int | None = None,
-    ) -> Gate:
+    ) -> Answering:
         """A cohort whose members are `silos` with the records `data`.
 
         Args:
@@ -96,6 +116,13 @@ class Setting:
             copies: see `cohort`.
             like: all take part in the rounds of this silo, instead of their own.
         """
+        if self.resolved.sums is not None:
+            terms = [
+                replace(self.admitted[i].terms, rounds=self.rounds(i if like is None else like))
+                for i in silos
+            ]
+            party: Party = self.party if noisy else "both"
+            return party_gate(self.resolved, wiretap, terms, data, streams, party, noisy)
         return cohort(
             self.resolved,
             wiretap,
@@ -115,10 +142,18 @@ class Setting:
         return sorted(order[place] for place in places)
 
 
+def _colluding(setting: Setting, silo: int, mechanism: SumMechanism) -> Admitted:
+    """A silo under its own share of the noise alone."""
+    admitted = setting.admitted[silo]
+    z, terms = mechanism.colluding(admitted.noise_multiplier), admitted.terms
+    epsilon = mechanism.epsilons(setting.census(silo), [(terms.n, z, terms.delta)])[0] if z else inf
+    return replace(admitted, noise_multiplier=z, epsilon_guaranteed=epsilon)
+
+
 class Federated:
     """The server loop's way to gates, one a silo, that hold so many runs side by side."""
 
-    def __init__(self, gates: Sequence[Gate]) -> None:
+    def __init__(self, gates: Sequence[Answering]) -> None:
         self._gates = gates
 
     def answer(self, round_index: int, broadcast: Broadcast, members: Sequence[int]) -> Answered:
@@ -132,12 +167,13 @@ class Federated:
         return self._gates[silo].answer(round_index, broadcast)
 
 
-def drive(setting: Setting, link: Federated) -> Tensor:
+def drive(setting: Setting, link: Link) -> Tensor:
     """An honest server's runs, side by side; the final models, (runs, d)."""
     resolved = setting.resolved
     public = resolved.public([silo.noise_multiplier for silo in setting.admitted])
     seed, problem = resolved.scenario.seed, resolved.problem
-    *_, last = run(resolved.algorithm, problem, public, seed, link, setting.schedule, weighted)
+    aggregate = weighted if resolved.sums is None else summed
+    *_, last = run(resolved.algorithm, problem, public, seed, link, setting.schedule, aggregate)
     return last.answer.reshape(-1, problem.dimension)
 
 
@@ -163,11 +199,11 @@ def prepare(resolved: Resolved) -> Setting:
     return Setting(resolved, data, admitted, rounds, _kinds(setting))
 
 
-class _Watched(Federated):
+class _Watched:
     """Notes what is broadcast: of every kind of round the 1st, 2nd, 4th, 8th and so on."""
 
-    def __init__(self, setting: Setting, gates: Sequence[Gate]) -> None:
-        super().__init__(gates)
+    def __init__(self, setting: Setting, link: Link) -> None:
+        self._link = link
         self._plan = setting.resolved.trace.plan
         self.kinds: dict[tuple[tuple[Ask, ...], tuple[str, ...]], tuple[list[int], list[Broadcast]]] = {}
 
@@ -178,14 +214,23 @@ class _Watched(Federated):
         rounds.append(round_index)
         if len(rounds).bit_count() == 1:
             seen.append({name: value.reshape(-1) for name, value in broadcast.items()})
-        return super().answer(round_index, broadcast, members)
+        return self._link.answer(round_index, broadcast, members)
 
 
 def _kinds(setting: Setting) -> tuple[Kind, ...]:
-    gates = [
-        setting.gate(Wiretap(setting.resolved.algorithm, Tap()), [i], [data], [f"path/{i}"], copies=1)
-        for i, data in enumerate(setting.data)
-    ]
-    watched = _Watched(setting, gates)
+    watched = _Watched(setting, _link(setting))
     drive(setting, watched)
     return tuple(Kind(*key, tuple(rounds), tuple(seen)) for key, (rounds, seen) in watched.kinds.items())
+
+
+def _link(setting: Setting) -> Link:
+    """An honest server's way to all silos, for one run."""
+    resolved, data = setting.resolved, setting.data
+    if resolved.sums is not None:
+        return Added(resolved, [silo.terms for silo in setting.admitted], data)
+    return Federated(
+        [
+            setting.gate(Wiretap(resolved.algorithm, Tap()), [i], [own], [f"path/{i}"], copies=1)
+            for i, own in enumerate(data)
+        ]
+    )

@@ -71,7 +71,7 @@ def attack(setting: Setting, silo: int, chosen: Attack, runs: int, done: Done = 
     worlds = replaced(data, chosen.first), replaced(data, chosen.second)
     known = Knowledge(setting, silo, chosen.first, chosen.second, kind)
     found: list[np.ndarray] = []
-    for clones in _chunks(2 * runs, data[0].size):
+    for clones in _chunks(2 * runs, data[0].size * setting.together):
         coins = [clone % 2 for clone in clones]  # as many in each world
         scores = _run(setting, silo, chosen, [worlds[coin] for coin in coins], clones, known)
         found.append(np.stack([scores, coins]))

@@ -28,6 +28,10 @@ from fedsim.theory.theorem import Check
 
 NOTE = "every constant and logarithmic factor in n, R and N is set to one: compare slopes, not heights"
 UNEQUAL = "n is the smallest, noise is xi = min(Xi / M', xi_max / M), constants are of N p_i f (Theorem 140)"
+SUMS = (
+    "SDP bounds count on two parties of which one keeps to the protocol, central ones on the server; ISRL "
+    "ones are those of silos that trust nobody, which sums over silos may beat"
+)
 CLASS = (
     "lower ISRL bounds are for algorithms that compose as advanced composition does (C = 1) and spend at "
     "most about 1/n a round; that is not checked"
@@ -65,7 +69,7 @@ def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path |
     if content is not None and content.summary.objective:
         for line in objective(content.summary, content.summary.objective):
             say(console, line)
-    for note in (NOTE, CLASS):
+    for note in (NOTE, CLASS, *([] if resolved.sums is None else [SUMS])):
         say(console, f"Note: {note}.")
     if drawn:
         say(console, f"Wrote {', '.join(map(shown, drawn))}")
@@ -75,10 +79,13 @@ def _drawn(run: Run, directory: Path, resolved: Resolved, symbols: Symbols, foun
     """Draw the figures; a run that measured nothing is refused before its bounds are looked at."""
     columns = measured(run)
     proximal = resolved.scenario.algorithm.name.startswith("prox_")
+    # Of silos that trust nobody only their own; of sums also what they gain, and what no trust could.
+    trusts = {"ISRL": ""} if resolved.sums is None else {t: f"{t}, " for t in ("SDP", "ISRL", "central")}
     lines = [
-        line
+        line._replace(name=named + line.name)
+        for trust, named in trusts.items()
         for bound, value, _ in found
-        if value is not None
+        if value is not None and bound.trust == trust
         for line in _lines(bound, value, symbols, proximal)
     ]
     if not any(line.column in columns for line in lines):
@@ -90,12 +97,10 @@ def _drawn(run: Run, directory: Path, resolved: Resolved, symbols: Symbols, foun
 
 
 def _lines(bound: Bound, value: float, symbols: Symbols, proximal: bool) -> list[Line]:
-    """ISRL bounds on excess risk of the strongest class that is assumed, and on gradients.
+    """Bounds on excess risk of the strongest class that is assumed, and on gradients.
 
     What is measured is the training objective: a lower bound on the population's risk says nothing of it.
     """
-    if bound.trust != "ISRL":
-        return []
     if bound.risk == "squared gradient":
         return [Line("gradient_mapping_sq", bound.source, bound.side, value)]
     curved = "proximal-PL" if proximal and bound.side == "upper" else "strongly convex"
@@ -112,6 +117,7 @@ def _print_json(
         "scenario": resolved.scenario.name,
         "constants": NOTE,
         "lower_bounds": CLASS,
+        **({} if resolved.sums is None else {"trust": SUMS}),
         "setting": _shown(symbols) | {"differ": list(symbols.differ)},
         "bounds": [_plain(*row, conditions(row[0], symbols)) for row in found],
     }

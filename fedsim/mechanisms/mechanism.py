@@ -101,6 +101,10 @@ class SumMechanism(Mechanism, Protocol):
         """What one unit of a contribution is worth."""
         ...
 
+    def reach(self, r: float) -> float:
+        """The most that a record moves a contribution by, over the clip, if terms are <= r clip."""
+        ...
+
     def effective(self, z: float, r: float) -> float:
         """z_i where the common multiplier is z."""
         ...

@@ -114,6 +114,10 @@ class SummedGaussian(GridPricing):
         """What one unit of a contribution is worth."""
         return clip / STEPS
 
+    def reach(self, r: float) -> float:
+        """See `SumMechanism`."""
+        return grid.sensitivity(self.dimension, r) / STEPS
+
     def effective(self, z: float, r: float) -> float:
         """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z."""
         return z * self.sensitivity / grid.sensitivity(self.dimension, max(r, self.least))

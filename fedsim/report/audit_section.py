@@ -19,6 +19,17 @@ ADVERSARIES = {
     "honest_server": "honest server",
     "model": "model alone",
 }
+PARTIES = {
+    "worst_server": "server",
+    "shuffler": "shuffler",
+    "both": "both together",
+}
+"""Of sums over silos."""
+
+
+def adversaries(found: AuditPart) -> dict[str, str]:
+    """Those that an audit played, by what the table calls them."""
+    return PARTIES if found.sums else ADVERSARIES
 
 
 def _rows(silos: Sequence[AuditedSilo]) -> list[list[str]]:
@@ -39,6 +50,8 @@ def audit_table(found: AuditPart) -> Table:
     """Of the silos that were audited."""
     few = found.of_silos > len(found.silos)
     some = f"{len(found.silos):,} of {found.of_silos:,} silos" if few else "All silos"
+    if found.sums:
+        return _party_table(found.silos, some)
     return Table(
         f"{some}; lower bounds on epsilon.",
         [
@@ -59,11 +72,40 @@ def audit_table(found: AuditPart) -> Table:
     )
 
 
+def _party_table(silos: Sequence[AuditedSilo], some: str) -> Table:
+    """A row for each silo and party; nothing is claimed against a party that is not there."""
+    return Table(
+        f"{some}; lower bounds on epsilon, of what each party reads.",
+        [
+            "silo",
+            "read by",
+            "claimed epsilon",
+            "attained",
+            "sum moved, of sensitivity",
+            "other silos' parts moved",
+        ],
+        [
+            [
+                silo.name,
+                name,
+                shown_up(silo.claimed_against(party), 3),
+                _attained(silo, party),
+                _ratio(silo.sensitivity_ratio, 4),
+                _ratio(silo.cross_silo_ratio, 2),
+            ]
+            for silo in silos
+            for party, name in PARTIES.items()
+            if silo.by(party) is not None
+        ],
+        short=["silo", "read by", "claimed", "attained", "moved", "others\nmoved"],
+    )
+
+
 def _attained(silo: AuditedSilo, adversary: str) -> str:
-    found = silo.by(adversary)
+    found, claimed = silo.by(adversary), silo.claimed_against(adversary)
     if found is None:
         return "none"
-    share = f" ({math.floor(100 * found.attained / silo.claimed)} %)" if silo.claimed else ""
+    share = f" ({math.floor(100 * found.attained / claimed)} %)" if claimed else ""
     return f"{shown_down(found.attained, 3)}{share}"
 
 
@@ -80,17 +122,22 @@ def verdict(found: AuditPart) -> list[str]:
 
 
 def audit_figure(found: AuditPart) -> Figure:
-    """For each silo a bar for the claim, and one for each adversary within it."""
+    """For each silo a bar for the claim, and one for each adversary within it; of sums a claim for each."""
     silos = found.silos[:30]
     with styled(1.0 + 0.55 * len(silos)) as (figure, axes):
         rows = np.arange(len(silos), dtype=float)
-        claimed = [silo.claimed for silo in silos]
-        axes.barh(rows, claimed, height=0.86, color="white", edgecolor=GREY, hatch="....", label="claimed")
-        for index, (adversary, name) in enumerate(ADVERSARIES.items()):
+        bounded: dict[str, Any] = {"color": "white", "edgecolor": GREY, "hatch": "....", "label": "claimed"}
+        if not found.sums:
+            axes.barh(rows, [silo.claimed for silo in silos], height=0.86, **bounded)
+        for index, (adversary, name) in enumerate(adversaries(found).items()):
             parts = [silo.by(adversary) for silo in silos]
             values = [0.0 if part is None else part.attained for part in parts]
             settings: dict[str, Any] = {"color": look(index).colour, "hatch": ("", "//", "xx")[index]}
             at = rows + 0.26 * (index - 1)
+            if found.sums:
+                claimed = [0.0 if part is None else part.claimed or 0.0 for part in parts]
+                axes.barh(at, claimed, height=0.26, **bounded)
+                bounded["label"] = None
             axes.barh(at, values, height=0.22, edgecolor="white", linewidth=0.4, label=name, **settings)
         axes.set_yticks(rows, [label(silo.name) for silo in silos])
         axes.set(xlabel="epsilon", ylim=(len(silos) - 0.45, -0.55))

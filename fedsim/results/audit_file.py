@@ -11,16 +11,20 @@ _AGAIN = "not an audit; write it again by `fedsim audit --run`, or remove it"
 
 
 class AttainedPart(Part):
-    """What one adversary attained: a lower bound on epsilon."""
+    """What one adversary attained: a lower bound on epsilon, and what is claimed against it."""
 
     attained: float
+    claimed: float | None = None
     estimator: str
     runs: tuple[int, int]
     assumption_free: float
 
 
 class AuditedSilo(Part):
-    """One silo; a ratio that is infinite is None."""
+    """One silo; a ratio that is infinite is None.
+
+    Of sums over silos `worst_server` reads totals, `shuffler` is the second party, `both` are the two.
+    """
 
     name: str
     claimed: float
@@ -31,12 +35,19 @@ class AuditedSilo(Part):
     worst_server: AttainedPart
     honest_server: AttainedPart | None = None
     model: AttainedPart | None = None
+    shuffler: AttainedPart | None = None
+    both: AttainedPart | None = None
     findings: list[str]
 
     def by(self, adversary: str) -> AttainedPart | None:
         """What this adversary attained."""
         found: AttainedPart | None = getattr(self, adversary)
         return found
+
+    def claimed_against(self, adversary: str) -> float:
+        """Epsilon."""
+        found = self.by(adversary)
+        return self.claimed if found is None or found.claimed is None else found.claimed
 
 
 class ConfidencePart(Part):
@@ -53,6 +64,11 @@ class AuditPart(Part):
     of_silos: int
     confidence: ConfidencePart
     silos: list[AuditedSilo]
+
+    @property
+    def sums(self) -> bool:
+        """Whether silos' answers were added up."""
+        return any(silo.shuffler is not None for silo in self.silos)
 
 
 def read_audit(directory: Path) -> AuditPart | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,28 @@ def test_bounds_are_drawn_over_a_run_and_printed(tmp_path: Path) -> None:
         == json.loads((run / "summary.json").read_text())["metrics"]["excess_risk"]
     )
     assert len(tree["figures"]) == 2
+
+
+def test_bounds_of_sums_over_silos_are_those_of_every_trust(tmp_path: Path) -> None:
+    alike = {"data": GOOD["data"] | {"rows": 390}, "problem": "logistic_regression"}
+    few = {"algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0}}
+    sums = {"mechanism": "summed_gaussian", "epsilon": 2.0, "delta": 1e-5, "honest_fraction": 1.0}
+    run, _ = _simulate(tmp_path, **few, **alike, privacy=sums, assumptions=STATED | {"mu": None})
+    code, said = _bounds("--run", str(run))
+    assert code == 0, said
+    assert "of which one keeps to the protocol" in said
+    drawn = (run / "figures" / "bounds-excess-risk.svg").read_text()
+    for text in ("SDP, shuffled MB-SGD, Theorem 38", "ISRL, noisy MB-SGD, Theorem 34",
+                 "ISRL, Theorem 133 (empirical)", "central, Theorems 123, 134"):  # fmt: skip
+        assert text in drawn
+    tree = json.loads(_bounds("--run", str(run), "--json")[1])
+    convex = [each for each in tree["bounds"] if each["functions"] == "convex"]
+    values = {(each["trust"], each["source"]): each["value"] for each in convex}
+    at_most, own = (values["SDP", "shuffled MB-SGD, Theorem 38"], values["ISRL", "noisy MB-SGD, Theorem 34"])
+    n, N, d = (tree["setting"][symbol] for symbol in ("n", "N", "d"))
+    # (L D = 6): the private terms differ by sqrt N, and the others not at all.
+    private = 6 * (d * math.log(1e5)) ** 0.5 / (2 * n)
+    assert own - at_most == pytest.approx(private * (N**-0.5 - 1 / N))
 
 
 def test_bounds_over_a_run_that_cannot_be_drawn_say_why(tmp_path: Path) -> None:

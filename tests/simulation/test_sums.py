@@ -11,6 +11,7 @@ import torch
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import gaussian
+from fedsim.protocol.terms import Share
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
@@ -157,3 +158,13 @@ def test_the_second_aggregator_is_an_actor_of_its_own(tmp_path: Path) -> None:
         "report": {"nonprivate_twin": False},
     }
     assert simulate(on_ray, out=tmp_path / "run").summary.status == "finished"
+
+
+@pytest.mark.parametrize(
+    ("position", "clip"), [(-1, 1.0), (3, 1.0), (0, -5.0), (0, 0.0), (0, 1.1), (0, float("nan"))]
+)
+def test_a_part_that_no_price_is_right_for_is_refused(position: int, clip: float) -> None:
+    sums = made().sums
+    assert sums is not None
+    with pytest.raises(InputError, match="share"):
+        Share(sums.pool, position, clip)

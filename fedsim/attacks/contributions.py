@@ -1,0 +1,193 @@
+"""Silos whose answers are added up: what each of three parties reads of one, through the silo's own gate.
+
+A silo half hears zeros there. In their place come the numbers that a party reads, as the mean over the silo's
+batch that they would be: a unit of a contribution is worth step / (w_i K_i). The clip that is noted with them
+is half of what one record may move a contribution by, rounding included, so that everything that judges a
+silo's own answers judges these.
+
+* The *server* reads totals. It knows all records but one, so the other silos' part is noise alone; of the
+  smallest sum there may be, ceil(gamma M_min) silos add theirs. Where aggregators add the noise, that is the
+  other aggregator's.
+* The *shuffler*, the second aggregator, reads its own share of each contribution.
+* *Both* together read the contribution.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.attacks.gates import Answering, Data, cohort
+from fedsim.attacks.wiretap import Heard, Tap, Wiretap
+from fedsim.mechanisms.mechanism import SumMechanism
+from fedsim.mechanisms.summed_gaussian import SummedGaussian
+from fedsim.protocol.contract import Query
+from fedsim.protocol.links import Answered
+from fedsim.protocol.pool import Pool
+from fedsim.protocol.seeds import generator
+from fedsim.protocol.shares import split
+from fedsim.protocol.terms import Terms
+from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.adders import at_once
+from server.totals import Totals
+
+Party = Literal["server", "shuffler", "both"]
+PARTIES: tuple[Party, ...] = ("server", "shuffler", "both")
+
+Read = Callable[[Tensor, Query], Tensor]
+"""Contributions to a query (silos, d) to what a party reads, (runs, d), float64."""
+
+
+def together(resolved: Resolved, pool: Pool, party: Party) -> int:
+    """Silos whose noise is in what a party reads: of the smallest sum, those that keep it to themselves."""
+    if party != "server" or resolved.scenario.privacy.noise_by != "silos":
+        return 1
+    return max(1, math.ceil(pool.honest_fraction * pool.min_silos))
+
+
+def own_part(rows: Tensor, query: Query) -> Tensor:
+    """The contributions as they are."""
+    return rows
+
+
+def second_share(rows: Tensor, query: Query) -> Tensor:
+    """The second aggregator's word of each number, in two's complement."""
+    return torch.from_numpy(split(rows.to(torch.int64).numpy())[1].view("int64")).double()
+
+
+def totals(of: int) -> Read:
+    """Sums over so many silos in turn."""
+    return lambda rows, query: rows.reshape(-1, of, rows.shape[-1]).sum(1)
+
+
+def with_other_aggregator(mechanism: SummedGaussian, z: float, rng: np.random.Generator) -> Read:
+    """Contributions with the noise of the aggregator that does not read."""
+
+    def read(rows: Tensor, query: Query) -> Tensor:
+        scale = mechanism.aggregators_noise(float(query.noise_ratio), z)
+        return rows + torch.from_numpy(np.rint(scale * rng.standard_normal(tuple(rows.shape))))
+
+    return read
+
+
+def party_gate(
+    resolved: Resolved,
+    wiretap: Wiretap,
+    terms: Sequence[Terms],
+    data: Sequence[Data],
+    streams: Sequence[str],
+    party: Party,
+    noisy: bool,
+) -> PartyGate:
+    """What a party reads of silos, each in a sum of its own.
+
+    Args:
+        terms: of the silos, with their shares.
+        data: their records.
+        streams: whose batches and noise each draws.
+        noisy: with the noise of the sum, or none.
+    """
+    assert resolved.sums is not None
+    mechanism = resolved.sums.mechanism
+    count = together(resolved, resolved.sums.pool, party)
+    members = [(own, each, stream) for own, each, stream in zip(terms, data, streams, strict=True)]
+    everyone = [
+        (own, silent(each) if other else each, f"{stream}/{other}" if other else stream)
+        for own, each, stream in members
+        for other in range(count)
+    ]
+    noise = [(own.noise_multiplier or 0.0) if noisy else 0.0 for own, _, _ in everyone]
+    gate = cohort(
+        resolved,
+        wiretap,
+        resolved.trace.plan,
+        [each for _, each, _ in everyone],
+        noise,
+        [stream for _, _, stream in everyone],
+        rounds=[own.rounds for own, _, _ in everyone],
+        mechanism=mechanism,
+        shares=[own.share for own, _, _ in everyone if own.share is not None],
+    )
+    read = {"server": totals(count), "shuffler": second_share, "both": own_part}[party]
+    if party == "server" and resolved.scenario.privacy.noise_by == "aggregators":
+        rng = generator("audit aggregator", resolved.scenario.seed, streams[0])
+        read = with_other_aggregator(cast(SummedGaussian, mechanism), noise[0], rng)
+    return PartyGate(gate, wiretap.tap, mechanism, terms, read)
+
+
+def silent(data: Data) -> Data:
+    """As many records, all of which count as zero."""
+    x, y = data
+    return np.full_like(x, np.nan), np.full(len(y), np.nan)
+
+
+class Added:
+    """The server loop's way to the sums of a run."""
+
+    def __init__(self, resolved: Resolved, terms: Sequence[Terms], data: Sequence[Data]) -> None:
+        """`terms` and `data` are of all silos."""
+        sums = resolved.sums
+        assert sums is not None
+        self._totals = Totals(
+            resolved.algorithm,
+            resolved.problem,
+            resolved.trace.plan,
+            sums.mechanism,
+            sums.pool,
+            resolved.dtype,
+        )
+        wiretap, streams = Wiretap(resolved.algorithm, Tap()), [f"path/{i}" for i in range(len(data))]
+        self._gate = party_gate(resolved, wiretap, terms, data, streams, "both", True)
+
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        """The round's message, of sums over its members."""
+        rows = self._gate.answer(round_index, broadcast, members)
+        message = self._totals.message(round_index, broadcast, at_once(round_index, members, rows), members)
+        return Answered(members, {name: value.unsqueeze(0) for name, value in message.items()})
+
+
+class PartyGate:
+    """A gate of sums over silos, as one party reads it."""
+
+    def __init__(
+        self, gate: Answering, tap: Tap, mechanism: SumMechanism, terms: Sequence[Terms], read: Read
+    ) -> None:
+        """`terms` are those of the silo that each row of what is read is about."""
+        self._gate, self._tap, self._mechanism, self._read = gate, tap, mechanism, read
+        self._about = [(own.share, own.n) for own in terms if own.share is not None]
+
+    def answer(
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None = None
+    ) -> dict[str, Tensor]:
+        """The gate's reply; the tap hears what the party reads of it."""
+        before = self._tap.take()
+        reply = self._gate.answer(round_index, broadcast, members)
+        values = iter(reply.values())
+        self._tap.heard = [*before, *(self._reading(heard, values) for heard in self._tap.heard)]
+        return reply
+
+    def _reading(self, heard: Heard, contributions: Iterator[Tensor]) -> Heard:
+        read = [
+            self._mean(query, next(contributions), answer)
+            for query, answer in zip(heard.queries, heard.answers, strict=True)
+        ]
+        return Heard(tuple(query for query, _ in read), tuple(mean for _, mean in read))
+
+    def _mean(self, query: Query, rows: Tensor, heard: Tensor) -> tuple[Query, Tensor]:
+        clip, batch = float(query.clip), query.batch
+        weights = [share.weight(batch) for share, _ in self._about]
+        reach = [
+            self._mechanism.reach(w * share.clip) for w, (share, _) in zip(weights, self._about, strict=True)
+        ]
+        sizes = torch.tensor([batch.size(n) for _, n in self._about], dtype=torch.float64)
+        w = torch.tensor(weights, dtype=torch.float64)
+        means = self._read(rows, query) * (self._mechanism.step(clip) / (w * sizes))[:, None]
+        half = clip * torch.tensor(reach, dtype=torch.float64) / (2 * w)
+        alike = bool((half == half[0]).all())
+        return replace(query, clip=float(half[0]) if alike else half[:, None]), means.to(heard.dtype)
