@@ -7,7 +7,6 @@ from functools import cache
 from math import isfinite
 from typing import Any
 
-from fedsim.mechanisms.collusion import epsilon_colluding
 from fedsim.privacy.attainable import epsilon as attainable_epsilon
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.terms import Admitted, Statement
@@ -52,23 +51,36 @@ def admitted_rows(
             epsilon_guaranteed=finite(silo.epsilon_guaranteed),
             noise_multiplier=silo.noise_multiplier,
             releases=silo.releases,
-            **_colluding(resolved, silo),
+            **shared,
             **claims.get(silo.terms.name, {}),
             **bound,
             **fields,
         )
-        for silo, bound, fields in zip(admitted, bounds, more or [{}] * len(admitted), strict=True)
+        for silo, bound, shared, fields in zip(
+            admitted, bounds, _colluding(resolved, admitted), more or [{}] * len(admitted), strict=True
+        )
     ]
 
 
-def _colluding(resolved: Resolved, silo: Admitted) -> dict[str, float | None]:
-    """{"epsilon_colluding": under the silo's own share of the noise}, where silos are added up."""
+def _colluding(resolved: Resolved, admitted: Sequence[Admitted]) -> list[dict[str, float | None]]:
+    """{"epsilon_colluding": under each silo's own share of the noise}, where silos are added up."""
     if resolved.sums is None:
-        return {}
-    terms = silo.terms
-    census = resolved.trace.plan.census(_hashable(terms.rounds))
-    own = epsilon_colluding(resolved.sums.mechanism, census, terms.n, silo.noise_multiplier, terms.delta)
-    return {"epsilon_colluding": finite(own)}
+        return [{}] * len(admitted)
+    mechanism, census = resolved.sums.mechanism, cache(resolved.trace.plan.census)
+    price = cache(lambda own, *case: mechanism.colluding_epsilons(own, [case])[0])
+    return [
+        {
+            "epsilon_colluding": finite(
+                price(
+                    census(_hashable(silo.terms.rounds)),
+                    silo.terms.n,
+                    silo.noise_multiplier,
+                    silo.terms.delta,
+                )
+            )
+        }
+        for silo in admitted
+    ]
 
 
 def _claimed(resolved: Resolved) -> dict[str, dict[str, float]]:
