@@ -31,7 +31,9 @@ MAX_RECORDS = 1_000_000
 FINEST = 100.0
 """Steps that a release's noise must have for any claim; `Limits` and any budget ask for far more."""
 
-_ROUNDING = 2e-4
+ROUNDING = 2e-4
+"""By how much more than the clip a term can move a sum in float64 (docs/grid-noise.md), rounding apart."""
+
 _FAR = 5e-4  # distance from rounded Gaussian noise, times sigma^4
 _SHARE = 1e-3  # of delta, for that distance
 _SEARCH = 1.05
@@ -39,7 +41,7 @@ _SEARCH = 1.05
 
 def sensitivity(dimension: int, share: float = 1.0) -> float:
     """D = 2 (2^20 share (1 + e) + sqrt(d)) of a rounded sum whose terms have norm <= share clip, in steps."""
-    return 2 * (STEPS * share * (1 + _ROUNDING) + math.sqrt(dimension))
+    return 2 * (STEPS * share * (1 + ROUNDING) + math.sqrt(dimension))
 
 
 def on_grid(total: Tensor, clip: float | Tensor, largest: float = 2.0**62) -> Integers:
@@ -86,14 +88,16 @@ class GridPricing(ABC):
 
     def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
         """See `fedsim.privacy.calibrate`; more where the noise is not fine enough for the budget's delta."""
-        _check_sizes(budget.n for budget in budgets)
+        check_sizes(budget.n for budget in budgets)
         less = [replace(budget, delta=(1 - _SHARE) * budget.delta) for budget in budgets]
         found = calibrate.noise_multipliers(census, less, limit)
-        return [self._fine(census, budget, z, limit) for budget, z in zip(budgets, found, strict=True)]
+        cases = list(zip(budgets, found, strict=True))
+        fine = {case: self._fine(census, *case, limit) for case in set(cases)}
+        return [fine[case] for case in cases]
 
     def epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """See `fedsim.privacy.cost`; infinite where (1 + e^eps) T is beyond its share of delta."""
-        _check_sizes(n for n, _, _ in cases)
+        check_sizes(n for n, _, _ in cases)
         prices = cost.epsilons(census, [(n, z, (1 - _SHARE) * delta) for n, z, delta in cases])
         return [
             epsilon if self._claimed(census, epsilon, z, delta) else inf
@@ -125,7 +129,8 @@ class GridPricing(ABC):
         return tried
 
 
-def _check_sizes(sizes: Iterable[int]) -> None:
+def check_sizes(sizes: Iterable[int]) -> None:
+    """Refuse silos of more than `MAX_RECORDS`, whose sums in float64 stray further."""
     for n in sizes:
         if n > MAX_RECORDS:
             raise Refused(

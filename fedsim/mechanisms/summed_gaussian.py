@@ -31,7 +31,7 @@ holds if they collude.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -44,6 +44,7 @@ from fedsim.mechanisms import grid
 from fedsim.mechanisms.discrete_noise import with_noise
 from fedsim.mechanisms.grid import STEPS, GridPricing
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
+from fedsim.privacy import cost, renyi
 from fedsim.protocol.plan import Census
 
 NoiseBy = Literal["silos", "aggregators"]
@@ -130,6 +131,16 @@ class SummedGaussian(GridPricing):
         """The multiplier of a silo under its own share of the noise alone."""
         return z_i / math.sqrt(self.sharers) if self.noise_by == "silos" else 0.0
 
+    def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
+        """What answering costs silos where the aggregators collude; cases as in `epsilons`, finite if z > 0.
+
+        One silo's noise is one discrete Gaussian, whose Renyi divergence is at most the Gaussian's (Canonne,
+        Kamath and Steinke 2020, Proposition 5), with no distance to pay for: the smaller price of the two.
+        """
+        alone = [(n, self.colluding(z), delta) for n, z, delta in cases]
+        close = self.epsilons(census, alone)
+        return [min(epsilon, _renyi(census, *case)) for epsilon, case in zip(close, alone, strict=True)]
+
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Standard normal numbers, if any are wanted."""
         if not self.exact and self.noise_by == "silos":
@@ -202,6 +213,15 @@ def sum_distance(scale: float, count: int) -> float:
     if count <= 1 or ripple >= 1:
         return float(count > 1)
     return min(1.0, math.expm1(2 * (count - 1) * math.atanh(ripple)) / 2)
+
+
+def _renyi(census: Census, n: int, z: float, delta: float) -> float:
+    """The price by Renyi divergence, sampled batches as if they held the record."""
+    composed = cost.compose(census, n)
+    if composed.silent:
+        return 0.0
+    everything, _, left = composed.gaussian_bound(delta)
+    return renyi.gaussian_epsilon(everything / z, left) if z > 0 and left > 0 else math.inf
 
 
 def _rounded(normal: np.ndarray, scales: list[float]) -> np.ndarray:

@@ -102,7 +102,7 @@ def _searched(composition: cost.Composition, budget: Budget) -> float:
     if budget.epsilon == math.inf:
         return 0.0
     guess = _first_guess(composition, float(gaussian.mu(budget.epsilon, budget.delta)))
-    return _secant(lambda z: composition.epsilon(z, budget.delta), guess, budget.epsilon)
+    return secant(lambda z: composition.epsilon(z, budget.delta), guess, budget.epsilon)
 
 
 def _first_guess(composition: cost.Composition, mu: float) -> float:
@@ -111,7 +111,7 @@ def _first_guess(composition: cost.Composition, mu: float) -> float:
     return math.sqrt(composition.weight**2 + sampled) / mu
 
 
-def _secant(cost_at: Callable[[float], float], z: float, epsilon: float) -> float:
+def secant(cost_at: Callable[[float], float], z: float, epsilon: float) -> float:
     """Find z with epsilon - tolerance <= cost_at(z) <= epsilon; cost_at falls with z.
 
     If the cost jumps over that interval, the smallest affordable z that was seen.

@@ -141,7 +141,7 @@ class Composition:
         Without replacement and Poisson it is that at q = 1. With replacement, records are drawn more than
         j times in a release with a probability that is taken off delta, and j mu dominates otherwise.
         """
-        rare = _RARE * delta / max(1, sum(count for _, count in self.sampled))
+        rare = self.rare(delta)
         terms, left = [self.weight], delta
         squares = self.weight**2
         for pair, count in self.sampled:
@@ -150,6 +150,10 @@ class Composition:
             squares += count * terms[-1] ** 2
             left -= count * more
         return math.sqrt(squares), max(terms), left
+
+    def rare(self, delta: float) -> float:
+        """How likely a record is to be drawn more often in one release than `gaussian_bound` counts."""
+        return _RARE * delta / max(1, sum(count for _, count in self.sampled))
 
     def pairs(self, z: float) -> list[tuple[Pair, int]]:
         """Return the dominating pairs at noise multiplier z > 0, with their counts."""

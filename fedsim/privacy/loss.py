@@ -23,13 +23,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 
 from fedsim.common.errors import InputError
-from fedsim.privacy.pairs import Pair
 
 Array = npt.NDArray[np.float64]
 
@@ -39,6 +39,18 @@ _ROUNDING = 1e-9
 _DEGENERATE = 1e-20  # variance of losses that stand in one cell, which cannot be tilted
 _WIDTH = 6.0  # of the first window, in tilted standard deviations to either side
 _MAX_CELLS = 2**20
+
+
+class Pair(Protocol):
+    """A dominating pair of distributions, as alike in either order; its profile is convex in e^eps."""
+
+    def profile(self, epsilon: Array) -> Array:
+        """An upper bound of the hockey-stick divergence at eps >= 0, shape as epsilon."""
+        ...
+
+    def reach(self, tail: float) -> float:
+        """A loss beyond which the profile is at most `tail`, or all that it ever falls to."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

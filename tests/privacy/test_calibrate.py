@@ -125,7 +125,7 @@ def test_a_limit_inside_the_search_tolerance_is_enough():
 
 
 def test_a_cost_that_jumps_over_the_budget_is_met_from_below():
-    z = calibrate._secant(lambda z: 5.0 / z if z < 2 else 0.5 / z, 0.3, 1.0)
+    z = calibrate.secant(lambda z: 5.0 / z if z < 2 else 0.5 / z, 0.3, 1.0)
     assert z == pytest.approx(2.0, rel=1e-9)
     assert z >= 2.0
 

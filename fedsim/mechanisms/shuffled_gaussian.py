@@ -1,0 +1,180 @@
+"""Gaussian noise in every silo and its messages anonymised whole (shuffled ISRL-DP).
+
+**Guarantee.** What the server sees of silo i is (eps, delta)-DP under replacing one of its records, eps being
+the smaller of two:
+
+* *The silo's own noise* (`fedsim.privacy.cost`, as for mechanism gaussian): it holds if the shuffler
+  colludes, whatever the other silos are. Where a silo has more than one record it is all that is claimed: its
+  message hides among others by what the whole message is, and never by its epsilon for one record.
+* *Other silos' messages* (`fedsim.privacy.blanket`), where every silo is one record of weight 1: replacing
+  the record replaces the silo, its message is y + N(0, s^2 I), |y| <= C, and so is every other one. At least
+  ceil(gamma M_min) senders, the silo among them, add their noise and keep it to themselves. A release of
+  weight w has C / s = w / (2 z). Rounds compose as dominating pairs, and (1 + e^eps) times the blankets'
+  distance from the truth is a twentieth of delta.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.mechanisms.grid import weights
+from fedsim.mechanisms.silo_gaussian import SiloGaussian
+from fedsim.privacy import blanket, calibrate, cost, loss
+from fedsim.privacy.calibrate import Budget, over_budget
+from fedsim.protocol.plan import Census
+
+_APART = 0.05  # share of delta for the distance of blankets from the truth
+_RARE = 0.05  # and for rounds in which there are few of them
+_UP_TO = (1.0, 4.0, 12.0)  # epsilons for which (1 + e^eps) is kept small in turn
+_FEWEST = 8  # blanket messages below which it is not tried either
+_FURTHEST = 2.0  # and C / s above which
+_SMALLEST_DELTA = 1e-9  # below, floating point could tell
+
+
+@dataclass(frozen=True)
+class ShuffledGaussian:
+    """Clip every record's term, add Gaussian noise in the silo; a shuffler hides whose message is whose.
+
+    Args:
+        pool_min: M_min, how many silos a round has at least.
+        honest_fraction: gamma in (0, 1], of M_min, of silos that add their noise and keep it to themselves.
+        single_records: whether every silo of the federation is one record, and all weigh the same.
+    """
+
+    pool_min: int
+    honest_fraction: float = 1.0
+    single_records: bool = False
+    name: ClassVar[str] = "shuffled_gaussian"
+    private: ClassVar[bool] = True
+    clips: ClassVar[bool] = True
+    sums_only: ClassVar[bool] = True
+    transport: ClassVar[Literal["shares", "messages"]] = "messages"
+    unit: ClassVar[str] = SiloGaussian.unit
+    guarantee: ClassVar[str] = (
+        "for each silo, everything that the server sees of it, which are messages in random order, is "
+        "(epsilon_guaranteed, delta)-DP with respect to replacing one of its records; where silos have more "
+        "than one record, the order adds nothing to the silo's own noise"
+    )
+    guarantee_colluding: ClassVar[str] = (
+        "if shuffler and server collude, each silo has its own noise: (epsilon_colluding, delta)-DP, "
+        "whatever the server and the other silos do"
+    )
+    notices: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if not self.pool_min >= 1:
+            raise InputError("pool_min", self.pool_min, "at least one silo")
+        if not 0 < self.honest_fraction <= 1:
+            raise InputError("honest_fraction", self.honest_fraction, "in (0, 1]")
+
+    def step(self, clip: float) -> float:
+        """What one unit of a contribution is worth: they are numbers as they stand."""
+        return 1.0
+
+    def reach(self, r: float) -> float:
+        """See `SumMechanism`."""
+        return 2 * r
+
+    def effective(self, z: float, r: float) -> float:
+        """z_i of a silo whose terms have norm <= r clip, r in (0, 1], where the common multiplier is z."""
+        return z / r
+
+    def common(self, z_i: float, r: float) -> float:
+        """The common multiplier at which such a silo has z_i: the inverse of `effective`."""
+        return z_i * r
+
+    def colluding(self, z_i: float) -> float:
+        """The multiplier of a silo under its own noise alone, which is all of it."""
+        return z_i
+
+    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
+        """None: silos add all of it."""
+        return 0.0
+
+    def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
+        """What answering costs silos where shuffler and server collude; cases as in `epsilons`."""
+        return cost.epsilons(census, cases)
+
+    def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
+        """Standard normal numbers."""
+        SiloGaussian().fill(streams, rows)
+
+    def perturb(
+        self,
+        total: Tensor,
+        noise_ratio: float,
+        z: Tensor,
+        clip: float | Tensor,
+        noise: Callable[[], Tensor],
+    ) -> None:
+        """total += sigma noise, z being common to all silos."""
+        SiloGaussian().perturb(total, noise_ratio, z, clip, noise)
+
+    def epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
+        """See the module's docstring."""
+        own = cost.epsilons(census, cases)
+        return [
+            min(epsilon, self._hidden(census, *case, epsilon))
+            for epsilon, case in zip(own, cases, strict=True)
+        ]
+
+    def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
+        """See `fedsim.privacy.calibrate`."""
+        if not self.single_records:
+            return calibrate.noise_multipliers(census, budgets, limit)
+        found = {budget: self._smallest(census, budget, limit) for budget in set(budgets)}
+        return [found[budget] for budget in budgets]
+
+    def accountant(self, samplers: Iterable[str]) -> str:
+        """That of Gaussian noise, and of messages in random order."""
+        own = SiloGaussian().accountant(samplers)
+        return f"{own}; Gaussian blanket, FFT" if self.single_records else own
+
+    def _hidden(self, census: Census, n: int, z: float, delta: float, own: float) -> float:
+        """What hiding among other silos' messages costs; infinity where nothing is claimed."""
+        if not self.single_records or n != 1 or not 0 < own < inf or delta < _SMALLEST_DELTA:
+            return inf
+        honest = math.ceil(self.honest_fraction * self.pool_min)
+        found = (_hidden(tuple(weights(census)), honest, z, delta, most) for most in _UP_TO)
+        return next((epsilon for epsilon in found if epsilon < inf), inf)
+
+    def _smallest(self, census: Census, budget: Budget, limit: float) -> float:
+        (own,) = calibrate.noise_multipliers(census, [budget], inf)
+        if own == 0 or budget.epsilon == inf:
+            return own
+
+        def spent(z: float) -> float:
+            return self.epsilons(census, [(budget.n, z, budget.delta)])[0]
+
+        found = min(own, calibrate.secant(spent, own, budget.epsilon))
+        if found > limit:
+            raise Refused(over_budget(spent(limit), limit, budget.epsilon))
+        return found
+
+
+@lru_cache(maxsize=256)
+def _hidden(
+    released: tuple[tuple[float, int], ...], honest: int, z: float, delta: float, most: float
+) -> float:
+    """Epsilon of releases (weight, count) among `honest` senders; infinity above `most`."""
+    rounds = sum(count for _, count in released)
+    apart = _APART * delta / (1 + math.exp(most)) / rounds
+    blankets = [
+        (blanket.widest(weight / (2 * z), honest, apart, _RARE * delta / rounds), count)
+        for weight, count in released
+    ]
+    pairs = [(each.pair(), count) for each, count in blankets]
+    few = any(pair.messages < _FEWEST or pair.distance > _FURTHEST for pair, _ in pairs)
+    if few or sum(count * pair.infinite for pair, count in pairs) > delta / 2:
+        return inf
+    epsilon = loss.epsilon(pairs, (1 - _APART) * delta)
+    return epsilon if epsilon <= most else inf

@@ -1,0 +1,275 @@
+"""What hides one Gaussian message among others in random order: a blanket of messages without a sender.
+
+N senders send y + N(0, s^2 I), |y| <= C, any dimension, in random order; c = C / s. One sender is replaced.
+
+**Guarantee.** `BlanketPair` dominates the shuffled messages of one round up to a total variation that
+`Blanket.apart` states: they are (eps, profile(eps) + (1 + e^eps) apart)-DP for every eps >= 0, and rounds
+compose adaptively (`fedsim.privacy.loss`), apart adding up. Proof (docs/shuffled-messages.md has it in full):
+
+1. *Blanket* (Balle, Bell, Gascon and Nissim 2019, Section 5; Takagi and Liew 2026, arXiv 2601.19154). With
+   omega = N(0, s^2 I), any other sender's message is within gamma h(ln 1/gamma; c) of one that is drawn from
+   omega with probability gamma, whatever y is; h is the profile of `fedsim.privacy.gaussian`. The others are
+   told which they are. K ~ Bin(honest - 1, gamma) blanket messages and the target's remain, in random order.
+2. *Fewer hide less*: K below its quantile counts as infinite loss, above as that quantile; m = K + 1.
+3. *The worst pair.* z -> T z + N(0, I - T T^t), |T| <= 1, keeps omega and moves N(a, I) to N(T a, I). Every
+   pair of means |a|, |b| <= c comes in this way from an orthogonal one of norms sqrt(2) c, since the Gram
+   matrix of the latter exceeds that of the former. Likelihoods of messages against omega are then
+   V = exp(sqrt(2) c G - c^2), independent under the two, and with X, Y two independent sums of m such
+
+       D(eps) = E (X - e^eps Y)_+ / m.
+
+4. *Rounding.* (X - e^eps Y)_+ is convex in each V: what is moved to the two neighbouring points of a grid, in
+   the mean where it was, can only add. Sums are taken by FFT modulo a window; what lies outside it is bounded
+   by Chernoff and counted, and so is floating point.
+
+`attained` is a lower bound: all others at -C, the target at +C or -C.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.special import ndtr, ndtri
+
+from fedsim.privacy import gaussian
+
+Array = npt.NDArray[np.float64]
+
+_CELLS = 20  # of the grid of V to its standard deviation
+_HALF = 12.0  # half of a window, in standard deviations of a sum
+_WINDOWS = (10.0, 15.0, 22.0, 33.0, 50.0)
+_COARSE = 600  # points of a window at which profiles are evaluated
+_FLOAT = 1e-14  # of a transform, times the number of terms
+_CUT = 9.0  # deviations at which V is cut in a lower bound
+_LOST = 1e-3  # share of rare rounds that truncation may cost
+_LARGEST_LOSS = 40.0
+
+
+@dataclass(frozen=True)
+class Blanket:
+    """How many of a round's messages have no sender, but for a stated distance.
+
+    Args:
+        distance: c = C / s > 0, of any sender's mean from 0.
+        honest: senders, the target included, that add their noise and keep it to themselves.
+        share: gamma in (0, 1), of a message that is drawn without regard to its sender.
+        rare: chance that fewer are, counted as infinite loss.
+    """
+
+    distance: float
+    honest: int
+    share: float
+    rare: float
+
+    @property
+    def apart(self) -> float:
+        """Total variation between all other senders' messages and those with blankets."""
+        return (self.honest - 1) * _deficit(self.share, self.distance)
+
+    @property
+    def messages(self) -> int:
+        """m: blanket messages that there are but for `rare`, and the target's."""
+        k = int(stats.binom.ppf(self.rare, self.honest - 1, self.share))
+        while k > 0 and stats.binom.cdf(k - 1, self.honest - 1, self.share) > self.rare:
+            k -= 1
+        return k + 1
+
+    def pair(self) -> BlanketPair:
+        """The dominating pair."""
+        return BlanketPair(self.distance, self.messages, self.rare)
+
+
+def widest(distance: float, honest: int, apart: float, rare: float) -> Blanket:
+    """The blanket of largest share that is at most `apart` from the truth, to a thousandth."""
+    low, high = 0.0, 1.0
+    while high - low > 1e-3 * high and high > 1e-9:
+        middle = (low + high) / 2
+        fits = (honest - 1) * _deficit(middle, distance) <= apart
+        low, high = (middle, high) if fits else (low, middle)
+    return Blanket(distance, honest, max(low, 1e-12), rare)
+
+
+def _deficit(share: float, distance: float) -> float:
+    """What gamma omega has above a message's density: gamma h(ln 1/gamma; c)."""
+    return share * float(gaussian.profile(-math.log(share), distance))
+
+
+@dataclass(frozen=True)
+class BlanketPair:
+    """X / m against Y / m under omega^m (module docstring); symmetric, so that both orders are alike.
+
+    Args:
+        distance: c > 0.
+        messages: m >= 1.
+        rare: infinite loss, beside what is counted for truncation and floating point.
+    """
+
+    distance: float
+    messages: int
+    rare: float
+
+    def profile(self, epsilon: Array) -> Array:
+        """An upper bound of D(eps) for eps >= 0, shape as epsilon."""
+        finite = self._finite(np.atleast_1d(np.asarray(epsilon, float)))
+        return np.minimum(1.0, finite + self.infinite).reshape(np.shape(epsilon))
+
+    def reach(self, tail: float) -> float:
+        """A loss beyond which the finite part is at most `tail`, as far as floating point can tell."""
+        loss = 1e-3
+        while self._finite(np.array([loss]))[0] > max(tail, _FLOAT * self.messages) and loss < _LARGEST_LOSS:
+            loss *= 1.3
+        return loss
+
+    @property
+    def infinite(self) -> float:
+        """What is counted as infinite loss."""
+        return self.rare + self._sums.lost
+
+    @cached_property
+    def _sums(self) -> _Sums:
+        return _sums(math.sqrt(2) * self.distance, self.messages, _LOST * self.rare)
+
+    def _finite(self, epsilon: Array) -> Array:
+        """sum_y P(Y = y) E (X - e^eps y)_+ / m."""
+        sums, total = self._sums, np.zeros_like(epsilon)
+        grown = np.exp(np.minimum(epsilon, _LARGEST_LOSS))
+        for y, chance in zip(sums.points, sums.chance, strict=True):
+            total += chance * sums.call(grown * y)
+        return total / self.messages
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """A sum of m likelihoods on a coarse grid that only adds: P(point), E (X - point)_+, and what is lost."""
+
+    points: Array
+    chance: Array
+    above: Array
+    mean: float
+    lost: float
+
+    def call(self, at: Array) -> Array:
+        """E (X - at)_+, interpolated between points: it is convex."""
+        inside = np.interp(at, self.points, self.above, right=0.0)
+        return np.where(at < self.points[0], self.mean - at, inside)
+
+
+@lru_cache(maxsize=64)
+def _sums(spread: float, count: int, few: float) -> _Sums:
+    """The sum of `count` V of log-deviation `spread`, with about `few` lost for truncation on either side."""
+    step, mass, cut = _likelihood(spread, few)
+    values = step * np.arange(len(mass), dtype=np.float64)
+    mean = count * float(mass @ values)
+    first, last, beyond = _window(values, mass, count, few)
+    bottom = math.floor(first / step)
+    size = next_fast_len(math.ceil(last / step) - bottom + 1, real=True)
+    cells = _powered(mass, count, bottom, size)
+    points = step * (bottom + np.arange(size, dtype=np.float64))
+    return _coarse(points, cells, mean, cut + beyond + _FLOAT * count)
+
+
+def _powered(mass: Array, count: int, bottom: int, size: int) -> Array:
+    """The law of a sum of `count` on the cells bottom, ..., bottom + size - 1; others are added to theirs."""
+    wrapped = np.bincount(np.arange(len(mass)) % size, weights=mass, minlength=size)
+    cells: Array = irfft(rfft(wrapped) ** count, size)
+    return np.maximum(0.0, np.roll(cells, -(bottom % size)))
+
+
+def _window(values: Array, mass: Array, count: int, few: float) -> tuple[float, float, float]:
+    """A range of sums with at most `few` outside, if any has, and P(Y below it) + E(X; X above it) / m."""
+    mean = float(mass @ values)
+    deviation = math.sqrt(count * float(mass @ (values - mean) ** 2))
+    for half in _WINDOWS:
+        below, above = max(0.0, count * mean - half * deviation), count * mean + half * deviation
+        beyond = _beyond(values, mass, count, below, above)
+        if beyond <= few:
+            break
+    return below, above, beyond
+
+
+def _likelihood(spread: float, few: float) -> tuple[float, Array, float]:
+    """V = exp(b G - b^2 / 2) spread in the mean over a grid from 0: (step, mass, E (V - last point)_+).
+
+    The mass on a point is the second difference of E (V - t)_+, which is the linear interpolation of it.
+    """
+    step = math.sqrt(math.expm1(spread**2)) / _CELLS
+    last = math.ceil(math.exp(spread * (spread / 2 - float(ndtri(few)))) / step)
+    t = step * np.arange(last + 1, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        at = -np.log(t) / spread
+    call = ndtr(spread / 2 + at) - t * ndtr(at - spread / 2)
+    cut = float(call[-1])
+    call = np.append(call - cut, 0.0)
+    inner = np.diff(call, n=2) / step
+    mass = np.maximum(0.0, np.concatenate([[0.0], inner]))
+    mass[0] = max(0.0, 1.0 - mass.sum())
+    return step, mass, cut
+
+
+def _beyond(values: Array, mass: Array, count: int, bottom: float, top: float) -> float:
+    """P(Y < bottom) + E(X; X > top) / m, by Chernoff, for sums of `count`."""
+    mean = float(mass @ values)
+    variance = float(mass @ (values - mean) ** 2)
+
+    def log_moment(s: float) -> float:
+        return math.log(float(mass @ np.exp(s * (values - mean))))
+
+    orders = np.geomspace(0.03, 1.5, 14)
+    low = (count * mean - bottom) / (count * variance)
+    below = min(count * log_moment(-s) - s * (count * mean - bottom) for s in low * orders)
+    high = (top - count * mean) / (count * variance)
+    far = float(values[-1]) - mean
+    above = min(
+        (count - 1) * log_moment(s)
+        + math.log(float((mass * values) @ np.exp(s * (values - mean))))
+        - s * (top - count * mean)
+        for s in np.minimum(high * orders, 600 / far)
+    )
+    return (math.exp(min(0.0, below)) if bottom > 0 else 0.0) + math.exp(min(0.0, above))
+
+
+def _coarse(points: Array, cells: Array, mean: float, lost: float) -> _Sums:
+    """The same on fewer points: E (X - t)_+ at those, and Y spread in the mean between them."""
+    stride = max(1, len(points) // _COARSE)
+    upper = np.append(np.cumsum(cells[:0:-1])[::-1], 0.0)  # P(X > point)
+    above = np.append(np.cumsum(upper[-2::-1])[::-1], 0.0) * (points[1] - points[0])
+    chosen = np.unique(np.append(np.arange(0, len(points), stride), len(points) - 1))
+    few = points[chosen]
+    chance = np.zeros(len(few))
+    left = np.minimum(np.searchsorted(few, points, side="right") - 1, len(few) - 2)
+    share = (points - few[left]) / (few[left + 1] - few[left])
+    np.add.at(chance, left, cells * (1 - share))
+    np.add.at(chance, left + 1, cells * share)
+    return _Sums(few, chance, above[chosen], mean, lost)
+
+
+def attained(distance: float, silos: int, epsilon: float) -> float:
+    """A delta below which no shuffled round is (epsilon, delta)-DP: all others at -C, the target at +C or -C.
+
+    Against N(-C, s^2) the multiset has the likelihood sum_i V_i / N, V = exp(2 c G - 2 c^2), if the target is
+    at +C, and 1 if not. V is moved down to a grid, which can only lower E (sum_i V_i / N - e^eps)_+.
+
+    Args:
+        distance: c = C / s.
+        silos: N, the target included.
+        epsilon: >= 0.
+    """
+    spread = 2 * distance
+    deviation = math.sqrt(math.expm1(spread**2))
+    step = deviation / 2000
+    ends = step * np.arange(math.ceil(math.exp(_CUT * spread) / step) + 1, dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        below = ndtr(np.log(ends) / spread + spread / 2)
+    mass = np.diff(below)
+    half = math.ceil(_HALF * deviation * math.sqrt(silos) / step)
+    size = next_fast_len(2 * half + 1, real=True)
+    bottom = math.floor(silos / step) - half
+    cells = _powered(mass, silos, bottom, size)
+    sums = step * (bottom + np.arange(size)) / silos
+    return float(cells @ np.maximum(0.0, sums - math.exp(epsilon)))
