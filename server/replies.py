@@ -59,6 +59,26 @@ class Form:
                 )
 
 
+@dataclass(frozen=True)
+class Reports:
+    """As `Form`, of sums over silos: one sealed report, of so many bytes in each round."""
+
+    sizes: Sequence[int]
+
+    @property
+    def names(self) -> Sequence[tuple[str, ...]]:
+        """Of the arrays in each round."""
+        return [("report",)] * len(self.sizes)
+
+    def check(self, frame: Frame, round_index: int) -> None:
+        """Raise `WrongReply` for anything but a report of the round's size."""
+        report = frame.arrays.get("report")
+        if report is None or len(frame.arrays) > 1 or report.dtype != torch.uint8:
+            raise WrongReply("it sent something else than a sealed report", final=True)
+        if report.shape != (self.sizes[round_index],):
+            raise WrongReply("its report has another size than the round's", final=True)
+
+
 def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
     """A silo's reply.
 

@@ -246,7 +246,10 @@ def test_a_draft_that_cannot_be_made_names_the_argument(
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_every_shipped_scenario_can_be_priced(path: Path) -> None:
     silos = json.loads(invoke("privacy", path, "--json"))["silos"]
-    assert all(0.97 * s["epsilon_budget"] <= s["epsilon_guaranteed"] <= s["epsilon_budget"] for s in silos)
+    shares = [silo["epsilon_guaranteed"] / silo["epsilon_budget"] for silo in silos]
+    # Sums over silos have one noise for all: the silo with most to lose sets it.
+    used = max(shares) if path.stem.startswith("sdp_") else min(shares)
+    assert 0.97 <= used <= max(shares) <= 1
 
 
 @pytest.mark.slow
