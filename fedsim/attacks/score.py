@@ -86,7 +86,7 @@ class Scores:
             self._total = self._total + ratio
 
     def _unlinked(self, batch: Batch, heard: Heard, places: Sequence[Places]) -> Tensor:
-        """Of full batches, where answers are (runs, messages, d), all others around where the first world is."""
+        """Of full batches, where answers are (runs, messages, d), all others around the first world's."""
         exponent = torch.zeros((), dtype=torch.float64)
         for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
             variance = (query.noise_ratio * self._z * 2 * float(query.clip) / batch.size(self._n)) ** 2
