@@ -120,7 +120,3 @@ class SumMechanism(Mechanism, Protocol):
     def aggregators_noise(self, noise_ratio: float, z: float) -> float:
         """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum; 0 for none."""
         ...
-
-    def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
-        """As `epsilons`, if the server and the other party collude; infinity where nothing holds then."""
-        ...
