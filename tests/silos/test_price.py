@@ -79,6 +79,7 @@ class Discrete:
     """As a mechanism with noise on a grid: 1e-20 a release."""
 
     private = True
+    squares_add = True
 
     def distance(self, census: tuple[tuple[object, int], ...], z: float) -> float:
         return sum(count for _, count in census) * 1e-20 / z
