@@ -43,6 +43,7 @@ from silos.offers import Own, check_few, plan_digest
 from silos.open_runs import OpenRuns
 from silos.own_records import read_records
 from silos.policy import Policy
+from silos.pooled import Pinned
 from silos.price import price
 from silos.receipts import signed
 from silos.run_ledger import RunLedger
@@ -93,7 +94,8 @@ class Silo:
             )
         records, identity = read_records(config), Identity.load(config.state)
         own = Own(config.name, records.n, records.num_features, records.num_classes)
-        runs = OpenRuns(records, own, config.policy, simulation)
+        pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
+        runs = OpenRuns(records, own, config.policy, simulation, pinned)
         ledger = LedgerFile.open(config.ledger, {"notices": list(runs.notices)})
         try:
             check_enrolment(config, ledger, records, identity)

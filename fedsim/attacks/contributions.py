@@ -7,8 +7,9 @@ silo's own answers judges these.
 
 * The *server* reads totals. It knows all records but one, so the other silos' part is noise alone; of the
   smallest sum there may be, ceil(gamma M_min) silos add theirs. Where aggregators add the noise, that is the
-  other aggregator's.
-* The *shuffler*, the second aggregator, reads its own share of each contribution.
+  other aggregator's. Of whole messages it reads all, and not whose they are, where that is what is claimed
+  (every silo is one record): the other silos hold the record of one world, which hides the other's least.
+* The *shuffler*, the second aggregator, reads its own share of each contribution; of messages nothing.
 * *Both* together read the contribution.
 """
 
@@ -28,10 +29,10 @@ from fedsim.attacks.wiretap import Heard, Tap, Wiretap
 from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.protocol.contract import Query
 from fedsim.protocol.links import Answered
-from fedsim.protocol.pool import Pool
 from fedsim.protocol.shares import split
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.sums import Sums
 from fedsim.simulation.aggregation import AtOnce, Run
 from server.totals import Totals
 
@@ -39,14 +40,21 @@ Party = Literal["server", "shuffler", "both"]
 PARTIES: tuple[Party, ...] = ("server", "shuffler", "both")
 
 Read = Callable[[Tensor, int, int], Tensor]
-"""Contributions (silos, d), of a round and of a query in it by number, to what a party reads, (runs, d)."""
+"""Contributions (silos, d), of a round and of a query in it by number, to what a party reads: (runs, d), or
+(runs, messages, d) where it does not know whose they are."""
 
 
-def together(resolved: Resolved, pool: Pool, party: Party) -> int:
+def anonymous(sums: Sums) -> bool:
+    """Whether messages hide among others by claim: each is of a silo of one record."""
+    return sums.mechanism.transport == "messages" and set(sums.pool.sizes) == {1}
+
+
+def together(resolved: Resolved, sums: Sums, party: Party) -> int:
     """Silos whose noise is in what a party reads: of the smallest sum, those that keep it to themselves."""
-    if party != "server" or resolved.scenario.privacy.noise_by != "silos":
+    linked = sums.mechanism.transport == "messages" and not anonymous(sums)
+    if party != "server" or resolved.scenario.privacy.noise_by != "silos" or linked:
         return 1
-    return max(1, math.ceil(pool.honest_fraction * pool.min_silos))
+    return max(1, math.ceil(sums.pool.honest_fraction * sums.pool.min_silos))
 
 
 def own_part(rows: Tensor, round_index: int, number: int) -> Tensor:
@@ -62,6 +70,11 @@ def second_share(rows: Tensor, round_index: int, number: int) -> Tensor:
 def totals(of: int) -> Read:
     """Sums over so many silos in turn."""
     return lambda rows, round_index, number: rows.reshape(-1, of, rows.shape[-1]).sum(1)
+
+
+def crowds(of: int) -> Read:
+    """Messages of so many silos in turn."""
+    return lambda rows, round_index, number: rows.reshape(-1, of, rows.shape[-1])
 
 
 def with_other_aggregator(resolved: Resolved, z: float, runs: Sequence[str]) -> Read:
@@ -83,6 +96,7 @@ def party_gate(
     streams: Sequence[str],
     party: Party,
     noisy: bool,
+    crowd: Data | None = None,
 ) -> PartyGate:
     """What a party reads of silos, each in a sum of its own.
 
@@ -91,13 +105,14 @@ def party_gate(
         data: their records.
         streams: whose batches and noise each draws.
         noisy: with the noise of the sum, or none.
+        crowd: what each of the other silos of a sum holds; by default records that count as zero.
     """
     assert resolved.sums is not None
     mechanism = resolved.sums.mechanism
-    count = together(resolved, resolved.sums.pool, party)
+    count = together(resolved, resolved.sums, party)
     members = [(own, each, stream) for own, each, stream in zip(terms, data, streams, strict=True)]
     everyone = [
-        (own, silent(each) if other else each, f"{stream}/{other}" if other else stream)
+        (own, (crowd or silent(each)) if other else each, f"{stream}/{other}" if other else stream)
         for own, each, stream in members
         for other in range(count)
     ]
@@ -114,6 +129,8 @@ def party_gate(
         shares=[own.share for own, _, _ in everyone if own.share is not None],
     )
     read: Read = {"server": totals(count), "shuffler": second_share, "both": own_part}[party]
+    if party == "server" and anonymous(resolved.sums):
+        read = crowds(count)
     if party == "server" and resolved.scenario.privacy.noise_by == "aggregators":
         read = with_other_aggregator(resolved, noise[0], streams)
     return PartyGate(gate, wiretap.tap, mechanism, terms, read)
@@ -186,7 +203,8 @@ class PartyGate:
         ]
         sizes = torch.tensor([batch.size(n) for _, n in self._about], dtype=torch.float64)
         w = torch.tensor(weights, dtype=torch.float64)
-        means = read * (self._mechanism.step(clip) / (w * sizes))[:, None]
+        worth = self._mechanism.step(clip) / (w * sizes)
+        means = read * worth.reshape(-1, *[1] * (read.dim() - 1))
         half = clip * torch.tensor(reach, dtype=torch.float64) / (2 * w)
         alike = bool((half == half[0]).all())
         return replace(query, clip=float(half[0]) if alike else half[:, None]), means.to(heard.dtype)

@@ -56,11 +56,20 @@ class EnvelopeKey:
         """Read `envelopes.key`.
 
         Raises:
-            InputError: there is none, others may read it, or it is no key.
+            InputError: as of `read`.
+        """
+        return cls.read(folder / KEY_FILE, "envelopes")
+
+    @classmethod
+    def read(cls, file: Path, field: str) -> Self:
+        """Read a key's file.
+
+        Raises:
+            InputError: there is none, others may read it, or it is no key; names `field`.
         """
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-        return cls(X25519PrivateKey.from_private_bytes(read_key(folder / KEY_FILE, "envelopes")))
+        return cls(X25519PrivateKey.from_private_bytes(read_key(file, field)))
 
     def open(self, envelope: bytes, info: bytes) -> bytes:
         """What was sealed to this key for this purpose.
