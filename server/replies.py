@@ -72,10 +72,9 @@ class Reports:
 
     def check(self, frame: Frame, round_index: int) -> None:
         """Raise `WrongReply` for anything but a report of the round's size."""
-        report = frame.arrays.get("report")
-        if report is None or len(frame.arrays) > 1 or report.dtype != torch.uint8:
-            raise WrongReply("it sent something else than a sealed report", final=True)
-        if report.shape != (self.sizes[round_index],):
+        if set(frame.arrays) != {"report"} or frame.arrays["report"].dtype != torch.uint8:
+            raise WrongReply("its message has other arrays than a sealed report", final=True)
+        if frame.arrays["report"].shape != (self.sizes[round_index],):
             raise WrongReply("its report has another size than the round's", final=True)
 
 

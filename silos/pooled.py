@@ -15,7 +15,6 @@ from typing import Self
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity
-from fedsim.mechanisms.collusion import epsilon_colluding
 from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.mechanisms.registry import MECHANISMS, sum_mechanism
 from fedsim.privacy.rounding import shown_up
@@ -106,7 +105,8 @@ def colluding_cost(part: Part, plan: Plan, admitted: Admitted, most: float | Non
         Refused: it is more than `most`, which the policy allows.
     """
     terms, z = admitted.terms, admitted.noise_multiplier
-    epsilon = epsilon_colluding(part.mechanism, plan.census(terms.rounds), terms.n, z, terms.delta)
+    census = plan.census(terms.rounds)
+    (epsilon,) = part.mechanism.colluding_epsilons(census, [(terms.n, z, terms.delta)])
     if most is not None and epsilon > most:
         cost = f"if server and shuffler collude, the plan costs epsilon {shown_up(epsilon, 6)}"
         raise Refused(f"{cost}; the silo's policy allows {most:.6g}")

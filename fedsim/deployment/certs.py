@@ -33,7 +33,6 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
 from fedsim.protocol.envelopes import KEY_FILE, EnvelopeKey
 
-ENVELOPE_PUBLIC = "envelopes.pub"
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 SECRET, SHARED = 0o600, 0o444
 LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -69,7 +68,8 @@ def make(
     shared = _pem(certificate)
     _server(directory / "server", authority, certificate, hosts, days)
     _write(directory / "server" / "ca.crt", shared, SHARED)
-    _envelope_key(directory / "server")
+    if not (directory / "server" / KEY_FILE).exists():
+        EnvelopeKey.create(directory / "server")
     for name in silos:
         folder = directory / name
         _write(folder / "ca.crt", shared, SHARED)
@@ -135,13 +135,6 @@ def _server(folder: Path, authority: Key, issuer: x509.Certificate, hosts: Seque
     )
     _write(key_file, _private_pem(key), SECRET)
     _write(certificate_file, _pem(made), SHARED)
-
-
-def _envelope_key(folder: Path) -> None:
-    """What silos seal their reports for the server to, where a roster names it."""
-    private, public = folder / KEY_FILE, folder / ENVELOPE_PUBLIC
-    if not _pair(private, public):
-        _write(public, f"{EnvelopeKey.create(folder).public}\n".encode(), SHARED)
 
 
 def _blank(subject: x509.Name, issuer: x509.Name, key: Key, days: int) -> x509.CertificateBuilder:

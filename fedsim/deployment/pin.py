@@ -12,10 +12,9 @@ from pathlib import Path
 import yaml
 
 from fedsim.common.files import whole_file
-from fedsim.deployment.certs import ENVELOPE_PUBLIC
 from fedsim.deployment.processes import finish
 from fedsim.deployment.topology import ROSTER, Topology
-from fedsim.protocol.envelopes import KEY_FILE, EnvelopeKey
+from fedsim.protocol.envelopes import PUBLIC_FILE
 from fedsim.protocol.roster import parse_roster
 from fedsim.scenario.load import load
 
@@ -49,9 +48,9 @@ def _write(topology: Topology) -> None:
     tree = {
         "federation": scenario.name,
         "silos": {name: _public(topology.silo(name) / "state" / "identity.pub") for name in topology.silos},
-        "server": _public(topology.server / ENVELOPE_PUBLIC),
+        "server": _public(topology.server / PUBLIC_FILE),
         "shuffler": {
-            "key": EnvelopeKey.read(state / KEY_FILE, "shuffler").public,
+            "key": _public(state / PUBLIC_FILE),
             "identity": _public(state / "identity.pub"),
         },
         "min_silos": privacy.min_silos,
