@@ -56,6 +56,7 @@ class ShuffledGaussian:
     name: ClassVar[str] = "shuffled_gaussian"
     private: ClassVar[bool] = True
     clips: ClassVar[bool] = True
+    squares_add: ClassVar[bool] = True
     sums_only: ClassVar[bool] = True
     transport: ClassVar[Literal["shares", "messages"]] = "messages"
     unit: ClassVar[str] = SiloGaussian.unit
