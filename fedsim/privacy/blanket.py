@@ -48,6 +48,7 @@ _COARSE = 600  # points of a window at which profiles are evaluated
 _FLOAT = 1e-14  # of a transform, times the number of terms
 _CUT = 9.0  # deviations at which V is cut in a lower bound
 _LOST = 1e-3  # share of rare rounds that truncation may cost
+_AT_ONCE = 2**20  # products that are held in memory
 _LARGEST_LOSS = 40.0
 
 
@@ -139,6 +140,9 @@ class BlanketPair:
         """sum_y P(Y = y) E (X - e^eps y)_+ / m."""
         sums, total = self._sums, np.zeros_like(epsilon)
         grown = np.exp(np.minimum(epsilon, _LARGEST_LOSS))
+        if grown.size * sums.points.size <= _AT_ONCE:
+            each: Array = sums.chance @ sums.call(np.outer(sums.points, grown)) / self.messages
+            return each
         for y, chance in zip(sums.points, sums.chance, strict=True):
             total += chance * sums.call(grown * y)
         return total / self.messages
