@@ -31,7 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
-from fedsim.protocol.envelopes import KEY_FILE, EnvelopeKey
+from fedsim.protocol.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 SECRET, SHARED = 0o600, 0o444
@@ -70,6 +70,7 @@ def make(
     _write(directory / "server" / "ca.crt", shared, SHARED)
     if not (directory / "server" / KEY_FILE).exists():
         EnvelopeKey.create(directory / "server")
+        (directory / "server" / PUBLIC_FILE).chmod(SHARED)
     for name in silos:
         folder = directory / name
         _write(folder / "ca.crt", shared, SHARED)

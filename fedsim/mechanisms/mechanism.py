@@ -120,6 +120,10 @@ class SumMechanism(Mechanism, Protocol):
         """The silo's multiplier under its own share of the noise alone; 0 for none."""
         ...
 
+    def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
+        """`epsilons` where the two parties collude, of the same cases; infinite where nothing holds."""
+        ...
+
     def aggregators_noise(self, noise_ratio: float, z: float) -> float:
         """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum; 0 for none."""
         ...

@@ -37,6 +37,7 @@ _RARE = 0.05  # and for rounds in which there are few of them
 _UP_TO = (1.0, 4.0, 12.0)  # epsilons for which (1 + e^eps) is kept small in turn
 _FEWEST = 8  # blanket messages below which it is not tried either
 _FURTHEST = 2.0  # and C / s above which
+_CLOSE = 1.002  # a multiplier that is searched for, by halving
 _SMALLEST_DELTA = 1e-9  # below, floating point could tell
 
 
@@ -86,8 +87,8 @@ class ShuffledGaussian:
         return 2 * r
 
     def effective(self, z: float, r: float) -> float:
-        """z_i of a silo whose terms have norm <= r clip, r in (0, 1], where the common multiplier is z."""
-        return z / r
+        """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z."""
+        return z / r if r > 0 else inf
 
     def common(self, z_i: float, r: float) -> float:
         """The common multiplier at which such a silo has z_i: the inverse of `effective`."""
@@ -156,10 +157,15 @@ class ShuffledGaussian:
         def spent(z: float) -> float:
             return self.epsilons(census, [(budget.n, z, budget.delta)])[0]
 
-        found = min(own, calibrate.secant(spent, own, budget.epsilon))
-        if found > limit:
+        low = high = own
+        while spent(low) <= budget.epsilon:
+            low, high = low / 2, low
+        while high > low * _CLOSE:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if spent(middle) > budget.epsilon else (low, middle)
+        if high > limit:
             raise Refused(over_budget(spent(limit), limit, budget.epsilon))
-        return found
+        return high
 
 
 @lru_cache(maxsize=256)

@@ -225,7 +225,7 @@ def test_no_contribution_is_in_the_ledger_in_the_clear(
     server = EnvelopeKey.load(made.folder / "server")
     position, inner, share = open_report(report, occasion, made.roster, keys.envelopes)
     alone = Release(occasion, "", (position,), (inner,), share)
-    contribution = shuffling.totals(alone, server)
+    contribution = shuffling.totals(alone, made.roster, server, 0 * share)
     assert 0 < np.abs(contribution).max() < 2**45
     stored = (made.folder / FIRST / "state" / "ledger.sqlite").read_bytes()
     wal = made.folder / FIRST / "state" / "ledger.sqlite-wal"
