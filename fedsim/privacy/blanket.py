@@ -121,9 +121,10 @@ class BlanketPair:
     def profile(self, epsilon: Array) -> Array:
         """An upper bound of D(eps) for eps >= 0, shape as epsilon: convex in e^eps, so interpolated there."""
         at, finite = self._table
-        return np.minimum(
+        bound: Array = np.minimum(
             1.0, np.interp(np.exp(np.minimum(epsilon, at[-1])), np.exp(at), finite) + self.infinite
         )
+        return bound
 
     def reach(self, tail: float) -> float:
         """A loss beyond which the finite part is at most `tail`, as far as floating point can tell."""
