@@ -11,14 +11,14 @@ from pathlib import Path
 PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
 
 
-def write(section: str, text: str) -> None:
+def write(section: str, text: str, page: Path = PAGE) -> None:
     """Replace what stands between `<!-- section -->` and `<!-- /section -->`; the prose around it stays."""
     begin, end = f"<!-- {section} -->", f"<!-- /{section} -->"
-    before, found, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    before, found, rest = page.read_text(encoding="utf-8").partition(begin)
     _, closed, after = rest.partition(end)
     if not (found and closed):
-        raise SystemExit(f"{PAGE} has no part between {begin} and {end}")
-    PAGE.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
+        raise SystemExit(f"{page} has no part between {begin} and {end}")
+    page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
