@@ -16,10 +16,12 @@ from pathlib import Path
 from fedsim.data.federation import load as load_records
 from fedsim.deployment import certs
 from fedsim.deployment.topology import pooled_tests, write_records
+from fedsim.protocol.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 from fedsim.scenario.load import load
 
-SERVER, FIRST_SILO = 49999, 50001
+SHUFFLER, SERVER, FIRST_SILO = 49998, 49999, 50001
 SILOS = ("silo-1", "silo-2", "silo-3")
+PUBLIC = ("public", "server-public", "roster", "runs")
 NODE = ("ca.crt", "node.key", "node.pub")
 
 
@@ -34,6 +36,9 @@ def main(scenario: Path, volumes: Path) -> None:
         for name in SILOS:
             for file in NODE:
                 shutil.copy2(keys / name / file, volumes / name / "node")
+    if not (volumes / "server" / KEY_FILE).exists():
+        EnvelopeKey.create(volumes / "server")
+    shutil.copy2(volumes / "server" / PUBLIC_FILE, volumes / "server-public")
     told = load(scenario)
     data = load_records(told.data, told.partition, told.seed, trial=0)
     for name, silo in zip(SILOS, data.silos, strict=True):
@@ -42,8 +47,13 @@ def main(scenario: Path, volumes: Path) -> None:
     for user, name in enumerate(SILOS, FIRST_SILO):
         for folder in (volumes / name).iterdir():
             _give(folder, user)
-    for own in ("server", "superlink", "serverapp", "runs"):
+    for own in ("server", "superlink", "serverapp", "server-public", "runs"):
         _give(volumes / own, SERVER)
+    for folder in (volumes / "roster", volumes / "shuffler" / "state", volumes / "shuffler" / "public"):
+        _give(folder, SHUFFLER)
+    socket = volumes / "shuffler" / "socket"
+    socket.chmod(0o2750)  # sockets in it will be for its group; before it is another's, or the bit is lost
+    os.chown(socket, SHUFFLER, SERVER)
     (volumes / "server" / "ready").touch()
 
 
@@ -52,7 +62,7 @@ def _give(folder: Path, user: int) -> None:
     for path in (folder, *folder.rglob("*")):
         os.chown(path, user, user)
         if path.is_dir():
-            path.chmod(0o755 if path.name in ("public", "runs") else 0o700)
+            path.chmod(0o755 if path.name in PUBLIC else 0o700)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from fedsim.protocol.links import Answered
 from fedsim.protocol.messages import Admission, Ask, Close, Closed, Greeting, Hello, Message, Offer, Reply
 from fedsim.protocol.wire import Frame
 from server.channel import Channel
-from server.replies import Form, WrongReply, read
+from server.replies import Form, Reports, WrongReply, read
 
 _PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before those that are missing are asked again
 
@@ -56,7 +56,7 @@ class RemoteSilos:
         self._channel, self.identities = channel, dict(identities)
         self._deadline, self._patience = deadline, max(deadline, patience)
         self.least = len(self.names) if min_silos is None else min_silos
-        self._form = Form((), 0, torch.float64)
+        self._form: Form | Reports = Form((), 0, torch.float64)
 
     def hello(self) -> dict[str, Greeting]:
         """Every silo's public numbers.
@@ -91,7 +91,7 @@ class RemoteSilos:
             self.close()
             raise
 
-    def begin(self, runs: Mapping[str, str], form: Form) -> None:
+    def begin(self, runs: Mapping[str, str], form: Form | Reports) -> None:
         """The runs' ids, by silo, and what messages look like; before the first `answer`."""
         self.runs, self._form = dict(runs), form
 

@@ -59,6 +59,25 @@ class Form:
                 )
 
 
+@dataclass(frozen=True)
+class Reports:
+    """As `Form`, of sums over silos: one sealed report, of so many bytes in each round."""
+
+    sizes: Sequence[int]
+
+    @property
+    def names(self) -> Sequence[tuple[str, ...]]:
+        """Of the arrays in each round."""
+        return [("report",)] * len(self.sizes)
+
+    def check(self, frame: Frame, round_index: int) -> None:
+        """Raise `WrongReply` for anything but a report of the round's size."""
+        if set(frame.arrays) != {"report"} or frame.arrays["report"].dtype != torch.uint8:
+            raise WrongReply("its message has other arrays than a sealed report", final=True)
+        if frame.arrays["report"].shape != (self.sizes[round_index],):
+            raise WrongReply("its report has another size than the round's", final=True)
+
+
 def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
     """A silo's reply.
 

@@ -2,7 +2,8 @@
 
 A silo half whose message is affine in its answers, f(x) = A x + b with public A and b, is applied to
 X = sum_i a_i x_i in place of each x_i, with the server's coefficients a_i = N p_i / M_r (`server.aggregate`):
-sum_i a_i f(x_i) = f(X) + (sum_i a_i - 1) f(0). What is asked must not depend on the answers: it is checked.
+sum_i a_i f(x_i) = f(X) + (sum_i a_i - 1) f(0). What is asked must not depend on the answers, and f must be
+affine: both are checked in every round, the latter by f(X / 2) = (f(0) + f(X)) / 2.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from fedsim.protocol.contract import Algorithm, Asker, PublicProblem, Query
 from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_queries
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.pool import Pool
+
+_ROUNDING = {torch.float32: 1e-4, torch.float64: 1e-9}
+"""Of a message that is affine in answers, over its largest entry."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,15 @@ class Totals:
             Refused: the silo half is not what it must be.
         """
         asks = self.plan.rounds[round_index]
-        values = iter([totals[str(number)] for number in range(len(totals))])
+        values = [totals[str(number)] for number in range(len(totals))]
         quiet, told = self._run(asks, broadcast, None, len(members))
-        summed, asked = self._run(asks, broadcast, values, len(members))
+        summed, asked = self._run(asks, broadcast, iter(values), len(members))
         if not _same(asked, told):
             raise Refused("what the silo half asks depends on answers, which sums over silos do not allow")
+        half, _ = self._run(asks, broadcast, (value / 2 for value in values), len(members))
+        allowed = _ROUNDING[self.dtype]
+        if not all(_between(half[name], quiet[name], value, allowed) for name, value in summed.items()):
+            raise Refused("the silo half's message is not affine in its answers, as sums over silos need it")
         present = torch.tensor(self.pool.weights, dtype=torch.float64)
         present = present[list(members)].sum() / present.sum() * (len(self.pool.sizes) / len(members))
         rest = float(present) - 1
@@ -116,6 +124,12 @@ class _OnSums:
             return torch.zeros(1, run.problem.dimension, dtype=run.dtype)
         worth = run.mechanism.step(float(query.clip)) * run.pool.worth(asked.batch, self._members)
         return (next(self._values).double() * worth).to(run.dtype).unsqueeze(0)
+
+
+def _between(half: Tensor, none: Tensor, whole: Tensor, rounding: float) -> bool:
+    """Whether `half` is the mean of the others, but for rounding."""
+    size = float(torch.maximum(none.abs().amax(), whole.abs().amax()))
+    return bool(((none + whole) / 2 - half).abs().amax() <= rounding * size)
 
 
 def _same(first: Sequence[PlainQuery], second: Sequence[PlainQuery]) -> bool:

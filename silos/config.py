@@ -37,6 +37,9 @@ class Config(Section):
     state: Path = Field(description="folder of ledger, identity key and log")
     listen: AtSocket | AtPort = Field(description="{socket: path}, or {port: number, token: path}")
     policy: Policy = Field(description="what it agrees to")
+    rosters: tuple[Path, ...] = Field(
+        (), description="files of the rosters whose sums it takes part in; what its operator has agreed to"
+    )
     insecure_simulation: InsecureSimulation | None = Field(None, description="for tests: noise from a seed")
 
     @property
@@ -66,12 +69,21 @@ def parse_config(tree: Any) -> Config:
     return config
 
 
-_FILES = {("state",), ("listen", "socket"), ("listen", "token"), ("records", "path"), ("records", "schema")}
+_FILES = {
+    ("state",),
+    ("rosters",),
+    ("listen", "socket"),
+    ("listen", "token"),
+    ("records", "path"),
+    ("records", "schema"),
+}
 
 
 def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
     if isinstance(tree, dict):
         return {key: _anchored(value, folder, (*place, key)) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_anchored(value, folder, place) for value in tree]
     return str(folder / tree) if isinstance(tree, str) and place in _FILES else tree
 
 

@@ -8,7 +8,6 @@ than so much time, whatever the machine. Nothing here reads a record.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -20,6 +19,7 @@ from torch import Tensor
 from fedsim.common.errors import InputError, Refused
 from fedsim.data.outline import Outline
 from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.registry import GAUSSIAN, check_serves
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
@@ -33,14 +33,16 @@ from fedsim.scenario.algorithm import AlgorithmConfig, AlgorithmSection
 from fedsim.scenario.complaints import complaint
 from fedsim.scenario.problem import ProblemSection, problem_of
 from silos.admission import admit
-from silos.mechanism import silo_mechanism
+from silos.mechanism import exact_sums, silo_mechanism
 from silos.policy import Policy
+from silos.pooled import Part, Pinned, check_summable, colluding_cost, part_of
 
 _ALGORITHM: TypeAdapter[AlgorithmSection] = TypeAdapter(AlgorithmConfig)
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
 _LEAST_NUMBERS = 5_000  # an answer's fixed cost, in numbers
 _MANY = 1_000
+_NO_ROSTERS = Pinned()
 
 
 @dataclass(frozen=True)
@@ -55,20 +57,22 @@ class Own:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What an offer names, made: nothing has been tried out yet."""
+    """What an offer names, made: nothing has been tried out yet. `part` is the silo's in sums over silos."""
 
     offer: Offer
     algorithm: Algorithm
     problem: Problem
     public: Public
     dtype: torch.dtype
+    part: Part | None = None
 
 
 @dataclass(frozen=True)
 class Admissible:
     """A plan that the silo can afford by itself; whether its account can, the ledger says.
 
-    `notices` are lines for the report.
+    `notices` are lines for the report; `colluding` is the epsilon of sums over silos that is left if server
+    and shuffler collude.
     """
 
     proposal: Proposal
@@ -77,48 +81,50 @@ class Admissible:
     mechanism: Mechanism
     notices: tuple[str, ...]
     admitted: Admitted
+    colluding: float | None = None
 
 
-def proposal_of(offer: Offer, policy: Policy, own: Own) -> Proposal:
+def proposal_of(offer: Offer, policy: Policy, own: Own, pinned: Pinned = _NO_ROSTERS) -> Proposal:
     """Make what the offer names.
 
     Raises:
-        Refused: it is not for this silo's records, or the policy does not allow it.
+        Refused: it is not for this silo's records or rosters, or the policy does not allow it.
     """
     _check_shape(offer, own)
     try:
         algorithm = _algorithm(offer.algorithm, policy)
         problem = _problem(offer, policy)
+        part = part_of(offer, own.name, problem.dimension, pinned)
+        if part is not None:
+            check_serves(part.mechanism, str(offer.algorithm["name"]), algorithm)
     except InputError as error:
         raise Refused(str(error).replace("scenario.", "offer: ", 1)) from None
     dtype, shape = _DTYPES[offer.dtype], offer.shape
     weights = torch.tensor(offer.weights, dtype=dtype)
     public = Public(tuple(shape.sizes), torch.tensor(list(shape.sizes.values())), weights, weights * 0)
-    return Proposal(offer, algorithm, problem, public, dtype)
+    return Proposal(offer, algorithm, problem, public, dtype, part)
 
 
-def admissible(
-    proposal: Proposal, policy: Policy, own: Own, mechanism: Mechanism | None = None
-) -> Admissible:
+def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = False) -> Admissible:
     """Try the plan out without records and price it.
 
     Args:
         proposal: what was offered.
         policy: the silo's.
         own: its public numbers.
-        mechanism: instead of the silo's own, which is exact where the policy says so.
+        seeded: whether noise comes from a seed, and is never exact.
 
     Raises:
         Refused: the plan breaks a limit, costs more than the budget, or has too little noise.
     """
-    offer, limits = proposal.offer, policy.limits
-    counted = cast(Algorithm, _Counted(proposal.algorithm, proposal.problem.dimension, policy))
-    plan = dry_run(counted, proposal.problem, proposal.public, offer.seed, limits).plan
+    offer, limits, part = proposal.offer, policy.limits, proposal.part
+    tried = _Tried(proposal.algorithm, proposal.problem.dimension, policy)
+    plan = dry_run(cast(Algorithm, tried), proposal.problem, proposal.public, offer.seed, limits).plan
     if plan.sampled and proposal.dtype == torch.float32:  # see `silos.sums`
         raise Refused("offer: float32 with sampled batches; rounding of such sums is bounded in float64 only")
-    notices: tuple[str, ...] = ()
-    if mechanism is None:
-        mechanism, notices = silo_mechanism(proposal.problem.dimension, policy.exact_noise_dimension)
+    if part is not None:
+        check_summable(plan, tried.remembers)
+    mechanism, notices = _mechanism(proposal, policy, seeded)
     epsilon, delta = policy.run_budget
     terms = Terms(
         own.name,
@@ -127,24 +133,18 @@ def admissible(
         min(offer.delta, delta),
         range(len(plan.rounds)) if offer.rounds is None else offer.rounds,
         offer.noise_multiplier,
+        None if part is None else part.share,
     )
     (admitted,) = admit(plan, [terms], mechanism, limits)
     _check_noise(plan, admitted, policy)
-    return Admissible(proposal, plan, terms, mechanism, notices, admitted)
+    colluding = None if part is None else colluding_cost(part, plan, admitted, policy.max_epsilon_colluding)
+    return Admissible(proposal, plan, terms, mechanism, notices, admitted, colluding)
 
 
 def check_few(error: ValidationError, what: str) -> None:
     """Refuse to go through a million things that are wrong in one frame: that takes a gigabyte."""
     if (count := error.error_count()) > _MANY:
         raise Refused(f"{what}: {count:,} things are wrong with it")
-
-
-def plan_digest(plan: Plan) -> str:
-    """SHA-256 of every round's queries, hexadecimal."""
-    found = hashlib.sha256()
-    for asks in plan.rounds:
-        found.update(f"{asks!r}\n".encode())
-    return found.hexdigest()
 
 
 def _check_shape(offer: Offer, own: Own) -> None:
@@ -217,11 +217,25 @@ def _check_noise(plan: Plan, admitted: Admitted, policy: Policy) -> None:
         )
 
 
-class _Counted:
-    """The algorithm, refused once its answers hold more numbers than the policy allows."""
+def _mechanism(proposal: Proposal, policy: Policy, seeded: bool) -> tuple[Mechanism, tuple[str, ...]]:
+    """What adds the silo's noise, and what a reader must know of it."""
+    if proposal.part is not None:
+        sums = proposal.part.mechanism
+        return (sums, ()) if seeded else exact_sums(sums, policy.exact_noise_dimension)
+    if seeded:
+        return GAUSSIAN, ()
+    return silo_mechanism(proposal.problem.dimension, policy.exact_noise_dimension)
+
+
+class _Tried:
+    """The algorithm, refused once its answers hold more numbers than the policy allows.
+
+    Attributes:
+        remembers: whether its silo half has kept memory.
+    """
 
     def __init__(self, algorithm: Algorithm, dimension: int, policy: Policy) -> None:
-        self.server = algorithm.server
+        self.server, self.remembers = algorithm.server, False
         self._algorithm, self._limit, self._numbers = algorithm, policy.max_planned_numbers, 0
         self._each = max(_LEAST_NUMBERS, dimension)
 
@@ -234,4 +248,6 @@ class _Counted:
                 raise Refused(f"the plan's answers hold more than the silo's limit of {self._limit} numbers")
             return cast(Tensor | tuple[Tensor, ...], ask(*queries))
 
-        return self._algorithm.silo(problem, broadcast, cast(Asker, counted), memory)
+        message = self._algorithm.silo(problem, broadcast, cast(Asker, counted), memory)
+        self.remembers |= bool(memory)
+        return message

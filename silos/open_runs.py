@@ -7,21 +7,24 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.mechanisms.occasions import Occasions
+from fedsim.protocol.digests import digest
 from fedsim.protocol.messages import Offer
 from silos.admission import spent
 from silos.config import InsecureSimulation
 from silos.entropy import Entropy
 from silos.gate import Gate, hold
-from silos.offers import Admissible, Own, admissible, plan_digest, proposal_of
+from silos.offers import Admissible, Own, Proposal, admissible, proposal_of
 from silos.own_records import OwnRecords
 from silos.policy import Policy
+from silos.pooled import Pinned
 from silos.run_ledger import RunLedger
+from silos.sealed_ledger import SealedLedger
 from silos.seeded_entropy import SeededEntropy
 from silos.system_entropy import SystemEntropy
 
@@ -46,9 +49,15 @@ class OpenRuns:
     """
 
     def __init__(
-        self, records: OwnRecords, own: Own, policy: Policy, simulation: InsecureSimulation | None
+        self,
+        records: OwnRecords,
+        own: Own,
+        policy: Policy,
+        simulation: InsecureSimulation | None,
+        pinned: Pinned,
     ) -> None:
         self._records, self._own, self._policy, self._simulation = records, own, policy, simulation
+        self._pinned = pinned
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._work, self._trying = threading.Lock(), threading.Lock()
 
@@ -65,8 +74,8 @@ class OpenRuns:
         """
         with self._trying:
             with self._work:
-                proposal = proposal_of(offer, self._policy, self._own)
-            return admissible(proposal, self._policy, self._own, self._mechanism)
+                proposal = self._proposal(offer)
+            return self._admissible(proposal)
 
     def terms(self, plan: Admissible) -> dict[str, object]:
         """What the silo says of a plan, plain values."""
@@ -77,13 +86,14 @@ class OpenRuns:
             "delta": plan.terms.delta,
             "noise_multiplier": admitted.noise_multiplier,
             "epsilon_guaranteed": admitted.epsilon_guaranteed,
+            **({} if plan.colluding is None else {"epsilon_colluding": _finite(plan.colluding)}),
             "releases": admitted.releases,
             "accountant": plan.mechanism.accountant(sorted(samplers)),
             "notices": [*self.notices, *plan.mechanism.notices, *plan.notices],
         }
 
     def answer(self, run: RunLedger, round_index: int, broadcast: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """One round's message, {name: (d,)}.
+        """One round's message, {name: (d,)}; of sums over silos the sealed report, {"report": (bytes,)}.
 
         Raises:
             Refused: see `silos.gate`.
@@ -99,6 +109,8 @@ class OpenRuns:
             except BaseException:  # what it holds may be ahead of what is stored
                 held.gate = None
                 raise
+            if held.plan.proposal.part is not None:  # what leaves is what was stored: never what went into it
+                return dict(run.find(round_index, digest(broadcast)) or {})
         return {name: value[0] for name, value in reply.items()}
 
     def admitted(self, run: str, plan: Admissible) -> None:
@@ -132,9 +144,11 @@ class OpenRuns:
         while len(self._held) > HELD:
             self._held.popitem(last=False)
 
-    @property
-    def _mechanism(self) -> Mechanism | None:
-        return None if self._simulation is None else GAUSSIAN
+    def _proposal(self, offer: Offer) -> Proposal:
+        return proposal_of(offer, self._policy, self._own, self._pinned)
+
+    def _admissible(self, proposal: Proposal) -> Admissible:
+        return admissible(proposal, self._policy, self._own, self._simulation is not None)
 
     def _again(self, run: RunLedger) -> Admissible:
         """The plan of a run that was admitted, by an earlier process perhaps.
@@ -143,10 +157,8 @@ class OpenRuns:
             Refused: it would not be admitted as it was.
         """
         offer = Offer.model_validate({**json.loads(run.offer), "head": ""})
-        plan = admissible(
-            proposal_of(offer, self._policy, self._own), self._policy, self._own, self._mechanism
-        )
-        if plan_digest(plan.plan) != run.record.plan or self.terms(plan) != dict(run.terms):
+        plan = self._admissible(self._proposal(offer))
+        if plan.plan.digest != run.record.plan or self.terms(plan) != dict(run.terms):
             raise Refused("the run was admitted under another policy or version of the silo; close it")
         return plan
 
@@ -160,13 +172,26 @@ class OpenRuns:
             [plan.terms],
             plan.mechanism,
             self._entropy(run),
-            [run],
+            [self._ledger(run, plan)],
             self._policy.limits,
             dtype,
         )
+
+    def _ledger(self, run: RunLedger, plan: Admissible) -> RunLedger:
+        part, identity = plan.proposal.part, self._pinned.identity
+        if part is None or identity is None:
+            return run
+        dimension = plan.proposal.problem.dimension
+        occasions = Occasions(plan.proposal.offer, plan.plan, part.mechanism, dimension)
+        return SealedLedger(run, part, occasions, identity)
 
     def _entropy(self, run: RunLedger) -> Entropy:
         if self._simulation is None:
             return SystemEntropy(run.secret)
         key = self._simulation
         return SeededEntropy(key.seed, key.trial, [self._own.name], [key.run])
+
+
+def _finite(value: float) -> float | None:
+    """None for infinity, which a frame cannot say."""
+    return value if isfinite(value) else None

@@ -67,6 +67,11 @@ class Policy(Section):
     )
     min_noise_multiplier: float = Field(0.1, gt=0, le=1e4, description="least base noise multiplier")
     max_noise_multiplier: float = Field(1e4, gt=0, le=1e4, description="largest base noise multiplier")
+    max_epsilon_colluding: float | None = Field(
+        None,
+        gt=0,
+        description="the most that a run may cost if server and shuffler collude; default: infinity",
+    )
     max_runs: Count = Field(1_000, description="runs in the silo's whole life, which its ledger grows with")
     max_rounds: Count = Field(1_000, description="rounds of a plan")
     max_queries_per_round: Count = Field(1_000, description="noisy answers of a round")

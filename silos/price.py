@@ -96,8 +96,8 @@ class Price:
 def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
     """What an admitted plan costs, round by round, at the silo's noise.
 
-    A plan whose every release is of all records or of Fresh batches costs mu^2; any other costs what its
-    accountant found, (epsilon_guaranteed, delta), and as a whole.
+    A plan whose every release is of all records or of Fresh batches, with Gaussian noise, costs mu^2; any
+    other costs what its accountant found, (epsilon_guaranteed, delta), and as a whole.
 
     Raises:
         Refused: the mechanism guarantees nothing, or the plan has no finite price.
@@ -105,7 +105,7 @@ def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
     if not mechanism.private or not admitted.noise_multiplier > 0:
         raise Refused("a run without noise has no price")
     terms, z = admitted.terms, admitted.noise_multiplier
-    if compose(plan.census(terms.rounds), terms.n).sampled:
+    if compose(plan.census(terms.rounds), terms.n).sampled or not mechanism.squares_add:
         own = Cost(epsilon=float(admitted.epsilon_guaranteed), delta=float(terms.delta))
         return Price(_stretches((r, (0.0, 0.0, 0.0)) for r in terms.rounds), own)
 

@@ -39,10 +39,11 @@ from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
 from silos.config import ROOT, Config
 from silos.enrolment import check_enrolment
 from silos.ledger_file import LedgerFile
-from silos.offers import Own, check_few, plan_digest
+from silos.offers import Own, check_few
 from silos.open_runs import OpenRuns
 from silos.own_records import read_records
 from silos.policy import Policy
+from silos.pooled import Pinned
 from silos.price import price
 from silos.receipts import signed
 from silos.run_ledger import RunLedger
@@ -93,7 +94,8 @@ class Silo:
             )
         records, identity = read_records(config), Identity.load(config.state)
         own = Own(config.name, records.n, records.num_features, records.num_classes)
-        runs = OpenRuns(records, own, config.policy, simulation)
+        pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
+        runs = OpenRuns(records, own, config.policy, simulation, pinned)
         ledger = LedgerFile.open(config.ledger, {"notices": list(runs.notices)})
         try:
             check_enrolment(config, ledger, records, identity)
@@ -174,7 +176,7 @@ class Silo:
             offer_digest=named,
             offer=text,
             secret=new_secret(),
-            plan_digest=plan_digest(plan.plan),
+            plan_digest=plan.plan.digest,
             terms=self._runs.terms(plan),
             price=price(plan.plan, plan.admitted, plan.mechanism),
             days=self._policy.run_days,

@@ -7,8 +7,9 @@ silo's own answers judges these.
 
 * The *server* reads totals. It knows all records but one, so the other silos' part is noise alone; of the
   smallest sum there may be, ceil(gamma M_min) silos add theirs. Where aggregators add the noise, that is the
-  other aggregator's.
-* The *shuffler*, the second aggregator, reads its own share of each contribution.
+  other aggregator's. Of whole messages it reads all, and not whose they are, where that is what is claimed
+  (every silo is one record): the other silos hold the record of one world, which hides the other's least.
+* The *shuffler*, the second aggregator, reads its own share of each contribution; of messages nothing.
 * *Both* together read the contribution.
 """
 
@@ -17,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import torch
@@ -26,52 +27,63 @@ from torch import Tensor
 from fedsim.attacks.gates import Answering, Data, cohort
 from fedsim.attacks.wiretap import Heard, Tap, Wiretap
 from fedsim.mechanisms.mechanism import SumMechanism
-from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.protocol.contract import Query
 from fedsim.protocol.links import Answered
-from fedsim.protocol.pool import Pool
-from fedsim.protocol.seeds import generator
 from fedsim.protocol.shares import split
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.adders import at_once
+from fedsim.scenario.sums import Sums
+from fedsim.simulation.aggregation import AtOnce, Run
 from server.totals import Totals
 
 Party = Literal["server", "shuffler", "both"]
 PARTIES: tuple[Party, ...] = ("server", "shuffler", "both")
 
-Read = Callable[[Tensor, Query], Tensor]
-"""Contributions to a query (silos, d) to what a party reads, (runs, d), float64."""
+Read = Callable[[Tensor, int, int], Tensor]
+"""Contributions (silos, d), of a round and of a query in it by number, to what a party reads: (runs, d), or
+(runs, messages, d) where it does not know whose they are."""
 
 
-def together(resolved: Resolved, pool: Pool, party: Party) -> int:
+def anonymous(sums: Sums) -> bool:
+    """Whether messages hide among others by claim: each is of a silo of one record."""
+    return sums.mechanism.transport == "messages" and set(sums.pool.sizes) == {1}
+
+
+def together(resolved: Resolved, sums: Sums, party: Party) -> int:
     """Silos whose noise is in what a party reads: of the smallest sum, those that keep it to themselves."""
-    if party != "server" or resolved.scenario.privacy.noise_by != "silos":
+    linked = sums.mechanism.transport == "messages" and not anonymous(sums)
+    if party != "server" or resolved.scenario.privacy.noise_by != "silos" or linked:
         return 1
-    return max(1, math.ceil(pool.honest_fraction * pool.min_silos))
+    return max(1, math.ceil(sums.pool.honest_fraction * sums.pool.min_silos))
 
 
-def own_part(rows: Tensor, query: Query) -> Tensor:
+def own_part(rows: Tensor, round_index: int, number: int) -> Tensor:
     """The contributions as they are."""
     return rows
 
 
-def second_share(rows: Tensor, query: Query) -> Tensor:
+def second_share(rows: Tensor, round_index: int, number: int) -> Tensor:
     """The second aggregator's word of each number, in two's complement."""
     return torch.from_numpy(split(rows.to(torch.int64).numpy())[1].view("int64")).double()
 
 
 def totals(of: int) -> Read:
     """Sums over so many silos in turn."""
-    return lambda rows, query: rows.reshape(-1, of, rows.shape[-1]).sum(1)
+    return lambda rows, round_index, number: rows.reshape(-1, of, rows.shape[-1]).sum(1)
 
 
-def with_other_aggregator(mechanism: SummedGaussian, z: float, rng: np.random.Generator) -> Read:
-    """Contributions with the noise of the aggregator that does not read."""
+def crowds(of: int) -> Read:
+    """Messages of so many silos in turn."""
+    return lambda rows, round_index, number: rows.reshape(-1, of, rows.shape[-1])
 
-    def read(rows: Tensor, query: Query) -> Tensor:
-        scale = mechanism.aggregators_noise(float(query.noise_ratio), z)
-        return rows + torch.from_numpy(np.rint(scale * rng.standard_normal(tuple(rows.shape))))
+
+def with_other_aggregator(resolved: Resolved, z: float, runs: Sequence[str]) -> Read:
+    """Contributions, each with the noise that the second aggregator adds in a run of its own."""
+    drawn = [Run(resolved, 0, f"audit {run}", z) for run in runs]
+
+    def read(rows: Tensor, round_index: int, number: int) -> Tensor:
+        noise = [run.noise(round_index, 1)[number] for run in drawn]
+        return rows + torch.from_numpy(np.stack(noise))
 
     return read
 
@@ -84,6 +96,7 @@ def party_gate(
     streams: Sequence[str],
     party: Party,
     noisy: bool,
+    crowd: Data | None = None,
 ) -> PartyGate:
     """What a party reads of silos, each in a sum of its own.
 
@@ -92,13 +105,14 @@ def party_gate(
         data: their records.
         streams: whose batches and noise each draws.
         noisy: with the noise of the sum, or none.
+        crowd: what each of the other silos of a sum holds; by default records that count as zero.
     """
     assert resolved.sums is not None
     mechanism = resolved.sums.mechanism
-    count = together(resolved, resolved.sums.pool, party)
+    count = together(resolved, resolved.sums, party)
     members = [(own, each, stream) for own, each, stream in zip(terms, data, streams, strict=True)]
     everyone = [
-        (own, silent(each) if other else each, f"{stream}/{other}" if other else stream)
+        (own, (crowd or silent(each)) if other else each, f"{stream}/{other}" if other else stream)
         for own, each, stream in members
         for other in range(count)
     ]
@@ -114,10 +128,11 @@ def party_gate(
         mechanism=mechanism,
         shares=[own.share for own, _, _ in everyone if own.share is not None],
     )
-    read = {"server": totals(count), "shuffler": second_share, "both": own_part}[party]
+    read: Read = {"server": totals(count), "shuffler": second_share, "both": own_part}[party]
+    if party == "server" and anonymous(resolved.sums):
+        read = crowds(count)
     if party == "server" and resolved.scenario.privacy.noise_by == "aggregators":
-        rng = generator("audit aggregator", resolved.scenario.seed, streams[0])
-        read = with_other_aggregator(cast(SummedGaussian, mechanism), noise[0], rng)
+        read = with_other_aggregator(resolved, noise[0], streams)
     return PartyGate(gate, wiretap.tap, mechanism, terms, read)
 
 
@@ -142,13 +157,14 @@ class Added:
             sums.pool,
             resolved.dtype,
         )
+        self._add = AtOnce(Run(resolved, 0, "audit", terms[0].noise_multiplier or 0.0))
         wiretap, streams = Wiretap(resolved.algorithm, Tap()), [f"path/{i}" for i in range(len(data))]
         self._gate = party_gate(resolved, wiretap, terms, data, streams, "both", True)
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         """The round's message, of sums over its members."""
         rows = self._gate.answer(round_index, broadcast, members)
-        message = self._totals.message(round_index, broadcast, at_once(round_index, members, rows), members)
+        message = self._totals.message(round_index, broadcast, self._add(round_index, members, rows), members)
         return Answered(members, {name: value.unsqueeze(0) for name, value in message.items()})
 
 
@@ -168,18 +184,18 @@ class PartyGate:
         """The gate's reply; the tap hears what the party reads of it."""
         before = self._tap.take()
         reply = self._gate.answer(round_index, broadcast, members)
-        values = iter(reply.values())
+        values = iter([self._read(rows, round_index, k) for k, rows in enumerate(reply.values())])
         self._tap.heard = [*before, *(self._reading(heard, values) for heard in self._tap.heard)]
         return reply
 
-    def _reading(self, heard: Heard, contributions: Iterator[Tensor]) -> Heard:
+    def _reading(self, heard: Heard, values: Iterator[Tensor]) -> Heard:
         read = [
-            self._mean(query, next(contributions), answer)
+            self._mean(query, next(values), answer)
             for query, answer in zip(heard.queries, heard.answers, strict=True)
         ]
         return Heard(tuple(query for query, _ in read), tuple(mean for _, mean in read))
 
-    def _mean(self, query: Query, rows: Tensor, heard: Tensor) -> tuple[Query, Tensor]:
+    def _mean(self, query: Query, read: Tensor, heard: Tensor) -> tuple[Query, Tensor]:
         clip, batch = float(query.clip), query.batch
         weights = [share.weight(batch) for share, _ in self._about]
         reach = [
@@ -187,7 +203,8 @@ class PartyGate:
         ]
         sizes = torch.tensor([batch.size(n) for _, n in self._about], dtype=torch.float64)
         w = torch.tensor(weights, dtype=torch.float64)
-        means = self._read(rows, query) * (self._mechanism.step(clip) / (w * sizes))[:, None]
+        worth = self._mechanism.step(clip) / (w * sizes)
+        means = read * worth.reshape(-1, *[1] * (read.dim() - 1))
         half = clip * torch.tensor(reach, dtype=torch.float64) / (2 * w)
         alike = bool((half == half[0]).all())
         return replace(query, clip=float(half[0]) if alike else half[:, None]), means.to(heard.dtype)

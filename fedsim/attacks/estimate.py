@@ -43,12 +43,16 @@ _NORMAL = 0.01
 
 @dataclass(frozen=True)
 class Claim:
-    """What a silo was promised: its plan's census at n records, (epsilon, delta)."""
+    """What a silo was promised: its plan's census at n records, (epsilon, delta).
+
+    `shaped` says whether the promise has the trade-off curve of the plan's noise.
+    """
 
     census: Census
     n: int
     epsilon: float
     delta: float
+    shaped: bool = True
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,10 @@ class Bounds:
     assumption_free: float
     normality: float
 
-    def attained(self, gaussian_plan: bool) -> tuple[float, str]:
-        """The bound to quote, by a rule that looks at the plan and at normality alone; and its name."""
+    def attained(self, gaussian_plan: bool, shaped: bool = True) -> tuple[float, str]:
+        """The bound to quote, by a rule that looks at the claim and at normality alone; and its name."""
+        if not shaped:
+            return self.assumption_free, "no assumption"
         if gaussian_plan and self.normality >= _NORMAL:
             return self.mean_difference, "mean difference"
         return self.curve, "plan's curve"
@@ -117,6 +123,8 @@ def curve(alpha: float, beta: float, claim: Claim) -> float:
     A pair of rates is consistent with noise z if 1 - e^s alpha - beta <= delta_z(s) for all s: if the plan
     costs at least s at that delta. Cost falls with z, so the z with cost s is the largest.
     """
+    if not claim.shaped:
+        return 0.0
     largest = [_largest_noise(slope, 1 - math.exp(slope) * alpha - beta, claim) for slope in _SLOPES]
     noise = min(largest)
     if noise == math.inf:

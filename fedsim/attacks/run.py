@@ -14,7 +14,7 @@ from math import isfinite
 from typing import Any
 
 from fedsim.attacks import exact, honest, noise, probes, worst
-from fedsim.attacks.contributions import PARTIES, Party
+from fedsim.attacks.contributions import Party
 from fedsim.attacks.effort import Effort, effort
 from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussian, violated
 from fedsim.attacks.search import Attack, search
@@ -104,7 +104,8 @@ def attack(resolved: Resolved, share: float = 1.0, observe: Observe = lambda wha
 
 def _claim(setting: Setting, silo: int) -> Claim:
     admitted = setting.admitted[silo]
-    return Claim(setting.census(silo), admitted.terms.n, admitted.epsilon_guaranteed, admitted.terms.delta)
+    terms, epsilon = admitted.terms, admitted.epsilon_guaranteed
+    return Claim(setting.census(silo), terms.n, epsilon, terms.delta, setting.shaped)
 
 
 def _counted(observe: Observe, stage: str, total: int) -> worst.Done:
@@ -150,7 +151,7 @@ def _read_by_parties(
     setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
 ) -> dict[int, dict[str, Samples]]:
     """Of sums over silos: what the server, the second party, and both together tell the worlds apart by."""
-    parties = {ADVERSARY[party]: setting.read_by(party) for party in PARTIES}
+    parties = {ADVERSARY[party]: setting.read_by(party) for party in setting.parties}
     count = _counted(observe, "server, shuffler and both", 2 * len(parties) * sum(planned.worst.values()))
     return {
         silo: {
@@ -172,7 +173,7 @@ def _silo(
     silos: int,
 ) -> SiloAudit:
     alarm = ALARM / (2 * silos)  # one half for the noise, one for the runs
-    measured = noise.measure(setting, silo, chosen, alarm)
+    measured = noise.measure(setting.as_added(), silo, chosen, alarm)
     claims = _claims(setting, silo, samples)
     findings = [*_exact_findings(found), *probes.probe(setting, silo, chosen), *measured.faults]
     findings += _proven(claims, samples, alarm)
@@ -185,7 +186,7 @@ def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str
     """What the silo was promised against each."""
     if setting.resolved.sums is None:
         return dict.fromkeys(adversaries, _claim(setting, silo))
-    claims = {ADVERSARY[party]: _claim(setting.read_by(party), silo) for party in PARTIES}
+    claims = {ADVERSARY[party]: _claim(setting.read_by(party), silo) for party in setting.parties}
     return {name: claims[name] for name in adversaries}
 
 
@@ -259,7 +260,7 @@ def _row(silo: SiloAudit) -> dict[str, Any]:
 
 
 def _bounds(found: Bounds, claim: Claim) -> dict[str, Any]:
-    value, name = found.attained(is_gaussian(claim.census) and claim.epsilon > 0)  # words are not Gaussian
+    value, name = found.attained(is_gaussian(claim.census), claim.shaped)
     return {
         "attained": value,
         "estimator": name,

@@ -64,6 +64,9 @@ class Scores:
 
     def add(self, batch: Batch, heard: Heard, places: Sequence[Places]) -> None:
         """One more ask."""
+        if heard.answers[0].dim() == 3:
+            self._total = self._total + self._unlinked(batch, heard, places)
+            return
         j, log_chance = draws(batch, self._n)
         worlds = []
         for world in ("first", "second"):
@@ -81,6 +84,17 @@ class Scores:
             self._fresh.append((batch.size(self._n) / self._n, ratio))
         else:
             self._total = self._total + ratio
+
+    def _unlinked(self, batch: Batch, heard: Heard, places: Sequence[Places]) -> Tensor:
+        """Of full batches, where answers are (runs, messages, d), all others around the first world's."""
+        exponent = torch.zeros((), dtype=torch.float64)
+        for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
+            variance = (query.noise_ratio * self._z * 2 * float(query.clip) / batch.size(self._n)) ** 2
+            moved = (place.second - place.first)[:, None]
+            left = answer.double() - (place.base + place.first)[:, None]
+            exponent = exponent + ((left * moved).sum(-1) - moved.square().sum(-1) / 2) / variance
+        mean: Tensor = exponent.logsumexp(-1) - np.log(exponent.shape[-1])
+        return mean
 
     def ratios(self) -> np.ndarray:
         """ln P(second) / P(first) of each run, (runs,)."""

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import isfinite
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.contributions import Added, Party, party_gate, together
+from fedsim.attacks.contributions import PARTIES, Added, Party, anonymous, party_gate, together
 from fedsim.attacks.gates import Answering, Data, cohort
 from fedsim.attacks.wiretap import Tap, Wiretap
 from fedsim.common.errors import InputError
@@ -65,6 +65,7 @@ class Setting:
     schedule: Schedule
     kinds: tuple[Kind, ...] = ()
     party: Party = "server"
+    crowd: Data | None = None
 
     def read_by(self, party: Party) -> Setting:
         """Of sums over silos: as a party has it, with the noise and the claim against that party."""
@@ -82,7 +83,27 @@ class Setting:
     def together(self) -> int:
         """How many silos answer for one that is read."""
         sums = self.resolved.sums
-        return 1 if sums is None else together(self.resolved, sums.pool, self.party)
+        return 1 if sums is None else together(self.resolved, sums, self.party)
+
+    @property
+    def parties(self) -> tuple[Party, ...]:
+        """Of sums over silos: those who read anything."""
+        sums = self.resolved.sums
+        assert sums is not None
+        return PARTIES if sums.mechanism.transport == "shares" else ("server", "both")
+
+    def as_added(self) -> Setting:
+        """As a party that has the claimed noise in one number: of unlinked messages, whoever knows whose."""
+        sums = self.resolved.sums
+        return self.read_by("both") if sums is not None and anonymous(sums) else self
+
+    @property
+    def shaped(self) -> bool:
+        """Whether what is claimed has the trade-off curve of the plan's noise."""
+        sums = self.resolved.sums
+        if sums is None or self.party == "both":
+            return True
+        return self.party == "server" and not anonymous(sums)
 
     def rounds(self, silo: int) -> Sequence[int]:
         """Those in the silo's plan."""
@@ -122,7 +143,7 @@ class Setting:
                 for i in silos
             ]
             party: Party = self.party if noisy else "both"
-            return party_gate(self.resolved, wiretap, terms, data, streams, party, noisy)
+            return party_gate(self.resolved, wiretap, terms, data, streams, party, noisy, self.crowd)
         return cohort(
             self.resolved,
             wiretap,
@@ -145,9 +166,9 @@ class Setting:
 def _colluding(setting: Setting, silo: int, mechanism: SumMechanism) -> Admitted:
     """A silo under its own share of the noise alone."""
     admitted = setting.admitted[silo]
-    z, terms = mechanism.colluding(admitted.noise_multiplier), admitted.terms
-    epsilon = mechanism.epsilons(setting.census(silo), [(terms.n, z, terms.delta)])[0] if z else inf
-    return replace(admitted, noise_multiplier=z, epsilon_guaranteed=epsilon)
+    z, terms = admitted.noise_multiplier, admitted.terms
+    (epsilon,) = mechanism.colluding_epsilons(setting.census(silo), [(terms.n, z, terms.delta)])
+    return replace(admitted, noise_multiplier=mechanism.colluding(z), epsilon_guaranteed=epsilon)
 
 
 class Federated:

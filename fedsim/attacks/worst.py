@@ -8,6 +8,7 @@ Poisson sampling records that count as zero, so that nothing but the noise hides
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fedsim.attacks.bench import Bench, Record, alone, narrowed, shape_of, shared
+from fedsim.attacks.contributions import anonymous
 from fedsim.attacks.gates import Data
 from fedsim.attacks.score import Places, Scores
 from fedsim.attacks.search import Attack
@@ -69,6 +71,8 @@ def attack(setting: Setting, silo: int, chosen: Attack, runs: int, done: Done = 
     kind = others(setting, silo)
     data = beside(setting, silo, kind, chosen.first)
     worlds = replaced(data, chosen.first), replaced(data, chosen.second)
+    if setting.resolved.sums is not None and anonymous(setting.resolved.sums):
+        setting = dataclasses.replace(setting, crowd=worlds[0])
     known = Knowledge(setting, silo, chosen.first, chosen.second, kind)
     found: list[np.ndarray] = []
     for clones in _chunks(2 * runs, data[0].size * setting.together):

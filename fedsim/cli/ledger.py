@@ -30,6 +30,9 @@ _WORDS = {
     "delta": "delta of sampled plans",
     "distance": "distance of discrete noise",
 }
+_POOLED = (
+    "That counts its runs of sums over silos as what they cost while server and shuffler do not collude."
+)
 _SHORT = 12  # digits of a run's id that stand for it
 
 
@@ -52,6 +55,7 @@ def show(state: Path, delta: float | None, head: str | None, as_json: bool) -> N
         *book.notices,
         f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
         f"{shown_up(caps.delta)})-DP for replacing one of its records, whatever is asked of it.",
+        *([_POOLED] if _pooled(book) else []),
         f"Its life ends at {_time(book.enrolment.expires)}. Public key {book.enrolment.identity}.",
         f"{book.length} entries, whole and in order; the last of {_time(book.time)}. Head {book.head}.",
         f"A run of a Gaussian plan with delta {shown_down(delta)} may still cost epsilon "
@@ -137,19 +141,24 @@ def _runs(book: Book) -> Table:
     table = _titled("Runs")
     for name in ("run", "opened", "state"):
         table.add_column(name, no_wrap=True)
-    for name in ("rounds", "epsilon", "delta", "mu^2"):  # epsilon and delta as guaranteed, mu^2 as charged
+    pooled = ("colluding",) if _pooled(book) else ()
+    for name in ("rounds", "epsilon", *pooled, "delta", "mu^2"):  # as guaranteed; mu^2 as charged
         table.add_column(name, justify="right", no_wrap=True)
     for run in book.runs.values():
         terms = run.terms
-        figures = (
-            terms.get("epsilon_guaranteed"),
-            terms.get("delta"),
-            (run.charged or run.price.whole).mu_sq,
-        )
+        figures = [terms.get("epsilon_guaranteed"), terms.get("delta")]
+        figures += [(run.charged or run.price.whole).mu_sq]
+        if pooled:  # a run without others' noise has the one epsilon
+            figures.insert(1, terms.get("epsilon_colluding", terms.get("epsilon_guaranteed")))
         rounds = f"{len(run.rounds)} of {len(run.price.rounds)}"
         state = "open" if run.open else "closed"
         table.add_row(run.run[:_SHORT], _time(run.opened)[:10], state, rounds, *map(shown_up, figures))
     return table
+
+
+def _pooled(book: Book) -> bool:
+    """Whether a run was one of sums over silos."""
+    return any("epsilon_colluding" in run.terms for run in book.runs.values())
 
 
 def _titled(title: str) -> Table:

@@ -4,6 +4,7 @@ A folder for each party, to be handed over whole:
 
     authority/  ca.key                                  whoever runs `fedsim certs`; offline
     server/     ca.crt server.crt server.key            the server: TLS
+                envelopes.key envelopes.pub             the server: what silos seal to, with a shuffler
                 superexec.secret                        the server: between its own processes
                 nodes/NAME.pub                          the server: the nodes that it lets in
     NAME/       ca.crt node.key node.pub                silo NAME
@@ -30,6 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
+from fedsim.protocol.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 SECRET, SHARED = 0o600, 0o444
@@ -38,7 +40,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _HOST = re.compile(
     r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*"
 )
-_TAKEN = ("authority", "server", "run", "README")
+_TAKEN = ("authority", "server", "shuffler", "run", "README")
 A_FOLDER = f"at most 64 letters, digits, '.', '_' and '-', and none of {', '.join(_TAKEN)}"
 _SKEW = timedelta(hours=1)  # clocks that are behind accept a certificate that was made just now
 
@@ -66,6 +68,9 @@ def make(
     shared = _pem(certificate)
     _server(directory / "server", authority, certificate, hosts, days)
     _write(directory / "server" / "ca.crt", shared, SHARED)
+    if not (directory / "server" / KEY_FILE).exists():
+        EnvelopeKey.create(directory / "server")
+        (directory / "server" / PUBLIC_FILE).chmod(SHARED)
     for name in silos:
         folder = directory / name
         _write(folder / "ca.crt", shared, SHARED)
@@ -235,7 +240,8 @@ delete them here afterwards.
 
 authority/   nobody. It signs the server's certificate; whoever has ca.key can play the server.
 server/      whoever runs the server: ca.crt, server.crt and server.key for TLS; nodes/ has the public keys of
-             the nodes that it lets in; superexec.secret is for its own processes.
+             the nodes that it lets in; superexec.secret is for its own processes. With a shuffler:
+             envelopes.key opens what silos seal to the server, and the roster has envelopes.pub.
 NAME/        silo NAME: ca.crt to know the server by, node.key to be known by, node.pub its public half.
              superexec.secret is needed only with Flower's own SuperNode.
 

@@ -21,6 +21,13 @@ ROOT = "federation"
 """What errors call the file."""
 
 
+def _check_way(socket: Path | None, port: int | None, token: Path | None) -> None:
+    if socket is not None and port is not None:
+        raise InputError("port", port, "there is a socket already; name one of the two")
+    if (port is None) != (token is None):
+        raise InputError("token", token, "port and token go together")
+
+
 class SiloEntry(Section):
     """One silo: who it is, and where its daemon is where no Flower is between."""
 
@@ -34,11 +41,32 @@ class SiloEntry(Section):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        if self.socket is not None and self.port is not None:
-            raise InputError("port", self.port, "there is a socket already; name one of the two")
-        if (self.port is None) != (self.token is None):
-            raise InputError("token", self.token, "port and token go together")
+        _check_way(self.socket, self.port, self.token)
         return self
+
+
+class ShufflerEntry(Section):
+    """The shuffler of a federation whose silos' answers are only ever added up."""
+
+    roster: Path = Field(description="the roster that silos and shuffler have pinned")
+    key: Path = Field(description="the server's own private key for envelopes, envelopes.key")
+    socket: Path | None = Field(None, description="its Unix socket")
+    port: int | None = Field(None, ge=1, le=65535, description="its port of 127.0.0.1")
+    token: Path | None = Field(None, description="with port: the file with its token")
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        _check_way(self.socket, self.port, self.token)
+        return self
+
+    @property
+    def address(self) -> Address:
+        """Where it listens.
+
+        Raises:
+            InputError: nothing is said of it.
+        """
+        return _address(f"{ROOT}.shuffler", self, "needs a socket, or a port and a token")
 
 
 class Federation(Section):
@@ -62,6 +90,9 @@ class Federation(Section):
     )
     heads: Path | None = Field(
         None, description="file in which the last entry known of each silo's ledger is kept between runs"
+    )
+    shuffler: ShufflerEntry | None = Field(
+        None, description="for mechanisms of sums over silos: who adds the other shares"
     )
     superlink: str | None = Field(None, description="host:port of Flower's SuperLink")
     root_certificates: Path | None = Field(None, description="whom its TLS certificate is signed by")
@@ -89,7 +120,8 @@ class Federation(Section):
         Raises:
             InputError: a silo has no address here.
         """
-        return {name: _address(name, silo) for name, silo in self.silos.items()}
+        expected = "needs a socket, or a port and a token, where there is no Flower between"
+        return {name: _address(f"{ROOT}.silos.{name}", silo, expected) for name, silo in self.silos.items()}
 
 
 def load_federation(path: Path) -> Federation:
@@ -124,6 +156,7 @@ def parse_federation(tree: Any) -> Federation:
 
 
 _FILES = {f"silos.*.{field}" for field in ("identity", "node", "socket", "token")}
+_FILES |= {f"shuffler.{field}" for field in ("roster", "key", "socket", "token")}
 _FILES |= {"test", "test.path", "test.schema", "heads", "root_certificates"}
 
 
@@ -141,10 +174,9 @@ def _identity(field: str, path: Path) -> bytes:
         raise InputError(field, str(path), f"cannot be read ({type(error).__name__})") from None
 
 
-def _address(name: str, silo: SiloEntry) -> Address:
-    if silo.socket is not None:
-        return silo.socket
-    if silo.port is None or silo.token is None:
-        expected = "needs a socket, or a port and a token, where there is no Flower between"
-        raise InputError(f"{ROOT}.silos.{name}.socket", None, expected)
-    return silo.port, read_token(silo.token)
+def _address(field: str, party: SiloEntry | ShufflerEntry, expected: str) -> Address:
+    if party.socket is not None:
+        return party.socket
+    if party.port is None or party.token is None:
+        raise InputError(f"{field}.socket", None, expected)
+    return party.port, read_token(party.token)

@@ -6,9 +6,11 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from fedsim.common.canonical import canonical
-from fedsim.common.errors import Refused
+from fedsim.common.errors import InputError, Refused
 from fedsim.data.outline import Outline
-from fedsim.protocol.messages import Greeting, Offer, Shape
+from fedsim.protocol.messages import Greeting, Offer, Pooled, Shape
+from fedsim.protocol.roster import Roster
+from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
 from server.participation import Schedule, admitted_rounds
 
@@ -32,13 +34,20 @@ def outline_of(greetings: Mapping[str, Greeting]) -> Outline:
     return Outline(sizes, first.num_features, first.num_classes)
 
 
-def offers_of(resolved: Resolved, session: str, rounds: Schedule) -> dict[str, Offer]:
+def offers_of(
+    resolved: Resolved, session: str, rounds: Schedule, roster: Roster | None = None
+) -> dict[str, Offer]:
     """What each silo is offered: names and numbers.
 
     Args:
         resolved: the run.
         session: its name to the silos, 64 hexadecimal digits.
         rounds: who is asked in each round.
+        roster: of sums over silos.
+
+    Raises:
+        InputError: the run is one of sums over silos, and there is no roster.
+        Refused: a silo cannot afford the plan of such a run.
     """
     scenario, outline = resolved.scenario, resolved.outline
     shape = Shape(sizes=outline.sizes, num_features=outline.num_features, num_classes=outline.num_classes)
@@ -46,7 +55,7 @@ def offers_of(resolved: Resolved, session: str, rounds: Schedule) -> dict[str, O
     algorithm = scenario.algorithm.model_dump(mode="json", exclude_none=True) | {"parameters": "given"}
     problem = scenario.problem.model_dump(mode="json", exclude_none=True)
     own = admitted_rounds(resolved.active, rounds, len(resolved.names))
-    noise = resolved.noise_multipliers
+    noise = _noise(resolved, own, roster)
     return {
         name: Offer(
             session=session,
@@ -60,11 +69,39 @@ def offers_of(resolved: Resolved, session: str, rounds: Schedule) -> dict[str, O
             rounds=_partial(own[i], len(rounds)),
             epsilon=resolved.epsilons[i],
             delta=resolved.deltas[i],
-            noise_multiplier=None if noise is None else noise[i],
+            noise_multiplier=noise[i][0],
+            pooled=noise[i][1],
             head="",
         )
         for i, name in enumerate(resolved.names)
     }
+
+
+def _noise(
+    resolved: Resolved, own: Sequence[Sequence[int]], roster: Roster | None
+) -> list[tuple[float | None, Pooled | None]]:
+    """Each silo's noise multiplier, where it is given, and its part in sums."""
+    given, sums = resolved.noise_multipliers, resolved.sums
+    if sums is None:
+        return [(None if given is None else given[i], None) for i in range(len(own))]
+    if roster is None:
+        name = resolved.scenario.privacy.mechanism
+        raise InputError("scenario.privacy.mechanism", name, "one with which a silo answers for itself")
+    public = zip(resolved.names, resolved.sizes, resolved.epsilons, resolved.deltas, own, strict=True)
+    terms = [Terms(*each) for each in public]
+    agreed = sums.agreed(resolved.trace.plan, terms, None if given is None else given[0])
+    return [
+        (
+            each.noise_multiplier,
+            Pooled(
+                mechanism=sums.mechanism.name,
+                roster=roster.digest,
+                steps=resolved.scenario.privacy.steps,
+                clip=1.0 if each.share is None else each.share.clip,
+            ),
+        )
+        for each in agreed
+    ]
 
 
 def _partial(own: Sequence[int], total: int) -> tuple[int, ...] | None:

@@ -90,6 +90,22 @@ class Processes:
                 raise child.ended()
 
 
+def finish(commands: Mapping[str, tuple[Sequence[str], Path]]) -> None:
+    """Run commands side by side to their ends.
+
+    Args:
+        commands: with their logs, by the names of the processes.
+
+    Raises:
+        Ended: one failed.
+    """
+    with Processes() as processes:
+        started = [processes.start(name, *each) for name, each in commands.items()]
+        for child in started:
+            if child.process.wait():
+                raise child.ended()
+
+
 def end(*processes: subprocess.Popen[bytes]) -> None:
     """End processes that lead sessions, and whatever they started, also what does not listen."""
     family = [each for process in processes if process.poll() is None for each in _family(process.pid)]

@@ -17,18 +17,22 @@ from fedsim.deployment.heads import read_heads, write_heads
 from fedsim.deployment.history import History, Step
 from fedsim.deployment.offers import digest_of, identities_digest, offers_of, outline_of
 from fedsim.deployment.public_test import public_evaluator
+from fedsim.deployment.sums import counterpart, occasions_of, remarks_of, reports_of, way_to, with_roster
+from fedsim.mechanisms.occasions import Occasions
+from fedsim.protocol.links import Link
 from fedsim.protocol.messages import Admission, Greeting, Offer
+from fedsim.protocol.roster import Roster
 from fedsim.report.page import save
 from fedsim.report.trackers import open_trackers
 from fedsim.results.outcome import Outcome
 from fedsim.results.write import check_free
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
-from server.aggregate import weighted
+from server.asked import AskedFile
 from server.channel import Channel
 from server.checkpoint import Checkpoint, RunRecord, expected_bytes
 from server.federation import RemoteSilos
-from server.loop import run
+from server.loop import Aggregate, run
 from server.participation import Schedule, schedule
 from server.replies import Form
 
@@ -37,12 +41,13 @@ Say = Callable[[str], None]
 
 
 class _Plan(NamedTuple):
-    """What silos are asked to admit, and who is asked in each round."""
+    """What silos are asked to admit, and who is asked in each round; of sums over silos, their occasions."""
 
     resolved: Resolved
     rounds: Schedule
     offers: dict[str, Offer]
     record: RunRecord
+    occasions: Occasions | None
 
 
 def deploy(
@@ -53,6 +58,7 @@ def deploy(
     resume: bool = False,
     observe: Observe = lambda step: None,
     say: Say = lambda line: None,
+    shuffler: Channel | None = None,
 ) -> Outcome:
     """Train a model with the silos behind a channel, and write its run directory.
 
@@ -67,6 +73,7 @@ def deploy(
         resume: go on with the run that did not end there.
         observe: told of every round.
         say: told in words what a person should know as it goes.
+        shuffler: carries frames to the shuffler; by default a socket, as federation.yaml has it.
 
     Raises:
         InputError: the scenario asks for what no silo does, a file is wrong, or the checkpoint is another
@@ -76,8 +83,10 @@ def deploy(
     began, place = time.perf_counter(), check_free(out)
     path = checkpoint_of(place)
     scenario, remarks = deployable(scenario)
+    scenario, roster = with_roster(scenario, federation)
     trackers = open_trackers(scenario.report.trackers, False, say)
     with one_thread(), ExitStack() as stack:
+        other = stack.enter_context(counterpart(federation, roster, shuffler))
         old = stack.enter_context(closing(Checkpoint.open(path))) if resume else None
         if old is None:
             Checkpoint.check_free(path)
@@ -95,21 +104,26 @@ def deploy(
             heads,
         )
         greetings = silos.hello() if old is None else old.run.greetings
-        plan = _plan(scenario, federation, greetings, old.run.session if old else secrets.token_hex(32))
+        session = old.run.session if old else secrets.token_hex(32)
+        plan = _plan(scenario, federation, greetings, session, roster)
         evaluate = None if federation.test is None else public_evaluator(federation.test, plan.resolved)
         checkpoint = old or stack.enter_context(closing(Checkpoint.create(path, plan.record, heads)))
         if checkpoint.run != plan.record:
             raise InputError("checkpoint", str(path), "is of another scenario or another federation")
         admissions = _admitted(plan, silos, checkpoint, path, say)
+        kept = AskedFile(request_of(place))
         history = History(plan.resolved, plan.offers, greetings, admissions, evaluate, silos)
         trackers.start(plan.resolved)
-        for step in _rounds(plan, history, silos, checkpoint):
+        way = way_to(silos, plan.resolved, plan.occasions, other, kept)
+        for step in _rounds(plan, history, way, checkpoint):
             observe(step)
             if step.measurement is not None:
                 trackers.measured(step.measurement)
         closed, unstated = silos.close()
+        remarks += remarks_of(roster)
         outcome = history.outcome(closed, unstated, remarks, time.perf_counter() - began)
     save(outcome, place)
+    kept.remove()
     path.unlink()
     trackers.finish(outcome)
     return outcome
@@ -120,19 +134,28 @@ def checkpoint_of(place: Path) -> Path:
     return place.with_name(f"{place.name}.checkpoint")
 
 
+def request_of(place: Path) -> Path:
+    """Where the newest request to a shuffler is kept, beside the rounds."""
+    return place.with_name(f"{place.name}.request")
+
+
 def _plan(
-    scenario: Scenario, federation: Federation, greetings: Mapping[str, Greeting], session: str
+    scenario: Scenario,
+    federation: Federation,
+    greetings: Mapping[str, Greeting],
+    session: str,
+    roster: Roster | None,
 ) -> _Plan:
     resolved = resolve(scenario, outline_of(greetings))
     rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, scenario.seed, 0)
-    offers = offers_of(resolved, session, rounds)
+    offers = offers_of(resolved, session, rounds, roster)
     record = RunRecord(
         session=session,
         scenario=digest_of(offers, rounds),
         federation=identities_digest(federation.identities),
         greetings=dict(greetings),
     )
-    return _Plan(resolved, rounds, offers, record)
+    return _Plan(resolved, rounds, offers, record, occasions_of(resolved, offers))
 
 
 def _admitted(
@@ -148,17 +171,20 @@ def _admitted(
         except Refused:
             path.unlink()  # nothing has been released, so there is nothing to resume
             raise
-    silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, form)
+    looks = form if plan.occasions is None else reports_of(plan.occasions)
+    silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
     return checkpoint.admissions
 
 
-def _rounds(plan: _Plan, history: History, silos: RemoteSilos, checkpoint: Checkpoint) -> Iterator[Step]:
-    resolved = plan.resolved
+def _rounds(
+    plan: _Plan, history: History, way: tuple[Link, Aggregate], checkpoint: Checkpoint
+) -> Iterator[Step]:
+    resolved, (link, aggregate) = plan.resolved, way
     public = resolved.public([checkpoint.admissions[name].noise_multiplier for name in resolved.names])
     seed, problem = resolved.scenario.seed, resolved.problem
     try:
         for progress in run(
-            resolved.algorithm, problem, public, seed, silos, plan.rounds, weighted, checkpoint
+            resolved.algorithm, problem, public, seed, link, plan.rounds, aggregate, checkpoint
         ):
             yield history.add(progress)
     except Refused as refusal:

@@ -1,7 +1,8 @@
 """From a scenario to a folder for every party: what only it would have if the parties were organisations.
 
-    server/     scenario.yaml, federation.yaml, test.npz, and the server's certificate and key
+    server/     scenario.yaml, federation.yaml, test.npz, and the server's certificate and keys
     NAME/       silo.yaml, records.npz, the node's key; the silo's daemon adds state/ with its ledger
+    shuffler/   with sums over silos: shuffler.yaml; the shuffler adds state/, and everybody gets roster.yaml
     run/        the run directory
     authority/  the key that signed the server's certificate
 
@@ -10,6 +11,7 @@ One machine holds all of it, so nothing is secret here from whoever runs it: it 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -27,6 +29,8 @@ from fedsim.deployment import certs
 from fedsim.deployment.deployable import deployable
 from fedsim.deployment.federation_file import load_federation
 from fedsim.protocol.batch import Fresh, Full
+from fedsim.protocol.envelopes import KEY_FILE
+from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
 RUNS = 3
@@ -34,6 +38,7 @@ RUNS = 3
 MOST_SILOS = 32
 """Each is two processes of this machine."""
 DAYS = 365
+ROSTER = "roster.yaml"
 MOST_SOCKET = 100
 """Characters in a Unix socket's path; the operating system's limit is 107."""
 
@@ -70,6 +75,27 @@ class Topology:
         """The run directory, when the run has ended."""
         return self.directory / "run"
 
+    @property
+    def shuffler(self) -> Path:
+        """The shuffler's folder; there with sums over silos only."""
+        return self.directory / "shuffler"
+
+    @property
+    def sums(self) -> bool:
+        """Whether there is a shuffler."""
+        return (self.shuffler / "shuffler.yaml").exists()
+
+    @property
+    def shuffler_command(self) -> list[str]:
+        """What runs the shuffler, or with another word enrols it."""
+        file = str(self.shuffler / "shuffler.yaml")
+        return [sys.executable, "-m", "server.shuffler", "--config", file]
+
+    @property
+    def shuffler_socket(self) -> Path:
+        """Where the shuffler listens."""
+        return self.shuffler / "run.sock"
+
     def silo(self, name: str) -> Path:
         """A silo's folder."""
         return self.directory / name
@@ -100,7 +126,7 @@ def check(resolved: Resolved, directory: Path) -> None:
     for name in resolved.names:
         if not certs.names_a_folder(name):
             raise InputError("scenario.partition", name, f"silos' names of {certs.A_FOLDER}")
-    if len(str(directory)) + max(map(len, resolved.names)) + len("//silo.sock") > MOST_SOCKET:
+    if len(str(directory)) + max(map(len, (*resolved.names, "shuffler"))) + len("//silo.sock") > MOST_SOCKET:
         raise InputError(
             "--out", str(directory), "too long a path for Unix sockets in it; name a shorter one"
         )
@@ -122,6 +148,8 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
         _yaml(topology.config(silo.name), _silo(resolved, silo.name, epsilon, delta))
         topology.silo(silo.name).chmod(0o700)
     write_records(topology.server / "test.npz", *pooled_tests(data.silos))
+    if resolved.sums is not None:
+        scenario = _with_shuffler(topology, scenario, resolved.sums.pool.min_silos)
     _yaml(topology.federation, _federation(topology))
     _yaml(topology.scenario, scenario.model_dump(mode="json", exclude_none=True))
     return topology
@@ -158,6 +186,15 @@ def _yaml(file: Path, tree: Mapping[str, Any]) -> None:
         draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False), encoding="utf-8")
 
 
+def _with_shuffler(topology: Topology, scenario: Scenario, min_silos: int) -> Scenario:
+    """Write the shuffler's configuration; returns the scenario with all of its roster's terms."""
+    topology.shuffler.mkdir(mode=0o700)
+    told = {"state": "state", "listen": {"socket": topology.shuffler_socket.name}, "rosters": [ROSTER]}
+    _yaml(topology.shuffler / "shuffler.yaml", told)
+    privacy = scenario.privacy.model_copy(update={"min_silos": min_silos})
+    return scenario.model_copy(update={"privacy": privacy})
+
+
 def _silo(resolved: Resolved, name: str, epsilon: float, delta: float) -> dict[str, Any]:
     """A silo's configuration: this scenario's algorithm and problem, `RUNS` times."""
     scenario, classes = resolved.scenario, resolved.outline.num_classes
@@ -168,12 +205,13 @@ def _silo(resolved: Resolved, name: str, epsilon: float, delta: float) -> dict[s
         "state": "state",
         "listen": {"socket": "silo.sock"},
         "policy": {
-            "lifetime": lifetime(epsilon, delta, _is_sampled(resolved)),
+            "lifetime": lifetime(epsilon, delta, _one_by_one(resolved)),
             "per_run": {"epsilon": epsilon, "delta": delta},
             "algorithms": [scenario.algorithm.name],
             "problems": [scenario.problem.name],
             "max_rounds": len(resolved.trace.plan.rounds),
         },
+        **({} if resolved.sums is None else {"rosters": [ROSTER]}),
     }
 
 
@@ -189,9 +227,11 @@ def lifetime(epsilon: float, delta: float, sampled: bool) -> dict[str, Any]:
     return {**most, "expires": expires, "sampled": together if sampled else {"epsilon": 0.0, "delta": 0.0}}
 
 
-def _is_sampled(resolved: Resolved) -> bool:
+def _one_by_one(resolved: Resolved) -> bool:
+    """Whether an account adds the prices of whole runs, because their squares do not add."""
     releases = resolved.trace.plan.census()
-    return any(not isinstance(release.batch, Full | Fresh) for release, _ in releases)
+    sampled = any(not isinstance(release.batch, Full | Fresh) for release, _ in releases)
+    return sampled or not resolved.mechanism.squares_add
 
 
 def _federation(topology: Topology) -> dict[str, Any]:
@@ -202,4 +242,8 @@ def _federation(topology: Topology) -> dict[str, Any]:
         }
         for name in topology.silos
     }
-    return {"silos": silos, "test": "test.npz", "heads": "heads.json", "root_certificates": "ca.crt"}
+    told = {"silos": silos, "test": "test.npz", "heads": "heads.json", "root_certificates": "ca.crt"}
+    if not topology.sums:
+        return told
+    socket = f"../{topology.shuffler.name}/{topology.shuffler_socket.name}"
+    return told | {"shuffler": {"roster": ROSTER, "key": KEY_FILE, "socket": socket}}

@@ -1,7 +1,8 @@
 """A whole deployment as processes of this machine, from a scenario to a trained model.
 
-SuperLink, and for each silo a daemon and a node: the same commands that organisations run apart. Silos are
-started by command line: the server's side, which this is, imports nothing of theirs.
+SuperLink, for each silo a daemon and a node, and with sums over silos a shuffler: the same commands that
+organisations run apart. Silos and shuffler are started by command line: the server's side, which this is,
+imports nothing of theirs.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedsim.deployment.control import Control, Status
 from fedsim.deployment.enroll import enroll
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.nodes import node_keys
+from fedsim.deployment.pin import enrol_and_pin
 from fedsim.deployment.processes import Ended, Processes
 from fedsim.deployment.progress import of_words
 from fedsim.deployment.run import checkpoint_of
@@ -47,13 +49,21 @@ def run_all(topology: Topology, port: int, resume: bool, tell: Tell) -> Status:
     federation = load_federation(topology.federation)
     resume = resume and checkpoint_of(topology.run).exists()
     keys = node_keys(federation)
+    if topology.sums:
+        tell(of_words(f"enrolling the shuffler and {len(topology.silos)} silos, for their roster"))
+        enrol_and_pin(topology)
     with Processes() as processes:
         address = _start_superlink(processes, topology, port or _free_port())
+        if topology.sums:
+            log = topology.shuffler / "shuffler.log"
+            processes.start("the shuffler", topology.shuffler_command, log)
         _start_daemons(processes, topology, tell)
         with closing(_Watched(address, topology.server / "ca.crt", processes.check)) as control:
             _wait(control.answers, processes, "the SuperLink")
             enroll(control, keys)
             _start_nodes(processes, topology, address)
+            if topology.sums:
+                _wait(partial(_listens, topology.shuffler_socket), processes, "the shuffler")
             job = Job(str(topology.scenario), (), topology.federation, topology.run, resume)
             return submit(control, job, keys, START_SECONDS, tell)
 

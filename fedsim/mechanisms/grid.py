@@ -91,7 +91,9 @@ class GridPricing(ABC):
         check_sizes(budget.n for budget in budgets)
         less = [replace(budget, delta=(1 - _SHARE) * budget.delta) for budget in budgets]
         found = calibrate.noise_multipliers(census, less, limit)
-        return [self._fine(census, budget, z, limit) for budget, z in zip(budgets, found, strict=True)]
+        cases = list(zip(budgets, found, strict=True))
+        fine = {case: self._fine(census, *case, limit) for case in set(cases)}
+        return [fine[case] for case in cases]
 
     def epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """See `fedsim.privacy.cost`; infinite where (1 + e^eps) T is beyond its share of delta."""

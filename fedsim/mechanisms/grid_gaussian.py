@@ -49,6 +49,7 @@ class GridGaussian(GridPricing):
     name: ClassVar[str] = "gaussian"
     private: ClassVar[bool] = True
     clips: ClassVar[bool] = True
+    squares_add: ClassVar[bool] = True
     sums_only: ClassVar[bool] = False
     unit: ClassVar[str] = SiloGaussian.unit
     guarantee: ClassVar[str] = SiloGaussian.guarantee

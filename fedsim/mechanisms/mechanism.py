@@ -22,6 +22,8 @@ class Mechanism(Protocol):
         name: the word in a scenario.
         private: whether anything is guaranteed; if not, every price is infinite and no budget can be kept.
         clips: whether records' terms are shortened to their clip.
+        squares_add: whether an unsampled release of weight a costs what a Gaussian one of mu = a / z does, so
+            that mu^2 adds over runs too; else only (epsilon, delta) of whole plans do.
         sums_only: whether the server learns sums over silos only, and no silo's own answer.
         unit: whose data the guarantee is about.
         guarantee: what is guaranteed, in one sentence.
@@ -31,6 +33,7 @@ class Mechanism(Protocol):
     name: ClassVar[str]
     private: ClassVar[bool]
     clips: ClassVar[bool]
+    squares_add: ClassVar[bool]
     sums_only: ClassVar[bool]
     unit: ClassVar[str]
     guarantee: ClassVar[str]
@@ -115,6 +118,10 @@ class SumMechanism(Mechanism, Protocol):
 
     def colluding(self, z_i: float) -> float:
         """The silo's multiplier under its own share of the noise alone; 0 for none."""
+        ...
+
+    def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
+        """`epsilons` where the two parties collude, of the same cases; infinite where nothing holds."""
         ...
 
     def aggregators_noise(self, noise_ratio: float, z: float) -> float:

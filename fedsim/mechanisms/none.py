@@ -25,6 +25,7 @@ class NoMechanism:
     name: ClassVar[str] = "none"
     private: ClassVar[bool] = False
     clips: ClassVar[bool] = False
+    squares_add: ClassVar[bool] = False
     sums_only: ClassVar[bool] = False
     unit: ClassVar[str] = "none"
     guarantee: ClassVar[str] = "none: mechanism none neither clips nor adds noise"

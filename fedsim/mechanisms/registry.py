@@ -5,6 +5,8 @@ from __future__ import annotations
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.mechanism import Mechanism, SumMechanism
 from fedsim.mechanisms.none import NoMechanism
+from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial, advised_steps
+from fedsim.mechanisms.shuffled_gaussian import ShuffledGaussian
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.mechanisms.summed_gaussian import NoiseBy, SummedGaussian
 from fedsim.protocol.contract import Algorithm
@@ -15,13 +17,35 @@ NONE: Mechanism = NoMechanism()
 """What the non-private twin of a run has."""
 
 MECHANISMS: dict[str, Mechanism] = {
-    mechanism.name: mechanism for mechanism in (GAUSSIAN, NONE, SummedGaussian(1, 1, 1.0))
+    mechanism.name: mechanism
+    for mechanism in (
+        GAUSSIAN,
+        NONE,
+        SummedGaussian(1, 1, 1.0),
+        ShuffledBinomial(1, 1, 1.0, advised_steps(1)),
+        ShuffledGaussian(1),
+    )
 }
 """Of sums over silos one of each kind: what a class says of itself; `sum_mechanism` makes those that run."""
 
 
-def sum_mechanism(name: str, dimension: int, pool: Pool, noise_by: NoiseBy) -> SumMechanism:
-    """The mechanism of sums over silos by its name, for answers of `dimension` numbers."""
+def sum_mechanism(
+    name: str, dimension: int, pool: Pool, noise_by: NoiseBy = "silos", steps: int | None = None
+) -> SumMechanism:
+    """The mechanism of sums over silos by its name.
+
+    Args:
+        dimension: d, of the answers.
+        pool: whose answers are added up.
+        noise_by: of summed_gaussian.
+        steps: of shuffled_binomial, of its grid to the clip; None for those that suit d.
+    """
+    if name == ShuffledGaussian.name:
+        alike = set(pool.sizes) == {1} and len(set(pool.weights)) == 1
+        return ShuffledGaussian(pool.min_silos, pool.honest_fraction, alike)
+    if name == ShuffledBinomial.name:
+        steps = advised_steps(dimension) if steps is None else steps
+        return ShuffledBinomial(dimension, pool.min_silos, pool.honest_fraction, steps)
     return SummedGaussian(dimension, pool.min_silos, pool.honest_fraction, noise_by)
 
 

@@ -75,6 +75,7 @@ class ShuffledBinomial:
     name: ClassVar[str] = "shuffled_binomial"
     private: ClassVar[bool] = True
     clips: ClassVar[bool] = True
+    squares_add: ClassVar[bool] = False
     sums_only: ClassVar[bool] = True
     transport: ClassVar[Literal["shares", "messages"]] = "shares"
     unit: ClassVar[str] = SiloGaussian.unit

@@ -33,6 +33,7 @@ class SiloGaussian:
     name: ClassVar[str] = "gaussian"
     private: ClassVar[bool] = True
     clips: ClassVar[bool] = True
+    squares_add: ClassVar[bool] = True
     sums_only: ClassVar[bool] = False
     unit: ClassVar[str] = "one record of one silo"
     guarantee: ClassVar[str] = (

@@ -79,6 +79,7 @@ class SummedGaussian(GridPricing):
     name: ClassVar[str] = "summed_gaussian"
     private: ClassVar[bool] = True
     clips: ClassVar[bool] = True
+    squares_add: ClassVar[bool] = True
     sums_only: ClassVar[bool] = True
     transport: ClassVar[Literal["shares", "messages"]] = "shares"
     unit: ClassVar[str] = SiloGaussian.unit

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.files import whole_file
 from fedsim.common.key_file import read_key, write_key
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 OVERHEAD = 48
 """Bytes of an envelope beside its content: a public key of 32 and a tag of 16."""
-KEY_FILE = "envelopes.key"
+KEY_FILE, PUBLIC_FILE = "envelopes.key", "envelopes.pub"
 
 
 class EnvelopeKey:
@@ -39,13 +40,15 @@ class EnvelopeKey:
 
     @classmethod
     def create(cls, folder: Path) -> Self:
-        """Draw a key and write `envelopes.key` (hexadecimal, mode 0600).
+        """Draw a key and write `envelopes.key` (hexadecimal, mode 0600) and `envelopes.pub` (public).
 
         Raises:
             InputError: there is a key already.
         """
         made = cls.draw()
         write_key(folder / KEY_FILE, made._key.private_bytes_raw(), "envelopes")
+        with whole_file(folder / PUBLIC_FILE) as draft:
+            draft.write_text(f"{made.public}\n")
         return made
 
     @classmethod
@@ -53,11 +56,20 @@ class EnvelopeKey:
         """Read `envelopes.key`.
 
         Raises:
-            InputError: there is none, others may read it, or it is no key.
+            InputError: as of `read`.
+        """
+        return cls.read(folder / KEY_FILE, "envelopes")
+
+    @classmethod
+    def read(cls, file: Path, field: str) -> Self:
+        """Read a key's file.
+
+        Raises:
+            InputError: there is none, others may read it, or it is no key; names `field`.
         """
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-        return cls(X25519PrivateKey.from_private_bytes(read_key(folder / KEY_FILE, "envelopes")))
+        return cls(X25519PrivateKey.from_private_bytes(read_key(file, field)))
 
     def open(self, envelope: bytes, info: bytes) -> bytes:
         """What was sealed to this key for this purpose.

@@ -71,13 +71,28 @@ class Shape(Message):
     num_classes: int = Field(ge=0)
 
 
+class Pooled(Message):
+    """What an offer of sums over silos has besides: the mechanism's name and steps, which roster, and this
+    silo's clip.
+
+    Who else is in the sums, how many at least, and who adds noise, the silo takes from the roster.
+    """
+
+    kind: ClassVar[str] = "pooled"
+    mechanism: Name
+    roster: Hex32
+    steps: int | None = Field(None, ge=1, le=2**20)
+    clip: float = Field(gt=0, le=1)
+
+
 class Offer(Message):
     """A run that a server proposes to one silo; names and numbers, never code.
 
     `session` is the server's name for the run. `rounds` are those of this silo, ascending; None for all.
     `noise_multiplier` is given or found by the silo within its budget. `epsilon` and `delta` are what the
-    scenario has for this silo; its policy may make them smaller. (Long lists fail at their first bad number:
-    pydantic keeps every complaint.)
+    scenario has for this silo; its policy may make them smaller. With `pooled` the silo's answers are added
+    to those of others, and the noise multiplier is common to all of them. (Long lists fail at their first bad
+    number: pydantic keeps every complaint.)
     """
 
     kind: ClassVar[str] = "offer"
@@ -94,12 +109,14 @@ class Offer(Message):
     epsilon: float = Field(gt=0)
     delta: float = Field(gt=0, lt=1)
     noise_multiplier: float | None = None
+    pooled: Pooled | None = None
     head: Echo
 
 
 class Admission(Message):
     """A silo's yes: the run's id, its noise and what it guarantees.
 
+    Of sums over silos, `epsilon_colluding` is what is left if server and shuffler collude; None for nothing.
     `notices` are lines for the report, such as noise drawn in floating point or a seed.
     """
 
@@ -110,6 +127,7 @@ class Admission(Message):
     delta: float = Field(ge=0, lt=1)
     noise_multiplier: float = Field(ge=0)
     epsilon_guaranteed: float = Field(ge=0)
+    epsilon_colluding: float | None = Field(None, ge=0)
     releases: int = Field(ge=0)
     accountant: str
     notices: tuple[str, ...]

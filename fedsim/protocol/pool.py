@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import lru_cache
-from math import fsum, inf
+from dataclasses import dataclass, field
+from math import fsum
 
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Batch
@@ -15,6 +14,10 @@ MOST_RECORDS = 2**32
 
 MOST_SILOS = 2**20
 """Silos up to which the sum of their noise is, too."""
+
+
+MOST_WEIGHT = 1e100
+"""Of a silo: what is summed stays finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,9 @@ class Pool:
     weights: tuple[float, ...]
     min_silos: int
     honest_fraction: float
+    _kept: dict[Batch, tuple[float, tuple[float, ...]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not 1 <= len(self.sizes) <= MOST_SILOS:
@@ -55,8 +61,9 @@ class Pool:
             )
         if len(self.weights) != len(self.sizes):
             raise InputError("pool.weights", len(self.weights), f"one for each of {len(self.sizes)} silos")
-        if not all(0 < weight < inf for weight in self.weights):
-            raise InputError("pool.weights", min(self.weights), "positive and finite")
+        if not all(0 < weight <= MOST_WEIGHT for weight in self.weights):
+            wrong = next(weight for weight in self.weights if not 0 < weight <= MOST_WEIGHT)
+            raise InputError("pool.weights", wrong, f"above 0, and at most {MOST_WEIGHT:g}")
         if not 1 <= self.min_silos <= len(self.sizes):
             raise InputError(
                 "pool.min_silos", self.min_silos, f"from 1 to the {len(self.sizes)} silos there are"
@@ -66,17 +73,15 @@ class Pool:
 
     def unit(self, batch: Batch) -> float:
         """u = max_j p_j / K_j: what one record's term weighs in the weighted mean where it weighs most."""
-        return max(_rates(self, batch))
+        return self._of(batch)[0]
 
     def weight(self, position: int, batch: Batch) -> float:
         """w_i in (0, 1] of the silo at `position`."""
-        return self.all_weights(batch)[position]
+        return self._of(batch)[1][position]
 
     def all_weights(self, batch: Batch) -> tuple[float, ...]:
         """w_i of every silo, in their order."""
-        rates = _rates(self, batch)
-        unit = max(rates)
-        return tuple(rate / unit for rate in rates)
+        return self._of(batch)[1]
 
     def heaviest(self, position: int, batches: Iterable[Batch]) -> float:
         """The largest w_i of the silo at `position` among these batch kinds; 0 where there is none."""
@@ -86,9 +91,11 @@ class Pool:
         """u N / M: the sum of M silos' contributions times this is the round's weighted mean."""
         return self.unit(batch) * len(self.sizes) / members
 
-
-@lru_cache(maxsize=64)
-def _rates(pool: Pool, batch: Batch) -> tuple[float, ...]:
-    """p_j / K_j."""
-    whole = fsum(pool.weights)
-    return tuple(w / whole / batch.size(n) for w, n in zip(pool.weights, pool.sizes, strict=True))
+    def _of(self, batch: Batch) -> tuple[float, tuple[float, ...]]:
+        """u and every w_i; kept, since each silo of a round asks for its own."""
+        if batch not in self._kept:
+            whole = fsum(self.weights)
+            rates = [w / whole / batch.size(n) for w, n in zip(self.weights, self.sizes, strict=True)]
+            unit = max(rates)
+            self._kept[batch] = unit, tuple(rate / unit for rate in rates)
+        return self._kept[batch]

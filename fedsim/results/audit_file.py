@@ -68,7 +68,7 @@ class AuditPart(Part):
     @property
     def sums(self) -> bool:
         """Whether silos' answers were added up."""
-        return any(silo.shuffler is not None for silo in self.silos)
+        return any(silo.shuffler or silo.both for silo in self.silos)
 
 
 def read_audit(directory: Path) -> AuditPart | None:

@@ -51,25 +51,36 @@ def admitted_rows(
             epsilon_guaranteed=finite(silo.epsilon_guaranteed),
             noise_multiplier=silo.noise_multiplier,
             releases=silo.releases,
-            **_colluding(resolved, silo),
+            **shared,
             **claims.get(silo.terms.name, {}),
             **bound,
             **fields,
         )
-        for silo, bound, fields in zip(admitted, bounds, more or [{}] * len(admitted), strict=True)
+        for silo, bound, shared, fields in zip(
+            admitted, bounds, _colluding(resolved, admitted), more or [{}] * len(admitted), strict=True
+        )
     ]
 
 
-def _colluding(resolved: Resolved, silo: Admitted) -> dict[str, float | None]:
-    """{"epsilon_colluding": under the silo's own share of the noise}, where silos are added up."""
+def _colluding(resolved: Resolved, admitted: Sequence[Admitted]) -> list[dict[str, float | None]]:
+    """{"epsilon_colluding": under each silo's own share of the noise}, where silos are added up."""
     if resolved.sums is None:
-        return {}
-    terms, mechanism = silo.terms, resolved.sums.mechanism
-    z = mechanism.colluding(silo.noise_multiplier)
-    census = resolved.trace.plan.census(_hashable(terms.rounds))
-    return {
-        "epsilon_colluding": finite(mechanism.epsilons(census, [(terms.n, z, terms.delta)])[0]) if z else None
-    }
+        return [{}] * len(admitted)
+    mechanism, census = resolved.sums.mechanism, cache(resolved.trace.plan.census)
+    price = cache(lambda own, *case: mechanism.colluding_epsilons(own, [case])[0])
+    return [
+        {
+            "epsilon_colluding": finite(
+                price(
+                    census(_hashable(silo.terms.rounds)),
+                    silo.terms.n,
+                    silo.noise_multiplier,
+                    silo.terms.delta,
+                )
+            )
+        }
+        for silo in admitted
+    ]
 
 
 def _claimed(resolved: Resolved) -> dict[str, dict[str, float]]:

@@ -79,6 +79,10 @@ class PrivacySection(Section):
         "silos", description="summed_gaussian: who adds noise; aggregators: both, 1.41 times as much"
     )
 
+    steps: int | None = Field(
+        None, ge=1, le=2**20, description="shuffled_binomial: steps of its grid to the clip; default: by d"
+    )
+
     def check(self) -> None:
         """Check that it says what its mechanism and calibration need, and nothing of another calibration's.
 
@@ -112,9 +116,13 @@ class PrivacySection(Section):
         if required and self.honest_fraction is None:
             expected = "is required: of min_silos, the share that adds its noise and keeps it to itself"
             raise InputError("scenario.privacy.honest_fraction", None, expected)
-        if self.honest_fraction is not None and not required:
+        optional = required or self.mechanism == "shuffled_gaussian"
+        if self.honest_fraction is not None and not optional:
             expected = "only where noise of several silos protects each of them"
             raise InputError("scenario.privacy.honest_fraction", self.honest_fraction, expected)
+        if self.steps is not None and self.mechanism != "shuffled_binomial":
+            expected = f"only with mechanism shuffled_binomial, this one is {self.mechanism}"
+            raise InputError("scenario.privacy.steps", self.steps, expected)
         if self.noise_by == "aggregators" and self.mechanism != "summed_gaussian":
             expected = f"only with mechanism summed_gaussian, this one is {self.mechanism}"
             raise InputError("scenario.privacy.noise_by", self.noise_by, expected)

@@ -71,7 +71,7 @@ def sums_of(
     if isinstance(active, int) and chosen > active:
         raise InputError("scenario.privacy.min_silos", chosen, f"at most {active}, the silos of a round")
     pool = Pool(tuple(sizes), tuple(weights), chosen, privacy.honest_fraction or 1.0)
-    return Sums(sum_mechanism(privacy.mechanism, dimension, pool, privacy.noise_by), pool)
+    return Sums(sum_mechanism(privacy.mechanism, dimension, pool, privacy.noise_by, privacy.steps), pool)
 
 
 @lru_cache(maxsize=64)  # a host of silos and the next trial ask again

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedsim.privacy.binomial import published
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.theory.sum_oracle import Call, OracleTheorem
 from fedsim.theory.theorem import Check, Context, NoisyGradients, at_least, at_most, sampled_by
@@ -66,6 +67,35 @@ class SummedMessages(ShuffledMessages):
     def sigma(self) -> float:
         """Standard deviation per coordinate of the sum of M messages."""
         return super().sigma * math.sqrt(self.active)
+
+
+@dataclass(frozen=True)
+class VectorSum(NoisyGradients):
+    """Lemma 136 (P_vec, Algorithms 16 and 17) with the constants of its source; one sum of K records a silo.
+
+    The thesis says that (b, g, p) exist; `fedsim.privacy.binomial.published` has what the source names. Here
+    as Gaussian noise of the same variance.
+
+    Args:
+        silos: M = N.
+        dimension: d.
+    """
+
+    title: ClassVar[str] = "SDP vector sum P_vec (Lemma 136, Algorithms 16, 17)"
+    silos: int
+    dimension: int
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation per coordinate on the sum of the silos' means."""
+        size = int(self.batch.size(self.claim.n))
+        users = self.silos * size
+        stated = published(users, self.dimension, self.claim.epsilon, self.claim.delta)
+        return self.clip * stated.deviation(users) / size
+
+    def conditions(self, context: Context) -> tuple[Check, ...]:
+        """Range of the lemma."""
+        return _range_of_oracle(self.claim.epsilon, self.claim.delta)
 
 
 @dataclass(frozen=True)

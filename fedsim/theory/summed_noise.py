@@ -1,7 +1,7 @@
 """The noise that is really there where answers are added up over silos: one noise on the sum, common to all.
 
-As `fedsim.theory.averaged_noise`, for `privacy.mechanism` of sums. Multipliers are those of Gaussian sums;
-binomial ones need up to a quarter more, and a shuffle of messages may need less.
+As `fedsim.theory.averaged_noise`, for `privacy.mechanism` of sums. Multipliers are those of Gaussian sums:
+binomial ones are up to two fifths more, and those of single records in random order less.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class SummedNoise:
         mechanism: of the sums.
         pool: the silos.
         law: of M_r, none below `pool.min_silos`: a sum of fewer is not released.
-        by_silos: variance that each silo in a sum adds to it, in the unit of (ratio z 2 clip)^2.
+        by_silos: variance that each silo in a sum adds to it, in the unit of (ratio z reach clip)^2.
         by_aggregators: variance that is added whoever is in it.
     """
 
@@ -36,7 +36,9 @@ class SummedNoise:
     by_aggregators: float
 
     def variance(self, clip: float, kind: Kind, plan: Sequence[Kind]) -> float:
-        """Per coordinate of the mean: (z ratio 2 clip u N)^2 E[(by_silos M_r + by_aggregators) / M_r^2].
+        """Per coordinate of the mean: (z ratio D clip u N)^2 E[(by_silos M_r + by_aggregators) / M_r^2].
+
+        D is the sensitivity of a contribution in units of the clip: 2 and what rounding adds.
 
         Args:
             clip: bound on a record's term of this kind.
@@ -45,7 +47,8 @@ class SummedNoise:
         """
         spread = sum(p * (self.by_silos / m + self.by_aggregators / m**2) for m, p in self.law)
         worth = self.pool.unit(kind.batch) * len(self.pool.sizes)
-        return (self.multiplier(plan) * kind.ratio * 2 * clip * worth) ** 2 * spread
+        sensitivity = self.mechanism.reach(1.0) * clip
+        return (self.multiplier(plan) * kind.ratio * sensitivity * worth) ** 2 * spread
 
     def multiplier(self, plan: Sequence[Kind]) -> float:
         """z: that of the silos with the largest epsilon, which others meet by a smaller clip."""

@@ -24,7 +24,7 @@ class Config(Section):
     state: Path = Field(description="folder of its keys, its notes and its log")
     listen: AtSocket | AtPort = Field(description="{socket: path}, or {port: number, token: path}")
     rosters: tuple[Path, ...] = Field((), description="files of the rosters that its operator has agreed to")
-    max_request: int = Field(2**30, ge=1, description="bytes of a request at most: all reports of a round")
+    max_request: int = Field(2**28, ge=1, description="bytes of a request at most: all reports of a round")
 
     @property
     def notes(self) -> Path:

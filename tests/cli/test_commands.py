@@ -181,13 +181,14 @@ def test_every_shipped_scenario_is_valid_by_the_schema(path: Path) -> None:
 
 
 def test_names_and_numbers_are_never_cut_at_80_characters() -> None:
-    assert all(name in invoke("list") for name in algorithms())
+    listed, theorems = invoke("list"), invoke("theorems")
+    assert all(name in listed for name in algorithms())
     overrides = ["data.rows=20000", "algorithm.batch={sampler: with_replacement, fraction: 0.5}"]
     sets = [part for override in overrides for part in ("--set", override)]
     partial = QUICKSTART.with_name("partial.yaml")
     assert "…" not in invoke("privacy", partial, "--verify", *sets)
-    assert "…" not in invoke("theorems")
-    assert "one pass (Theorems 36, 124)" in invoke("theorems")  # titles are not wrapped to a narrow table
+    assert "…" not in theorems
+    assert "one pass (Theorems 36, 124)" in theorems  # titles are not wrapped to a narrow table
 
 
 def test_a_run_says_who_took_part_and_how_silos_differ(tmp_path: Path) -> None:
@@ -245,7 +246,10 @@ def test_a_draft_that_cannot_be_made_names_the_argument(
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_every_shipped_scenario_can_be_priced(path: Path) -> None:
     silos = json.loads(invoke("privacy", path, "--json"))["silos"]
-    assert all(0.97 * s["epsilon_budget"] <= s["epsilon_guaranteed"] <= s["epsilon_budget"] for s in silos)
+    shares = [silo["epsilon_guaranteed"] / silo["epsilon_budget"] for silo in silos]
+    # Sums over silos have one noise for all: the silo with most to lose sets it.
+    used = max(shares) if path.stem.startswith("sdp_") else min(shares)
+    assert 0.97 <= used <= max(shares) <= 1
 
 
 @pytest.mark.slow

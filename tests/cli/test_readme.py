@@ -21,7 +21,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```console\n(.*?)```", README, re.S)
 SESSIONS = [lines for block in BLOCKS if (lines := re.findall(r"^fedsim .*$", block, re.M))]
 OF_ORGANISATIONS = {"silo", "node", "certs", "deploy"}  # docs/deployment.md has them
-STARTS_PROCESSES = ("fedsim up ", "--daemons ")
+LONG = ("fedsim up ", "--daemons ", "fedsim sweep ", "fedsim audit ", "sdp_minibatch")
 TARGETS = [line.split()[1] for line in "\n".join(BLOCKS).splitlines() if line.startswith("make ")]
 FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", README, re.S))
 
@@ -40,7 +40,7 @@ def test_the_readme_has_commands_to_try() -> None:
 
 
 def _marked(session: list[str]) -> Any:
-    slow = any(told in command for told in STARTS_PROCESSES for command in session)
+    slow = any(told in command for told in LONG for command in session)
     return pytest.param(session, marks=[pytest.mark.slow] if slow else [], id=session[0].partition(" #")[0])
 
 

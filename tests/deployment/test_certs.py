@@ -118,7 +118,7 @@ def test_secrets_are_their_owners_alone(tmp_path: Path) -> None:
         if file.is_file()
     }
     secret = {name for name in modes if name.endswith((".key", ".secret"))}
-    assert len(secret) == 5
+    assert len(secret) == 6
     assert all(modes[name] & 0o077 == 0 for name in secret)
     assert all(modes[name] == 0o444 for name in set(modes) - secret)
 

@@ -17,7 +17,9 @@ import fedsim
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
 SILOS = ("silo-1", "silo-2", "silo-3")
-SERVER = "49999:49999"
+SERVER, SHUFFLER = "49999:49999", "49998:49998"
+SHUFFLE = ("shuffler-enrol", "roster", "shuffler")
+"""Services of the profile `shuffle`."""
 
 
 def _tool(name: str) -> str:
@@ -34,12 +36,16 @@ def _volumes(service: str) -> set[str]:
 
 
 def test_docker_compose_accepts_the_file() -> None:
-    command = [_tool("docker-compose"), "--file", str(ROOT / "docker-compose.yml"), "config", "-q"]
+    file, profile = ("--file", str(ROOT / "docker-compose.yml")), ("--profile", "shuffle")
+    command = [_tool("docker-compose"), *file, *profile, "config", "-q"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("folder", ["silos", "server"])
+IMAGES = ("silos", "server", "server/shuffler")
+
+
+@pytest.mark.parametrize("folder", IMAGES)
 def test_hadolint_accepts_the_dockerfile(folder: str) -> None:
     command = [_tool("hadolint"), "--failure-threshold", "warning", str(ROOT / folder / "Dockerfile")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -91,7 +97,23 @@ def test_each_trust_domain_is_a_user() -> None:
     for k, silo in enumerate(SILOS, 1):
         assert len({users[silo], users[f"{silo}-enrol"], users[f"node-{k}"]}) == 1
     assert len({users[silo] for silo in SILOS}) == 3
-    assert {user for service, user in users.items() if service not in domains} == {SERVER}
+    assert {users[service] for service in SHUFFLE} == {SHUFFLER}
+    assert {user for service, user in users.items() if service not in {*domains, *SHUFFLE}} == {SERVER}
+
+
+def test_only_the_shuffler_has_its_keys_and_notes_and_it_has_no_network() -> None:
+    owners = {service for service in SERVICES if "shuffler-state" in _volumes(service)}
+    assert owners == {"shuffler", "shuffler-enrol", "prepare"}
+    for service in SHUFFLE:
+        assert SERVICES[service]["network_mode"] == "none"
+        assert SERVICES[service]["profiles"] == ["shuffle"]
+        own = _volumes(service) - {"roster"}
+        assert not [
+            name for name in own if name.startswith(("server", "silo", "node")) and "public" not in name
+        ]
+    for service, made in SERVICES.items():
+        writers = [entry for entry in made["volumes"] if entry.startswith("roster:") and entry[-3:] != ":ro"]
+        assert not writers or service in ("prepare", "roster")
 
 
 def test_secrets_are_files_and_not_in_the_environment() -> None:
@@ -110,13 +132,18 @@ def test_health_checks_have_no_spaces_or_quotes(service: str) -> None:
 
 def test_images_bear_this_version() -> None:
     tags = {made["image"] for made in SERVICES.values()}
-    assert tags == {f"fedsim-{side}:{fedsim.__version__}" for side in ("server", "silo")}
+    assert tags == {f"fedsim-{side}:{fedsim.__version__}" for side in ("server", "silo", "shuffler")}
 
 
-@pytest.mark.parametrize("folder", ["silos", "server"])
+@pytest.mark.parametrize("folder", IMAGES)
 def test_an_image_runs_as_nobody_in_particular(folder: str) -> None:
     lines = (ROOT / folder / "Dockerfile").read_text().splitlines()
     assert lines[-2].startswith("USER ")
     assert "USER 0" not in lines
-    other = "server" if folder == "silos" else "silos"
-    assert not [line for line in lines if line.startswith("COPY") and other in line.split()[1:]]
+    copied = {word for line in lines if line.startswith("COPY") for word in line.split()[1:]}
+    others = {
+        "silos": {"server", "server/shuffler"},
+        "server": {"silos"},
+        "server/shuffler": {"silos", "server"},
+    }
+    assert not copied & others[folder]

@@ -12,6 +12,8 @@ from support.daemons import short_folder
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.processes import Processes
 from fedsim.deployment.run import deploy
+from fedsim.protocol.envelopes import EnvelopeKey
+from fedsim.protocol.roster import load_roster
 from fedsim.results.read import read
 from fedsim.scenario.load import load
 from server.sockets import Sockets
@@ -64,6 +66,22 @@ def test_a_silo_enrols_once_serves_and_trains(ground: Ground) -> None:
             out = ground.folder / "out"
             deploy(load(ground.folder / "deploy" / "demo.yaml"), federation, channel, out)
     assert (ground.folder / "out" / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_the_profile_shuffle_makes_a_roster_and_a_shuffler_that_is_well(ground: Ground) -> None:
+    for silo in SILOS:
+        _enrol(ground, silo)
+    for service in 2 * ("shuffler-enrol", "roster"):  # as the second `docker compose up` does
+        done = ground.run(service)
+        assert done.returncode == 0, done.stderr
+    roster = load_roster(ground.volume("roster") / "roster.yaml")
+    assert done.stdout.strip() == roster.digest
+    assert roster.names == SILOS
+    assert roster.server == EnvelopeKey.load(ground.volume("server")).public
+    with Processes() as processes:
+        ground.start(processes, "shuffler")
+        _until_healthy(ground, processes, "shuffler")
 
 
 @pytest.mark.slow

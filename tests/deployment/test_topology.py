@@ -13,9 +13,12 @@ import yaml
 
 from fedsim.common.errors import InputError
 from fedsim.data.federation import load as load_records
+from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.topology import MOST_SILOS, RUNS, Topology, prepare
+from fedsim.protocol.listener import AtSocket
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import Resolved, resolve
+from server.shuffler.config import load_config as load_shuffler
 from silos.config import Config, load_config
 
 
@@ -127,3 +130,25 @@ def test_a_silo_whose_name_is_no_folder_is_refused(resolved: Resolved, place: Pa
     with pytest.raises(InputError, match=r"scenario\.partition"):
         prepare(named, place / "refused")
     assert not (place / "refused").exists()
+
+
+def test_sums_have_a_shuffler_that_everybody_knows_by_one_roster(place: Path) -> None:
+    sums = ["privacy.mechanism=summed_gaussian", "privacy.honest_fraction=1", "privacy.epsilon=1"]
+    topology = prepare(_resolved(*sums), place / "sums")
+    assert topology.sums
+    assert topology.shuffler.stat().st_mode & 0o077 == 0
+    told = load_shuffler(topology.shuffler / "shuffler.yaml")
+    assert isinstance(told.listen, AtSocket)
+    known = load_federation(topology.federation).shuffler
+    assert known is not None
+    assert known.socket is not None
+    assert known.socket.resolve() == told.listen.socket == topology.shuffler_socket
+    assert known.key.is_file()
+    wanted = {topology.silo(name) / "roster.yaml" for name in topology.silos}
+    assert {config.rosters[0] for config in _configs(topology).values()} == wanted
+    assert load(topology.scenario, ()).privacy.min_silos == len(topology.silos)
+
+
+def test_where_each_silo_answers_for_itself_there_is_no_shuffler(topology: Topology) -> None:
+    assert not topology.sums
+    assert load_federation(topology.federation).shuffler is None

@@ -30,6 +30,7 @@ from silos.book import read as read_ledger
 
 SILOS = ("silo-00", "silo-01")
 TWO_SILOS = ("partition.num_partitions=2", "partition.proportions=null", "privacy.epsilon=1")
+SUMS = ("privacy.mechanism=summed_gaussian", "privacy.honest_fraction=1")
 PATIENCE = 300.0
 
 
@@ -96,6 +97,24 @@ def test_from_a_scenario_to_a_model_two_ledgers_and_a_page(place: Path) -> None:
         assert _debited(place, silo) == [0, 1, 2]
     assert "holds another run" in _end(_new(place, 3), 2)
     assert "its run has ended" in _end(_up(place, "--resume"), 2)
+
+
+@pytest.mark.slow
+def test_sums_over_silos_have_a_shuffler_and_one_roster_for_all(place: Path) -> None:
+    changes = (*TWO_SILOS, "algorithm.num_rounds=8", *SUMS)
+    process = _up(place, "quickstart", *(word for change in changes for word in ("--set", change)))
+    _until_round(place, 3, process)
+    process.send_signal(signal.SIGINT)
+    _end(process, 130)
+    rosters = {
+        (place / "all" / party / "roster.yaml").read_text() for party in (*SILOS, "server", "shuffler")
+    }
+    assert len(rosters) == 1
+    said = " ".join(_end(_up(place, "--resume"), 0).split())
+    assert "sums over at least 2 of 2 silos alone" in said
+    assert "collude" in said
+    for silo in SILOS:
+        assert _debited(place, silo) == list(range(8))
 
 
 @pytest.mark.slow

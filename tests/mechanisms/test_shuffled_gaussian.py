@@ -29,8 +29,10 @@ def test_noise_is_the_silos_own() -> None:
     z = torch.full((2, 1), 3.0, dtype=torch.float64)
     PEOPLE.perturb(sent, 2.0, z, 0.5, lambda: torch.from_numpy(rows))
     SiloGaussian().perturb(own, 2.0, z, 0.5, lambda: torch.from_numpy(rows))
-    assert torch.equal(sent, own)
-    assert PEOPLE.step(0.5) == 1
+    torch.testing.assert_close(sent * PEOPLE.step(0.5), own)
+    PEOPLE.perturb(sent, 2.0, z, 0.0, lambda: torch.from_numpy(rows))  # at clip 0 no message stands out
+    torch.testing.assert_close(sent, 12 * torch.from_numpy(rows))
+    assert PEOPLE.step(0.5) == 0.5
 
 
 @pytest.mark.parametrize("mechanism", [ShuffledGaussian(1000), PEOPLE])
@@ -87,9 +89,12 @@ def test_noise_keeps_the_budget_and_is_less_than_the_own_price_asks_for() -> Non
 
 
 def test_multipliers_of_lighter_silos() -> None:
-    assert PEOPLE.effective(2.0, 0.5) == 4
-    assert PEOPLE.common(4.0, 0.5) == 2
-    assert PEOPLE.effective(2.0, 0.0) == inf
+    hospitals = ShuffledGaussian(1000)
+    assert hospitals.effective(2.0, 0.5) == 4
+    assert hospitals.common(4.0, 0.5) == 2
+    assert hospitals.effective(2.0, 0.0) == inf
+    for r in (0.0, 0.1, 1.0):  # the messages that hide a person's are no nearer at a smaller clip
+        assert PEOPLE.effective(2.0, r) == PEOPLE.common(2.0, r) == 2
     assert PEOPLE.colluding(3.0) == 3
     with pytest.raises(InputError, match="pool_min"):
         ShuffledGaussian(0)

@@ -13,8 +13,8 @@ import pytest
 from support.rosters import FORM, Parties, counts, identity
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.envelopes import KEY_FILE, OVERHEAD, EnvelopeKey, seal
-from fedsim.protocol.reports import Form, Occasion, open_inner, open_report, seal_report
+from fedsim.protocol.envelopes import KEY_FILE, OVERHEAD, PUBLIC_FILE, EnvelopeKey, seal
+from fedsim.protocol.reports import Form, Occasion, open_inner, open_report, open_share, seal_report
 from fedsim.protocol.shares import total
 
 PARTIES = Parties(5)
@@ -29,8 +29,8 @@ def opened(report: bytes, occasion: Occasion = OCCASION, key: EnvelopeKey = PART
 
 def test_both_parts_together_are_what_was_sealed() -> None:
     position, inner, share = opened(PARTIES.report(3, NUMBERS[3]))
-    own = np.frombuffer(open_inner(inner, OCCASION, PARTIES.server), "<u8")
-    assert position == 3
+    owner, own = open_share(inner, OCCASION, PARTIES.roster, PARTIES.server)
+    assert owner == position == 3
     assert (total(own, share) == NUMBERS[3].ravel()).all()
 
 
@@ -158,6 +158,7 @@ def test_a_form_that_is_none(transport: str, dimension: int, scales: tuple[float
 def test_a_key_is_a_file_of_its_owners_alone(tmp_path: Path) -> None:
     made = EnvelopeKey.create(tmp_path)
     assert stat.S_IMODE((tmp_path / KEY_FILE).stat().st_mode) == 0o600
+    assert (tmp_path / PUBLIC_FILE).read_text().strip() == made.public
     assert EnvelopeKey.load(tmp_path).open(seal(b"x", made.public, b"i"), b"i") == b"x"
     assert len(seal(b"x", made.public, b"i")) == 1 + OVERHEAD
     with pytest.raises(InputError, match="never replaced"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import io
 import json
 import os
@@ -10,7 +9,6 @@ import signal
 import stat
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -19,7 +17,6 @@ from typing import Any
 import pytest
 import yaml
 from support.daemons import PATIENCE, short_folder
-from support.distribution import ROOT
 from support.rosters import Parties
 from support.shufflers import Round
 from typer.testing import CliRunner
@@ -168,18 +165,3 @@ def test_it_loads_none_of_the_other_domains() -> None:
         " or m.startswith(('fedsim.scenario', 'fedsim.simulation', 'fedsim.algorithms'))])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
-
-
-def test_its_contract_names_every_other_module_of_the_server() -> None:
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    (contract,) = (each for each in contracts if each.get("source_modules") == ["server.shuffler"])
-    others = {f"server.{path.stem}" for path in (ROOT / "server").glob("*.py") if path.stem != "__init__"}
-    assert others <= set(contract["forbidden_modules"])
-
-
-def test_nothing_else_of_the_server_imports_it() -> None:
-    for path in (ROOT / "server").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            named = [node.module] if isinstance(node, ast.ImportFrom) else []
-            named += [each.name for each in node.names] if isinstance(node, ast.Import) else []
-            assert not [name for name in named if (name or "").startswith("server.shuffler")], path

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.none import NoMechanism
 from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
+from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.privacy.cost import compose
 from fedsim.privacy.runs import compose_runs
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
@@ -77,6 +79,7 @@ class Discrete:
     """As a mechanism with noise on a grid: 1e-20 a release."""
 
     private = True
+    squares_add = True
 
     def distance(self, census: tuple[tuple[object, int], ...], z: float) -> float:
         return sum(count for _, count in census) * 1e-20 / z
@@ -112,3 +115,11 @@ def test_a_round_outside_the_plan_has_no_price() -> None:
     for outside in (-1, 0, 1, 5, 6, 8):
         with pytest.raises(Refused, match="not in the run's plan"):
             found.of([2, outside])
+
+
+def test_noise_that_is_not_gaussian_has_the_whole_price_of_its_accountant() -> None:
+    plan = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),) * 3)
+    own = admitted(plan, 3.0)
+    found = price(plan, own, ShuffledBinomial(10, 3, 1.0, 128))
+    assert found.of([0]) == found.whole == Cost(epsilon=own.epsilon_guaranteed, delta=own.terms.delta)
+    assert price(plan, own, SummedGaussian(10, 3, 1.0)).whole.epsilon == 0

@@ -131,10 +131,11 @@ def enrolled_federation(
     resolved: Resolved,
     seeded: bool = True,
     policy: Mapping[str, Any] | None = None,
+    rosters: Sequence[str] = (),
     **more: Any,
 ) -> Enrolled:
-    """New silos in `folder`; `more` are fields of federation.yaml."""
-    files = write_silos(folder, resolved, seeded=seeded, policy=policy)
+    """New silos in `folder`, which pin `rosters`; `more` are fields of federation.yaml."""
+    files = write_silos(folder, resolved, seeded=seeded, policy=policy, rosters=rosters)
     configs = {config.name: config for config in enrolled(files)}
     silos = {
         name: {"identity": str(config.state / "identity.pub"), "socket": str(folder / name / "silo.sock")}

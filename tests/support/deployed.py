@@ -55,7 +55,12 @@ def federation_of(resolved: Resolved) -> Federation:
 
 
 def write_silos(
-    folder: Path, resolved: Resolved, *, seeded: bool = False, policy: Mapping[str, Any] | None = None
+    folder: Path,
+    resolved: Resolved,
+    *,
+    seeded: bool = False,
+    policy: Mapping[str, Any] | None = None,
+    rosters: Sequence[str] = (),
 ) -> list[Path]:
     """A folder a silo with its training records and silo.yaml; the files' paths, in canonical order."""
     federation, paths = federation_of(resolved), []
@@ -72,6 +77,7 @@ def write_silos(
             "state": "state",
             "listen": {"socket": "silo.sock"},
             "policy": {**POLICY, **(policy or {})},
+            "rosters": list(rosters),
         }
         if seeded:
             run = run_digest(resolved, federation.digest, "private")

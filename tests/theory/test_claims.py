@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
+from fedsim.privacy import gaussian
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "thesis-audit.md"
 
@@ -36,6 +37,7 @@ FIRST_FAILURE = {
     "local SGD": 0.75,
     "the experiments' formula": 6.0,
     "shuffled MB-SGD": None,
+    "SDP vector sum P_vec": None,
     "SDP accelerated, one pass": None,
     "SDP prox-SGD": 0.75,
     "SDP prox-SVRG": 0.75,
@@ -125,3 +127,11 @@ def test_shuffled_messages_lie_between_their_sum_and_one_silos() -> None:
     )
     # One Gaussian of sqrt M times the noise, 50-fold rare, over R rounds: near enough sqrt R / (50 z).
     assert all(below[target] < target / 16 < 2 * target < above[target] for target in below)
+
+
+def test_the_published_vector_sum_has_a_thousand_times_the_noise_it_needs() -> None:
+    found = column("SDP vector sum P_vec", "Gaussian of that variance")
+    # 2 sqrt(3/16 24e4) ln(4 (d^2 + 1) / delta) / eps of the clip's noise, for a sensitivity of 2.
+    z = math.sqrt(3 / 16 * 24e4) * math.log(4 * 2501e6)
+    assert found[1.0] == pytest.approx(float(gaussian.epsilon(1 / z, 1e-6)), rel=1e-3)
+    assert all(value < target / 1000 for target, value in found.items())

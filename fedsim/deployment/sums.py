@@ -1,0 +1,125 @@
+"""The roster and the shuffler of a deployed run of sums over silos: they fit it, or it does not begin."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from fedsim.common.errors import InputError
+from fedsim.deployment.federation_file import ROOT, Federation, ShufflerEntry
+from fedsim.mechanisms.occasions import Occasions
+from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.protocol.envelopes import EnvelopeKey
+from fedsim.protocol.links import Link
+from fedsim.protocol.messages import Offer
+from fedsim.protocol.roster import Roster, load_roster
+from fedsim.scenario.model import Scenario
+from fedsim.scenario.resolve import Resolved
+from server.aggregate import summed, weighted
+from server.asked import AskedFile
+from server.channel import Channel
+from server.federation import RemoteSilos
+from server.loop import Aggregate
+from server.replies import Reports
+from server.sockets import Sockets
+from server.sums import SHUFFLER, Counterpart, RemoteSums
+from server.totals import Totals
+
+
+def with_roster(scenario: Scenario, federation: Federation) -> tuple[Scenario, Roster | None]:
+    """The scenario with the roster's terms, and the roster; None where silos answer for themselves.
+
+    Raises:
+        InputError: the mechanism needs a shuffler and there is none, or the roster is of other silos, or says
+            something else than scenario or federation.
+    """
+    if not MECHANISMS[scenario.privacy.mechanism].sums_only:
+        return scenario, None
+    entry = _entry(scenario, federation)
+    roster = load_roster(entry.roster)
+    if roster.silos != {name: key.hex() for name, key in federation.identities.items()}:
+        expected = "a roster of the federation's silos, each with its identity"
+        raise InputError(f"{ROOT}.shuffler.roster", str(entry.roster), expected)
+    if federation.min_silos is not None and federation.min_silos < roster.min_silos:
+        expected = f"at least {roster.min_silos}, as the roster has it"
+        raise InputError(f"{ROOT}.min_silos", federation.min_silos, expected)
+    for field in ("min_silos", "honest_fraction", "noise_by"):
+        told, agreed = getattr(scenario.privacy, field), getattr(roster, field)
+        if told is not None and told != agreed:
+            raise InputError(f"scenario.privacy.{field}", told, f"{agreed}, as the roster has it")
+    privacy = scenario.privacy.model_copy(update={"min_silos": roster.min_silos})
+    return scenario.model_copy(update={"privacy": privacy}), roster
+
+
+@contextmanager
+def counterpart(
+    federation: Federation, roster: Roster | None, channel: Channel | None = None
+) -> Iterator[Counterpart | None]:
+    """The way to the shuffler of a roster.
+
+    Args:
+        federation: says where it is.
+        roster: whose; None for nothing.
+        channel: instead of a socket.
+
+    Raises:
+        InputError: the server's key is not the roster's, or the shuffler has no address.
+    """
+    if roster is None or federation.shuffler is None:
+        yield None
+        return
+    key = EnvelopeKey.read(federation.shuffler.key, f"{ROOT}.shuffler.key")
+    if key.public != roster.server:
+        expected = f"the key that the roster has of the server, {roster.server}"
+        raise InputError(f"{ROOT}.shuffler.key", f"{federation.shuffler.key}, {key.public}", expected)
+    if channel is not None:
+        yield Counterpart(channel, roster, key, federation.patience)
+        return
+    with Sockets({SHUFFLER: federation.shuffler.address}) as sockets:
+        yield Counterpart(sockets, roster, key, federation.patience)
+
+
+def occasions_of(resolved: Resolved, offers: Mapping[str, Offer]) -> Occasions | None:
+    """What the reports of a run of sums are for; None where silos answer for themselves."""
+    if resolved.sums is None:
+        return None
+    offer = next(iter(offers.values()))  # all that makes occasions is alike in them
+    return Occasions(offer, resolved.trace.plan, resolved.sums.mechanism, resolved.problem.dimension)
+
+
+def reports_of(occasions: Occasions) -> Reports:
+    """What silos send instead of messages."""
+    return Reports([occasions.form(r).report_bytes for r in range(len(occasions.plan.rounds))])
+
+
+def way_to(
+    silos: RemoteSilos,
+    resolved: Resolved,
+    occasions: Occasions | None,
+    other: Counterpart | None,
+    kept: AskedFile,
+) -> tuple[Link, Aggregate]:
+    """How a run gets its aggregates: from each silo's own messages, or as sums, through the shuffler."""
+    if resolved.sums is None or occasions is None or other is None:
+        return silos, weighted
+    pool, plan = resolved.sums.pool, resolved.trace.plan
+    totals = Totals(resolved.algorithm, resolved.problem, plan, occasions.mechanism, pool, resolved.dtype)
+    return RemoteSums(silos, other, occasions, totals, kept), summed
+
+
+def remarks_of(roster: Roster | None) -> list[str]:
+    """Who made the sums, for the report."""
+    if roster is None:
+        return []
+    least = f"at least {roster.min_silos} of {len(roster.names)} silos"
+    return [
+        f"this server saw sums over {least} alone, of roster {roster.digest}, made with the shuffler of "
+        f"identity {roster.shuffler.identity}"
+    ]
+
+
+def _entry(scenario: Scenario, federation: Federation) -> ShufflerEntry:
+    if federation.shuffler is None:
+        expected = f"is required with mechanism {scenario.privacy.mechanism}: silos answer through it"
+        raise InputError(f"{ROOT}.shuffler", None, expected)
+    return federation.shuffler

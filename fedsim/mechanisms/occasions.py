@@ -1,0 +1,52 @@
+"""What the reports of a run's rounds are for, as silos and server each find it out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from fedsim.common.errors import Refused
+from fedsim.mechanisms.mechanism import SumMechanism
+from fedsim.protocol.agreement import agreement
+from fedsim.protocol.messages import Offer
+from fedsim.protocol.plan import Plan
+from fedsim.protocol.reports import Form, Occasion
+
+
+@dataclass(frozen=True)
+class Occasions:
+    """The occasions of a run of sums.
+
+    Args:
+        offer: with `pooled`, to any of the run's silos.
+        plan: what it comes to.
+        mechanism: of the sums.
+        dimension: d, of an answer.
+    """
+
+    offer: Offer
+    plan: Plan
+    mechanism: SumMechanism
+    dimension: int
+
+    @cached_property
+    def run(self) -> str:
+        """How reports call the run."""
+        return agreement(self.offer, self.plan)
+
+    def of(self, round_index: int) -> Occasion:
+        """The occasion of a round.
+
+        Raises:
+            Refused: the offer is not of sums.
+        """
+        if self.offer.pooled is None:
+            raise Refused("the run is not one of sums over silos")
+        return Occasion(self.run, round_index, self.offer.pooled.roster, self.form(round_index))
+
+    def form(self, round_index: int) -> Form:
+        """What the numbers of a round's reports are."""
+        ratios = [query.noise_ratio for ask in self.plan.rounds[round_index] for query in ask.queries]
+        z = self.offer.noise_multiplier or 0.0
+        scales = tuple(self.mechanism.aggregators_noise(ratio, z) for ratio in ratios)
+        return Form(self.mechanism.transport, self.dimension, scales)

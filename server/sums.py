@@ -1,0 +1,153 @@
+"""Deployed silos whose answers a server only ever sees added up: a `Link` through the shuffler.
+
+The server asks the silos for a round's reports, which it cannot read, sends them all to the shuffler in one
+request, and gets back envelopes for itself in an order that nobody knows and the shuffler's own sum. It opens
+the envelopes and adds. A silo whose report did not count is left out of the round by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.common.errors import Refused
+from fedsim.mechanisms.discrete_noise import aggregators_noise
+from fedsim.mechanisms.occasions import Occasions
+from fedsim.protocol import shuffling
+from fedsim.protocol.digests import digest
+from fedsim.protocol.envelopes import EnvelopeKey
+from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.links import Answered
+from fedsim.protocol.roster import Roster
+from fedsim.protocol.shuffling import Release, Request
+from fedsim.protocol.wire import sealed
+from server.asked import Asked, AskedFile
+from server.channel import Channel
+from server.federation import RemoteSilos
+from server.totals import Totals
+
+SHUFFLER = "the shuffler"
+"""Its name on a channel."""
+
+
+class NotReleased(Refused):
+    """A request that the shuffler has not released, and that need not be sent again."""
+
+
+@dataclass(frozen=True)
+class Counterpart:
+    """The other party of the sums, as a server knows it.
+
+    Args:
+        channel: to the shuffler, under the name `SHUFFLER`.
+        roster: of the federation.
+        key: the server's own, that silos seal to.
+        patience: seconds to wait for an answer of the shuffler.
+    """
+
+    channel: Channel
+    roster: Roster
+    key: EnvelopeKey
+    patience: float
+
+    def released(self, request: Request) -> Release:
+        """What the shuffler makes of a request.
+
+        Raises:
+            NotReleased: it refuses, or is not the roster's.
+            Refused: it does not answer.
+        """
+        replies = self.channel.exchange({SHUFFLER: sealed(request.body())}, self.patience)
+        if SHUFFLER not in replies:
+            raise Refused(f"no answer of the shuffler within {self.patience:.3g} s")
+        try:
+            return Release.read(replies[SHUFFLER], request, bytes.fromhex(self.roster.shuffler.identity))
+        except Refused as refusal:
+            raise NotReleased(str(refusal)) from None
+
+
+class RemoteSums:
+    """See the module; for one run.
+
+    Args:
+        silos: of the roster, whose messages are reports (`server.replies.Reports`).
+        counterpart: who adds the other shares.
+        occasions: of the reports.
+        totals: reads sums.
+        kept: where a request is until its round is over.
+    """
+
+    def __init__(
+        self,
+        silos: RemoteSilos,
+        counterpart: Counterpart,
+        occasions: Occasions,
+        totals: Totals,
+        kept: AskedFile,
+    ) -> None:
+        self._silos, self._counterpart, self._kept = silos, counterpart, kept
+        self._occasions, self._totals = occasions, totals
+
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        """One round; the one row of its messages is weighed and added already.
+
+        Raises:
+            Refused: too few silos answered, the shuffler does not release the round, or what the silos sent
+                makes no sum. The very same request is all that the shuffler will ever answer of this round.
+        """
+        least = self._counterpart.roster.min_silos
+        if len(members) < least:
+            raise Refused(f"{len(members)} silos take part, and a sum has at least {least}")
+        sent = digest(broadcast).hex()
+        asked = self._kept.find(self._occasions.run, round_index, sent)
+        if asked is None:
+            asked = self._asked(round_index, broadcast, members, sent)
+            self._kept.keep(asked)
+        try:
+            release = self._counterpart.released(asked.request)
+        except NotReleased:
+            self._kept.remove()  # other silos may make one that is
+            raise
+        there = list(release.silos)
+        if not set(there) <= set(asked.members) or len(there) < least:
+            raise Refused("the shuffler counts silos that sent no report, or too few")
+        lost = {m: "the shuffler did not count its report" for m in asked.members if m not in there}
+        message = self._totals.message(round_index, broadcast, self._sums(release), there)
+        _check(message)
+        return Answered(
+            there, {name: value.unsqueeze(0) for name, value in message.items()}, {**asked.left_out, **lost}
+        )
+
+    def _asked(
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int], sent: str
+    ) -> Asked:
+        answered = self._silos.answer(round_index, broadcast, members)
+        reports = tuple(row.numpy().tobytes() for row in answered.messages["report"])
+        request = Request(self._occasions.of(round_index), reports)
+        return Asked(sent, request, answered.members, answered.left_out)
+
+    def _sums(self, release: Release) -> dict[str, Tensor]:
+        """By the number of the query, (d,) float64."""
+        form, key = release.occasion.form, self._counterpart.key
+        if form.transport == "shares":
+            sums = shuffling.totals(release, self._counterpart.roster, key, aggregators_noise(form))
+        else:
+            whole = shuffling.messages(release, key)
+            if len(whole) < len(release.silos):
+                raise Refused("a silo's envelope does not open, and nobody knows whose: the round is lost")
+            sums = whole.sum(0)
+        return {str(number): torch.from_numpy(row.astype(np.float64)) for number, row in enumerate(sums)}
+
+
+def _check(message: Mapping[str, Tensor]) -> None:
+    """Raise `Refused` for a message that no honest silos' contributions add up to."""
+    for value in message.values():
+        if not float(value.abs().max()) <= LIMITS.max_point:  # NaN compares false
+            raise Refused(
+                f"the sum has an entry that is not finite or above {LIMITS.max_point:g}: some silo sent "
+                "something else than its contribution, and nobody knows which; the round is lost"
+            )

@@ -1,0 +1,113 @@
+"""A silo's part in sums over silos: what its operator has pinned decides, not the server.
+
+A server that could choose who else is in a sum would fill it with silos of its own and read what is left. So
+an offer names a roster by its digest, and everything that the silo's guarantee rests on is taken from the
+roster that its operator has pinned: who is in it, how many a sum has at least, how many of them add their
+noise, or who does instead, and whom reports are sealed to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.identity import Identity
+from fedsim.mechanisms.mechanism import SumMechanism
+from fedsim.mechanisms.registry import MECHANISMS, sum_mechanism
+from fedsim.privacy.rounding import shown_up
+from fedsim.protocol.messages import Offer
+from fedsim.protocol.plan import Plan
+from fedsim.protocol.pool import Pool
+from fedsim.protocol.roster import Roster, load_roster
+from fedsim.protocol.terms import Admitted, Share
+
+
+@dataclass(frozen=True)
+class Pinned:
+    """The rosters that a silo's operator has agreed to, by digest, and the key that signs its reports."""
+
+    rosters: Mapping[str, Roster] = field(default_factory=dict)
+    identity: Identity | None = None
+
+    @classmethod
+    def load(cls, files: tuple[Path, ...], own: str, identity: Identity, field: str) -> Self:
+        """Read rosters.
+
+        Raises:
+            InputError: a file cannot be read, or is of silos without this one at its own name.
+        """
+        found = {}
+        for number, file in enumerate(files):
+            roster = load_roster(file)
+            if roster.silos.get(own) != identity.public:
+                expected = f"a roster in which {own} has this silo's own identity, {identity.public}"
+                raise InputError(f"{field}.{number}", str(file), expected)
+            found[roster.digest] = roster
+        return cls(found, identity)
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a silo has in the sums of an offered run, by its pinned roster."""
+
+    roster: Roster
+    share: Share
+    mechanism: SumMechanism
+
+
+def part_of(offer: Offer, own: str, dimension: int, pinned: Pinned) -> Part | None:
+    """The silo's part; None where the offer is not of sums.
+
+    Raises:
+        Refused: the offer is of another roster than those that are pinned, or of other silos than it has.
+    """
+    if offer.pooled is None:
+        return None
+    told = offer.pooled
+    roster = pinned.rosters.get(told.roster)
+    if roster is None:
+        raise Refused(f"offer: roster {told.roster} is none that the silo's operator has pinned")
+    if told.mechanism not in MECHANISMS or not MECHANISMS[told.mechanism].sums_only:
+        raise Refused(f"offer: {told.mechanism!r} is no mechanism of sums over silos")
+    if tuple(offer.shape.sizes) != roster.names:
+        raise Refused("offer: its silos are not those of the roster, in the order of their names")
+    if offer.noise_multiplier is None:
+        raise Refused("offer: the noise multiplier of a sum is common to its silos, and must be given")
+    try:
+        sizes = tuple(offer.shape.sizes.values())
+        pool = Pool(sizes, offer.weights, roster.min_silos, roster.honest_fraction)
+        mechanism = sum_mechanism(told.mechanism, dimension, pool, roster.noise_by, told.steps)
+    except InputError as error:
+        raise Refused(f"offer: {error}") from None
+    return Part(roster, Share(pool, roster.names.index(own), told.clip), mechanism)
+
+
+def check_summable(plan: Plan, remembers: bool) -> None:
+    """Refuse what a silo without answers of its own cannot do, and what its account cannot price in a sum.
+
+    Args:
+        plan: that was offered.
+        remembers: whether the silo half keeps memory between rounds.
+    """
+    if plan.sampled:
+        raise Refused("offer: sampled batches in sums over silos; use full or fresh ones")
+    if remembers:
+        raise Refused("offer: the algorithm's silo half keeps memory, and in sums it has no answers to keep")
+
+
+def colluding_cost(part: Part, plan: Plan, admitted: Admitted, most: float | None) -> float:
+    """What an admitted plan costs if server and shuffler collude.
+
+    Raises:
+        Refused: it is more than `most`, which the policy allows.
+    """
+    terms, z = admitted.terms, admitted.noise_multiplier
+    census = plan.census(terms.rounds)
+    (epsilon,) = part.mechanism.colluding_epsilons(census, [(terms.n, z, terms.delta)])
+    if most is not None and epsilon > most:
+        cost = f"if server and shuffler collude, the plan costs epsilon {shown_up(epsilon, 6)}"
+        raise Refused(f"{cost}; the silo's policy allows {most:.6g}")
+    return epsilon

@@ -1,0 +1,345 @@
+"""Sums over deployed silos: the simulation's model, both guarantees, and who was left out."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.channels import Answer, Fault, absent, in_round, lying, read
+from support.pooled import PooledFederation, pooled_federation, pooled_scenario
+
+from fedsim.api.run import load_run
+from fedsim.common.errors import InputError, Refused
+from fedsim.deployment.federation_file import parse_federation
+from fedsim.deployment.run import checkpoint_of, deploy, request_of
+from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.protocol import reports
+from fedsim.protocol.envelopes import EnvelopeKey
+from fedsim.results.outcome import Outcome, Results
+from fedsim.scenario.resolve import resolve
+from fedsim.simulation.trial import execute
+
+GENEROUS: dict[str, Any] = {
+    "lifetime": {
+        "epsilon": 20.0,
+        "delta": 0.1,
+        "expires": "2999-12-31",
+        "sampled": {"epsilon": 5.0, "delta": 0.05},
+    },
+    "per_run": {"epsilon": 10.0, "delta": 0.01},
+}
+
+
+def run(made: PooledFederation, out: Path, seeded: bool = True, **changes: Any) -> Outcome:
+    with made.silos(seeded) as silos, made.channel() as shuffler:
+        return deploy(pooled_scenario(**changes), made.federation, silos, out, shuffler=shuffler)
+
+
+SVRG = {
+    "name": "prox_svrg",
+    "epochs": 2,
+    "inner_steps": 2,
+    "step_size": 0.5,
+    "clip_norm": 1.0,
+    "difference_clip": 1.0,
+}
+PARITY: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "held silos, unequal budgets": {
+        "algorithm": SVRG,
+        "participation": {"name": "uniform", "num_silos": 2},
+        "privacy": {"epsilon": [2.0, 1.0, 2.0]},
+    },
+    "whole messages, permuted": {
+        "privacy": {"mechanism": "shuffled_gaussian", "honest_fraction": None, "epsilon": 2.0}
+    },
+    "binomial": {"privacy": {"mechanism": "shuffled_binomial", "steps": 64}},
+    "float32": {"runtime": {"name": "inprocess", "dtype": "float32"}},
+}
+
+
+MOST = "held silos, unequal budgets"
+
+
+@pytest.fixture
+def _unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's directory is not what the test looks at."""
+    monkeypatch.setattr("fedsim.deployment.run.save", lambda outcome, place: None)
+
+
+@pytest.mark.usefixtures("_unwritten")
+@pytest.mark.parametrize(
+    "case", [case if case == MOST else pytest.param(case, marks=pytest.mark.slow) for case in PARITY]
+)
+def test_the_model_is_that_of_the_simulation(tmp_path: Path, case: str) -> None:
+    resolved = resolve(pooled_scenario(**PARITY[case]))
+    simulated = Results()
+    execute(resolved, simulated, lambda measurement: None)
+    expected = simulated.trials[0]
+    terms = {"min_silos": 2} if "participation" in PARITY[case] else {}
+    made = pooled_federation(tmp_path, pooled_scenario(**PARITY[case]), policy=GENEROUS, terms=terms)
+    found = run(made, tmp_path / "run", **PARITY[case]).results.trials[0]
+    tolerance = 1e-9 if case != "float32" else 1e-5
+    torch.testing.assert_close(
+        found.models["private"], expected.models["private"], rtol=tolerance, atol=tolerance * 1e-3
+    )
+    for mine, theirs in zip(found.statements, expected.statements, strict=True):
+        assert mine.admitted.noise_multiplier == theirs.admitted.noise_multiplier
+        assert mine.admitted.epsilon_guaranteed == theirs.admitted.epsilon_guaranteed
+        assert (mine.epsilon_spent, mine.rounds) == (theirs.epsilon_spent, theirs.rounds)
+
+
+FIRST, SECOND, THIRD = "silo-00", "silo-01", "silo-02"
+SOON = {"deadline": 0.1, "patience": 0.1}
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> PooledFederation:
+    """Silos with real noise, two of three of which make a sum."""
+    scenario = pooled_scenario(privacy={"min_silos": 2})
+    return pooled_federation(tmp_path, scenario, seeded=False, policy=GENEROUS, min_silos=2, **SOON)
+
+
+TWO = {"privacy": {"min_silos": 2}}
+
+
+def test_a_run_directory_says_both_guarantees_and_who_made_the_sums(
+    made: PooledFederation, tmp_path: Path
+) -> None:
+    run(made, tmp_path / "run", seeded=False, **TWO)
+    summary = load_run(tmp_path / "run").summary
+    assert "two aggregators do not collude" in summary.privacy.guarantee
+    for row in summary.privacy.silos:
+        assert row.epsilon_guaranteed is not None
+        assert row.epsilon_colluding is not None
+        assert row.epsilon_guaranteed <= 2.0 < row.epsilon_colluding
+        receipt = json.loads((tmp_path / "run" / "receipts" / f"{row.name}.json").read_text())
+        assert receipt["terms"]["epsilon_colluding"] == row.epsilon_colluding
+    assert summary.deployment is not None
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    for text in (page, " ".join(summary.deployment.remarks)):
+        assert f"sums over at least 2 of 3 silos alone, of roster {made.roster.digest}" in text
+        assert made.roster.shuffler.identity in text
+    assert summary.privacy.guarantee_colluding in page
+    assert not request_of(tmp_path / "run").exists()
+
+
+def test_a_silo_that_is_absent_or_whose_report_does_not_count_is_left_out_by_name(
+    made: PooledFederation, tmp_path: Path
+) -> None:
+    """A report that its silo has signed as a reply, and that no shuffler opens."""
+    identity = made.enrolled.identity(SECOND)
+    garbage = lying(identity, lambda arrays: {"report": arrays["report"].flip(0)})
+    short = lying(identity, lambda arrays: {"report": arrays["report"][:-1]})
+    bare = lying(identity, lambda arrays: {"g": torch.zeros(5, dtype=torch.float64)})
+    faults = {1: garbage, 2: short, 3: bare}
+
+    def second(frame: bytes, silo: Answer) -> bytes | None:
+        told = read(frame)
+        r = told.head["round"] if told.kind == "ask" else None
+        return faults[r](frame, silo) if r in faults else silo(frame)
+
+    with made.silos(seeded=False) as silos, made.channel() as shuffler:
+        silos.faults = {SECOND: second, THIRD: in_round(4, absent)}
+        outcome = deploy(pooled_scenario(**TWO), made.federation, silos, tmp_path / "run", shuffler=shuffler)
+    summary = load_run(tmp_path / "run").summary
+    assert summary.deployment is not None
+    found = {each.name: (each.rounds, each.reasons) for each in summary.deployment.left_out}
+    assert found == {
+        SECOND: (
+            3,
+            [
+                "the shuffler did not count its report",
+                "its report has another size than the round's",
+                "its message has other arrays than a sealed report",
+            ],
+        ),
+        THIRD: (1, ["no reply within 0.1 s"]),
+    }
+    assert outcome.deployed is not None
+    assert list(outcome.deployed.answered) == [3, 2, 2, 2, 2, 3]
+    assert bool(torch.isfinite(outcome.results.trials[0].models["private"]).all())
+
+
+@pytest.mark.usefixtures("_unwritten")
+def test_a_server_that_is_killed_sends_the_very_same_request_again(
+    made: PooledFederation, tmp_path: Path
+) -> None:
+    """It has a request in hand that the shuffler has released; meanwhile a silo has gone."""
+    out = tmp_path / "run"
+    with made.silos(seeded=False) as silos:
+        with made.channel(_dying(2)) as shuffler, pytest.raises(Dead):
+            deploy(pooled_scenario(**TWO), made.federation, silos, out, shuffler=shuffler)
+        silos.faults = {THIRD: in_round(2, absent)}
+        silos.asked.clear()
+        with made.channel() as again:
+            outcome = deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=again)
+        assert shuffler.sent[-1] == again.sent[0]
+    assert outcome.deployed is not None
+    assert list(outcome.deployed.answered) == [3] * 6
+    assert not any(kind == "ask" and head["round"] == 2 for _, kind, head in silos.asked)
+
+
+@pytest.mark.usefixtures("_unwritten")
+def test_a_request_that_is_lost_loses_its_round_and_the_run_ends_with_the_reason(
+    made: PooledFederation, tmp_path: Path
+) -> None:
+    """Another request for a round that was released would tell what the silos that differ have sent."""
+    out = tmp_path / "run"
+    with made.silos(seeded=False) as silos:
+        with made.channel(_dying(2)) as shuffler, pytest.raises(Dead):
+            deploy(pooled_scenario(**TWO), made.federation, silos, out, shuffler=shuffler)
+        request_of(out).unlink()
+        silos.faults = {THIRD: in_round(2, absent)}
+        for _ in range(2):
+            with (
+                made.channel() as again,
+                pytest.raises(Refused, match=r"round 2: .*released to another request"),
+            ):
+                deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=again)
+
+
+@pytest.mark.usefixtures("_unwritten")
+def test_a_request_that_too_few_silos_count_in_is_made_anew(made: PooledFederation, tmp_path: Path) -> None:
+    """The shuffler has noted nothing, so that more silos may join."""
+    out = tmp_path / "run"
+    identity = made.enrolled.identity(SECOND)
+    garbage = lying(identity, lambda arrays: {"report": arrays["report"].flip(0)})
+    with made.silos(seeded=False) as silos, made.channel() as shuffler:
+        silos.faults = {SECOND: in_round(1, garbage), THIRD: in_round(1, absent)}
+        with pytest.raises(Refused, match="1 reports count, and the roster needs 2"):
+            deploy(pooled_scenario(**TWO), made.federation, silos, out, shuffler=shuffler)
+        silos.faults = {}
+        outcome = deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=shuffler)
+    assert outcome.deployed is not None
+    assert list(outcome.deployed.answered) == [3] * 6
+
+
+@pytest.mark.usefixtures("_unwritten")
+def test_a_shuffler_that_does_not_answer_ends_a_run_that_can_be_resumed(
+    made: PooledFederation, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with made.silos(seeded=False) as silos:
+        with (
+            made.channel(lambda frame, answer: None) as silent,
+            pytest.raises(Refused, match=r"round 0: no answer of the shuffler.*can be resumed"),
+        ):
+            deploy(pooled_scenario(**TWO), made.federation, silos, out, shuffler=silent)
+        with made.channel() as shuffler:
+            outcome = deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=shuffler)
+    assert len(outcome.results.trials) == 1
+
+
+def test_another_shuffler_is_not_believed(made: PooledFederation, tmp_path: Path) -> None:
+    def turned(frame: bytes, answer: Answer) -> bytes:
+        reply = bytearray(answer(frame) or b"")
+        reply[-1] ^= 1
+        return bytes(reply)
+
+    with (
+        made.silos(seeded=False) as silos,
+        made.channel(turned) as forged,
+        pytest.raises(Refused, match="not signed by the identity in the roster"),
+    ):
+        deploy(pooled_scenario(**TWO), made.federation, silos, tmp_path / "run", shuffler=forged)
+
+
+def test_shares_that_do_not_belong_together_are_no_model(
+    made: PooledFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A silo that shares out a number of its own for the shuffler: nobody sees whose it is."""
+    real = reports.split
+
+    def odd(counts: Any) -> Any:
+        first, second = real(counts)
+        return first, second ^ np.uint64(1 << 62)
+
+    monkeypatch.setattr(reports, "split", odd)
+    with pytest.raises(Refused, match="nobody knows which; the round is lost"):
+        run(made, tmp_path / "run", seeded=False, **TWO)
+
+
+def test_where_aggregators_add_the_noise_both_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each scale of noise is drawn by the shuffler and by the server, and by no silo."""
+    privacy = {"noise_by": "aggregators", "honest_fraction": None}
+    scenario = pooled_scenario(privacy=privacy)
+    made = pooled_federation(tmp_path, scenario, seeded=False, policy=GENEROUS)
+    drawn: dict[str, list[float]] = {"server": [], "shuffler": [], "silo": []}
+    for who, module in (
+        ("server", "server.sums"),
+        ("shuffler", "server.shuffler.rounds"),
+        ("silo", "fedsim.mechanisms.summed_gaussian"),
+    ):
+
+        def noted(values: Any, scale: float, who: str = who) -> Any:
+            drawn[who].append(scale)
+            return with_noise(values, scale)
+
+        monkeypatch.setattr(f"{module}.with_noise", noted)
+    outcome = run(made, tmp_path / "run", seeded=False, privacy=privacy)
+    assert drawn["silo"] == []
+    assert len(drawn["server"]) == 6
+    assert drawn["server"] == drawn["shuffler"]
+    terms = outcome.results.trials[0].statements[0].admitted.terms
+    resolved = resolve(scenario)
+    assert terms.noise_multiplier is not None
+    assert drawn["server"][0] == resolved.mechanism.aggregators_noise(1.0, terms.noise_multiplier)  # type: ignore[attr-defined]
+    rows = load_run(tmp_path / "run").summary.privacy.silos
+    assert [row.epsilon_colluding for row in rows] == [None] * 3
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"federation": {"shuffler": None}}, "federation.shuffler: None: is required with mechanism summed"),
+        ({"federation": {"min_silos": 1}}, "federation.min_silos: 1: at least 2, as the roster has it"),
+        ({"privacy": {"min_silos": 3}}, "scenario.privacy.min_silos: 3: 2, as the roster has it"),
+        ({"privacy": {"honest_fraction": 0.5}}, "honest_fraction: 0.5: 1.0, as the roster has it"),
+        (
+            {"privacy": {"noise_by": "aggregators", "honest_fraction": None}},
+            "noise_by: 'aggregators': silos, as the roster has it",
+        ),
+        ({"key": True}, "the key that the roster has of the server"),
+        ({"silo": True}, "a roster of the federation's silos, each with its identity"),
+    ],
+)
+def test_a_roster_that_does_not_fit_is_named_before_any_silo_is_asked(
+    made: PooledFederation, tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    tree = made.federation.model_dump(mode="json", exclude_none=True)
+    if "key" in change:
+        (tmp_path / "other").mkdir()
+        EnvelopeKey.create(tmp_path / "other")
+        tree["shuffler"]["key"] = str(tmp_path / "other" / "envelopes.key")
+    if "silo" in change:
+        del tree["silos"][THIRD]
+    tree |= change.get("federation", {})
+    scenario = pooled_scenario(privacy={**TWO["privacy"], **change.get("privacy", {})})
+    with made.silos(seeded=False) as silos:
+        with made.channel() as shuffler, pytest.raises(InputError, match=re.escape(said)):
+            deploy(scenario, parse_federation(tree), silos, tmp_path / "run", shuffler=shuffler)
+        assert not silos.asked
+    assert not checkpoint_of(tmp_path / "run").exists()
+
+
+class Dead(BaseException):
+    """The server's process, as far as the test goes."""
+
+
+def _dying(r: int) -> Fault:
+    """The server dies when the shuffler has answered round r, and before it knows."""
+    count = iter(range(r + 1))
+
+    def fault(frame: bytes, answer: Answer) -> bytes | None:
+        reply = answer(frame)
+        if next(count) == r:
+            raise Dead
+        return reply
+
+    return fault

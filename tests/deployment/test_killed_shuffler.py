@@ -1,0 +1,203 @@
+"""Sums over daemons through a shuffler, all processes of their own, each of them killed: no round is released
+twice, and the model is the one of a run that nothing disturbs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from support.daemons import daemons, short_folder
+from support.pooled import PooledFederation, pooled_federation, pooled_scenario
+from support.shuffler_process import (
+    Before,
+    ShufflerProcess,
+    die_after_the_note,
+    die_before_the_note,
+    shuffler_process,
+)
+
+from fedsim.deployment.history import Step
+from fedsim.deployment.run import deploy
+from fedsim.protocol.shuffling import Request
+from fedsim.results.outcome import Outcome, Results, TrialResult
+from fedsim.scenario.model import Scenario
+from fedsim.scenario.resolve import resolve
+from fedsim.simulation.trial import execute
+from server.sockets import Sockets
+from silos.book import read as read_ledger
+
+SCENARIO = pooled_scenario()
+ROUNDS = 6
+_fork = multiprocessing.get_context("forkserver")
+_fork.set_forkserver_preload(
+    ["silos.service", "support.daemons", "support.shuffler_process", "fedsim.deployment.run"]
+)
+
+
+@pytest.fixture
+def made() -> Iterator[PooledFederation]:
+    """Seeded silos in a folder of short paths."""
+    with short_folder() as folder:
+        yield pooled_federation(folder, SCENARIO)
+
+
+@pytest.fixture(autouse=True)
+def _unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run's directory is not what these tests look at."""
+    monkeypatch.setattr("fedsim.deployment.run.save", lambda outcome, place: None)
+
+
+def files(made: PooledFederation) -> list[Path]:
+    return [made.folder / name / "silo.yaml" for name in made.enrolled.configs]
+
+
+def simulated(scenario: Scenario = SCENARIO) -> TrialResult:
+    results = Results()
+    execute(resolve(scenario), results, lambda measurement: None)
+    return results.trials[0]
+
+
+def deployed(made: PooledFederation, out: Path, resume: bool = False, observe=lambda step: None) -> Outcome:
+    with Sockets(made.federation.addresses) as channel:
+        return deploy(SCENARIO, made.federation, channel, out, resume, observe)
+
+
+def assert_same(made: PooledFederation, found: Outcome, expected: TrialResult) -> None:
+    """Model and ledgers of an undisturbed run; and every round was released once, and paid for once."""
+    mine = found.results.trials[0]
+    torch.testing.assert_close(
+        mine.models["private"], expected.models["private"], rtol=1e-9, atol=1e-12, check_stride=False
+    )
+    rounds = len(expected.statements[0].rounds)
+    for said, other in zip(mine.statements, expected.statements, strict=True):
+        assert said.epsilon_spent == other.epsilon_spent
+        assert said.rounds == list(range(rounds))
+    assert found.deployed is not None
+    assert (found.deployed.left_out, found.deployed.unstated) == ({}, {})
+    with closing(sqlite3.connect(made.folder / "shuffler" / "state" / "released.sqlite")) as notes:
+        released = Counter(r for (r,) in notes.execute("SELECT round FROM released"))
+    assert released == Counter(range(rounds))
+    for name in made.enrolled.configs:
+        (run,) = read_ledger(made.folder / name / "state" / "ledger.sqlite").runs.values()
+        assert sorted(run.rounds) == list(range(rounds))
+
+
+def test_daemons_a_shuffler_and_a_server_make_the_simulations_model(
+    made: PooledFederation, tmp_path: Path
+) -> None:
+    with daemons(*files(made), insecure=True), shuffler_process(made.shuffler_file):
+        found = deployed(made, tmp_path / "run")
+    assert_same(made, found, simulated())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("before", [die_before_the_note, die_after_the_note])
+def test_a_shuffler_that_is_killed_around_its_note_answers_the_same_request_when_it_is_back(
+    made: PooledFederation, tmp_path: Path, before: Before
+) -> None:
+    def back_again(shuffler: ShufflerProcess) -> None:
+        assert shuffler.died()
+        shuffler.start()
+
+    with daemons(*files(made), insecure=True), shuffler_process(made.shuffler_file, before) as shuffler:
+        watcher = threading.Thread(target=back_again, args=(shuffler,))
+        watcher.start()
+        found = deployed(made, tmp_path / "run")
+        watcher.join()
+    assert_same(made, found, simulated())
+
+
+@pytest.mark.slow
+def test_daemons_and_shuffler_that_are_killed_between_rounds_are_waited_for(
+    made: PooledFederation, tmp_path: Path
+) -> None:
+    with (
+        daemons(*files(made), insecure=True) as silos,
+        shuffler_process(made.shuffler_file) as shuffler,
+    ):
+
+        def disturb(step: Step) -> None:
+            if step.rounds in (1, 4):
+                silo = silos[f"silo-0{step.rounds % 3}"]
+                silo.kill()
+                silo.start(wait=False)
+            if step.rounds in (2, 4):
+                shuffler.kill()
+                shuffler.start()
+
+        found = deployed(made, tmp_path / "run", observe=disturb)
+    assert_same(made, found, simulated())
+
+
+KILLS = [("asked", 0), ("kept", 0), ("released", 0), ("kept", 2), ("released", 2), ("released", ROUNDS - 1)]
+
+
+@pytest.mark.slow
+def test_a_server_killed_again_and_again_resumes_to_the_same_model(
+    made: PooledFederation, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    with daemons(*files(made), insecure=True), shuffler_process(made.shuffler_file):
+        for i, kill in enumerate(KILLS):
+            process = _fork.Process(target=_dies_at, args=(made, out, i > 0, *kill))
+            process.start()
+            process.join(120)
+            assert process.exitcode == -signal.SIGKILL, kill
+        found = deployed(made, out, resume=True)
+    assert_same(made, found, simulated())
+
+
+@pytest.mark.slow
+def test_twenty_five_silos(tmp_path: Path) -> None:
+    changes = {
+        "data": {"name": "synthetic", "rows": 1000, "features": 4},
+        "partition": {"name": "iid", "num_partitions": 25},
+    }
+    scenario = pooled_scenario(**changes)
+    with short_folder() as folder:
+        made = pooled_federation(folder, scenario)
+        with (
+            daemons(*files(made), insecure=True),
+            shuffler_process(made.shuffler_file),
+            Sockets(made.federation.addresses) as channel,
+        ):
+            found = deploy(scenario, made.federation, channel, tmp_path / "run")
+        assert_same(made, found, simulated(scenario))
+
+
+def _dies_at(made: PooledFederation, out: Path, resume: bool, place: str, r: int) -> None:
+    """The server's process: it kills itself in round r, when silos have answered, when its request is on the
+    disk, or when the shuffler has released the round."""
+    from server.asked import AskedFile
+    from server.federation import RemoteSilos
+    from server.sums import Counterpart
+
+    owner, name = {
+        "asked": (RemoteSilos, "answer"),
+        "kept": (AskedFile, "keep"),
+        "released": (Counterpart, "released"),
+    }[place]
+    real = getattr(owner, name)
+
+    def dying(self: object, *given: object) -> object:
+        result = real(self, *given)
+        if _round_of(given[0]) == r:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, dying)
+    deployed(made, out, resume)
+
+
+def _round_of(given: object) -> object:
+    request = getattr(given, "request", given)
+    return request.occasion.round if isinstance(request, Request) else request

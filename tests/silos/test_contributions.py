@@ -1,0 +1,191 @@
+"""What a silo adds to a sum: its noise, and how far one record moves it."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from support.helpers import FALSE_ALARM, asking, scripted, silos_of
+from support.summing import sums_gate
+
+from fedsim.common.errors import Refused
+from fedsim.mechanisms.mechanism import SumMechanism
+from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
+from fedsim.mechanisms.shuffled_gaussian import ShuffledGaussian
+from fedsim.mechanisms.summed_gaussian import SummedGaussian
+from fedsim.problems.glm import LinearRegression
+from fedsim.protocol.batch import FULL, Batch, Subsample
+from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.protocol.pool import Pool
+
+D, Z = 200, 3.0
+LEAST, FRACTION = 8, 0.5
+HONEST = 4
+POOL = Pool((2,) * 10, (1.0,) * 10, LEAST, FRACTION)
+
+
+def _noise(mechanism: SumMechanism, seed: int = 0, rounds: int = 20) -> np.ndarray:
+    """Contributions of ten silos whose records all count as zero, in value at clip 1: (silos, numbers)."""
+    problem = LinearRegression(D)
+    zeros = [(np.full((2, D), np.nan), np.zeros(2))] * 10
+    algorithm = scripted(asking(), rounds)
+    gate = sums_gate(zeros, problem, algorithm, mechanism, POOL, noise=Z, seed=seed)
+    point = {"w": torch.zeros(D, dtype=torch.float64)}
+    rows = [gate.answer(r, point)["0"] for r in range(rounds)]
+    return (torch.cat(rows, dim=1) * mechanism.step(1.0)).numpy()
+
+
+def _is_claimed(noise: np.ndarray, mechanism: SumMechanism, share: float) -> bool:
+    """Whether the variance is `share` of what is claimed, (Z reach(1))^2; false alarm 1e-6."""
+    statistic = (noise**2).sum() / ((Z * mechanism.reach(1.0)) ** 2 * share)
+    low, high = stats.chi2.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], noise.size)
+    return bool(low < statistic < high)
+
+
+NOISY: list[SumMechanism] = [
+    SummedGaussian(D, LEAST, FRACTION),
+    SummedGaussian(D, LEAST, FRACTION, exact=True),
+    ShuffledBinomial(D, LEAST, FRACTION, 128),
+]
+
+
+@pytest.mark.parametrize("mechanism", NOISY, ids=["summed", "exact", "binomial"])
+def test_the_total_has_the_claimed_noise_with_the_fewest_honest_silos(mechanism: SumMechanism) -> None:
+    """Each silo's is a quarter of the claim, four are all of it, ten two and a half times as much.
+
+    4,000 numbers: a scale that is a sixth too small or a fifth too large is rejected, power above 1 - 1e-6.
+    """
+    noise = _noise(mechanism)
+    low, high = stats.chi2.ppf([FALSE_ALARM / 2, 1 - FALSE_ALARM / 2], noise.shape[1])
+    assert stats.chi2.sf(low * 1.2**2, noise.shape[1]) < 1e-6 > stats.chi2.cdf(high / 1.2**2, noise.shape[1])
+    assert _is_claimed(noise[:HONEST].sum(0), mechanism, 1.0)
+    assert _is_claimed(noise[0], mechanism, 1 / HONEST)
+    assert _is_claimed(noise.sum(0), mechanism, 10 / HONEST)
+    assert not _is_claimed(noise[: HONEST - 1].sum(0), mechanism, 1.0)
+    assert not _is_claimed(1.2 * noise[:HONEST].sum(0), mechanism, 1.0)
+    assert not _is_claimed(noise[:HONEST].sum(0) / 1.2, mechanism, 1.0)
+
+
+def test_messages_have_all_of_the_noise_each() -> None:
+    mechanism = ShuffledGaussian(LEAST, FRACTION)
+    noise = _noise(mechanism)
+    assert _is_claimed(noise[0], mechanism, 1.0)
+    assert not _is_claimed(noise[0] / 1.2, mechanism, 1.0)
+
+
+def test_silos_add_none_where_aggregators_do() -> None:
+    mechanism = SummedGaussian(D, LEAST, 1.0, noise_by="aggregators")
+    assert not _noise(mechanism, rounds=2).any()
+    assert mechanism.aggregators_noise(1.0, Z) * mechanism.step(1.0) == pytest.approx(
+        Z * mechanism.reach(1.0)
+    )
+
+
+def test_no_two_silos_share_noise() -> None:
+    """4,000 numbers each; false alarm 1e-6, and shared noise has correlation 1."""
+    noise = _noise(SummedGaussian(D, LEAST, FRACTION))
+    most = stats.norm.isf(FALSE_ALARM / 2 / 45) / math.sqrt(noise.shape[1])
+    assert most < 0.2
+    assert all(abs(np.corrcoef(a, b)[0, 1]) < most for a, b in combinations(noise, 2))
+
+
+# How far one record moves a contribution: all pairs of hostile records, through the gate.
+
+DIMENSION = 3
+SIZES, WEIGHTS, CLIPS = (4, 10, 30), (0.2, 0.5, 0.3), (1.0, 0.4, 0.07)
+UNEQUAL = Pool(SIZES, WEIGHTS, 3, 1.0)
+HALF = Subsample(0.5)
+MECHANISMS: list[SumMechanism] = [
+    SummedGaussian(DIMENSION, 3, 1.0),
+    ShuffledBinomial(DIMENSION, 3, 1.0, 128),
+    ShuffledGaussian(3),
+]
+
+
+def _hostile() -> list[tuple[np.ndarray, float]]:
+    rng = np.random.default_rng(1)
+    directions = [*np.eye(DIMENSION), rng.normal(size=DIMENSION)]
+    opposed = [(sign * x, 1e3) for x in directions for sign in (1, -1)]
+    odd = [(np.full(DIMENSION, np.nan), 0.0), (np.full(DIMENSION, 1e300), -1e300)]
+    return [*opposed, (1e6 * directions[-1], 0.3), (directions[0], 0.3), *odd]
+
+
+def _moved(mechanism: SumMechanism, silo: int, batch: Batch, clip: float, place: int) -> float:
+    """The largest distance between contributions of data sets that differ in one record, over the clip."""
+    problem, seen = LinearRegression(DIMENSION), []
+    data = silos_of(problem, SIZES)
+    plan = Plan(((Ask(batch, (QueryShape("gradient", 1, 1.0),)),),))
+    algorithm, point = scripted(asking(clip=clip, batch=batch), 1), torch.full((DIMENSION,), 0.1).double()
+    for features, target in _hostile():
+        x, y = data[silo][0].copy(), data[silo][1].copy()
+        x[place], y[place] = features, target
+        worlds = [(x, y) if i == silo else own for i, own in enumerate(data)]
+        gate = sums_gate(worlds, problem, algorithm, mechanism, UNEQUAL, clips=CLIPS, plan=plan)
+        seen.append(gate.answer(0, {"w": point})["0"][silo] * mechanism.step(clip) / clip)
+    table = torch.stack(seen)
+    return float(torch.cdist(table, table, compute_mode="donot_use_mm_for_euclid_dist").max())
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS, ids=lambda mechanism: mechanism.name)
+@pytest.mark.parametrize("batch", [FULL, HALF], ids=["full", "half"])
+def test_one_record_moves_a_contribution_by_what_is_priced(mechanism: SumMechanism, batch: Batch) -> None:
+    """By at most reach(w_i kappa_i), and by nearly all of it but for rounding; weights and clips differ."""
+    for silo, kappa in enumerate(CLIPS):
+        r = kappa * UNEQUAL.weight(silo, batch)
+        places = range(1) if batch == FULL else range(2)
+        moved = max(_moved(mechanism, silo, batch, 0.7, place) for place in places)
+        assert moved <= mechanism.reach(r) * (1 + 1e-9)
+        assert moved >= 0.99 * 2 * r - 2 * math.sqrt(DIMENSION) / 128
+        assert moved > mechanism.reach(0.9 * r) or mechanism.name == ShuffledBinomial.name
+
+
+def test_weights_are_of_the_batch_and_never_above_one() -> None:
+    for batch in (FULL, HALF):
+        weights = UNEQUAL.all_weights(batch)
+        assert max(weights) == 1.0
+        rates = [p / batch.size(n) for p, n in zip(WEIGHTS, SIZES, strict=True)]
+        assert weights == pytest.approx([rate / max(rates) for rate in rates])
+
+
+def test_a_clip_of_one_silo_is_refused_where_sums_have_one() -> None:
+    problem, data = LinearRegression(DIMENSION), silos_of(LinearRegression(DIMENSION), SIZES)
+    clip = torch.ones(3, 1, dtype=torch.float64)
+    gate = sums_gate(data, problem, scripted(asking(), 1), MECHANISMS[0], UNEQUAL)
+    own = sums_gate(data, problem, scripted(asking(clip=clip), 1), MECHANISMS[0], UNEQUAL)  # type: ignore[arg-type]
+    point = {"w": torch.zeros(DIMENSION, dtype=torch.float64)}
+    assert list(gate.answer(0, point)) == ["0"]
+    with pytest.raises(Refused, match="one clip for all"):
+        own.answer(0, point)
+
+
+def test_a_silo_half_that_remembers_is_refused() -> None:
+    def remembering(w: torch.Tensor, ask: object, memory: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        answer = asking()(w, ask, memory)  # type: ignore[arg-type]
+        memory["last"] = answer["g"]
+        return dict(answer)
+
+    problem, data = LinearRegression(DIMENSION), silos_of(LinearRegression(DIMENSION), SIZES)
+    plan = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),))
+    gate = sums_gate(data, problem, scripted(remembering, 1), MECHANISMS[0], UNEQUAL, plan=plan)  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="keeps memory"):
+        gate.answer(0, {"w": torch.zeros(DIMENSION, dtype=torch.float64)})
+
+
+def test_a_silo_half_hears_zeros() -> None:
+    heard = []
+
+    def listening(w: torch.Tensor, ask: object, memory: object) -> object:
+        answer = asking()(w, ask, memory)  # type: ignore[arg-type]
+        heard.append(answer["g"].abs().max())
+        return answer
+
+    problem, data = LinearRegression(DIMENSION), silos_of(LinearRegression(DIMENSION), SIZES)
+    plan = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),))
+    gate = sums_gate(data, problem, scripted(listening, 1), MECHANISMS[0], UNEQUAL, noise=1.0, plan=plan)  # type: ignore[arg-type]
+    reply = gate.answer(0, {"w": torch.zeros(DIMENSION, dtype=torch.float64)})
+    assert heard == [0.0]
+    assert reply["0"].abs().max() > 0

@@ -1,0 +1,305 @@
+"""A silo in sums over silos: it answers by its own pinned roster, and what it says of others is sealed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from support.deployed import Caller
+from support.pooled import PooledFederation, pooled_federation, pooled_scenario
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.deployment.offers import offers_of
+from fedsim.mechanisms.occasions import Occasions
+from fedsim.protocol import agreement, shuffling
+from fedsim.protocol.batch import FULL
+from fedsim.protocol.envelopes import EnvelopeKey
+from fedsim.protocol.messages import Offer
+from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.protocol.reports import open_report
+from fedsim.protocol.roster import load_roster
+from fedsim.protocol.shuffling import Release, Request
+from fedsim.protocol.wire import sealed
+from fedsim.scenario.resolve import Resolved, resolve
+from server.participation import schedule
+from server.shuffler.keys import Keys
+from silos.config import load_config
+from silos.pooled import check_summable
+from silos.silo import Silo
+
+SCENARIO = pooled_scenario()
+RESOLVED = resolve(SCENARIO)
+FIRST = RESOLVED.names[0]
+POINT = torch.full((5,), 0.25, dtype=torch.float64)
+OTHER = "ab" * 32
+LOCAL = {"name": "local_sgd", "num_rounds": 3, "local_steps": 2, "step_size": 0.1, "clip_norm": 1.0}
+
+
+def offers(made: PooledFederation, resolved: Resolved = RESOLVED, session: int = 1) -> dict[str, Offer]:
+    rounds = schedule(len(resolved.names), resolved.active, resolved.trace.holds, 0, 0)
+    return offers_of(resolved, f"{session:064x}", rounds, made.roster)
+
+
+def told(offer: Offer, **changes: Any) -> dict[str, Any]:
+    """An offer's plain values with dotted fields set, the dots written as two underscores."""
+    tree = copy.deepcopy(offer.model_dump(mode="json"))
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        place = tree
+        for key in parents:
+            place = place[key]
+        place[last] = value
+    return tree
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> PooledFederation:
+    return pooled_federation(tmp_path, SCENARIO, seeded=False)
+
+
+@pytest.fixture
+def callers(made: PooledFederation) -> Iterator[dict[str, Caller]]:
+    silos = {name: Caller(Silo.open(config)) for name, config in made.enrolled.configs.items()}
+    yield silos
+    for caller in silos.values():
+        caller.silo.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"pooled__roster": OTHER}, "none that the silo's operator has pinned"),
+        ({"pooled__mechanism": "gaussian"}, "no mechanism of sums"),
+        ({"pooled__clip": 0.0}, "greater than 0"),
+        ({"pooled__clip": 1.5}, "less than or equal to 1"),
+        ({"noise_multiplier": None}, "must be given"),
+        ({"noise_multiplier": 0.5}, "its budget is 2"),
+        ({"weights": [1.0, 1.0]}, "weights must be 3"),
+        ({"shape__sizes": {FIRST: RESOLVED.sizes[0]}, "weights": [1.0]}, "not those of the roster"),
+        ({"algorithm": LOCAL}, "computes with each silo's own noisy answers"),
+        ({"algorithm__batch": {"sampler": "subsample", "fraction": 0.5}}, "sampled batches in sums"),
+    ],
+)
+def test_an_offer_that_the_roster_does_not_cover_is_refused_and_costs_nothing(
+    made: PooledFederation, callers: dict[str, Caller], changes: dict[str, Any], said: str
+) -> None:
+    caller = callers[FIRST]
+    before = caller.silo.ledger.head
+    assert said in caller.refused("offer", **told(offers(made)[FIRST], **changes))
+    assert caller.silo.ledger.head == before
+
+
+def test_other_silos_in_the_shape_are_refused_even_if_there_are_as_many(
+    made: PooledFederation, callers: dict[str, Caller]
+) -> None:
+    """A server that puts its own in the others' places."""
+    sizes = {FIRST: RESOLVED.sizes[0], "mole-1": 32, "mole-2": 32}
+    offer = told(offers(made)[FIRST], shape__sizes=sizes)
+    assert "not those of the roster" in callers[FIRST].refused("offer", **offer)
+
+
+def test_what_a_sum_rests_on_is_the_rosters_and_not_the_offers(made: PooledFederation) -> None:
+    """Noise is shared out among the least number of silos that the roster has, whatever the server has."""
+    config = made.enrolled.configs[FIRST]
+    for least in (2, 3):
+        tree = yaml.safe_load((made.folder / "roster.yaml").read_text())
+        (made.folder / "roster.yaml").write_text(yaml.safe_dump({**tree, "min_silos": least}))
+        roster = load_roster(made.folder / "roster.yaml")
+        silo = Silo.open(config)
+        try:
+            caller = Caller(silo)
+            offer = told(offers(made)[FIRST], pooled__roster=roster.digest, session=f"{least:064x}")
+            admission = caller.admitted(offer)
+            z = admission["noise_multiplier"]
+            mechanism = RESOLVED.mechanism.__class__(5, least, 1.0)
+            census = RESOLVED.trace.plan.census()
+            (expected,) = mechanism.epsilons(census, [(RESOLVED.sizes[0], z / least**0.5, 1e-6)])
+            assert admission["epsilon_colluding"] == pytest.approx(expected)
+        finally:
+            silo.close()
+
+
+@pytest.mark.parametrize("whose", ["another silo", "a stranger"])
+def test_a_roster_in_which_the_silo_is_not_itself_is_no_roster_of_its_own(
+    made: PooledFederation, whose: str
+) -> None:
+    tree = yaml.safe_load((made.folder / "roster.yaml").read_text())
+    if whose == "a stranger":
+        del tree["silos"][FIRST]
+        tree["min_silos"] = 2
+    else:
+        first, second, *_ = tree["silos"]
+        tree["silos"][first], tree["silos"][second] = tree["silos"][second], tree["silos"][first]
+    (made.folder / "roster.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(InputError, match=rf"silo\.rosters\.0: .*{FIRST} has this silo's own identity"):
+        Silo.open(made.enrolled.configs[FIRST])
+
+
+def test_a_silo_without_rosters_takes_part_in_no_sum(made: PooledFederation) -> None:
+    file = made.folder / FIRST / "silo.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "rosters": []}))
+    silo = Silo.open(load_config(file))
+    try:
+        assert "none that the silo's operator has pinned" in Caller(silo).refused(
+            "offer", **told(offers(made)[FIRST])
+        )
+    finally:
+        silo.close()
+
+
+@pytest.mark.parametrize(("most", "admits"), [(3.0, False), (5.0, True)])
+def test_the_policy_bounds_what_a_run_costs_if_aggregators_collude(
+    tmp_path: Path, most: float, admits: bool
+) -> None:
+    made = pooled_federation(tmp_path, SCENARIO, seeded=False, policy={"max_epsilon_colluding": most})
+    silo = Silo.open(made.enrolled.configs[FIRST])
+    try:
+        caller = Caller(silo)
+        if admits:
+            admission = caller.admitted(told(offers(made)[FIRST]))
+            assert admission["epsilon_guaranteed"] <= 2.0 < 3.0 < admission["epsilon_colluding"] < most
+        else:
+            said = caller.refused("offer", **told(offers(made)[FIRST]))
+            assert "if server and shuffler collude" in said
+            assert "the silo's policy allows 3" in said
+    finally:
+        silo.close()
+
+
+def test_where_aggregators_add_the_noise_nothing_is_left_if_they_collude(tmp_path: Path) -> None:
+    scenario = pooled_scenario(privacy={"noise_by": "aggregators", "honest_fraction": None})
+    made = pooled_federation(tmp_path, scenario, seeded=False)
+    silo = Silo.open(made.enrolled.configs[FIRST])
+    try:
+        admission = Caller(silo).admitted(told(offers(made, resolve(scenario))[FIRST]))
+        assert admission["epsilon_colluding"] is None
+        assert admission["epsilon_guaranteed"] <= 2.0
+    finally:
+        silo.close()
+
+
+def test_memory_is_refused_before_anything_is_paid_for() -> None:
+    with pytest.raises(Refused, match="keeps memory"):
+        check_summable(Plan(()), remembers=True)
+
+
+def test_a_report_is_all_that_leaves_and_the_same_bytes_whenever_it_is_asked_for(
+    made: PooledFederation, callers: dict[str, Caller]
+) -> None:
+    caller = callers[FIRST]
+    run = caller.admitted(told(offers(made)[FIRST]))["run"]
+    (name, first), *more = caller.asked(run, 0, w=POINT).items()
+    assert (name, first.dtype, more) == ("report", torch.uint8, [])
+    assert torch.equal(caller.asked(run, 0, w=POINT)["report"], first)
+    assert "another broadcast" in caller.refused("ask", {"w": POINT + 1}, run=run, round=0)
+    caller.silo.close()
+    silo = callers[FIRST] = Caller(Silo.open(made.enrolled.configs[FIRST]), caller.head)
+    assert torch.equal(silo.asked(run, 0, w=POINT)["report"], first)
+
+
+def shuffled(made: PooledFederation, request: Request) -> Release:
+    with made.shuffler() as answer:
+        frame = answer(sealed(request.body()))
+    return Release.read(frame, request, bytes.fromhex(made.roster.shuffler.identity))
+
+
+def occasions(offer: Offer) -> Occasions:
+    return Occasions(offer, RESOLVED.trace.plan, RESOLVED.sums.mechanism, 5)  # type: ignore[union-attr]
+
+
+def test_no_contribution_is_in_the_ledger_in_the_clear(
+    made: PooledFederation, callers: dict[str, Caller]
+) -> None:
+    """The test opens the report with both parties' keys, and looks for its numbers in the ledger's file."""
+    offered = offers(made)
+    caller = callers[FIRST]
+    run = caller.admitted(told(offered[FIRST]))["run"]
+    report = caller.asked(run, 0, w=POINT)["report"].numpy().tobytes()
+    occasion = occasions(offered[FIRST]).of(0)
+    keys = Keys.load(made.folder / "shuffler" / "state")
+    server = EnvelopeKey.load(made.folder / "server")
+    position, inner, share = open_report(report, occasion, made.roster, keys.envelopes)
+    alone = Release(occasion, "", (position,), (inner,), share)
+    contribution = shuffling.totals(alone, made.roster, server, 0 * share)
+    assert 0 < np.abs(contribution).max() < 2**45
+    stored = (made.folder / FIRST / "state" / "ledger.sqlite").read_bytes()
+    wal = made.folder / FIRST / "state" / "ledger.sqlite-wal"
+    stored += wal.read_bytes() if wal.exists() else b""
+    assert report in stored or report[:500] in stored  # a row may lie on several pages
+    for kind in (np.int64, np.float64):
+        assert contribution.astype(kind).tobytes()[:16] not in stored
+
+
+def told_apart(made: PooledFederation, callers: Mapping[str, Caller]) -> Request:
+    """A server that tells the first silo its noise, and the others half of it, in a plan that allows it."""
+    offered, reports = offers(made), []
+    for name, caller in callers.items():
+        changes: dict[str, Any] = {}
+        if name != FIRST:
+            changes = {"algorithm__num_rounds": 1}  # less to pay for, so that they may have less noise
+            changes["noise_multiplier"] = 0.5 * (offered[name].noise_multiplier or 0)
+        run = caller.admitted(told(offered[name], **changes))["run"]
+        reports.append(caller.asked(run, 0, w=POINT)["report"].numpy().tobytes())
+    return Request(occasions(offered[FIRST]).of(0), tuple(reports))
+
+
+def test_silos_that_were_told_less_noise_do_not_count_beside_one_that_was_not(
+    made: PooledFederation, callers: dict[str, Caller]
+) -> None:
+    request = told_apart(made, callers)
+    with pytest.raises(Refused, match="1 reports count, and the roster needs 3"):
+        shuffled(made, request)
+
+
+def test_they_would_count_if_reports_were_for_the_session_alone(
+    made: PooledFederation, callers: dict[str, Caller], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attack above works where nothing binds a report to what its silo was told."""
+
+    def session(offer: Offer) -> str:
+        return offer.session
+
+    monkeypatch.setattr("fedsim.mechanisms.occasions.agreement", session)
+    assert shuffled(made, told_apart(made, callers)).silos == (0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"silo": "north", "rounds": (0,), "epsilon": 0.5, "delta": 1e-7, "head": OTHER}, True),
+        ({"noise_multiplier": 3.0}, False),
+        ({"session": OTHER}, False),
+        ({"seed": 8}, False),
+        ({"weights": (1.0, 2.0, 3.0)}, False),
+        ({"dtype": "float32"}, False),
+    ],
+)
+def test_what_names_a_run_is_all_that_silos_must_be_told_alike(
+    made: PooledFederation, change: dict[str, Any], same: bool
+) -> None:
+    offer = offers(made)[FIRST]
+    named = agreement.agreement(offer.model_copy(update=change), Plan(()))
+    assert (named == agreement.agreement(offer, Plan(()))) == same
+
+
+@pytest.mark.parametrize("field", ["clip", "roster", "mechanism"])
+def test_of_a_part_in_sums_the_clip_alone_is_the_silos_own(made: PooledFederation, field: str) -> None:
+    offer = offers(made)[FIRST]
+    assert offer.pooled is not None
+    other: Callable[[Any], Any] = {"clip": lambda _: 0.5, "roster": lambda _: OTHER}.get(field, lambda _: "x")
+    part = offer.pooled.model_copy(update={field: other(None)})
+    named = agreement.agreement(offer.model_copy(update={"pooled": part}), Plan(()))
+    assert (named == agreement.agreement(offer, Plan(()))) == (field == "clip")
+
+
+def test_silos_that_make_another_plan_of_an_offer_are_not_added_up(made: PooledFederation) -> None:
+    """Two versions of a plug-in: the others' noise would be less than this silo has priced."""
+    offer, shapes = offers(made)[FIRST], (QueryShape("gradient", 1, 1.0), QueryShape("gradient", 1, 0.1))
+    named = {agreement.agreement(offer, Plan(((Ask(FULL, (shape,)),),))) for shape in shapes}
+    assert len(named) == 2
