@@ -32,7 +32,7 @@ class Occasions:
     @cached_property
     def run(self) -> str:
         """How reports call the run."""
-        return agreement(self.offer)
+        return agreement(self.offer, self.plan)
 
     def of(self, round_index: int) -> Occasion:
         """The occasion of a round.
