@@ -59,11 +59,16 @@ def envelopes(
     )
     request = Request(occasion, reports)
     frame = timed(spent, "shuffler: open, verify, add, permute, sign", lambda: shuffler.shuffle(request))
-    identity = bytes.fromhex(shuffler.keys.identity.public)
+    identity, quiet = bytes.fromhex(shuffler.keys.identity.public), np.zeros(form.words, np.uint64)
     return timed(
         spent,
         "server: verify, open, add, decode",
-        lambda: totals(Release.read(frame, request, identity), parties.server)[0],
+        lambda: totals(
+            Release.read(frame, request, identity),
+            parties.roster,
+            parties.server,
+            quiet,
+        )[0],
     )
 
 

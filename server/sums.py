@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.mechanisms.discrete_noise import aggregators_noise
 from fedsim.mechanisms.occasions import Occasions
 from fedsim.protocol import shuffling
 from fedsim.protocol.digests import digest
@@ -134,8 +134,7 @@ class RemoteSums:
         """By the number of the query, (d,) float64."""
         form, key = release.occasion.form, self._counterpart.key
         if form.transport == "shares":
-            added = zip(shuffling.totals(release, key), form.scales, strict=True)
-            sums = np.stack([with_noise(total, scale) for total, scale in added])  # the server's own, if any
+            sums = shuffling.totals(release, self._counterpart.roster, key, aggregators_noise(form))
         else:
             whole = shuffling.messages(release, key)
             if len(whole) < len(release.silos):

@@ -33,8 +33,6 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
         if not mechanism.private and terms.epsilon < inf:
             expected = f"mechanism {mechanism.name} cannot keep a budget of {terms.epsilon:g}"
             raise Refused(f"silo {terms.name!r}: {expected}")
-    brought = silos
-    silos = [_own_noise(plan, terms, mechanism) for terms in silos]
     positions: dict[Census, list[int]] = defaultdict(list)
     priced: dict[Hashable, tuple[Census, int]] = {}
     releases = []
@@ -48,10 +46,11 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
         positions[census].append(position)
         releases.append(count)
     admitted: dict[int, Admitted] = {}
+    priceable = [_own_noise(plan, terms, mechanism) for terms in silos]
     for census, group in positions.items():
-        prices = _prices(mechanism, census, [silos[position] for position in group], limits)
+        prices = _prices(mechanism, census, [priceable[position] for position in group], limits)
         for position, (multiplier, epsilon) in zip(group, prices, strict=True):
-            admitted[position] = Admitted(brought[position], multiplier, epsilon, releases[position])
+            admitted[position] = Admitted(silos[position], multiplier, epsilon, releases[position])
     return [admitted[position] for position in range(len(silos))]
 
 
@@ -62,8 +61,12 @@ def _own_noise(plan: Plan, terms: Terms, mechanism: Mechanism) -> Terms:
     share, z = terms.share, terms.noise_multiplier
     if share is None or z is None:
         raise Refused(f"silo {terms.name!r}: noise and pool of a sum over silos are not given")
+    sums = cast(SumMechanism, mechanism)
+    if sums.transport == "messages" and any(len(plan.rounds[r]) > 1 for r in terms.rounds):
+        expected = "a round is one message, and is priced as one draw of the batch"
+        raise Refused(f"silo {terms.name!r}: the plan has rounds of several asks; {expected}")
     r = share.clip * share.pool.heaviest(share.position, plan.batches(terms.rounds))
-    return replace(terms, noise_multiplier=cast(SumMechanism, mechanism).effective(z, r))
+    return replace(terms, noise_multiplier=sums.effective(z, r))
 
 
 def _prices(

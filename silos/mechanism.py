@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fedsim.mechanisms.grid_gaussian import GridGaussian
 from fedsim.mechanisms.mechanism import Mechanism, SumMechanism
+from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.mechanisms.summed_gaussian import SummedGaussian
 
@@ -29,6 +30,8 @@ def silo_mechanism(dimension: int, exact_noise_dimension: int) -> tuple[Mechanis
 
 def exact_sums(mechanism: SumMechanism, exact_noise_dimension: int) -> tuple[SumMechanism, tuple[str, ...]]:
     """As `silo_mechanism`, of sums over silos; where aggregators add the noise, the silo draws none."""
+    if isinstance(mechanism, ShuffledBinomial):
+        return mechanism, ()  # integers, of fair bits
     if not isinstance(mechanism, SummedGaussian):
         return mechanism, (FLOATING_POINT,)
     exact = mechanism.noise_by == "aggregators" or mechanism.dimension <= exact_noise_dimension

@@ -8,7 +8,6 @@ than so much time, whatever the machine. Nothing here reads a record.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -146,14 +145,6 @@ def check_few(error: ValidationError, what: str) -> None:
     """Refuse to go through a million things that are wrong in one frame: that takes a gigabyte."""
     if (count := error.error_count()) > _MANY:
         raise Refused(f"{what}: {count:,} things are wrong with it")
-
-
-def plan_digest(plan: Plan) -> str:
-    """SHA-256 of every round's queries, hexadecimal."""
-    found = hashlib.sha256()
-    for asks in plan.rounds:
-        found.update(f"{asks!r}\n".encode())
-    return found.hexdigest()
 
 
 def _check_shape(offer: Offer, own: Own) -> None:

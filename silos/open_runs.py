@@ -19,7 +19,7 @@ from silos.admission import spent
 from silos.config import InsecureSimulation
 from silos.entropy import Entropy
 from silos.gate import Gate, hold
-from silos.offers import Admissible, Own, Proposal, admissible, plan_digest, proposal_of
+from silos.offers import Admissible, Own, Proposal, admissible, proposal_of
 from silos.own_records import OwnRecords
 from silos.policy import Policy
 from silos.pooled import Pinned
@@ -158,7 +158,7 @@ class OpenRuns:
         """
         offer = Offer.model_validate({**json.loads(run.offer), "head": ""})
         plan = self._admissible(self._proposal(offer))
-        if plan_digest(plan.plan) != run.record.plan or self.terms(plan) != dict(run.terms):
+        if plan.plan.digest != run.record.plan or self.terms(plan) != dict(run.terms):
             raise Refused("the run was admitted under another policy or version of the silo; close it")
         return plan
 

@@ -79,7 +79,7 @@ def part_of(offer: Offer, own: str, dimension: int, pinned: Pinned) -> Part | No
     try:
         sizes = tuple(offer.shape.sizes.values())
         pool = Pool(sizes, offer.weights, roster.min_silos, roster.honest_fraction)
-        mechanism = sum_mechanism(told.mechanism, dimension, pool, roster.noise_by)
+        mechanism = sum_mechanism(told.mechanism, dimension, pool, roster.noise_by, told.steps)
     except InputError as error:
         raise Refused(f"offer: {error}") from None
     return Part(roster, Share(pool, roster.names.index(own), told.clip), mechanism)

@@ -39,7 +39,7 @@ from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
 from silos.config import ROOT, Config
 from silos.enrolment import check_enrolment
 from silos.ledger_file import LedgerFile
-from silos.offers import Own, check_few, plan_digest
+from silos.offers import Own, check_few
 from silos.open_runs import OpenRuns
 from silos.own_records import read_records
 from silos.policy import Policy
@@ -176,7 +176,7 @@ class Silo:
             offer_digest=named,
             offer=text,
             secret=new_secret(),
-            plan_digest=plan_digest(plan.plan),
+            plan_digest=plan.plan.digest,
             terms=self._runs.terms(plan),
             price=price(plan.plan, plan.admitted, plan.mechanism),
             days=self._policy.run_days,

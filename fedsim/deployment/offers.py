@@ -96,6 +96,7 @@ def _noise(
             Pooled(
                 mechanism=sums.mechanism.name,
                 roster=roster.digest,
+                steps=resolved.scenario.privacy.steps,
                 clip=1.0 if each.share is None else each.share.clip,
             ),
         )

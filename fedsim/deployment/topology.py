@@ -205,7 +205,7 @@ def _silo(resolved: Resolved, name: str, epsilon: float, delta: float) -> dict[s
         "state": "state",
         "listen": {"socket": "silo.sock"},
         "policy": {
-            "lifetime": lifetime(epsilon, delta, _is_sampled(resolved)),
+            "lifetime": lifetime(epsilon, delta, _one_by_one(resolved)),
             "per_run": {"epsilon": epsilon, "delta": delta},
             "algorithms": [scenario.algorithm.name],
             "problems": [scenario.problem.name],
@@ -227,9 +227,11 @@ def lifetime(epsilon: float, delta: float, sampled: bool) -> dict[str, Any]:
     return {**most, "expires": expires, "sampled": together if sampled else {"epsilon": 0.0, "delta": 0.0}}
 
 
-def _is_sampled(resolved: Resolved) -> bool:
+def _one_by_one(resolved: Resolved) -> bool:
+    """Whether an account adds the prices of whole runs, because their squares do not add."""
     releases = resolved.trace.plan.census()
-    return any(not isinstance(release.batch, Full | Fresh) for release, _ in releases)
+    sampled = any(not isinstance(release.batch, Full | Fresh) for release, _ in releases)
+    return sampled or not resolved.mechanism.squares_add
 
 
 def _federation(topology: Topology) -> dict[str, Any]:

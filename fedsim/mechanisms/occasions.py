@@ -7,7 +7,6 @@ from functools import cached_property
 
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.mechanism import SumMechanism
-from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.protocol.agreement import agreement
 from fedsim.protocol.messages import Offer
 from fedsim.protocol.plan import Plan
@@ -33,7 +32,7 @@ class Occasions:
     @cached_property
     def run(self) -> str:
         """How reports call the run."""
-        return agreement(self.offer)
+        return agreement(self.offer, self.plan)
 
     def of(self, round_index: int) -> Occasion:
         """The occasion of a round.
@@ -48,11 +47,6 @@ class Occasions:
     def form(self, round_index: int) -> Form:
         """What the numbers of a round's reports are."""
         ratios = [query.noise_ratio for ask in self.plan.rounds[round_index] for query in ask.queries]
-        scales = tuple(self._aggregators_noise(ratio) for ratio in ratios)
-        return Form("shares" if self.mechanism.transport == "shares" else "messages", self.dimension, scales)
-
-    def _aggregators_noise(self, ratio: float) -> float:
-        z = self.offer.noise_multiplier
-        if z is None or not isinstance(self.mechanism, SummedGaussian):
-            return 0.0
-        return self.mechanism.aggregators_noise(ratio, z)
+        z = self.offer.noise_multiplier or 0.0
+        scales = tuple(self.mechanism.aggregators_noise(ratio, z) for ratio in ratios)
+        return Form(self.mechanism.transport, self.dimension, scales)

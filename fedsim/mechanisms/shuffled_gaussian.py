@@ -10,7 +10,9 @@ the smaller of two:
   the record replaces the silo, its message is y + N(0, s^2 I), |y| <= C, and so is every other one. At least
   ceil(gamma M_min) senders, the silo among them, add their noise and keep it to themselves. A release of
   weight w has C / s = w / (2 z). Rounds compose as dominating pairs, and (1 + e^eps) times the blankets'
-  distance from the truth is a twentieth of delta.
+  distance from the truth is a twentieth of delta. A round is one message and one release: a silo
+  refuses a second draw of a batch in it (`silos.admission`). What others send does not depend on the clip:
+  contributions are in units of it.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ _RARE = 0.05  # and for rounds in which there are few of them
 _UP_TO = (1.0, 4.0, 12.0)  # epsilons for which (1 + e^eps) is kept small in turn
 _FEWEST = 8  # blanket messages below which it is not tried either
 _FURTHEST = 2.0  # and C / s above which
+_CLOSE = 1.002  # a multiplier that is searched for, by halving
 _SMALLEST_DELTA = 1e-9  # below, floating point could tell
 
 
@@ -78,20 +81,26 @@ class ShuffledGaussian:
             raise InputError("honest_fraction", self.honest_fraction, "in (0, 1]")
 
     def step(self, clip: float) -> float:
-        """What one unit of a contribution is worth: they are numbers as they stand."""
-        return 1.0
+        """What one unit of a contribution is worth: the clip, so that messages at any clip look alike."""
+        return clip
 
     def reach(self, r: float) -> float:
         """See `SumMechanism`."""
         return 2 * r
 
     def effective(self, z: float, r: float) -> float:
-        """z_i of a silo whose terms have norm <= r clip, r in (0, 1], where the common multiplier is z."""
-        return z / r
+        """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z.
+
+        Where silos are one record each a smaller clip is worth nothing: the others' messages, which hide the
+        silo's, lie as far from it as theirs may.
+        """
+        if self.single_records:
+            return z
+        return z / r if r > 0 else inf
 
     def common(self, z_i: float, r: float) -> float:
         """The common multiplier at which such a silo has z_i: the inverse of `effective`."""
-        return z_i * r
+        return z_i if self.single_records else z_i * r
 
     def colluding(self, z_i: float) -> float:
         """The multiplier of a silo under its own noise alone, which is all of it."""
@@ -117,8 +126,13 @@ class ShuffledGaussian:
         clip: float | Tensor,
         noise: Callable[[], Tensor],
     ) -> None:
-        """total += sigma noise, z being common to all silos."""
-        SiloGaussian().perturb(total, noise_ratio, z, clip, noise)
+        """total = total / clip + 2 ratio z noise, z being common to all silos; noise alone at clip 0.
+
+        In units of the clip: a server that gave one silo another clip than the others, by another broadcast,
+        would else know its message by its size.
+        """
+        total.div_(clip).nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        SiloGaussian().perturb(total, noise_ratio, z, 1.0, noise)
 
     def epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """See the module's docstring."""
@@ -156,10 +170,15 @@ class ShuffledGaussian:
         def spent(z: float) -> float:
             return self.epsilons(census, [(budget.n, z, budget.delta)])[0]
 
-        found = min(own, calibrate.secant(spent, own, budget.epsilon))
-        if found > limit:
+        low = high = own
+        while spent(low) <= budget.epsilon:
+            low, high = low / 2, low
+        while high > low * _CLOSE:
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if spent(middle) > budget.epsilon else (low, middle)
+        if high > limit:
             raise Refused(over_budget(spent(limit), limit, budget.epsilon))
-        return found
+        return high
 
 
 @lru_cache(maxsize=256)

@@ -4,7 +4,7 @@ N senders send y + N(0, s^2 I), |y| <= C, any dimension, in random order; c = C 
 
 **Guarantee.** `BlanketPair` dominates the shuffled messages of one round up to a total variation that
 `Blanket.apart` states: they are (eps, profile(eps) + (1 + e^eps) apart)-DP for every eps >= 0, and rounds
-compose adaptively (`fedsim.privacy.loss`), apart adding up. Proof (docs/shuffled-messages.md has it in full):
+compose adaptively (`fedsim.privacy.loss`), apart adding up. Proof (docs/shuffled-noise.md has it in full):
 
 1. *Blanket* (Balle, Bell, Gascon and Nissim 2019, Section 5; Takagi and Liew 2026, arXiv 2601.19154). With
    omega = N(0, s^2 I), any other sender's message is within gamma h(ln 1/gamma; c) of one that is drawn from
@@ -42,13 +42,17 @@ from fedsim.privacy import gaussian
 Array = npt.NDArray[np.float64]
 
 _CELLS = 20  # of the grid of V to its standard deviation
-_HALF = 12.0  # half of a window, in standard deviations of a sum
+_HALF = 12.0  # half of a lower bound's window, in standard deviations of a sum
+_ALL_CELLS = 2**18  # of sums, below which there is no window
 _WINDOWS = (10.0, 15.0, 22.0, 33.0, 50.0)
-_COARSE = 600  # points of a window at which profiles are evaluated
+_COARSE = 0.04  # standard deviations between the points of sums at which profiles are evaluated
+_NEVER = 1e-16  # chance of a sum that is counted as infinite loss instead
 _FLOAT = 1e-14  # of a transform, times the number of terms
-_CUT = 9.0  # deviations at which V is cut in a lower bound
+_FINE_CELLS = 500  # the same in a lower bound
+_CUT = 8.0  # deviations at which V is cut in a lower bound
 _LOST = 1e-3  # share of rare rounds that truncation may cost
 _LARGEST_LOSS = 40.0
+_LOSSES = 1000  # at which a profile is evaluated
 
 
 @dataclass(frozen=True)
@@ -115,16 +119,16 @@ class BlanketPair:
     rare: float
 
     def profile(self, epsilon: Array) -> Array:
-        """An upper bound of D(eps) for eps >= 0, shape as epsilon."""
-        finite = self._finite(np.atleast_1d(np.asarray(epsilon, float)))
-        return np.minimum(1.0, finite + self.infinite).reshape(np.shape(epsilon))
+        """An upper bound of D(eps) for eps >= 0, shape as epsilon: convex in e^eps, so interpolated there."""
+        at, finite = self._table
+        found = np.interp(np.exp(np.minimum(epsilon, at[-1])), np.exp(at), finite)
+        capped: Array = np.minimum(1.0, found + self.infinite)
+        return capped
 
     def reach(self, tail: float) -> float:
         """A loss beyond which the finite part is at most `tail`, as far as floating point can tell."""
-        loss = 1e-3
-        while self._finite(np.array([loss]))[0] > max(tail, _FLOAT * self.messages) and loss < _LARGEST_LOSS:
-            loss *= 1.3
-        return loss
+        at, finite = self._table
+        return float(at[np.argmax(finite <= max(tail, finite[-1]))]) or float(at[1])
 
     @property
     def infinite(self) -> float:
@@ -135,12 +139,20 @@ class BlanketPair:
     def _sums(self) -> _Sums:
         return _sums(math.sqrt(2) * self.distance, self.messages, _LOST * self.rare)
 
+    @cached_property
+    def _table(self) -> tuple[Array, Array]:
+        """Losses up to where nothing can be told from nothing, and D at them."""
+        last = 1e-3
+        while self._finite(np.array([last]))[0] > _FLOAT * self.messages and last < _LARGEST_LOSS:
+            last *= 1.2
+        at = np.linspace(0.0, last, _LOSSES)
+        return at, np.minimum.accumulate(self._finite(at))
+
     def _finite(self, epsilon: Array) -> Array:
         """sum_y P(Y = y) E (X - e^eps y)_+ / m."""
-        sums, total = self._sums, np.zeros_like(epsilon)
-        grown = np.exp(np.minimum(epsilon, _LARGEST_LOSS))
-        for y, chance in zip(sums.points, sums.chance, strict=True):
-            total += chance * sums.call(grown * y)
+        sums, total, grown = self._sums, np.zeros_like(epsilon), np.exp(epsilon)
+        for i in np.flatnonzero(sums.chance):
+            total += sums.chance[i] * sums.call(grown * sums.points[i])
         return total / self.messages
 
 
@@ -183,6 +195,8 @@ def _powered(mass: Array, count: int, bottom: int, size: int) -> Array:
 
 def _window(values: Array, mass: Array, count: int, few: float) -> tuple[float, float, float]:
     """A range of sums with at most `few` outside, if any has, and P(Y below it) + E(X; X above it) / m."""
+    if count * len(values) <= _ALL_CELLS:
+        return 0.0, count * float(values[-1]), 0.0
     mean = float(mass @ values)
     deviation = math.sqrt(count * float(mass @ (values - mean) ** 2))
     for half in _WINDOWS:
@@ -236,7 +250,9 @@ def _beyond(values: Array, mass: Array, count: int, bottom: float, top: float) -
 
 def _coarse(points: Array, cells: Array, mean: float, lost: float) -> _Sums:
     """The same on fewer points: E (X - t)_+ at those, and Y spread in the mean between them."""
-    stride = max(1, len(points) // _COARSE)
+    total = cells.sum()
+    deviation = math.sqrt(float(cells @ (points - cells @ points / total) ** 2) / total)
+    stride = max(1, math.floor(_COARSE * deviation / (points[1] - points[0])))
     upper = np.append(np.cumsum(cells[:0:-1])[::-1], 0.0)  # P(X > point)
     above = np.append(np.cumsum(upper[-2::-1])[::-1], 0.0) * (points[1] - points[0])
     chosen = np.unique(np.append(np.arange(0, len(points), stride), len(points) - 1))
@@ -246,7 +262,9 @@ def _coarse(points: Array, cells: Array, mean: float, lost: float) -> _Sums:
     share = (points - few[left]) / (few[left + 1] - few[left])
     np.add.at(chance, left, cells * (1 - share))
     np.add.at(chance, left + 1, cells * share)
-    return _Sums(few, chance, above[chosen], mean, lost)
+    never = chance < _NEVER
+    lost += float(chance[never].sum())
+    return _Sums(few, np.where(never, 0.0, chance), above[chosen], mean, lost)
 
 
 def attained(distance: float, silos: int, epsilon: float) -> float:
@@ -262,7 +280,7 @@ def attained(distance: float, silos: int, epsilon: float) -> float:
     """
     spread = 2 * distance
     deviation = math.sqrt(math.expm1(spread**2))
-    step = deviation / 2000
+    step = deviation / _FINE_CELLS
     ends = step * np.arange(math.ceil(math.exp(_CUT * spread) / step) + 1, dtype=np.float64)
     with np.errstate(divide="ignore"):
         below = ndtr(np.log(ends) / spread + spread / 2)

@@ -11,11 +11,18 @@ import hashlib
 
 from fedsim.common.canonical import canonical
 from fedsim.protocol.messages import Offer
+from fedsim.protocol.plan import Plan
 
 
-def agreement(offer: Offer) -> str:
-    """SHA-256 of all that is in an offer but what is the silo's own alone; 64 hexadecimal digits."""
+def agreement(offer: Offer, plan: Plan) -> str:
+    """SHA-256 of all that is in an offer but what is the silo's own alone, and of the plan that it comes to.
+
+    The plan is what each silo's own installation makes of the offer: noise ratios are in it alone.
+
+    Returns:
+        64 hexadecimal digits.
+    """
     told = offer.model_dump(mode="json", exclude={"silo", "rounds", "epsilon", "delta", "head"})
     if offer.pooled is not None:
         told["pooled"] = offer.pooled.model_dump(mode="json", exclude={"clip"})
-    return hashlib.sha256(b"fedsim agreement 1\n" + canonical(told).encode()).hexdigest()
+    return hashlib.sha256(b"fedsim agreement 1\n" + canonical([told, plan.digest]).encode()).hexdigest()

@@ -72,7 +72,8 @@ class Shape(Message):
 
 
 class Pooled(Message):
-    """What an offer of sums over silos has besides: the mechanism's name, which roster, and this silo's clip.
+    """What an offer of sums over silos has besides: the mechanism's name and steps, which roster, and this
+    silo's clip.
 
     Who else is in the sums, how many at least, and who adds noise, the silo takes from the roster.
     """
@@ -80,6 +81,7 @@ class Pooled(Message):
     kind: ClassVar[str] = "pooled"
     mechanism: Name
     roster: Hex32
+    steps: int | None = Field(None, ge=1, le=2**20)
     clip: float = Field(gt=0, le=1)
 
 

@@ -6,10 +6,12 @@ with the queries that it answers. It is all that a privacy accountant needs to k
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from fedsim.protocol.batch import Batch, Fresh, Full
 
@@ -57,7 +59,7 @@ Census = tuple[tuple[Release, int], ...]
 """How often each distinct release happens; hashable, in canonical order."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """The asks of each round, addressed by round."""
 
@@ -68,6 +70,14 @@ class Plan:
         """Whether a batch leaves records out at random."""
         asks = {ask for asks in {id(asks): asks for asks in self.rounds}.values() for ask in asks}
         return any(not isinstance(ask.batch, Full | Fresh) for ask in asks)
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of every round's queries, hexadecimal."""
+        found = hashlib.sha256()
+        for asks in self.rounds:
+            found.update(f"{asks!r}\n".encode())
+        return found.hexdigest()
 
     def batches(self, rounds: Iterable[int]) -> set[Batch]:
         """The batch kinds of `rounds`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from math import fsum, inf
+from math import fsum
 
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Batch
@@ -14,6 +14,10 @@ MOST_RECORDS = 2**32
 
 MOST_SILOS = 2**20
 """Silos up to which the sum of their noise is, too."""
+
+
+MOST_WEIGHT = 1e100
+"""Of a silo: what is summed stays finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +61,9 @@ class Pool:
             )
         if len(self.weights) != len(self.sizes):
             raise InputError("pool.weights", len(self.weights), f"one for each of {len(self.sizes)} silos")
-        if not all(0 < weight < inf for weight in self.weights):
-            raise InputError("pool.weights", min(self.weights), "positive and finite")
+        if not all(0 < weight <= MOST_WEIGHT for weight in self.weights):
+            wrong = next(weight for weight in self.weights if not 0 < weight <= MOST_WEIGHT)
+            raise InputError("pool.weights", wrong, f"above 0, and at most {MOST_WEIGHT:g}")
         if not 1 <= self.min_silos <= len(self.sizes):
             raise InputError(
                 "pool.min_silos", self.min_silos, f"from 1 to the {len(self.sizes)} silos there are"

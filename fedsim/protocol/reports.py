@@ -1,12 +1,17 @@
 """A silo's report of a round: one envelope for the shuffler, and in it one for the server.
 
-    inner = sealed to the server:   its share, or the whole message
+    inner = sealed to the server:   position, 4 bytes | Ed25519 signature, 64 bytes | the server's share
+                                    or the whole message
     outer = sealed to the shuffler: position in the roster, 4 bytes | Ed25519 signature, 64 bytes | inner |
                                     the shuffler's share
 
-Both envelopes and the signature are bound to an `Occasion`: run, round, roster, and what the numbers are. So
-a report of another round, or one that was told another amount of noise, is not a report of this one: it does
-not open. All reports of an occasion have one size. Numbers are little-endian.
+Envelopes and signatures are bound to an `Occasion`: run, round, roster, and what the numbers are. So a report
+of another round, or one that was told another amount of noise, is not a report of this one: it does not open.
+All reports of an occasion have one size. Numbers are little-endian.
+
+The server's share is signed for the server too: a shuffler could else put shares of its own making in place
+of all silos' but one, and the sum would be that one's answer. A whole message is not, since the server must
+not learn whose it is; there a shuffler that does not do its work is one that colludes.
 """
 
 from __future__ import annotations
@@ -33,6 +38,7 @@ MAX_QUERIES, MAX_DIMENSION = 1000, 2**31 - 1
 
 _TAG = b"fedsim report 1"
 _WORD, _POSITION, _SIGNATURE = 8, 4, 64
+_OWNER = _POSITION + _SIGNATURE
 _PLACE = struct.Struct(">8s32sQ32s32s")
 _FORM = struct.Struct(">8sII")
 
@@ -75,13 +81,13 @@ class Form:
     @property
     def inner_bytes(self) -> int:
         """Bytes of the server's envelope."""
-        return OVERHEAD + _WORD * self.words
+        return OVERHEAD + _WORD * self.words + (_OWNER if self.transport == "shares" else 0)
 
     @property
     def report_bytes(self) -> int:
         """Bytes of a report; every report of this form has as many."""
         share = _WORD * self.words if self.transport == "shares" else 0
-        return OVERHEAD + _POSITION + _SIGNATURE + self.inner_bytes + share
+        return OVERHEAD + _OWNER + self.inner_bytes + share
 
     @cached_property
     def digest(self) -> bytes:
@@ -106,8 +112,9 @@ class Occasion:
     roster: str
     form: Form
 
-    def info(self, role: Literal["server", "shuffler", "silo"]) -> bytes:
-        """What an envelope for the server or the shuffler, or a silo's signature, is bound to."""
+    def info(self, role: Literal["server", "shuffler", "silo", "share"]) -> bytes:
+        """What an envelope for the server or the shuffler is bound to, or a silo's signature of its report or
+        of the server's share."""
         run, roster = bytes.fromhex(self.run), bytes.fromhex(self.roster)
         return _TAG + _PLACE.pack(role.encode(), run, self.round, roster, self.form.digest)
 
@@ -141,14 +148,15 @@ def seal_report(
     """
     form = occasion.form
     _check_sealable(numbers, occasion, roster)
+    place = position.to_bytes(_POSITION, "little")
     if form.transport == "shares":
         for_server, own = split(numbers.astype(np.int64, copy=False).ravel())
         share = own.astype("<u8").tobytes()
-        content = for_server.astype("<u8").tobytes()
+        words = for_server.astype("<u8").tobytes()
+        content = place + sign(occasion.info("share") + place + words) + words
     else:
         share, content = b"", numbers.astype("<f8").tobytes()
     inner = seal(content, roster.server, occasion.info("server"))
-    place = position.to_bytes(_POSITION, "little")
     signature = sign(_signed(occasion, place, inner, share))
     return seal(place + signature + inner + share, roster.shuffler.key, occasion.info("shuffler"))
 
@@ -175,15 +183,31 @@ def open_report(report: bytes, occasion: Occasion, roster: Roster, key: Envelope
 
 
 def open_inner(inner: bytes, occasion: Occasion, key: EnvelopeKey) -> bytes:
-    """The server's part of a report: 8 bytes a number; `key` is the server's.
+    """The server's part of a report: a message, 8 bytes a number, or what `open_share` reads.
 
     Raises:
         Refused: it was not sealed to the server for this occasion.
     """
     content = key.open(inner, occasion.info("server"))
-    if len(content) != _WORD * occasion.form.words:
+    if len(content) != occasion.form.inner_bytes - OVERHEAD:
         raise Refused("an envelope of another size than the round's")
     return content
+
+
+def open_share(inner: bytes, occasion: Occasion, roster: Roster, key: EnvelopeKey) -> tuple[int, Words]:
+    """The position of a silo of the roster, and the share that it made for the server, (words,).
+
+    Raises:
+        Refused: it was not sealed to the server for this occasion, or the silo has not signed it.
+    """
+    content = open_inner(inner, occasion, key)
+    place, signature, words = content[:_POSITION], content[_POSITION:_OWNER], content[_OWNER:]
+    position = int.from_bytes(place, "little")
+    if position >= len(roster.identities):
+        raise Refused("a share by nobody in the roster")
+    if not _is_signed(roster.identities[position], occasion.info("share") + place + words, signature):
+        raise Refused("a share that the silo which it names has not signed")
+    return position, np.frombuffer(words, "<u8").astype(np.uint64, copy=False)
 
 
 def _check_sealable(numbers: Counts | Numbers, occasion: Occasion, roster: Roster) -> None:

@@ -16,7 +16,8 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.protocol import wire, words
 from fedsim.protocol.envelopes import EnvelopeKey
 from fedsim.protocol.messages import Refusal, Shuffle, Shuffled
-from fedsim.protocol.reports import Form, Numbers, Occasion, open_inner
+from fedsim.protocol.reports import Form, Numbers, Occasion, open_inner, open_share
+from fedsim.protocol.roster import Roster
 from fedsim.protocol.shares import Counts, Words, add, total
 from fedsim.protocol.words import WordFrame
 
@@ -131,18 +132,25 @@ class Release:
         return cls(occasion, request.digest, head.silos, inner, summed)
 
 
-def totals(release: Release, key: EnvelopeKey) -> Counts:
-    """The sum over `release.silos`, (queries, d), int64 modulo 2^64; `key` is the server's.
+def totals(release: Release, roster: Roster, key: EnvelopeKey, noise: Words) -> Counts:
+    """The sum over `release.silos`, (queries, d), int64 modulo 2^64.
 
-    It holds the noise that silos added, or the shuffler's; the server's own is still to be added where both
-    aggregators add some.
+    Args:
+        release: of shares; its sum holds the shuffler's noise where aggregators add some.
+        roster: that the shares are of.
+        key: the server's.
+        noise: the server's own, (words,) (`fedsim.mechanisms.discrete_noise.aggregators_noise`).
 
     Raises:
-        Refused: a silo's envelope for the server does not open, so that its share is lost, and the sum.
+        Refused: a silo's envelope for the server does not open, so that its share is lost, and the sum; or
+            the shares are not one of each silo that the shuffler says it has counted.
     """
     form = release.occasion.form
-    shares = [np.frombuffer(open_inner(each, release.occasion, key), "<u8") for each in release.inner]
-    return total(add(shares), release.sum).reshape(len(form.scales), form.dimension)
+    shares = dict(open_share(each, release.occasion, roster, key) for each in release.inner)
+    if sorted(shares) != list(release.silos) or len(shares) < len(release.inner):
+        raise Refused("the shuffler's shares are not one of each silo that it says it has counted")
+    mine = add(list(shares.values())) + noise
+    return total(mine, release.sum).reshape(len(form.scales), form.dimension)
 
 
 def messages(release: Release, key: EnvelopeKey) -> Numbers:

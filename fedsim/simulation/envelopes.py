@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedsim.common.identity import Identity
-from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.mechanisms.discrete_noise import aggregators_noise
 from fedsim.protocol.envelopes import EnvelopeKey
 from fedsim.protocol.reports import Form, Occasion, seal_report
 from fedsim.protocol.roster import parse_roster
@@ -59,5 +58,4 @@ class ByEnvelopes:
         release = Release.read(self._party.shuffle(request.body()), request, identity)
         if whole:
             return totals_of(messages(release, self._key).sum(0))
-        sums = totals(release, self._key)
-        return totals_of(np.stack([with_noise(row, scale) for row, scale in zip(sums, scales, strict=True)]))
+        return totals_of(totals(release, self._roster, self._key, aggregators_noise(form)))

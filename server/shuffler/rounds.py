@@ -17,7 +17,7 @@ from secrets import SystemRandom
 import numpy as np
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.mechanisms.discrete_noise import aggregators_noise
 from fedsim.protocol.reports import Form, Opened, open_report
 from fedsim.protocol.roster import Roster
 from fedsim.protocol.shares import Words, add
@@ -98,7 +98,7 @@ class Shuffler:
         """The sum of the shuffler's shares, with its noise; nothing for messages, which have none."""
         if form.transport == "messages":
             return np.empty(0, np.uint64)
-        return add([report.share for report in counted.values()]) + _noise(form)
+        return add([report.share for report in counted.values()]) + aggregators_noise(form)
 
 
 def _again(noted: Note, request: Request) -> bytes:
@@ -115,9 +115,3 @@ def _check_form(form: Form, roster: Roster) -> None:
         raise Refused("a query without noise, where the roster has aggregators add it")
     if roster.noise_by == "silos" and any(form.scales):
         raise Refused("noise of aggregators, where the roster has silos add it")
-
-
-def _noise(form: Form) -> Words:
-    """This aggregator's discrete Gaussian noise, exact, modulo 2^64: (words,)."""
-    zeros = np.zeros(form.dimension, np.int64)
-    return np.concatenate([with_noise(zeros, scale) for scale in form.scales]).view(np.uint64)

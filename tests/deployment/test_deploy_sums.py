@@ -25,7 +25,12 @@ from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import execute
 
 GENEROUS: dict[str, Any] = {
-    "lifetime": {"epsilon": 20.0, "delta": 0.1, "expires": "2999-12-31"},
+    "lifetime": {
+        "epsilon": 20.0,
+        "delta": 0.1,
+        "expires": "2999-12-31",
+        "sampled": {"epsilon": 5.0, "delta": 0.05},
+    },
     "per_run": {"epsilon": 10.0, "delta": 0.01},
 }
 
@@ -50,6 +55,10 @@ PARITY: dict[str, dict[str, Any]] = {
         "participation": {"name": "uniform", "num_silos": 2},
         "privacy": {"epsilon": [2.0, 1.0, 2.0]},
     },
+    "whole messages, permuted": {
+        "privacy": {"mechanism": "shuffled_gaussian", "honest_fraction": None, "epsilon": 2.0}
+    },
+    "binomial": {"privacy": {"mechanism": "shuffled_binomial", "steps": 64}},
     "float32": {"runtime": {"name": "inprocess", "dtype": "float32"}},
 }
 

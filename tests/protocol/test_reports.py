@@ -14,7 +14,7 @@ from support.rosters import FORM, Parties, counts, identity
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.protocol.envelopes import KEY_FILE, OVERHEAD, PUBLIC_FILE, EnvelopeKey, seal
-from fedsim.protocol.reports import Form, Occasion, open_inner, open_report, seal_report
+from fedsim.protocol.reports import Form, Occasion, open_inner, open_report, open_share, seal_report
 from fedsim.protocol.shares import total
 
 PARTIES = Parties(5)
@@ -29,8 +29,8 @@ def opened(report: bytes, occasion: Occasion = OCCASION, key: EnvelopeKey = PART
 
 def test_both_parts_together_are_what_was_sealed() -> None:
     position, inner, share = opened(PARTIES.report(3, NUMBERS[3]))
-    own = np.frombuffer(open_inner(inner, OCCASION, PARTIES.server), "<u8")
-    assert position == 3
+    owner, own = open_share(inner, OCCASION, PARTIES.roster, PARTIES.server)
+    assert owner == position == 3
     assert (total(own, share) == NUMBERS[3].ravel()).all()
 
 

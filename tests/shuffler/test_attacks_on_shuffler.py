@@ -18,8 +18,10 @@ from support.shufflers import Round
 from support.uniform import narrow_split, worst_byte
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.mechanisms.discrete_noise import aggregators_noise
 from fedsim.protocol import reports
-from fedsim.protocol.reports import Form, open_inner, seal_report
+from fedsim.protocol.envelopes import OVERHEAD, seal
+from fedsim.protocol.reports import Form, open_share, seal_report
 from fedsim.protocol.roster import Roster
 from fedsim.protocol.shares import total
 from fedsim.protocol.shuffling import Request, totals
@@ -220,8 +222,8 @@ def test_shares_of_both_kinds_at_the_server_are_matched() -> None:
 
 def _own_shares(made: Round) -> list[np.ndarray]:
     release = made.release()
-    opened = [open_inner(each, made.occasion, made.parties.server) for each in release.inner]
-    return [np.frombuffer(share, "<u8") for share in opened]
+    parties = made.parties
+    return [open_share(each, made.occasion, parties.roster, parties.server)[1] for each in release.inner]
 
 
 LARGE = Form("shares", 8000, (0.0,))
@@ -257,8 +259,8 @@ def test_a_release_is_nothing_without_the_servers_key() -> None:
     release = made.release()
     for stranger in (made.parties.shuffler, Parties(1).server):
         with pytest.raises(Refused):
-            totals(release, stranger)
-    heard = np.frombuffer(b"".join(each[48:] for each in release.inner), "<u8")
+            totals(release, made.parties.roster, stranger, np.zeros(LARGE.words, np.uint64))
+    heard = np.frombuffer(b"".join(each[52:] for each in release.inner), "<u8")
     assert worst_byte(heard) > FALSE_ALARM
 
 
@@ -269,3 +271,38 @@ def test_what_the_server_relays_tells_it_nothing() -> None:
     sealed = b"".join(report[48 : -(len(report) % 8) or None] for report in made.reports)
     assert worst_byte(np.frombuffer(sealed[: len(sealed) // 8 * 8], "<u8")) > FALSE_ALARM
     assert len({len(report) for report in made.reports}) == 1
+
+
+def test_a_shuffler_cannot_put_shares_of_its_own_in_place_of_others() -> None:
+    """Zeros for all silos but one, and the sum would be that one's answer."""
+    made = Round()
+    release, roster, server = made.release(), made.parties.roster, made.parties.server
+    opened = [
+        reports.open_report(each, made.occasion, roster, made.parties.shuffler) for each in made.reports
+    ]
+    victim, zeros = opened[0], np.zeros(made.form.words, np.uint64)
+    nothing = seal(bytes(made.form.inner_bytes - OVERHEAD), server.public, made.occasion.info("server"))
+    fakes = [nothing] * (len(opened) - 1)
+    for inner in ([victim.inner, *fakes], [victim.inner] * len(opened), [victim.inner]):
+        with pytest.raises(Refused, match="share"):
+            totals(replace(release, inner=tuple(inner), sum=victim.share), roster, server, zeros)
+
+
+def test_an_aggregators_noise_is_on_the_sum_before_anything_is_read_of_it() -> None:
+    """A silo that sends 2^63 less a guess would learn on which side of it the others are, without noise."""
+    parties = Parties(3, {"noise_by": "aggregators"})
+    made = Round(parties, form=Form("shares", 64, (2.0**23,)))
+    made.numbers[:] = 0
+    signs = []
+    for last in (2**63 - 1, -(2**63)):
+        made.numbers[2] = last
+        made.reports = [parties.report(i, row, made.occasion) for i, row in enumerate(made.numbers)]
+        fresh = Round(parties, form=made.form)
+        fresh.reports = made.reports
+        release, key = fresh.release(), parties.shuffler
+        opened = [reports.open_report(each, made.occasion, parties.roster, key) for each in made.reports]
+        known = np.add.reduce([each.share for each in opened])  # the sum without the noise that it knows
+        noise = aggregators_noise(made.form)
+        told = totals(replace(release, sum=known), parties.roster, parties.server, noise)
+        signs.append((told > 0).mean())
+    assert all(0.1 < share < 0.9 for share in signs)  # 64 coins: outside with probability 1e-11

@@ -18,9 +18,10 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.offers import offers_of
 from fedsim.mechanisms.occasions import Occasions
 from fedsim.protocol import agreement, shuffling
+from fedsim.protocol.batch import FULL
 from fedsim.protocol.envelopes import EnvelopeKey
 from fedsim.protocol.messages import Offer
-from fedsim.protocol.plan import Plan
+from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.reports import open_report
 from fedsim.protocol.roster import load_roster
 from fedsim.protocol.shuffling import Release, Request
@@ -225,7 +226,7 @@ def test_no_contribution_is_in_the_ledger_in_the_clear(
     server = EnvelopeKey.load(made.folder / "server")
     position, inner, share = open_report(report, occasion, made.roster, keys.envelopes)
     alone = Release(occasion, "", (position,), (inner,), share)
-    contribution = shuffling.totals(alone, server)
+    contribution = shuffling.totals(alone, made.roster, server, 0 * share)
     assert 0 < np.abs(contribution).max() < 2**45
     stored = (made.folder / FIRST / "state" / "ledger.sqlite").read_bytes()
     wal = made.folder / FIRST / "state" / "ledger.sqlite-wal"
@@ -261,7 +262,7 @@ def test_they_would_count_if_reports_were_for_the_session_alone(
 ) -> None:
     """The attack above works where nothing binds a report to what its silo was told."""
 
-    def session(offer: Offer) -> str:
+    def session(offer: Offer, plan: Plan) -> str:
         return offer.session
 
     monkeypatch.setattr("fedsim.mechanisms.occasions.agreement", session)
@@ -283,8 +284,8 @@ def test_what_names_a_run_is_all_that_silos_must_be_told_alike(
     made: PooledFederation, change: dict[str, Any], same: bool
 ) -> None:
     offer = offers(made)[FIRST]
-    named = agreement.agreement(offer.model_copy(update=change))
-    assert (named == agreement.agreement(offer)) == same
+    named = agreement.agreement(offer.model_copy(update=change), Plan(()))
+    assert (named == agreement.agreement(offer, Plan(()))) == same
 
 
 @pytest.mark.parametrize("field", ["clip", "roster", "mechanism"])
@@ -293,5 +294,12 @@ def test_of_a_part_in_sums_the_clip_alone_is_the_silos_own(made: PooledFederatio
     assert offer.pooled is not None
     other: Callable[[Any], Any] = {"clip": lambda _: 0.5, "roster": lambda _: OTHER}.get(field, lambda _: "x")
     part = offer.pooled.model_copy(update={field: other(None)})
-    named = agreement.agreement(offer.model_copy(update={"pooled": part}))
-    assert (named == agreement.agreement(offer)) == (field == "clip")
+    named = agreement.agreement(offer.model_copy(update={"pooled": part}), Plan(()))
+    assert (named == agreement.agreement(offer, Plan(()))) == (field == "clip")
+
+
+def test_silos_that_make_another_plan_of_an_offer_are_not_added_up(made: PooledFederation) -> None:
+    """Two versions of a plug-in: the others' noise would be less than this silo has priced."""
+    offer, shapes = offers(made)[FIRST], (QueryShape("gradient", 1, 1.0), QueryShape("gradient", 1, 0.1))
+    named = {agreement.agreement(offer, Plan(((Ask(FULL, (shape,)),),))) for shape in shapes}
+    assert len(named) == 2
