@@ -17,7 +17,7 @@ from fedsim.api.run import load_run
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import checkpoint_of, deploy, request_of
-from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.mechanisms.discrete_noise import aggregators_noise, with_noise
 from fedsim.protocol import reports
 from fedsim.protocol.envelopes import EnvelopeKey
 from fedsim.results.outcome import Outcome, Results
@@ -271,17 +271,19 @@ def test_where_aggregators_add_the_noise_both_do(tmp_path: Path, monkeypatch: py
     scenario = pooled_scenario(privacy=privacy)
     made = pooled_federation(tmp_path, scenario, seeded=False, policy=GENEROUS)
     drawn: dict[str, list[float]] = {"server": [], "shuffler": [], "silo": []}
-    for who, module in (
-        ("server", "server.sums"),
-        ("shuffler", "server.shuffler.rounds"),
-        ("silo", "fedsim.mechanisms.summed_gaussian"),
-    ):
 
-        def noted(values: Any, scale: float, who: str = who) -> Any:
-            drawn[who].append(scale)
-            return with_noise(values, scale)
+    def noted(values: Any, scale: float) -> Any:
+        drawn["silo"].append(scale)
+        return with_noise(values, scale)
 
-        monkeypatch.setattr(f"{module}.with_noise", noted)
+    monkeypatch.setattr("fedsim.mechanisms.summed_gaussian.with_noise", noted)
+    for who, module in (("server", "server.sums"), ("shuffler", "server.shuffler.rounds")):
+
+        def added(form: reports.Form, who: str = who) -> Any:
+            drawn[who].extend(form.scales)
+            return aggregators_noise(form)
+
+        monkeypatch.setattr(f"{module}.aggregators_noise", added)
     outcome = run(made, tmp_path / "run", seeded=False, privacy=privacy)
     assert drawn["silo"] == []
     assert len(drawn["server"]) == 6
