@@ -46,8 +46,6 @@ def _check(scenario: Scenario) -> None:
         raise InputError(
             "scenario.privacy.epsilon", privacy.epsilon, "exists in simulation only; give a number"
         )
-    if privacy.steps is not None:
-        raise InputError("scenario.privacy.steps", privacy.steps, "exists in simulation only; leave it out")
     if data.scaling == "training_statistics":
         expected = "takes all silos' records together, which a deployed run never has; use declared ranges"
         raise InputError("scenario.data.scaling", data.scaling, expected)
