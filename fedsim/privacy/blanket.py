@@ -51,6 +51,7 @@ _FLOAT = 1e-14  # of a transform, times the number of terms
 _FINE_CELLS = 500  # the same in a lower bound
 _CUT = 8.0  # deviations at which V is cut in a lower bound
 _LOST = 1e-3  # share of rare rounds that truncation may cost
+_AT_ONCE = 2**20  # products that are held in memory
 _LARGEST_LOSS = 40.0
 _LOSSES = 1000  # at which a profile is evaluated
 
@@ -151,8 +152,9 @@ class BlanketPair:
     def _finite(self, epsilon: Array) -> Array:
         """sum_y P(Y = y) E (X - e^eps y)_+ / m."""
         sums, total, grown = self._sums, np.zeros_like(epsilon), np.exp(epsilon)
-        for i in np.flatnonzero(sums.chance):
-            total += sums.chance[i] * sums.call(grown * sums.points[i])
+        possible = np.flatnonzero(sums.chance)
+        for some in np.array_split(possible, math.ceil(len(possible) * grown.size / _AT_ONCE)):
+            total += sums.chance[some] @ sums.call(np.outer(sums.points[some], grown))
         return total / self.messages
 
 

@@ -243,7 +243,13 @@ def test_a_draft_that_cannot_be_made_names_the_argument(
     assert expected in result.output
 
 
-@pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] if path.stem == "sdp_people" else [])
+        for path in SCENARIOS
+    ],
+)
 def test_every_shipped_scenario_can_be_priced(path: Path) -> None:
     silos = json.loads(invoke("privacy", path, "--json"))["silos"]
     shares = [silo["epsilon_guaranteed"] / silo["epsilon_budget"] for silo in silos]
