@@ -91,8 +91,7 @@ class ShuffledGaussian:
     def effective(self, z: float, r: float) -> float:
         """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z.
 
-        Where silos are one record each a smaller clip is worth nothing: the others' messages, which hide the
-        silo's, lie as far from it as theirs may.
+        Of single records it is z: what hides a message is how far the others' may be, whose clip is whole.
         """
         if self.single_records:
             return z

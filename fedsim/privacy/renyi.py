@@ -31,7 +31,7 @@ def gaussian_epsilon(mu: float, delta: float, extra: float = 0.0) -> float:
         extra: what the noise adds to the divergence of a Gaussian, >= 0.
 
     >>> round(gaussian_epsilon(1.0, 1e-5), 3)
-    4.728
+    4.729
     """
     if not mu < math.inf or not extra < math.inf:
         return math.inf
