@@ -8,7 +8,8 @@ Runs of sums over silos, which a silo takes part in only where its operator has 
 what the server sees of them (`fedsim.mechanisms.summed_gaussian`): for those it holds as long as server and
 shuffler do not collude and as many other silos add their noise as the roster says.
 
-The caps (`Caps.of`), of lifetime epsilon, delta and a share (epsilon_S, delta_S) for sampled plans:
+The caps (`Caps.of`), of lifetime epsilon, delta and a share (epsilon_S, delta_S) for sampled plans, and for
+those whose noise is not Gaussian:
 
     T       = DISTANCE_SHARE (delta - delta_S) / (1 + e^epsilon)
     delta_G = delta - delta_S - (1 + e^epsilon) T

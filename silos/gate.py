@@ -4,7 +4,9 @@
 
 Guarantee (ISRL-DP, thesis Definitions 32 and 139): for every silo i, the transcript of all messages
 that the gate ever returns for it is (epsilon_i, delta_i)-DP with respect to replacing one of its
-records, n_i fixed, for any behaviour of the server and of the other silos. Why:
+records, n_i fixed, for any behaviour of the server and of the other silos. (With a mechanism of sums over
+silos the gate returns contributions, of which that holds at the epsilon of collusion; of what the server sees
+of them, which are sums, the mechanism says what holds.) Why:
 
 * Adaptive composition: an answer is a release of the run's mechanism (a Gaussian mechanism, or its
   subsampled form: `fedsim.mechanisms.silo_gaussian`) whose points and clip are functions of broadcasts and

@@ -27,6 +27,7 @@ from torch import Tensor
 from fedsim.attacks.gates import Answering, Data, cohort
 from fedsim.attacks.wiretap import Heard, Tap, Wiretap
 from fedsim.mechanisms.mechanism import SumMechanism
+from fedsim.mechanisms.shuffled_gaussian import ShuffledGaussian
 from fedsim.protocol.contract import Query
 from fedsim.protocol.links import Answered
 from fedsim.protocol.shares import split
@@ -45,8 +46,8 @@ Read = Callable[[Tensor, int, int], Tensor]
 
 
 def anonymous(sums: Sums) -> bool:
-    """Whether messages hide among others by claim: each is of a silo of one record."""
-    return sums.mechanism.transport == "messages" and set(sums.pool.sizes) == {1}
+    """Whether messages are claimed to hide among others: each is of a silo of one record."""
+    return isinstance(sums.mechanism, ShuffledGaussian) and sums.mechanism.single_records
 
 
 def together(resolved: Resolved, sums: Sums, party: Party) -> int:

@@ -13,6 +13,7 @@ from fedsim.problems.network import NeuralNetwork
 
 _OVERHEAD = 5e6  # of one answer of the gate, in multiplications
 _MEMBER = 2e4  # of one member's part in it
+_ADMITTED = 1e6  # of making a silo's gate
 _SEARCH, _WORST, _HONEST = 1.5e10, 1e11, 3e10
 """Multiplications for the exact search, the worst server's runs and the honest one's, all silos together."""
 _LEAST_RUNS, _WORTH_IT, _MOST_HONEST = 25, 3000, 2000
@@ -49,7 +50,10 @@ def effort(setting: Setting, silos: Sequence[int], claims: dict[int, Claim], sha
     points = round(min(10.0, max(3.0, math.sqrt(answers / 4))))
     wanted = {i: max(_WORTH_IT, runs_needed(claims[i], is_gaussian(claims[i].census))) for i in silos}
     asked = {i: sum(queries[r] for r in setting.rounds(i)) for i in every}
-    costs = {i: 2 * asked[i] * (_MEMBER + _work(setting, i)) * setting.together for i in silos}
+    beside = setting.together - 1  # silos that answer with the one that is attacked
+    costs = {
+        i: 2 * (asked[i] * (_MEMBER + _work(setting, i)) * (1 + beside) + _ADMITTED * beside) for i in silos
+    }
     fits = share * min(1.0, _WORST / sum(wanted[i] * costs[i] for i in silos))
     honest = 2 * sum(asked[i] * (4 * _MEMBER + 3 * _work(setting, i, alone=True)) for i in every)
     return Effort(

@@ -1,4 +1,4 @@
-"""Binomial noise: the centred sum of N fair bits, N even, on integers (proof: docs/summed-noise.md).
+"""Binomial noise: the centred sum of N fair bits, N even, on integers (proof: docs/shuffled-noise.md).
 
 **Lemma.** Let p be the distribution of X = Bin(N, 1/2) - N/2, t an integer with |t| <= T, and W = {|x| <= w}
 with y = (2 (w + T) + 1) / (N + 1) < 1. For every alpha > 1

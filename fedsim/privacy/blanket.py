@@ -4,7 +4,7 @@ N senders send y + N(0, s^2 I), |y| <= C, any dimension, in random order; c = C 
 
 **Guarantee.** `BlanketPair` dominates the shuffled messages of one round up to a total variation that
 `Blanket.apart` states: they are (eps, profile(eps) + (1 + e^eps) apart)-DP for every eps >= 0, and rounds
-compose adaptively (`fedsim.privacy.loss`), apart adding up. Proof (docs/shuffled-messages.md has it in full):
+compose adaptively (`fedsim.privacy.loss`), apart adding up. Proof (docs/shuffled-noise.md has it in full):
 
 1. *Blanket* (Balle, Bell, Gascon and Nissim 2019, Section 5; Takagi and Liew 2026, arXiv 2601.19154). With
    omega = N(0, s^2 I), any other sender's message is within gamma h(ln 1/gamma; c) of one that is drawn from
@@ -122,10 +122,9 @@ class BlanketPair:
     def profile(self, epsilon: Array) -> Array:
         """An upper bound of D(eps) for eps >= 0, shape as epsilon: convex in e^eps, so interpolated there."""
         at, finite = self._table
-        bound: Array = np.minimum(
-            1.0, np.interp(np.exp(np.minimum(epsilon, at[-1])), np.exp(at), finite) + self.infinite
-        )
-        return bound
+        found = np.interp(np.exp(np.minimum(epsilon, at[-1])), np.exp(at), finite)
+        capped: Array = np.minimum(1.0, found + self.infinite)
+        return capped
 
     def reach(self, tail: float) -> float:
         """A loss beyond which the finite part is at most `tail`, as far as floating point can tell."""

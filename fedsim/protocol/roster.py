@@ -41,7 +41,9 @@ class Roster(Section):
     server: Hex32 = Field(description="what the server's shares are sealed to: X25519, 64 hexadecimal digits")
     shuffler: ShufflerKeys = Field(description="the shuffler's keys")
     min_silos: int = Field(ge=1, description="silos in a sum at least; noise is shared out among so many")
-    honest_fraction: float = Field(gt=0, le=1, description="share of them that adds its noise as agreed")
+    honest_fraction: float = Field(
+        gt=0, le=1, description="of min_silos, the share that adds its noise, whichever silos a sum is of"
+    )
     noise_by: Literal["silos", "aggregators"] = Field(
         "silos", description="who adds noise: each silo a part, or server and shuffler each all of it"
     )

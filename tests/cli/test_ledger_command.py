@@ -143,3 +143,25 @@ def test_reading_loads_no_torch(running: LedgerFile, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(fedsim.__file__).parents[1])}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(("colluding", "shown"), [(3.25, "3.25"), (None, "none")])
+def test_runs_of_sums_have_what_is_left_if_aggregators_collude(
+    tmp_path: Path, colluding: float | None, shown: str
+) -> None:
+    path, _ = enrolled(tmp_path)
+    with LedgerFile.open(path) as file:
+        terms = {"epsilon_guaranteed": 1.0, "epsilon_colluding": colluding, "delta": 1e-6}
+        open_run(file, 1, gaussian(10, 0.01), terms=terms)
+        alone = _ledger("show", tmp_path).output
+        open_run(file, 2, gaussian(10, 0.01))
+    told = _ledger("show", tmp_path).output
+    assert "while server and shuffler do not collude" in told
+    first, second = [line.split() for line in told.splitlines() if "of 10" in line]
+    assert first[-4:-1] == ["1", shown, "1e-06"]
+    assert second[-4:-1] == ["1", "1", "1e-06"]
+    assert "colluding" in alone
+
+
+def test_without_sums_nothing_is_said_of_them(running: LedgerFile, tmp_path: Path) -> None:
+    assert "collud" not in _ledger("show", tmp_path).output

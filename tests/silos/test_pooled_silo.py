@@ -262,7 +262,7 @@ def test_they_would_count_if_reports_were_for_the_session_alone(
 ) -> None:
     """The attack above works where nothing binds a report to what its silo was told."""
 
-    def session(offer: Offer) -> str:
+    def session(offer: Offer, plan: Plan) -> str:
         return offer.session
 
     monkeypatch.setattr("fedsim.mechanisms.occasions.agreement", session)
