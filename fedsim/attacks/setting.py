@@ -159,7 +159,7 @@ class Setting:
         """All silos of a small federation; of a large one some, evenly in order of what is claimed."""
         order = sorted(range(len(self.admitted)), key=lambda i: self.admitted[i].epsilon_guaranteed)
         order = [i for i in order if self.admitted[i].releases]
-        most = max(2, _MOST_SILOS // (1 + self.together // 200))  # fewer where each needs a crowd
+        most = max(2, _MOST_SILOS // (1 + self.together // 20))  # fewer where each needs a crowd
         places = np.linspace(0, len(order) - 1, min(most, len(order))).round().astype(int)
         return sorted(order[place] for place in places)
 

@@ -268,7 +268,7 @@ def test_the_audit_has_a_row_for_each_party(audited: dict[str, Any]) -> None:
 
 def test_a_broken_claim_says_what_was_proven(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SummedGaussian, "_scale", _halved(SummedGaussian._scale))
-    found = attack(_resolved(), 0.05)
+    found = attack(_resolved(), 0.01)
     assert found.broken
     assert all(any("noise that is stated" in line for line in silo.findings) for silo in found.silos)
 
