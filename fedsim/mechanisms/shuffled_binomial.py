@@ -82,7 +82,7 @@ class ShuffledBinomial:
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are shuffled bits of all silos, is "
         "(epsilon_guaranteed, delta)-DP with respect to replacing one of its records, as long as shuffler "
-        "and server do not collude"
+        "and server do not collude and honest_fraction of min_silos silos in every sum add their bits"
     )
     guarantee_colluding: ClassVar[str] = (
         "if shuffler and server collude, each silo has its own few bits alone: (epsilon_colluding, "

@@ -86,7 +86,8 @@ class SummedGaussian(GridPricing):
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are sums over silos, is "
         "(epsilon_guaranteed, delta)-DP with respect to replacing one of its records, as long as the two "
-        "aggregators do not collude"
+        "aggregators do not collude and, where silos add the noise, honest_fraction of min_silos silos in "
+        "every sum add theirs and keep it to themselves"
     )
     guarantee_colluding: ClassVar[str] = (
         "if the two aggregators collude, each silo has its own share of the noise alone: (epsilon_colluding, "
