@@ -98,6 +98,7 @@ def test_an_audit_has_a_row_for_each_silo(audit: fedsim.Audit) -> None:
     assert isinstance(audit.plot(), Figure)
 
 
+@pytest.mark.slow
 def test_a_run_is_audited_in_memory_and_from_its_directory(audit: fedsim.Audit, tmp_path: Path) -> None:
     run = fedsim.simulate(SMALL, trials=1)
     run.save(tmp_path / "run")

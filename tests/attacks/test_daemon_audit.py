@@ -78,6 +78,7 @@ def _attacked(setting: Setting, folder: Path, share: float = 0.001) -> DaemonAud
     return attack(setting, found, offer_to(setting, SILO), openings, share, alarm=FALSE_ALARM)
 
 
+@pytest.mark.slow
 def test_sound_daemons_are_not_called_broken(folder: Path) -> None:
     found = _audited(folder)
     assert found.findings == ()

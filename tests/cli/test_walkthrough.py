@@ -54,6 +54,7 @@ def test_the_file_passes_the_shared_tests_and_the_rate_test_by_its_row(tmp_path:
     assert int(passed[1]) >= 18
 
 
+@pytest.mark.slow
 def test_the_package_adds_it_to_the_command_line(tmp_path: Path) -> None:
     project = tomllib.loads(BLOCKS["pyproject.toml"])
     (module,) = project["tool"]["setuptools"]["py-modules"]

@@ -93,6 +93,7 @@ def test_a_silo_keeps_at_least_one_training_record() -> None:
     assert sizes[1, 0.99] == 1
 
 
+@pytest.mark.slow
 def test_ten_thousand_small_silos_load_in_little_memory() -> None:
     """200,000 records of 11 features are 17.6 MB; the limit is some copies of that and 3,000 bytes a silo."""
     data, partition = Synthetic(rows=200_000), IidPartition(num_partitions=10_000)

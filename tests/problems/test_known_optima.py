@@ -154,6 +154,7 @@ def test_smoothing_brings_the_loss_within_its_bound_of_the_least_possible() -> N
     assert least - 1e-12 <= reached <= least + (x**2).sum(1).mean() / (2 * 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [HingeLoss, AbsoluteError])
 def test_subgradient_steps_come_near_the_least_loss(kind: type[HingeLoss] | type[AbsoluteError]) -> None:
     """The mean iterate is within D^2 / (2 eta R) + eta L^2 / 2 of the minimum, a linear program's."""

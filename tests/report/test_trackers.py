@@ -149,6 +149,7 @@ def test_a_run_can_be_read_back_in_tensorboard(tmp_path: Path, monkeypatch: pyte
     assert "trial-1/nonprivate/silo/silo-02/test_error" in events.Tags()["scalars"]
 
 
+@pytest.mark.slow
 def test_a_run_can_be_read_back_in_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
