@@ -33,6 +33,7 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.mechanisms import grid
+from fedsim.mechanisms.shared_noise import SharedNoise
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy import cost, renyi
 from fedsim.privacy.binomial import excess
@@ -56,7 +57,7 @@ def advised_steps(dimension: int) -> int:
 
 
 @dataclass(frozen=True)
-class ShuffledBinomial:
+class ShuffledBinomial(SharedNoise):
     """Clip, round to steps at random, add fair bits; a shuffler hides whose bits they are (thesis's P_vec).
 
     Args:
@@ -93,21 +94,17 @@ class ShuffledBinomial:
     )
 
     def __post_init__(self) -> None:
-        if not self.pool_min >= 1:
-            raise InputError("pool_min", self.pool_min, "at least one silo")
-        if not 0 < self.honest_fraction <= 1:
-            raise InputError("honest_fraction", self.honest_fraction, "in (0, 1]")
+        super().__post_init__()
         if not 1 <= self.steps <= grid.STEPS:
             raise InputError("steps", self.steps, f"from 1 to {grid.STEPS}")
-
-    @property
-    def sharers(self) -> float:
-        """By how much the bits are divided: gamma M_min, at least the silo itself."""
-        return max(1.0, self.honest_fraction * self.pool_min)
 
     def sensitivity(self, r: float = 1.0) -> float:
         """D = 2 g r + sqrt(d) of a silo whose terms have norm <= r clip, in steps; g r raised for float64."""
         return 2 * self.steps * r * (1 + grid.ROUNDING) + math.sqrt(self.dimension)
+
+    def moved(self, r: float) -> float:
+        """See `SharedNoise`."""
+        return self.sensitivity(r)
 
     def step(self, clip: float) -> float:
         """What one unit of a contribution is worth."""
@@ -116,18 +113,6 @@ class ShuffledBinomial:
     def reach(self, r: float) -> float:
         """See `SumMechanism`."""
         return self.sensitivity(r) / self.steps
-
-    def effective(self, z: float, r: float) -> float:
-        """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z."""
-        return z * self.sensitivity() / self.sensitivity(max(r, self.least))
-
-    def common(self, z_i: float, r: float) -> float:
-        """The common multiplier at which such a silo has z_i: the inverse of `effective`."""
-        return z_i * self.sensitivity(max(r, self.least)) / self.sensitivity()
-
-    def colluding(self, z_i: float) -> float:
-        """The multiplier of a silo under its own bits alone."""
-        return z_i / math.sqrt(self.sharers)
 
     def aggregators_noise(self, noise_ratio: float, z: float) -> float:
         """None: silos add all of it."""

@@ -27,8 +27,9 @@ from typing import ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import Refused
 from fedsim.mechanisms.grid import weights
+from fedsim.mechanisms.shared_noise import check_sharers
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy import blanket, calibrate, cost, loss
 from fedsim.privacy.calibrate import Budget, over_budget
@@ -75,10 +76,7 @@ class ShuffledGaussian:
     notices: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        if not self.pool_min >= 1:
-            raise InputError("pool_min", self.pool_min, "at least one silo")
-        if not 0 < self.honest_fraction <= 1:
-            raise InputError("honest_fraction", self.honest_fraction, "in (0, 1]")
+        check_sharers(self.pool_min, self.honest_fraction)
 
     def step(self, clip: float) -> float:
         """What one unit of a contribution is worth: the clip, so that messages at any clip look alike."""

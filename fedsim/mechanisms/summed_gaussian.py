@@ -39,10 +39,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import Refused
 from fedsim.mechanisms import grid
 from fedsim.mechanisms.discrete_noise import with_noise
 from fedsim.mechanisms.grid import STEPS, GridPricing
+from fedsim.mechanisms.shared_noise import SharedNoise
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy import cost, renyi
 from fedsim.protocol.plan import Census
@@ -57,7 +58,7 @@ _INEXACT = 2.0**21 * 1e-221  # chance that a coordinate's contributions or parti
 
 
 @dataclass(frozen=True)
-class SummedGaussian(GridPricing):
+class SummedGaussian(GridPricing, SharedNoise):
     """Clip, round to a grid and add a share of discrete Gaussian noise; two aggregators learn the sum alone.
 
     Args:
@@ -95,23 +96,21 @@ class SummedGaussian(GridPricing):
     )
     notices: ClassVar[tuple[str, ...]] = ()
 
-    def __post_init__(self) -> None:
-        if not self.pool_min >= 1:
-            raise InputError("pool_min", self.pool_min, "at least one silo")
-        if not 0 < self.honest_fraction <= 1:
-            raise InputError("honest_fraction", self.honest_fraction, "in (0, 1]")
-
     @property
     def sensitivity(self) -> float:
         """D(1), in steps: of a contribution whose terms have the whole clip."""
         return grid.sensitivity(self.dimension)
+
+    def moved(self, r: float) -> float:
+        """See `SharedNoise`."""
+        return grid.sensitivity(self.dimension, r)
 
     @property
     def sharers(self) -> float:
         """By how much the variance is divided: gamma M_min, at least the silo itself; 1 for aggregators."""
         if self.noise_by == "aggregators":
             return 1.0
-        return max(1.0, self.honest_fraction * self.pool_min)
+        return super().sharers
 
     def step(self, clip: float) -> float:
         """What one unit of a contribution is worth."""
@@ -119,19 +118,11 @@ class SummedGaussian(GridPricing):
 
     def reach(self, r: float) -> float:
         """See `SumMechanism`."""
-        return grid.sensitivity(self.dimension, r) / STEPS
-
-    def effective(self, z: float, r: float) -> float:
-        """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z."""
-        return z * self.sensitivity / grid.sensitivity(self.dimension, max(r, self.least))
-
-    def common(self, z_i: float, r: float) -> float:
-        """The common multiplier at which such a silo has z_i: the inverse of `effective`."""
-        return z_i * grid.sensitivity(self.dimension, max(r, self.least)) / self.sensitivity
+        return self.moved(r) / STEPS
 
     def colluding(self, z_i: float) -> float:
         """The multiplier of a silo under its own share of the noise alone."""
-        return z_i / math.sqrt(self.sharers) if self.noise_by == "silos" else 0.0
+        return super().colluding(z_i) if self.noise_by == "silos" else 0.0
 
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """What answering costs silos where the aggregators collude; cases as in `epsilons`, finite if z > 0.
