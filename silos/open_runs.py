@@ -7,10 +7,10 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite
 
 from torch import Tensor
 
+from fedsim.common.canonical import finite
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.occasions import Occasions
 from fedsim.protocol.digests import digest
@@ -86,7 +86,7 @@ class OpenRuns:
             "delta": plan.terms.delta,
             "noise_multiplier": admitted.noise_multiplier,
             "epsilon_guaranteed": admitted.epsilon_guaranteed,
-            **({} if plan.colluding is None else {"epsilon_colluding": _finite(plan.colluding)}),
+            **({} if plan.colluding is None else {"epsilon_colluding": finite(plan.colluding)}),
             "releases": admitted.releases,
             "accountant": plan.mechanism.accountant(sorted(samplers)),
             "notices": [*self.notices, *plan.mechanism.notices, *plan.notices],
@@ -190,8 +190,3 @@ class OpenRuns:
             return SystemEntropy(run.secret)
         key = self._simulation
         return SeededEntropy(key.seed, key.trial, [self._own.name], [key.run])
-
-
-def _finite(value: float) -> float | None:
-    """None for infinity, which a frame cannot say."""
-    return value if isfinite(value) else None

@@ -20,6 +20,7 @@ from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussi
 from fedsim.attacks.search import Attack, search
 from fedsim.attacks.setting import Setting, prepare
 from fedsim.attacks.worst import Samples
+from fedsim.common.canonical import finite
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.scenario.resolve import Resolved
 
@@ -248,8 +249,8 @@ def _row(silo: SiloAudit) -> dict[str, Any]:
         "claimed": silo.claim.epsilon,
         "attained": attained,
         "attained_share": attained / silo.claim.epsilon if silo.claim.epsilon else None,
-        "sensitivity_ratio": _finite(silo.exact.sensitivity),
-        "cross_silo_ratio": _finite(silo.exact.cross),
+        "sensitivity_ratio": finite(silo.exact.sensitivity),
+        "cross_silo_ratio": finite(silo.exact.cross),
         "answers_searched": silo.exact.asked,
         "noise_ratio": silo.noise.ratio,
         "noise_correlation": silo.noise.repeated,
@@ -270,7 +271,3 @@ def _bounds(found: Bounds, claim: Claim) -> dict[str, Any]:
         "assumption_free": found.assumption_free,
         "normality_p": found.normality,
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if isfinite(value) else None

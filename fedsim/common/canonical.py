@@ -1,8 +1,9 @@
-"""One text for equal values, to compare and to hash settings by."""
+"""Values as JSON has them: one text for equal ones, to compare and to hash settings by, and no infinity."""
 
 from __future__ import annotations
 
 import json
+from math import isfinite
 from typing import Any
 
 
@@ -21,3 +22,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def finite(value: float) -> float | None:
+    """None for infinity, which JSON cannot say."""
+    return value if isfinite(value) else None

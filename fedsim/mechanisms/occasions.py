@@ -46,7 +46,20 @@ class Occasions:
 
     def form(self, round_index: int) -> Form:
         """What the numbers of a round's reports are."""
-        ratios = [query.noise_ratio for ask in self.plan.rounds[round_index] for query in ask.queries]
-        z = self.offer.noise_multiplier or 0.0
-        scales = tuple(self.mechanism.aggregators_noise(ratio, z) for ratio in ratios)
+        scales = aggregators_scales(
+            self.mechanism, self.plan, round_index, self.offer.noise_multiplier or 0.0
+        )
         return Form(self.mechanism.transport, self.dimension, scales)
+
+
+def aggregators_scales(mechanism: SumMechanism, plan: Plan, round_index: int, z: float) -> tuple[float, ...]:
+    """Of the noise that each aggregator adds to each query's sum, in steps; 0 where silos add theirs.
+
+    Args:
+        mechanism: of the sums.
+        plan: what silos are asked.
+        round_index: which round of it.
+        z: the multiplier that is common to all silos.
+    """
+    queries = [query for ask in plan.rounds[round_index] for query in ask.queries]
+    return tuple(mechanism.aggregators_noise(query.noise_ratio, z) for query in queries)

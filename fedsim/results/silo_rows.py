@@ -7,6 +7,7 @@ from functools import cache
 from math import isfinite
 from typing import Any
 
+from fedsim.common.canonical import finite
 from fedsim.privacy.attainable import epsilon as attainable_epsilon
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.terms import Admitted, Statement
@@ -118,8 +119,3 @@ def samplers(resolved: Resolved) -> list[str]:
 def has_gap(resolved: Resolved) -> bool:
     """Whether the plan uses a sampler whose proven bound is not known to be attained."""
     return WithReplacement.sampler in samplers(resolved)
-
-
-def finite(value: float) -> float | None:
-    """None for infinity, which JSON cannot say."""
-    return value if isfinite(value) else None

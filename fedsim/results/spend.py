@@ -9,12 +9,12 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 
+from fedsim.common.canonical import finite
 from fedsim.mechanisms.grid_gaussian import GridGaussian
 from fedsim.privacy import cost
 from fedsim.protocol.plan import Census, Plan, Release
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Outcome
-from fedsim.results.silo_rows import finite
 
 MOST_SILOS = 10
 _POINTS = {

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.protocol.plan import QueryShape
+from fedsim.mechanisms.occasions import aggregators_scales
 from fedsim.protocol.seeds import digest128
 from fedsim.protocol.shares import Words, add, split, total
 from fedsim.scenario.resolve import Resolved
@@ -91,14 +91,8 @@ class Run:
     def scales(self, round_index: int) -> tuple[float, ...]:
         """Of the noise that each aggregator adds to each query's sum, in steps; 0 where silos add theirs."""
         assert self.resolved.sums is not None
-        mechanism = self.resolved.sums.mechanism
-        return tuple(
-            mechanism.aggregators_noise(query.noise_ratio, self.noise_multiplier)
-            for query in self._queries(round_index)
-        )
-
-    def _queries(self, round_index: int) -> list[QueryShape]:
-        return [query for ask in self.resolved.trace.plan.rounds[round_index] for query in ask.queries]
+        mechanism, plan = self.resolved.sums.mechanism, self.resolved.trace.plan
+        return aggregators_scales(mechanism, plan, round_index, self.noise_multiplier)
 
     def noise(self, round_index: int, party: int) -> list[np.ndarray]:
         """What an aggregator adds, seeded, an integer (d,) for each query: rounded normal numbers."""

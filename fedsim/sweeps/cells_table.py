@@ -7,8 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedsim.common.canonical import canonical
-from fedsim.results.silo_rows import finite
+from fedsim.common.canonical import canonical, finite
 from fedsim.sweeps.engine import Results, Row
 from fedsim.sweeps.job import Job
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedsim.common.canonical import finite
 from fedsim.curves.sweep_summary import (
     FORMAT,
     CandidateRow,
@@ -17,7 +18,6 @@ from fedsim.curves.sweep_summary import (
     SweepSummary,
     Tuning,
 )
-from fedsim.results.silo_rows import finite
 from fedsim.results.summarise import interval90
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cell import CellResult

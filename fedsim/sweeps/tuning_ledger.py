@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from fedsim.common.canonical import finite
 from fedsim.common.errors import Refused
 from fedsim.curves.sweep_summary import TunedCombination, TunedSilo, TuningLedger
 from fedsim.protocol.limits import LIMITS
-from fedsim.results.silo_rows import finite
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import terms
 from fedsim.sweeps.combinations import Combination
