@@ -38,6 +38,12 @@ def print_notices(console: Console, lines: Sequence[str]) -> None:
         say(console, line, "bold")
 
 
+def print_warnings(console: Console, lines: Sequence[str]) -> None:
+    """What is allowed and hardly meant."""
+    for line in lines:
+        say(console, f"warning: {line}", "yellow")
+
+
 def print_parameters(console: Console, chosen: Parameters | None) -> None:
     """The numbers that a theorem chose for the algorithm; nothing where all are given."""
     if chosen is None:

@@ -48,7 +48,7 @@ class TrialResult:
     """One finished trial: its final model per variant, and what each silo states about the run.
 
     `silos` is measured on test records, so it exists in simulation only; `objective` says how the excess
-    risk was measured, on training records.
+    risk was measured, on training records; `warnings` say what is odd about the records it read.
     """
 
     trial: int
@@ -56,6 +56,7 @@ class TrialResult:
     statements: list[Statement]
     silos: list[SiloMeasurement] = field(default_factory=list)
     objective: dict[str, Any] | None = None
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass

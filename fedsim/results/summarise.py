@@ -28,6 +28,7 @@ from fedsim.results.summary import (
     Summary,
     Trials,
 )
+from fedsim.results.warnings import warnings
 
 
 def summarise(outcome: Outcome) -> Summary:
@@ -44,6 +45,7 @@ def summarise(outcome: Outcome) -> Summary:
         rounds=len(outcome.resolved.trace.plan.rounds),
         dimension=outcome.resolved.problem.dimension,
         wall_seconds=round(outcome.wall_seconds, 3),
+        warnings=warnings(outcome),
         metrics=_metrics(outcome),
         participation=_participation(outcome),
         privacy=statement(outcome),

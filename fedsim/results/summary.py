@@ -223,6 +223,7 @@ class Summary(Part):
     rounds: int
     dimension: int
     wall_seconds: float
+    warnings: list[str] = []
     metrics: Metrics
     participation: Participation
     heterogeneity: Heterogeneity | None = None

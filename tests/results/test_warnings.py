@@ -1,0 +1,44 @@
+"""What is allowed and hardly meant is said: in the summary, in the terminal once, on the page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.report_runs import SMALL
+from typer.testing import CliRunner
+
+from fedsim.api.given import resolved_of
+from fedsim.cli.main import app
+from fedsim.results.read import read
+from fedsim.results.warnings import of_scenario
+from fedsim.scenario.model import Scenario
+
+NONE = {"mechanism": "none", "epsilon": 2.0}
+
+
+def said(**changes: Any) -> list[str]:
+    return of_scenario(resolved_of(Scenario.model_validate(SMALL | changes)))
+
+
+@pytest.mark.parametrize(("delta", "silos"), [(1 / 32, 0), (0.034, 3), ([0.001, 0.05, 1 / 40], 1)])
+def test_a_delta_above_one_over_n_is_named(delta: object, silos: int) -> None:
+    lines = said(privacy={"epsilon": 1.0, "delta": delta})  # each silo trains on 32 records
+    assert len(lines) == (silos > 0)
+    assert not silos or f"above 1/n in {silos} of 3 silos" in lines[0]
+
+
+def test_a_budget_that_nothing_keeps_to_is_named() -> None:
+    assert said(privacy=NONE) == ["privacy.epsilon is ignored: mechanism none neither clips nor adds noise"]
+    assert said(privacy={"mechanism": "none"}) == []
+
+
+def test_a_warning_stands_once_in_the_terminal_and_on_the_page(tmp_path: Path) -> None:
+    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SMALL | {"privacy": NONE}))
+    out = tmp_path / "run"
+    result = CliRunner().invoke(app, ["simulate", str(tmp_path / "scenario.yaml"), "--out", str(out)])
+    assert result.output.count("warning: privacy.epsilon is ignored") == 1
+    assert read(out).summary.warnings == said(privacy=NONE)
+    assert (out / "report.html").read_text().count("Warning: privacy.epsilon is ignored") == 1
