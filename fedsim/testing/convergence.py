@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import FULL
-from fedsim.protocol.contract import Algorithm, Public, ServerHalf
+from fedsim.protocol.contract import Algorithm, Combined, Public, ServerHalf
 from fedsim.protocol.dryrun import server_rng
 from fedsim.testing.cases import SIZES, WEIGHTS, Case, case_of
 from fedsim.testing.example import Example, require
@@ -77,7 +77,7 @@ def may_be_scaled(example: Example) -> None:
         members = [r % 4]
         reply = gate.answer(r, model.broadcast, members)
         try:
-            model = coroutine.send(combine(reply, coefficients(public.weights, members, 4)))
+            model = coroutine.send(Combined(combine(reply, coefficients(public.weights, members, 4)), 1 / 4))
         except StopIteration as stop:
             moved, ended = float(np.abs(stop.value.numpy() - truth).max()), True
             require(moved <= 1e-12, f"at its end {_MOVED.format(moved)}")
@@ -98,7 +98,7 @@ def _played(coroutine: ServerHalf, gate: Gate, public: Public) -> Tensor:
     everyone = coefficients(public.weights, range(len(public.names)), len(public.names))
     try:
         while True:
-            step = coroutine.send(combine(gate.answer(r, step.broadcast), everyone))
+            step = coroutine.send(Combined(combine(gate.answer(r, step.broadcast), everyone), 1.0))
             r += 1
     except StopIteration as stop:
         model: Tensor = stop.value

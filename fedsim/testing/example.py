@@ -52,7 +52,8 @@ class Example:
             distance is 0.3 to 1.
         steps: what 1 / L is multiplied by before `convergent` gets it; the first that reaches counts.
         anchors: batches that it asks for besides the one it is given; None: they are not compared.
-        left_out: {name of a property: why it cannot hold}.
+        left_out: {name of a property, or of a case of several: why it cannot hold}, such as
+            {"linear in a ball": "a Euclidean projection after steps scaled by coordinate"}.
     """
 
     short: Callable[[Batch], Algorithm]

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL
-from fedsim.protocol.contract import Algorithm, Asker, Query, Round
+from fedsim.protocol.contract import Algorithm, Asker, Combined, Query, Round
 from fedsim.protocol.dryrun import server_rng
 from fedsim.protocol.memory import CohortMemory
 from fedsim.testing.cases import SIZES
@@ -132,7 +132,7 @@ def is_linear_where_it_says_so(example: Example) -> None:
         for name, value in mixture.items():
             affine &= torch.allclose(value, 0.3 * first[name] + 0.7 * second[name], rtol=0, atol=1e-12)
         try:
-            step = coroutine.send({name: value.expand(1, 4)[0] for name, value in first.items()})
+            step = coroutine.send(Combined({n: value.expand(1, 4)[0] for n, value in first.items()}, 1.0))
         except StopIteration:
             step = None
     says = type(algorithm).linear
@@ -172,7 +172,8 @@ def _rounds(example: Example, count: int) -> Iterator[tuple[int, Silos]]:
         message, kept = silos(range(count))
         memory.update(kept)
         try:
-            step = coroutine.send({name: value.expand(count, 4).mean(0) for name, value in message.items()})
+            means = {name: value.expand(count, 4).mean(0) for name, value in message.items()}
+            step = coroutine.send(Combined(means, 1.0))
         except StopIteration:
             return
         r += 1

@@ -25,6 +25,10 @@ class Property:
     name: str
     holds: Callable[[Example], None]
 
+    def left_out(self, example: Example) -> str | None:
+        """Why it need not hold of this example; None where it must."""
+        return example.left_out.get(self.name) or example.left_out.get(self.name.rpartition(": ")[2])
+
 
 def _runs_dry(example: Example) -> None:
     """The plan is found without data: see `fedsim.protocol.dryrun`."""

@@ -44,9 +44,11 @@ def test_every_registered_algorithm_has_a_row() -> None:
 
 @every_pair
 def test_it_has_the_property(row: Row, check: Property) -> None:
-    if reason := row.left_out.get(check.name):
-        pytest.skip(reason)
-    check.holds(row)
+    if check.left_out(row):
+        with pytest.raises(AssertionError):  # else the row need not leave it out
+            check.holds(row)
+    else:
+        check.holds(row)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.averaged], ids=lambda row: row.name)

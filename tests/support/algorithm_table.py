@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
+from fedsim.algorithms.fedadam import FedAdam
+from fedsim.algorithms.fedprox import FedProx
 from fedsim.algorithms.local_sgd import LocalSGD
 from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
@@ -12,6 +14,7 @@ from fedsim.algorithms.prox_pl_svrg import ProxPLSVRG
 from fedsim.algorithms.prox_sgd import ProxSGD
 from fedsim.algorithms.prox_spider import ProxSPIDER
 from fedsim.algorithms.prox_svrg import ProxSVRG
+from fedsim.algorithms.scaffold import Scaffold
 from fedsim.algorithms.spider_alternate import SPIDERAlternate
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Algorithm
@@ -52,6 +55,35 @@ ROWS = (
         settled=LocalSGD(num_rounds=10, local_steps=4, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-3,
+    ),
+    Row(
+        "fedprox",
+        short=lambda batch: FedProx(
+            num_rounds=4, local_steps=3, step_size=0.1, proximal_weight=0.5, clip_norm=1.0, batch=batch
+        ),
+        convergent=lambda step: FedProx(
+            num_rounds=800, local_steps=2, step_size=0.02 * step, proximal_weight=1 / step, clip_norm=1.0
+        ),
+        settled=FedProx(num_rounds=10, local_steps=4, step_size=0.5, proximal_weight=0.2, clip_norm=6.0),
+        estimate=final,
+        tolerance=1e-3,
+    ),
+    Row(
+        "scaffold",
+        short=lambda batch: Scaffold(num_rounds=4, local_steps=3, step_size=0.1, clip_norm=1.0, batch=batch),
+        convergent=lambda step: Scaffold(num_rounds=500, local_steps=2, step_size=step / 2, clip_norm=1.0),
+        settled=Scaffold(num_rounds=10, local_steps=4, step_size=0.5, clip_norm=6.0),
+        estimate=final,
+        tolerance=1e-6,
+    ),
+    Row(
+        "fedadam",
+        short=lambda batch: FedAdam(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
+        convergent=lambda step: FedAdam(num_rounds=500, step_size=step, beta1=0.5, tau=1.0, clip_norm=1.0),
+        settled=FedAdam(num_rounds=40, step_size=0.5, beta1=0.5, tau=1.0, clip_norm=6.0),
+        estimate=final,
+        tolerance=1e-6,
+        left_out={"linear in a ball": "a Euclidean projection after a step scaled by coordinate leaves it"},
     ),
     Row(
         "accelerated_minibatch_sgd",
