@@ -13,8 +13,8 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.protocol.contract import Algorithm, Combined, Public, PublicProblem
 from fedsim.protocol.digests import digest
-from fedsim.protocol.dryrun import server_rng
 from fedsim.protocol.links import Link
+from fedsim.protocol.seeds import server_rng
 from server.participation import Schedule
 
 Aggregate = Callable[[Mapping[str, Tensor], Public, Sequence[int]], Mapping[str, Tensor]]
