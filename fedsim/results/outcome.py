@@ -24,8 +24,8 @@ class Measurement(NamedTuple):
     trial: int
     variant: Variant
     round: int
-    test_error: float
-    test_loss: float
+    error: float
+    loss: float
     participants: int
     seconds: float
     excess_risk: float | None = None
@@ -38,8 +38,8 @@ class SiloMeasurement(NamedTuple):
     trial: int
     variant: Variant
     silo: str
-    test_error: float | None
-    test_loss: float | None
+    error: float | None
+    loss: float | None
     test_records: int
 
 
@@ -48,7 +48,7 @@ class TrialResult:
     """One finished trial: its final model per variant, and what each silo states about the run.
 
     `silos` is measured on test records, so it exists in simulation only; `objective` says how the excess
-    risk was measured, on training records.
+    risk was measured, on training records; `warnings` say what is odd about the records it read.
     """
 
     trial: int
@@ -56,6 +56,7 @@ class TrialResult:
     statements: list[Statement]
     silos: list[SiloMeasurement] = field(default_factory=list)
     objective: dict[str, Any] | None = None
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass
