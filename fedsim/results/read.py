@@ -17,8 +17,8 @@ from fedsim.results.collected import Models, Run, without_seed
 from fedsim.results.summary import AGAIN, read_summary
 
 _COLUMNS = {
-    "metrics": ("trial", "variant", "round", "test_error", "test_loss", "excess_risk", "gradient_mapping_sq"),
-    "silos": ("trial", "variant", "silo", "test_error", "test_loss"),
+    "metrics": ("trial", "variant", "round", "error", "loss", "excess_risk", "gradient_mapping_sq"),
+    "silos": ("trial", "variant", "silo", "error", "loss"),
     "ledger": ("trial", "silo", "round", "releases"),
     "clipping": ("trial", "round", "terms", "clipped", "median_norm"),
     "spend": ("silo", "round", "epsilon_spent", "budget"),

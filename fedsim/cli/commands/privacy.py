@@ -1,0 +1,28 @@
+"""`fedsim privacy`: its options."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fedsim.cli.app import PRIVACY, Overrides, ScenarioFile, app, plain_errors
+
+
+@app.command(rich_help_panel=PRIVACY)
+def privacy(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Price every silo again by dp-accounting (slower).")
+    ] = False,
+    conversions: Annotated[
+        bool, typer.Option("--conversions", help="What it means for groups of records, users, and centrally.")
+    ] = False,
+) -> None:
+    """Show what the run would cost each silo and the noise it would use; reads no feature values."""
+    with plain_errors():
+        from fedsim.cli.privacy import show
+
+        show(scenario, overrides or [], as_json, verify, conversions)
