@@ -58,7 +58,7 @@ def read_records(config: Config) -> OwnRecords:
         _check_alone(source)
         _check_declared(config, source)
         rows = np.arange(source.num_rows)
-        features, target = prepare(config.records, source.design(rows), rows, rows)
+        features, target, _ = prepare(config.records, source.design(rows), rows, rows)
     except InputError as error:
         field = error.field.replace("scenario.data", f"{ROOT}.records", 1)
         raise InputError(field, error.value, error.expected) from None

@@ -54,7 +54,7 @@ class Run:
 
     @property
     def metrics(self) -> Table:
-        """One row per evaluation: trial, variant, round, test_error, test_loss, ...; simulation only."""
+        """One row per evaluation: trial, variant, round, error, loss, ...; simulation only."""
         return Table(self.results.metrics)
 
     @property

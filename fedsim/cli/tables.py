@@ -105,7 +105,7 @@ def sweep_table(sweep: SweepSummary) -> RichTable:
     for row in sweep.combinations:
         cells = [_value(row.varied.get(name, "-")) for name in sweep.varied]
         cells += [_value((row.chosen or {}).get(name, "-")) for name in sweep.chosen]
-        table.add_row(*cells, error_text(row.error) or "failed", shown_up(row.epsilon_guaranteed))
+        table.add_row(*cells, error_text(row.error_spread) or "failed", shown_up(row.epsilon_guaranteed))
     return table
 
 

@@ -81,6 +81,17 @@ class Source(ABC):
         """Flat population optimum, intercept included, where it is known."""
         return None
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Of the features, in their order; by default the columns that say nothing else of a record."""
+        others = (self.target, self.label_column, self.silo_column)
+        return tuple(column for column in self.columns if column not in others)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the target's classes, in the order of their codes, also of one that no record has."""
+        return tuple(str(k) for k in range(self.num_classes))
+
     @abstractmethod
     def keys(self, column: str, field: str) -> Floats:
         """What to sort records by, shape (num_rows,): numbers themselves, categories by their place."""
@@ -115,9 +126,9 @@ class Matrix(Source):
         """A column that is no feature, such as the target, shape (num_rows,)."""
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the target's classes, also of one that no record happens to have."""
-        return tuple(str(k) for k in range(self.num_classes))
+    def feature_names(self) -> tuple[str, ...]:
+        """`names`."""
+        return self.names
 
     def keys(self, column: str, field: str) -> Floats:
         """A feature's raw values, or the other column's."""

@@ -164,7 +164,7 @@ def _figures(run: Run, folder: Path) -> list[PageFigure]:
     spread = _spread(run)
     drawn = {
         "error-against-rounds": (
-            plots.against_rounds(run, "test_error"),
+            plots.against_rounds(run, "error"),
             f"Test error against rounds: mean{spread}. {_markers(run.summary)}",
         ),
         **{

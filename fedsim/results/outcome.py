@@ -24,8 +24,8 @@ class Measurement(NamedTuple):
     trial: int
     variant: Variant
     round: int
-    test_error: float
-    test_loss: float
+    error: float
+    loss: float
     participants: int
     seconds: float
     excess_risk: float | None = None
@@ -38,8 +38,8 @@ class SiloMeasurement(NamedTuple):
     trial: int
     variant: Variant
     silo: str
-    test_error: float | None
-    test_loss: float | None
+    error: float | None
+    loss: float | None
     test_records: int
 
 

@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import yaml
 
 from fedsim.common.errors import InputError
+from fedsim.common.yaml_file import value
 from fedsim.results.audit_file import read_audit
 from fedsim.results.collected import Models, Run, without_seed
 from fedsim.results.summary import AGAIN, read_summary
 
 _COLUMNS = {
-    "metrics": ("trial", "variant", "round", "test_error", "test_loss", "excess_risk", "gradient_mapping_sq"),
-    "silos": ("trial", "variant", "silo", "test_error", "test_loss"),
+    "metrics": ("trial", "variant", "round", "error", "loss", "excess_risk", "gradient_mapping_sq"),
+    "silos": ("trial", "variant", "silo", "error", "loss"),
     "ledger": ("trial", "silo", "round", "releases"),
     "spend": ("silo", "round", "epsilon_spent", "budget"),
 }
@@ -52,7 +53,7 @@ def read(directory: Path) -> Run:
 def scenario_of(path: Path) -> tuple[str, str]:
     """A scenario file's text without its seed, and its description; InputError if damaged or missing."""
     try:
-        tree = yaml.safe_load(_opened(path, lambda: path.read_text(encoding="utf-8")))
+        tree = value(_opened(path, lambda: path.read_text(encoding="utf-8")))
     except yaml.YAMLError:
         tree = None
     if not isinstance(tree, dict):

@@ -92,7 +92,7 @@ def _metrics(outcome: Outcome) -> Metrics:
                 continue
             metrics[name + suffix] = float(values.mean()) if len(values) else None
             metrics[f"{name}{suffix}_interval90"] = interval90(values)
-    return Metrics(error=outcome.resolved.problem.error_name, **metrics)
+    return Metrics(error_name=outcome.resolved.problem.error_name, **metrics)
 
 
 def _final_values(outcome: Outcome, variant: str, name: str) -> np.ndarray:

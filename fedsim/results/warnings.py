@@ -15,7 +15,7 @@ def warnings(outcome: Outcome) -> list[str]:
 
 def of_scenario(resolved: Resolved) -> list[str]:
     """Those that need no record: they hold before the run."""
-    return [*_delta(resolved), *_ignored(resolved)]
+    return [*_delta(resolved), *_ignored(resolved), *_left_out(resolved)]
 
 
 def _delta(resolved: Resolved) -> list[str]:
@@ -35,3 +35,12 @@ def _ignored(resolved: Resolved) -> list[str]:
     if resolved.mechanism.private or epsilon is None:
         return []
     return ["privacy.epsilon is ignored: mechanism none neither clips nor adds noise"]
+
+
+def _left_out(resolved: Resolved) -> list[str]:
+    """Records that no silo has."""
+    shape = resolved.outline
+    if not shape.unused:
+        return []
+    share = f"{shape.unused:,} of {shape.num_records:,} records ({shape.unused / shape.num_records:.0%})"
+    return [f"partition {resolved.scenario.partition.name} leaves out {share}: no silo has them"]

@@ -6,10 +6,10 @@ import tempfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import yaml
 from safetensors.torch import save_file
 
 from fedsim.common.errors import InputError
+from fedsim.common.yaml_file import text
 from fedsim.results.collected import Run, scenario_tree
 from fedsim.results.outcome import Deployed, Outcome
 from fedsim.results.summary import FILE
@@ -44,8 +44,7 @@ def check_free(directory: Path) -> Path:
 def write(outcome: Outcome, run: Run, folder: Path) -> None:
     """Write all data of a run, `run` being the results of `outcome`, into an empty folder."""
     head = _DEPLOYED if outcome.deployed else SECRET if outcome.main == "private" else _NO_NOISE
-    text = head + yaml.safe_dump(scenario_tree(outcome), sort_keys=False)
-    (folder / "scenario.yaml").write_text(text, encoding="utf-8")
+    (folder / "scenario.yaml").write_text(head + text(scenario_tree(outcome)), encoding="utf-8")
     (folder / FILE).write_text(run.summary.json_text() + "\n", encoding="utf-8")
     for name in ("metrics", "silos", "ledger", "spend"):
         pq.write_table(getattr(run, name), folder / f"{name}.parquet")

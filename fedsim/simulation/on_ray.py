@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.data.federation import Hosted, load_silos
+from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.links import Variant
 from fedsim.protocol.shares import Words
 from fedsim.protocol.terms import Admitted, Statement
@@ -194,7 +195,8 @@ class TrialWorker:
         data = read(self._resolved, trial)
         remote = _RemoteHosts(self._resolved, trial, data.digest, hosts)
         measures = evaluator(self._resolved, data.silos)
-        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty)
+        odd = odd_records(data)
+        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, odd)
 
 
 class HostWorker(SiloHost):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from support.report_runs import SMALL
 from typer.testing import CliRunner
 
+import fedsim
 from fedsim.api.given import resolved_of
 from fedsim.cli.main import app
 from fedsim.results.read import read
@@ -42,3 +44,20 @@ def test_a_warning_stands_once_in_the_terminal_and_on_the_page(tmp_path: Path) -
     assert result.output.count("warning: privacy.epsilon is ignored") == 1
     assert read(out).summary.warnings == said(privacy=NONE)
     assert (out / "report.html").read_text().count("Warning: privacy.epsilon is ignored") == 1
+
+
+def test_records_that_a_partition_leaves_out_are_counted() -> None:
+    partition = {"name": "size", "partition_sizes": [30, 28]}  # of 120
+    (line,) = said(partition=partition, privacy={"epsilon": 1.0})
+    assert line == "partition size leaves out 62 of 120 records (52%): no silo has them"
+
+
+def test_targets_that_are_all_alike_are_named() -> None:
+    features = np.random.default_rng(0).normal(size=(40, 2))
+    data = fedsim.Arrays(features, np.ones(40, dtype=int), classes=2)
+    run = fedsim.simulate(SMALL | {"report": {"nonprivate_twin": False}}, data=data, progress=False)
+    training, test = run.summary.warnings  # once, of two trials
+    assert training.startswith("all 31 training records have one and the same target")
+    assert test.startswith("all 9 test records")
+    run = fedsim.simulate(SMALL, data=fedsim.Arrays(features, np.arange(40) % 2), progress=False)
+    assert run.summary.warnings == []
