@@ -25,7 +25,7 @@ def keys(path: Sequence[str | int], tree: Any, model: type[BaseModel]) -> list[s
 def nodes(path: Sequence[str | int], tree: Any, model: type[BaseModel]) -> dict[str, Node]:
     """{key: JSON schema} of what may stand in the mapping at `path`, of the kind that is named there."""
     kinds = _fields_of(model).kinds_at(path, tree)
-    found: dict[str, Node] = next((kind["properties"] for kind in kinds if "properties" in kind), {})
+    found: Node = next((kind["properties"] for kind in kinds if "properties" in kind), {})
     return dict(sorted(found.items(), key=lambda item: "const" not in item[1]))  # the name first
 
 

@@ -128,6 +128,8 @@ def not_private(scenario: Scenario) -> list[str]:
         "heterogeneity: it is computed from all silos' training records, which only a simulation can do": (
             scenario.report.heterogeneity
         ),
+        "the share of terms that is clipped, and their norms: they are computed from training records, which "
+        "only a simulation can do": private and scenario.report.clipping,
         "excess risk and gradient mapping: they are computed from training records of all silos, which only "
         "a simulation can do": measures_objective(scenario),
         "the noise against whoever knows the seed (scenario.yaml has it): it is reproducible, and drawn in "
