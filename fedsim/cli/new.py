@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import keyword
+import pkgutil
 import re
-import sys
-from importlib.metadata import packages_distributions
 from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
+import fedsim.algorithms
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_directory, whole_file
 
@@ -71,20 +72,19 @@ def package(name: str, place: Path) -> list[Path]:
 
 
 def check_name(name: str) -> None:
-    """Check that an algorithm and its module can have this name.
+    """Check that an algorithm and its module can have this name; loads neither torch nor a plug-in.
 
     Raises:
         InputError: it is no plain lower-case name, or it is taken.
     """
-    from fedsim.algorithms.registry import algorithms
-
     if not re.fullmatch("[a-z][a-z0-9_]{0,60}", name) or keyword.iskeyword(name):
         expected = "must be a module's name: small letters, digits and underscores, such as my_algorithm"
         raise InputError("NAME", name, expected)
-    if name in algorithms():
-        raise InputError("NAME", name, "there is an algorithm of this name; choose another")
-    if name in sys.stdlib_module_names or name in packages_distributions():
-        raise InputError("NAME", name, "an installed package has a module of this name; choose another")
+    if name in {module.name for module in pkgutil.iter_modules(fedsim.algorithms.__path__)}:
+        raise InputError("NAME", name, "fedsim has an algorithm of this name; choose another")
+    found = find_spec(name)
+    if found is not None and found.origin is not None:  # None: a mere folder
+        raise InputError("NAME", name, "a module of this name is installed; choose another")
 
 
 def _check_free(place: Path) -> None:

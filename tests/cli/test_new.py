@@ -21,6 +21,7 @@ from fedsim.cli.main import app
 from fedsim.scenario.commented import STARTING, commented
 from fedsim.scenario.fields import fields as scenario_fields
 from fedsim.scenario.load import parse
+from fedsim.testing import PROPERTIES
 
 
 def new(*arguments: object) -> Any:
@@ -56,7 +57,11 @@ def test_the_package_is_an_algorithm_with_an_entry_point_a_scenario_and_tests(
     run = fedsim.simulate(base, algorithm=kind(**section))
     assert run.summary.metrics.error is not None
     assert run.summary.metrics.error < 0.2
-    compile((package / names[-1]).read_text(), names[-1], "exec")
+    tests: dict[str, Any] = {"__file__": str(package / names[-1])}
+    exec((package / names[-1]).read_text(), tests)
+    for check in PROPERTIES:
+        if "optimum" not in check.name:  # they take more rounds
+            check.holds(tests["TestProperties"].example)
 
 
 @pytest.mark.slow
@@ -90,10 +95,10 @@ def test_the_package_installs_and_passes_as_it_is(package: Path, tmp_path: Path)
         ("../sgd", "small letters"),
         ("2sgd", "small letters"),
         ("lambda", "small letters"),
-        ("local_sgd", "an algorithm of this name"),
-        ("json", "an installed package"),
-        ("numpy", "an installed package"),
-        ("fedsim", "an installed package"),
+        ("local_sgd", "fedsim has an algorithm of this name"),
+        ("json", "is installed"),
+        ("numpy", "is installed"),
+        ("fedsim", "is installed"),
     ],
 )
 def test_a_name_that_will_not_do_is_refused_and_nothing_is_written(
