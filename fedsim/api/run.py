@@ -19,8 +19,8 @@ from fedsim.report.plots import figure_of
 from fedsim.report.remarks import remarks, result_line
 from fedsim.results import collected
 from fedsim.results.outcome import Outcome
+from fedsim.results.place import check_free
 from fedsim.results.read import read
-from fedsim.results.write import check_free
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

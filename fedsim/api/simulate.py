@@ -21,7 +21,7 @@ from fedsim.protocol.terms import Admitted
 from fedsim.report.trackers import open_trackers
 from fedsim.results.collected import run_of
 from fedsim.results.outcome import Measurement, Observer, Outcome, Results
-from fedsim.results.write import check_free
+from fedsim.results.place import check_free
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.price import preview

@@ -15,8 +15,8 @@ from fedsim.api.progress import run_display
 from fedsim.api.simulate import follow
 from fedsim.cli.finished import print_failure, print_run
 from fedsim.cli.tables import print_parameters, slug
+from fedsim.results.place import check_free
 from fedsim.results.privacy_statement import parameters
-from fedsim.results.write import check_free
 from fedsim.scenario.load import load
 from fedsim.simulation.failures import WorkerLost
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, overload
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, overload
 
 import numpy as np
-from torch import Tensor
 
 from fedsim.protocol.batch import FULL, Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,8 @@ class Asker(Protocol):
     def __call__(self, first: Query, second: Query, /, *more: Query) -> tuple[Tensor, ...]: ...
 
 
-ServerHalf = Generator[Round, Mapping[str, Tensor], Tensor]
-Memory = MutableMapping[str, Tensor]
+ServerHalf = Generator[Round, Mapping[str, "Tensor"], "Tensor"]
+Memory = MutableMapping[str, "Tensor"]
 
 
 class Algorithm(Protocol):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import yaml
 from safetensors.torch import save_file
 
-from fedsim.common.errors import InputError
 from fedsim.results.collected import Run, scenario_tree
 from fedsim.results.outcome import Deployed, Outcome
 from fedsim.results.summary import FILE
@@ -22,23 +20,6 @@ SECRET = """\
 """Stands in a scenario that repeats noise."""
 _DEPLOYED = "# What this run's server knew. Its seed is public: the silos drew their noise by themselves.\n"
 _NO_NOISE = "# No privacy: this run neither clipped nor added noise.\n"
-
-
-def check_free(directory: Path) -> Path:
-    """Check before any work that a directory is free and can be made; returns its absolute path.
-
-    Raises:
-        InputError: it holds another run, or cannot be made.
-    """
-    place = directory.resolve()
-    if place == Path.cwd() or place.is_file() or (place.is_dir() and any(place.iterdir())):
-        raise InputError("--out", str(directory), "holds another run or other files; name a new directory")
-    parent = next(folder for folder in place.parents if folder.exists())
-    try:
-        tempfile.TemporaryFile(dir=parent).close()
-    except OSError as error:
-        raise InputError("--out", str(directory), f"cannot be written ({error.strerror})") from None
-    return place
 
 
 def write(outcome: Outcome, run: Run, folder: Path) -> None:

@@ -8,7 +8,6 @@ live; only those that are in memory already travel there.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
+from fedsim.common.reach import check_reachable
 from fedsim.data.federation import Hosted, load_silos
 from fedsim.protocol.links import Variant
 from fedsim.protocol.shares import Words
@@ -41,7 +41,6 @@ import ray
 
 _SLICE = 0.25  # seconds of work between two reports to the driver
 _LOST = (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.OutOfMemoryError)
-_REACH = 5.0  # seconds to reach a cluster's address
 _OBJECT_STORE = 100 * 2**20  # messages are small and passed inline
 
 
@@ -124,7 +123,7 @@ def start(address: str | None) -> None:
     """Start a Ray that nobody outside this machine reaches, or join the one at `address`."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is not None:
-        _check_reachable(address)
+        check_reachable(address, "scenario.runtime.address", "Ray cluster")
         ray.init(address=address, **quiet)
         return
     ray.init(
@@ -134,22 +133,6 @@ def start(address: str | None) -> None:
         object_store_memory=_OBJECT_STORE,
         **quiet,
     )
-
-
-def _check_reachable(address: str) -> None:
-    """Refuse an address that does not answer: Ray tries for minutes and then says little.
-
-    Raises:
-        InputError: nobody listens at host:port.
-    """
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon:
-        return  # a word of Ray's own, such as auto
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH).close()
-    except (OSError, ValueError, OverflowError) as error:
-        expected = f"no Ray cluster answers there ({error}); must be host:port of a running one"
-        raise InputError("scenario.runtime.address", address, expected) from None
 
 
 def _drive(actors: list[Any], trials: int, results: Results, observe: Observer) -> None:

@@ -25,6 +25,9 @@ def simulate(
     extra = [f"runtime.name={runtime}"] if runtime is not None else []
     extra += [f"runtime.address={json.dumps(address)}"] if address is not None else []
     with plain_errors():
+        from fedsim.cli import early
+
+        early.single(scenario, [*(overrides or []), *extra], out)
         from fedsim.cli.simulate import run
 
         raise typer.Exit(run(scenario, [*(overrides or []), *extra], out))

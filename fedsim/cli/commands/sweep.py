@@ -23,7 +23,10 @@ def sweep(
     ] = None,
 ) -> None:
     """Run a scenario's `sweep` section: all combinations, tuned, over trials; resumes where it stopped."""
-    from fedsim.cli.sweep import run
-
     with plain_errors():
+        from fedsim.cli import early
+
+        early.swept(scenario, overrides or [])
+        from fedsim.cli.sweep import run
+
         raise typer.Exit(run(scenario, overrides or [], out, workers))
