@@ -54,7 +54,7 @@ run.plot("error")
 # Tables are Arrow tables: `.to_pandas()` makes a data frame of one, `["column"]` a list.
 
 # %%
-run.metrics.to_pandas().groupby("variant")["test_error"].last()
+run.metrics.to_pandas().groupby("variant")["error"].last()
 
 # %%
 run.ledger

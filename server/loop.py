@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.contract import Algorithm, Public, PublicProblem
+from fedsim.protocol.contract import Algorithm, Combined, Public, PublicProblem
 from fedsim.protocol.digests import digest
 from fedsim.protocol.dryrun import server_rng
 from fedsim.protocol.links import Link
@@ -94,7 +94,7 @@ def run(
     r = 0
     while True:
         try:
-            step = next(coroutine) if kept is None else coroutine.send(kept.aggregate)
+            step = next(coroutine) if kept is None else coroutine.send(_combined(kept, public))
         except StopIteration as stop:
             yield Progress(r, stop.value, len(rounds[-1]) if rounds else 0, kept)
             return
@@ -105,6 +105,10 @@ def run(
         if not hold:
             held = frozenset(kept.members) if len(kept.members) < len(members) else None
         r += 1
+
+
+def _combined(kept: Kept, public: Public) -> Combined:
+    return Combined(kept.aggregate, len(kept.members) / len(public.names))
 
 
 def _round(

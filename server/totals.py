@@ -18,6 +18,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.protocol.contract import Algorithm, Asker, PublicProblem, Query
+from fedsim.protocol.memory import CohortMemory
 from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_queries
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.pool import Pool
@@ -88,7 +89,7 @@ class Totals:
     ) -> tuple[dict[str, Tensor], list[PlainQuery]]:
         """The silo half's message on sums (None: zeros), and what it asked."""
         asker = _OnSums(self, asks, values, members)
-        memory: dict[str, Tensor] = {}
+        memory = CohortMemory(1, self.problem.dimension, self.dtype)
         message = self.algorithm.silo(self.problem, broadcast, cast(Asker, asker), memory)
         if asker.left or memory:
             raise Refused("the silo half asks less than its plan, or keeps memory between rounds")

@@ -164,6 +164,4 @@ def _evaluations(resolved: Resolved) -> int:
 
 def _text(measurement: Measurement) -> str:
     kind = "" if measurement.variant == "private" else " (non-private)"
-    return (
-        f"trial {measurement.trial} round {measurement.round}{kind}: test error {measurement.test_error:.4f}"
-    )
+    return f"trial {measurement.trial} round {measurement.round}{kind}: test error {measurement.error:.4f}"

@@ -35,7 +35,7 @@ class Run:
     Attributes:
         results: all of it, as the reports take it.
         source: where it comes from: a run that has just ended, or a directory.
-        failure: why a trial's process was lost; None where none was.
+        failure: why it ended early or is not in its directory, in one line; None where neither is so.
     """
 
     results: collected.Run
@@ -54,7 +54,7 @@ class Run:
 
     @property
     def metrics(self) -> Table:
-        """One row per evaluation: trial, variant, round, test_error, test_loss, ...; simulation only."""
+        """One row per evaluation: trial, variant, round, error, loss, ...; simulation only."""
         return Table(self.results.metrics)
 
     @property
@@ -122,7 +122,9 @@ class Run:
         return f"Run({result_line(self.summary)})"
 
     def _repr_html_(self) -> str:
-        said = [*self.summary.privacy.notices, result_line(self.summary), *remarks(self.summary)]
+        summary = self.summary
+        warned = [f"warning: {line}" for line in summary.warnings]
+        said = [*summary.privacy.notices, *warned, result_line(summary), *remarks(summary)]
         return lines_html(said) + silos_html(self.summary.privacy.silos)
 
 

@@ -57,7 +57,7 @@ class Board:
         if isinstance(event.outcome, CellResult):
             place = event.place.combination, event.place.candidate
             total, count = self._sums.get(place, (0.0, 0))
-            self._sums[place] = total + event.outcome.test_error, count + 1
+            self._sums[place] = total + event.outcome.error, count + 1
         else:
             self.failed += 1
 

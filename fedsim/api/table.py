@@ -37,13 +37,13 @@ class Table:
     """Rows and named columns; `arrow` is the pyarrow.Table itself.
 
     >>> import pyarrow
-    >>> table = Table(pyarrow.table({"round": [0, 1], "test_error": [0.5, 0.25]}))
+    >>> table = Table(pyarrow.table({"round": [0, 1], "error": [0.5, 0.25]}))
     >>> table
-    Table(2 rows: round, test_error)
-    >>> table["test_error"]
+    Table(2 rows: round, error)
+    >>> table["error"]
     [0.5, 0.25]
     >>> table.to_pylist()[1]
-    {'round': 1, 'test_error': 0.25}
+    {'round': 1, 'error': 0.25}
     """
 
     arrow: pa.Table

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedsim.common.errors import InputError
 from fedsim.common.reach import check_reachable
-from fedsim.results.place import check_free
+from fedsim.results.place import UNFINISHED, check_free
 from fedsim.scenario.early import check, check_single
 from fedsim.scenario.load import load, load_tree
 from fedsim.scenario.model import Scenario
@@ -25,6 +25,19 @@ def single(path: Path, overrides: Sequence[str], out: Path | None = None) -> Sce
     if out is not None:
         check_free(out)
     return scenario
+
+
+def scenario_of(run: Path) -> Path:
+    """The scenario of a run directory that is to go on.
+
+    Raises:
+        InputError: it has none, so that there is nothing to go on with.
+    """
+    file = run / UNFINISHED / "scenario.yaml"
+    if not file.is_file():
+        expected = "holds no unfinished run: one that was interrupted keeps what it needs to go on"
+        raise InputError("--resume", str(run), expected)
+    return file
 
 
 def swept(path: Path, overrides: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsim.api.run import Run
-from fedsim.cli.tables import print_notices, print_silos, say, shown
+from fedsim.cli.tables import print_notices, print_silos, print_warnings, say, shown
 from fedsim.report.page import listing
 from fedsim.report.remarks import remarks, result_line
 
@@ -20,12 +20,8 @@ def print_failure(console: Console, failure: str) -> None:
 def print_run(console: Console, done: Run, directory: Path) -> None:
     """A run's result, what it cost whom, and where its files are."""
     summary = done.summary
-    if done.failure:
-        print_failure(console, done.failure)
-    if done.interrupted:
-        trials = summary.trials
-        console.print(f"Interrupted: {trials.finished} of {trials.asked} trials are complete and saved.")
     print_notices(console, summary.privacy.notices)
+    print_warnings(console, summary.warnings)
     console.print(result_line(summary))
     for line in remarks(summary):
         console.print(line, markup=False, highlight=False)

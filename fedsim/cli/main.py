@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from fedsim.cli.app import app
+from fedsim.cli.streams import outlive_readers
 from fedsim.common.lazily import HEAVY, lazily
 
 COMMANDS = (
@@ -39,6 +40,7 @@ for _name in COMMANDS:
 
 def main() -> Any:
     """Entry point. A silo's or a server's image holds only the commands of its side."""
+    outlive_readers()
     lazily(*HEAVY)
     try:
         return app(prog_name="fedsim")

@@ -38,6 +38,12 @@ def print_notices(console: Console, lines: Sequence[str]) -> None:
         say(console, line, "bold")
 
 
+def print_warnings(console: Console, lines: Sequence[str]) -> None:
+    """What is allowed and hardly meant."""
+    for line in lines:
+        say(console, f"warning: {line}", "yellow")
+
+
 def print_parameters(console: Console, chosen: Parameters | None) -> None:
     """The numbers that a theorem chose for the algorithm; nothing where all are given."""
     if chosen is None:
@@ -99,7 +105,7 @@ def sweep_table(sweep: SweepSummary) -> RichTable:
     for row in sweep.combinations:
         cells = [_value(row.varied.get(name, "-")) for name in sweep.varied]
         cells += [_value((row.chosen or {}).get(name, "-")) for name in sweep.chosen]
-        table.add_row(*cells, error_text(row.error) or "failed", shown_up(row.epsilon_guaranteed))
+        table.add_row(*cells, error_text(row.error_spread) or "failed", shown_up(row.epsilon_guaranteed))
     return table
 
 

@@ -16,18 +16,35 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
-        for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"the key {key.value!r} stands twice", key.start_mark
                 )
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("+-.0123456789")
-)
+class _Dumper(yaml.SafeDumper):
+    """Writes a text that the loader would read as a number in quotes."""
+
+
+for each in (_Loader, _Dumper):
+    each.add_implicit_resolver(
+        "tag:yaml.org,2002:float",
+        re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+        list("+-.0123456789"),
+    )
+
+
+def text(tree: Any, **style: Any) -> str:
+    """YAML that `value` reads back as it was; `style` is what `yaml.dump` takes.
+
+    >>> value(text({"label": "1e3"}))
+    {'label': '1e3'}
+    """
+    written: str = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, **style)
+    return written
 
 
 def value(text: str) -> Any:

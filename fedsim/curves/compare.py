@@ -102,7 +102,7 @@ def source_of(directory: Path) -> Source:
 
 def _error(source: Source) -> str:
     summary = source.summary
-    return (summary.error or "") if isinstance(summary, SweepSummary) else summary.metrics.error
+    return (summary.error_name or "") if isinstance(summary, SweepSummary) else summary.metrics.error_name
 
 
 def write(comparison: Comparison, folder: Path) -> None:
@@ -118,19 +118,19 @@ def write(comparison: Comparison, folder: Path) -> None:
 def _of_sweep(sweep: SweepSummary, source: str) -> list[Compared]:
     rows = []
     for row in sweep.combinations:
-        if row.error is None:
+        if row.error_spread is None:
             continue
         series, family = (title(row.varied, private, without=[EPSILON]) for private in (row.private, True))
         limit = row.epsilon_budget
         at = row.epsilon_guaranteed if limit is None else limit  # what it costs, where nothing limits it
-        rows.append(Compared(source, series, at, *row.error, row.trials, family))
+        rows.append(Compared(source, series, at, *row.error_spread, row.trials, family))
     return rows
 
 
 def _of_run(run: Summary, source: str) -> list[Compared]:
     rows = []
     for private in [True, False] if run.privacy.private else [False]:
-        spread = run.metrics.spread("test_error", nonprivate=run.privacy.private and not private)
+        spread = run.metrics.spread("error", nonprivate=run.privacy.private and not private)
         if spread is not None:
             label = title({"algorithm": run.algorithm}, private)
             at = _epsilon(run) if private else None

@@ -24,11 +24,11 @@ def series(summary: SweepSummary, x: str | None) -> list[Series]:
     """One per combination of the other fields; those without `x` are levels, and so are all without x."""
     lines: dict[tuple[str, str], list[Point]] = {}
     for row in summary.combinations:
-        if row.error is None:
+        if row.error_spread is None:
             continue
         label, family = (title(row.varied, private, without=[x]) for private in (row.private, True))
         at = row.varied.get(x) if x else None
-        lines.setdefault((label, family), []).append(Point(_number(at), *row.error))
+        lines.setdefault((label, family), []).append(Point(_number(at), *row.error_spread))
     return [Series(label, tuple(points), family) for (label, family), points in lines.items()]
 
 

@@ -130,7 +130,12 @@ def errors(sweep: SweepSummary) -> Table:
     for row in sweep.combinations:
         values = [str((row.chosen or {}).get(field, "-")) for field in chosen]
         rows.append(
-            [title(row.varied, row.private), *values, error_text(row.error) or "failed", str(row.trials)]
+            [
+                title(row.varied, row.private),
+                *values,
+                error_text(row.error_spread) or "failed",
+                str(row.trials),
+            ]
         )
     return Table("", columns, rows)
 

@@ -13,7 +13,7 @@ from fedsim.common.errors import InputError
 from fedsim.results.summary import FILE, Interval, Part, Spread, read_json, validated
 from fedsim.scenario.sweep import Criterion
 
-FORMAT = "fedsim sweep 1"
+FORMAT = "fedsim sweep 2"
 CELLS = "cells"
 """The folder of a sweep's finished cells."""
 AGAIN = "run the sweep again with this version; its finished cells are kept"
@@ -54,18 +54,18 @@ class CombinationRow(Part):
     costliest_silo: str | None
     noise_multiplier: float | None
     trials: int
-    test_error: float | None
-    test_error_interval90: Interval | None
-    test_loss: float | None
-    test_loss_interval90: Interval | None
+    error: float | None
+    error_interval90: Interval | None
+    loss: float | None
+    loss_interval90: Interval | None
     seconds_per_run: float | None
 
     @property
-    def error(self) -> Spread | None:
+    def error_spread(self) -> Spread | None:
         """The test error; None where no trial finished."""
-        if self.test_error is None or self.test_error_interval90 is None:
+        if self.error is None or self.error_interval90 is None:
             return None
-        return Spread(self.test_error, *self.test_error_interval90)
+        return Spread(self.error, *self.error_interval90)
 
 
 class FailureRow(Part):
@@ -158,7 +158,7 @@ class SweepPrivacy(Part):
 
 
 class SweepSummary(Part):
-    """A sweep; `error` says what its test error measures, None where nothing finished."""
+    """A sweep; `error_name` says what its test error measures, None where nothing finished."""
 
     format: str
     scenario: str
@@ -166,7 +166,7 @@ class SweepSummary(Part):
     trials: int
     runs: Runs
     wall_seconds: float
-    error: str | None
+    error_name: str | None
     varied: list[str]
     combinations: list[CombinationRow]
     failures: list[FailureRow]

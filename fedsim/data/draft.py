@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from fedsim.common.errors import InputError
+from fedsim.common.yaml_file import text
 from fedsim.data.column_values import Cells, is_missing
 from fedsim.data.source import Floats
 from fedsim.data.table import open_table
@@ -47,7 +47,7 @@ def draft_schema(path: Path, target: str) -> str:
         raise InputError("target", target, f"cannot be predicted: {left_out[target]}")
     entries[target] = entries.pop(target)
     remarks = "".join(f"# {name!r} is left out: {reason}\n" for name, reason in left_out.items())
-    body = yaml.safe_dump(entries, default_flow_style=None, sort_keys=False, allow_unicode=True, width=110)
+    body = text(entries, default_flow_style=None, allow_unicode=True, width=110)
     return WARNING + remarks + body
 
 

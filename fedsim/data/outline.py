@@ -16,23 +16,25 @@ class Outline:
     """The public numbers of a federation.
 
     `sizes` maps silo names, sorted, to numbers of training records, the same in every trial. `num_features`
-    counts the intercept. `num_classes` is 0 for regression.
+    counts the intercept. `num_classes` is 0 for regression. Of `num_records` the partition leaves out
+    `unused`.
     """
 
     sizes: dict[str, int]
     num_features: int
     num_classes: int
+    num_records: int = 0
+    unused: int = 0
 
 
 def outline(data: Dataset, partition: Partition, seed: int) -> Outline:
     """What `load` will give, without reading feature values; labels and ids only where they are needed."""
     source = data.open()
-    sizes = {
-        name: training_records(n, data.test_fraction, data.reserve, name)
-        for name, n in _records(source, partition, seed)
-    }
-    features = check_components(data.pca, source.num_features)
-    return Outline(sizes, features + data.intercept, source.num_classes)
+    records = _records(source, partition, seed)
+    sizes = {name: training_records(n, data.test_fraction, data.reserve, name) for name, n in records}
+    features = check_components(data.pca, source.num_features) + data.intercept
+    unused = source.num_rows - sum(n for _, n in records)
+    return Outline(sizes, features, source.num_classes, source.num_rows, unused)
 
 
 def _records(source: Source, partition: Partition, seed: int) -> list[tuple[str, int]]:

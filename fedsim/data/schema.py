@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import yaml
 from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.suggest import suggest
+from fedsim.common.yaml_file import mapping
 from fedsim.data.source import Ranges
 
 SCHEMA = "scenario.data.schema"
@@ -106,16 +106,12 @@ def read_schema(schema: Schema | Path) -> Schema:
     if not isinstance(schema, Path):
         return schema
     try:
-        content = yaml.safe_load(schema.read_text(encoding="utf-8"))
-        return TypeAdapter(dict[str, Column]).validate_python(content)
+        return TypeAdapter(dict[str, Column]).validate_python(mapping(schema, SCHEMA, "age:"))
     except ValidationError as error:
         first = error.errors()[0]
         # Behind the column's name the location holds its kind, which is no key of the file.
         place = ".".join([SCHEMA, *map(str, first["loc"][:1] + first["loc"][2:])])
         raise InputError(place, first["input"], f"in {schema}: {first['msg']}") from error
-    except (OSError, UnicodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(SCHEMA, str(schema), f"not a readable YAML file ({reason})") from error
 
 
 def ranges(columns: Iterable[NumberColumn | CategoryColumn]) -> Ranges:

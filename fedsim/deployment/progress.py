@@ -32,7 +32,7 @@ def of_step(step: Step) -> Line:
     if step.left_out:
         told += f" (without {', '.join(sorted(step.left_out))})"
     if step.measurement is not None:
-        told += f", test error {step.measurement.test_error:.4f}"
+        told += f", test error {step.measurement.error:.4f}"
     return Line(step.rounds, step.of, told, words=False)
 
 

@@ -18,8 +18,8 @@ class SiloTest(NamedTuple):
     """A model on one silo's own test records; None where they do not define the number."""
 
     silo: str
-    test_error: float | None
-    test_loss: float | None
+    error: float | None
+    loss: float | None
     test_records: int
 
 

@@ -109,7 +109,20 @@ class Asker(Protocol):
     def __call__(self, first: Query, second: Query, /, *more: Query) -> tuple[Tensor, ...]: ...
 
 
-ServerHalf = Generator[Round, Mapping[str, "Tensor"], "Tensor"]
+class Combined(dict[str, "Tensor"]):
+    """What a round gives: {name: (d,)}, each sum_i a_i m_i over the M silos that answered, a_i = N p_i / M.
+
+    Args:
+        sums: of the messages.
+        share: M / N; times a sum it is sum_i p_i m_i over those that answered.
+    """
+
+    def __init__(self, sums: Mapping[str, Tensor], share: float) -> None:
+        super().__init__(sums)
+        self.share = share
+
+
+ServerHalf = Generator[Round, Combined, "Tensor"]
 Memory = MutableMapping[str, "Tensor"]
 
 
@@ -126,7 +139,7 @@ class Algorithm(Protocol):
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
     ) -> ServerHalf:
-        """Yield rounds, receive aggregates {name: (d,)}, return the model (d,)."""
+        """Yield rounds, be sent what their messages sum to, {name: (d,)}, return the model (d,)."""
         ...
 
     def silo(

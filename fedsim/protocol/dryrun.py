@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.contract import Algorithm, Public, PublicProblem, Query, Round
+from fedsim.protocol.contract import Algorithm, Combined, Public, PublicProblem, Query, Round
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.memory import CohortMemory
 from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_queries
@@ -99,7 +99,8 @@ def _trace(
         message = plain_arrays(reply, "a message")
         messages.append(tuple(sorted(message)))
         aggregate = {name: value.reshape(-1, value.shape[-1]).mean(0) for name, value in message.items()}
-        step = _advance(lambda: coroutine.send(aggregate))  # noqa: B023
+        combined = Combined(aggregate, 1.0)
+        step = _advance(lambda: coroutine.send(combined))  # noqa: B023
     return Trace(Plan(tuple(rounds)), tuple(holds), tuple(messages))
 
 

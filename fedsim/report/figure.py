@@ -31,14 +31,14 @@ def draw(run: Run, path: Path) -> None:
 
 
 def _draw_errors(axes: Axes, run: Run) -> None:
-    draw_runs(axes, run, "test_error")
+    draw_runs(axes, run, "error")
     if not axes.lines and run.summary.deployment is not None:
         _say(axes, f"test error not measured:\n{unmeasured(run.summary)}")
         return
     trials = run.summary.trials.finished
     spread = f" (mean of {trials} trials; band: 90 % of them)" if trials > 1 else ""
     axes.set_title(f"Test error{spread}", fontsize="medium")
-    axes.set(xlabel="rounds", ylabel=run.summary.metrics.error)
+    axes.set(xlabel="rounds", ylabel=run.summary.metrics.error_name)
     from_zero(axes, "y")
     axes.grid(alpha=0.3)
     if axes.lines:

@@ -24,8 +24,8 @@ Spread = tuple[float, float, float]
 """Mean, 5th and 95th percentile over trials."""
 
 METRICS = {
-    "test_error": ("error", "test error"),
-    "test_loss": ("loss", "test loss"),
+    "error": ("error", "test error"),
+    "loss": ("loss", "test loss"),
     "excess_risk": ("excess-risk", "excess risk F(w) - F(w*)"),
     "gradient_mapping_sq": ("gradient-mapping", "squared gradient mapping"),
 }
@@ -42,7 +42,7 @@ def against_rounds(run: Run, column: str) -> Figure | None:
         elif axes.lines:
             logarithmic(axes)
         legend_below(figure, axes)
-        asked = column == "test_error" and run.summary.deployment is None
+        asked = column == "error" and run.summary.deployment is None
         return figure if asked or axes.lines else None
 
 
@@ -101,7 +101,7 @@ def silo_errors(run: Run) -> Figure | None:
 def by_silo(silos: pa.Table, variant: str) -> dict[str, Spread]:
     """{silo: (mean, 5th, 95th percentile) over trials}; silos without an error are left out."""
     errors: dict[str, list[float]] = {}
-    columns = (silos[name].to_pylist() for name in ("variant", "silo", "test_error"))
+    columns = (silos[name].to_pylist() for name in ("variant", "silo", "error"))
     for kind, name, error in zip(*columns, strict=True):
         if kind == variant and error is not None:
             errors.setdefault(name, []).append(error)

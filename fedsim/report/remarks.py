@@ -26,8 +26,8 @@ def unmeasured(summary: Summary) -> str:
 
 def measured(summary: Summary) -> tuple[str, str]:
     """The final test error, and that of the non-private twin; empty where there is none."""
-    twin = summary.metrics.spread("test_error", nonprivate=True) if summary.privacy.private else None
-    return error_text(summary.metrics.spread("test_error")), error_text(twin)
+    twin = summary.metrics.spread("error", nonprivate=True) if summary.privacy.private else None
+    return error_text(summary.metrics.spread("error")), error_text(twin)
 
 
 def error_text(error: Spread | None) -> str:

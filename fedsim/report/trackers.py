@@ -29,7 +29,7 @@ class Tracker(Protocol):
         ...
 
     def log(self, round_index: int, values: Mapping[str, float]) -> None:
-        """Numbers after so many rounds, as {"trial-0/private/test_error": 0.1, ...}."""
+        """Numbers after so many rounds, as {"trial-0/private/error": 0.1, ...}."""
         ...
 
     def finish(self) -> None:
@@ -70,9 +70,9 @@ class Trackers:
         rounds = len(outcome.resolved.trace.plan.rounds)
         for _, trial in sorted(outcome.results.trials.items() if self._simulation else ()):
             values = {
-                f"trial-{row.trial}/{row.variant}/silo/{row.silo}/test_error": row.test_error
+                f"trial-{row.trial}/{row.variant}/silo/{row.silo}/error": row.error
                 for row in trial.silos
-                if row.test_error is not None
+                if row.error is not None
             }
             self._each(lambda tracker, values=values: tracker.log(rounds, values))  # type: ignore[misc]
         self._each(lambda tracker: tracker.finish())

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import yaml
 
+from fedsim.common.yaml_file import text
 from fedsim.results.audit_file import AuditPart
 from fedsim.results.outcome import Measurement, Outcome, SiloMeasurement, variants
 from fedsim.results.spend import spend_table
@@ -100,7 +100,7 @@ def without_seed(scenario: Mapping[str, Any]) -> str:
     shown = {key: value for key, value in scenario.items() if key != "seed"}
     if isinstance(data := shown.get("data"), Mapping):
         shown["data"] = {key: _unhashed(value) for key, value in data.items()}
-    return yaml.safe_dump(shown, sort_keys=False)
+    return text(shown)
 
 
 def _unhashed(value: Any) -> Any:

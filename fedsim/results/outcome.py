@@ -24,8 +24,8 @@ class Measurement(NamedTuple):
     trial: int
     variant: Variant
     round: int
-    test_error: float
-    test_loss: float
+    error: float
+    loss: float
     participants: int
     seconds: float
     excess_risk: float | None = None
@@ -38,8 +38,8 @@ class SiloMeasurement(NamedTuple):
     trial: int
     variant: Variant
     silo: str
-    test_error: float | None
-    test_loss: float | None
+    error: float | None
+    loss: float | None
     test_records: int
 
 
@@ -48,7 +48,7 @@ class TrialResult:
     """One finished trial: its final model per variant, and what each silo states about the run.
 
     `silos` is measured on test records, so it exists in simulation only; `objective` says how the excess
-    risk was measured, on training records.
+    risk was measured, on training records; `warnings` say what is odd about the records it read.
     """
 
     trial: int
@@ -56,14 +56,28 @@ class TrialResult:
     statements: list[Statement]
     silos: list[SiloMeasurement] = field(default_factory=list)
     objective: dict[str, Any] | None = None
+    warnings: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Results:
-    """Filled as a run goes on, so that an interrupted run loses nothing that was measured."""
+    """Filled as a run goes on, so that an interrupted run loses nothing that was measured.
+
+    `keep` is told every trial that ends, with what was measured in it.
+    """
 
     measurements: list[Measurement] = field(default_factory=list)
     trials: dict[int, TrialResult] = field(default_factory=dict)
+    keep: Callable[[TrialResult, list[Measurement]], None] = lambda result, measurements: None
+
+    def finish(self, result: TrialResult) -> None:
+        """Add a trial that has ended."""
+        self.trials[result.trial] = result
+        self.keep(result, [each for each in self.measurements if each.trial == result.trial])
+
+    def left(self, trials: int) -> list[int]:
+        """The trials that have not ended, of so many."""
+        return [trial for trial in range(trials) if trial not in self.trials]
 
 
 Observer = Callable[[Measurement], None]

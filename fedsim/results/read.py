@@ -11,13 +11,15 @@ import pyarrow.parquet as pq
 import yaml
 
 from fedsim.common.errors import InputError
+from fedsim.common.yaml_file import value
 from fedsim.results.audit_file import read_audit
 from fedsim.results.collected import Models, Run, without_seed
-from fedsim.results.summary import AGAIN, read_summary
+from fedsim.results.place import UNFINISHED
+from fedsim.results.summary import AGAIN, FILE, read_summary
 
 _COLUMNS = {
-    "metrics": ("trial", "variant", "round", "test_error", "test_loss", "excess_risk", "gradient_mapping_sq"),
-    "silos": ("trial", "variant", "silo", "test_error", "test_loss"),
+    "metrics": ("trial", "variant", "round", "error", "loss", "excess_risk", "gradient_mapping_sq"),
+    "silos": ("trial", "variant", "silo", "error", "loss"),
     "ledger": ("trial", "silo", "round", "releases"),
     "spend": ("silo", "round", "epsilon_spent", "budget"),
 }
@@ -32,6 +34,9 @@ def read(directory: Path) -> Run:
     """
     if not directory.is_dir():
         raise InputError("RUN", str(directory), f"no such directory; {AGAIN}")
+    if (directory / UNFINISHED).is_dir() and not (directory / FILE).exists():
+        expected = f"the run has not ended; fedsim simulate --resume {directory} goes on with it"
+        raise InputError("RUN", str(directory), expected)
     summary = read_summary(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
     metrics, silos, ledger, spend = (_table(directory, name) for name in _COLUMNS)
@@ -52,7 +57,7 @@ def read(directory: Path) -> Run:
 def scenario_of(path: Path) -> tuple[str, str]:
     """A scenario file's text without its seed, and its description; InputError if damaged or missing."""
     try:
-        tree = yaml.safe_load(_opened(path, lambda: path.read_text(encoding="utf-8")))
+        tree = value(_opened(path, lambda: path.read_text(encoding="utf-8")))
     except yaml.YAMLError:
         tree = None
     if not isinstance(tree, dict):

@@ -28,6 +28,7 @@ from fedsim.results.summary import (
     Summary,
     Trials,
 )
+from fedsim.results.warnings import warnings
 
 
 def summarise(outcome: Outcome) -> Summary:
@@ -44,6 +45,7 @@ def summarise(outcome: Outcome) -> Summary:
         rounds=len(outcome.resolved.trace.plan.rounds),
         dimension=outcome.resolved.problem.dimension,
         wall_seconds=round(outcome.wall_seconds, 3),
+        warnings=warnings(outcome),
         metrics=_metrics(outcome),
         participation=_participation(outcome),
         privacy=statement(outcome),
@@ -90,7 +92,7 @@ def _metrics(outcome: Outcome) -> Metrics:
                 continue
             metrics[name + suffix] = float(values.mean()) if len(values) else None
             metrics[f"{name}{suffix}_interval90"] = interval90(values)
-    return Metrics(error=outcome.resolved.problem.error_name, **metrics)
+    return Metrics(error_name=outcome.resolved.problem.error_name, **metrics)
 
 
 def _final_values(outcome: Outcome, variant: str, name: str) -> np.ndarray:

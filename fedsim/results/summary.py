@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.registry import NONE
 
-FORMAT = 2
+FORMAT = 3
 """Of the run directory; a reader refuses any other."""
 FILE = "summary.json"
 AGAIN = "a run directory is what `fedsim simulate` writes; run the scenario again"
 
 OF_TRAINING = ("excess_risk", "gradient_mapping_sq")
-MEASURED = ("test_error", "test_loss", *OF_TRAINING)
+MEASURED = ("error", "loss", *OF_TRAINING)
 """Metrics of an evaluation."""
 
 Interval = tuple[float, float]
@@ -111,23 +111,23 @@ class Spread(NamedTuple):
 class Metrics(Part):
     """Final values over the finished trials: mean, and 5th to 95th percentile.
 
-    `error` says what the test error is, `_nonprivate` is the twin without clipping and noise. Those of
+    `error_name` says what `error` is, `_nonprivate` is the twin without clipping and noise. Those of
     training are there where they were measured.
     """
 
-    error: str
-    test_error: float | None
-    test_error_interval90: Interval | None
-    test_loss: float | None
-    test_loss_interval90: Interval | None
+    error_name: str
+    error: float | None
+    error_interval90: Interval | None
+    loss: float | None
+    loss_interval90: Interval | None
     excess_risk: float | None = None
     excess_risk_interval90: Interval | None = None
     gradient_mapping_sq: float | None = None
     gradient_mapping_sq_interval90: Interval | None = None
-    test_error_nonprivate: float | None
-    test_error_nonprivate_interval90: Interval | None
-    test_loss_nonprivate: float | None
-    test_loss_nonprivate_interval90: Interval | None
+    error_nonprivate: float | None
+    error_nonprivate_interval90: Interval | None
+    loss_nonprivate: float | None
+    loss_nonprivate_interval90: Interval | None
     excess_risk_nonprivate: float | None = None
     excess_risk_nonprivate_interval90: Interval | None = None
     gradient_mapping_sq_nonprivate: float | None = None
@@ -223,6 +223,7 @@ class Summary(Part):
     rounds: int
     dimension: int
     wall_seconds: float
+    warnings: list[str] = []
     metrics: Metrics
     participation: Participation
     heterogeneity: Heterogeneity | None = None

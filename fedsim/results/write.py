@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import yaml
-from safetensors.torch import save_file
+from safetensors.torch import save
 
+from fedsim.common.yaml_file import text
 from fedsim.results.collected import Run, scenario_tree
 from fedsim.results.outcome import Deployed, Outcome
 from fedsim.results.summary import FILE
@@ -25,14 +25,14 @@ _NO_NOISE = "# No privacy: this run neither clipped nor added noise.\n"
 def write(outcome: Outcome, run: Run, folder: Path) -> None:
     """Write all data of a run, `run` being the results of `outcome`, into an empty folder."""
     head = _DEPLOYED if outcome.deployed else SECRET if outcome.main == "private" else _NO_NOISE
-    text = head + yaml.safe_dump(scenario_tree(outcome), sort_keys=False)
-    (folder / "scenario.yaml").write_text(text, encoding="utf-8")
+    (folder / "scenario.yaml").write_text(head + text(scenario_tree(outcome)), encoding="utf-8")
     (folder / FILE).write_text(run.summary.json_text() + "\n", encoding="utf-8")
     for name in ("metrics", "silos", "ledger", "spend"):
         pq.write_table(getattr(run, name), folder / f"{name}.parquet")
     for variant, models in run.models.items():
         named = {f"trial-{trial}.{variant}": model for trial, model in models.items()}
-        save_file(named, folder / _model_file(variant, twin=variant != outcome.main))
+        file = folder / _model_file(variant, twin=variant != outcome.main)
+        file.write_bytes(save(named))  # a full disk is an OSError, which its `save_file` does not raise
     if outcome.deployed is not None:
         _write_receipts(outcome.deployed, folder / RECEIPTS)
 

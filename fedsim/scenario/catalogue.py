@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import yaml
-
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
+from fedsim.common.yaml_file import value
 
 _FOLDER = Path(__file__).parent / "shipped"
 
@@ -24,10 +23,7 @@ def shipped() -> dict[str, Path]:
 
 def descriptions() -> dict[str, str]:
     """{name: what it shows} of the shipped scenarios."""
-    return {
-        name: yaml.safe_load(path.read_text(encoding="utf-8"))["description"]
-        for name, path in shipped().items()
-    }
+    return {name: value(path.read_text(encoding="utf-8"))["description"] for name, path in shipped().items()}
 
 
 def find(given: str | os.PathLike[str]) -> Path:

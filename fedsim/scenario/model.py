@@ -21,6 +21,8 @@ from fedsim.theory.premises import Constants
 MechanismName = Literal["gaussian", "none", "summed_gaussian", "shuffled_binomial", "shuffled_gaussian"]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
+Delta = Annotated[float, Field(ge=1e-100, le=0.1)]
+"""With probability delta a silo may publish all that it has: nobody means that of one run in ten."""
 
 
 class PrivacySection(Section):
@@ -36,8 +38,9 @@ class PrivacySection(Section):
         description="epsilon_i, the limit on the true cost: one for all silos, a list in order of silo "
         "names (as text: 10 before 9), a map by silo, or in simulation the word unlimited",
     )
-    delta: PerSilo[Probability] | Literal["1/n^2"] = Field(
-        "1/n^2", description="delta_i: as epsilon, or 1/n^2 for one over the squared number of records"
+    delta: PerSilo[Delta] | Literal["1/n^2"] = Field(
+        "1/n^2",
+        description="delta_i: as epsilon, at most 0.1, or 1/n^2 for one over the squared number of records",
     )
     calibration: Literal["accountant", "theorem", "sigma"] = Field(
         "accountant",

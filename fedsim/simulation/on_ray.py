@@ -21,6 +21,7 @@ from torch import Tensor
 from fedsim.common.errors import InputError
 from fedsim.common.reach import check_reachable
 from fedsim.data.federation import Hosted, load_silos
+from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.links import Variant
 from fedsim.protocol.shares import Words
 from fedsim.protocol.terms import Admitted, Statement
@@ -45,7 +46,7 @@ _OBJECT_STORE = 100 * 2**20  # messages are small and passed inline
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
-    """Run every trial on Ray, adding to `results` as it goes; leaves no process of ours behind.
+    """Run every trial that is left on Ray, adding to `results` as it goes; leaves no process of ours behind.
 
     Raises:
         Refused: a silo does not accept the plan, or a request within it.
@@ -53,15 +54,18 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
         WorkerLost: the process of a trial or of its silos was ended from outside; `results` keeps the rest.
     """
     scenario = resolved.scenario
+    left = results.left(scenario.trials)
+    if not left:
+        return
     require_none()
     actors: list[Any] = []
     others = set(psutil.Process().children(recursive=True))
     try:
         start(scenario.runtime.address)
-        workers = min(scenario.trials, cpus())
+        workers = min(len(left), cpus())
         with by_value(resolved):
             actors += [_TrialActor.remote(scenario) for _ in range(workers)]
-        _drive(actors, scenario.trials, results, observe)
+        _drive(actors, left, results, observe)
     except ray.exceptions.RayError as error:
         cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
         if isinstance(cause, _LOST):
@@ -135,9 +139,9 @@ def start(address: str | None) -> None:
     )
 
 
-def _drive(actors: list[Any], trials: int, results: Results, observe: Observer) -> None:
+def _drive(actors: list[Any], trials: Sequence[int], results: Results, observe: Observer) -> None:
     """Give each actor a trial, then slices of work, until no trial is left."""
-    waiting = iter(range(trials))
+    waiting = iter(trials)
     pending = {actor.advance.remote(next(waiting), _SLICE): actor for actor in actors}
     while pending:
         ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
@@ -148,7 +152,7 @@ def _drive(actors: list[Any], trials: int, results: Results, observe: Observer) 
                 results.measurements.append(measurement)
                 observe(measurement)
             if result is not None:
-                results.trials[result.trial] = result
+                results.finish(result)
             following = next(waiting, None) if result is not None else None
             if result is None or following is not None:
                 pending[actor.advance.remote(following, _SLICE)] = actor
@@ -177,7 +181,8 @@ class TrialWorker:
         data = read(self._resolved, trial)
         remote = _RemoteHosts(self._resolved, trial, data.digest, hosts)
         measures = evaluator(self._resolved, data.silos)
-        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty)
+        odd = odd_records(data)
+        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, odd)
 
 
 class HostWorker(SiloHost):

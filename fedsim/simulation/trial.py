@@ -12,6 +12,7 @@ from fedsim.common.one_thread import one_thread
 from fedsim.data.federation import Federation, SiloSplit, load
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.objective import TrainingObjective
+from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.terms import Admitted
 from fedsim.results.outcome import (
@@ -72,6 +73,7 @@ class Trial:
         evaluate: Evaluator,
         digest: str,
         party: Callable[[], Party] = LocalParty,
+        warnings: Sequence[str] = (),
     ) -> None:
         """A trial that has not begun.
 
@@ -80,8 +82,9 @@ class Trial:
             evaluate: measures models.
             digest: of the trial's records (`Federation.digest`).
             party: makes the second aggregator, where silos are added up.
+            warnings: what is odd about its records.
         """
-        self._digest, self._party = digest, party
+        self._digest, self._party, self._warnings = digest, party, list(warnings)
         self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
         self._models: dict[Variant, Tensor] = {}
         self._events = self._run()
@@ -109,7 +112,8 @@ class Trial:
         ]
         measured = self._evaluate.objective
         objective = None if measured is None else measured.statement(self._trial)
-        return TrialResult(self._trial, self._models, self._hosts.statements(main), silos, objective)
+        said = self._hosts.statements(main)
+        return TrialResult(self._trial, self._models, said, silos, objective, self._warnings)
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
@@ -184,21 +188,21 @@ def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = 
     """A trial whose silos all live in this process, as one cohort; of `party` see `Trial`."""
     data = read(resolved, trial)
     hosts, measures = SiloHost(resolved, trial, data), evaluator(resolved, data.silos)
-    return Trial(resolved, trial, hosts, measures, data.digest, party)
+    return Trial(resolved, trial, hosts, measures, data.digest, party, odd_records(data))
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
-    """Run every trial in this process, one after another, adding to `results` as it goes.
+    """Run every trial that is left in this process, one after another, adding to `results` as it goes.
 
     Raises:
         Refused: a silo does not accept the plan, or a request within it.
         InputError: the data cannot be read or divided as asked.
     """
     with one_thread():
-        for number in range(resolved.scenario.trials):
+        for number in results.left(resolved.scenario.trials):
             trial = in_one_process(resolved, number)
             while not trial.finished:
                 for measurement in trial.advance(_SLICE):
                     results.measurements.append(measurement)
                     observe(measurement)
-            results.trials[number] = trial.result()
+            results.finish(trial.result())

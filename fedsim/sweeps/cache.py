@@ -14,7 +14,7 @@ from fedsim.common.canonical import canonical
 from fedsim.common.files import whole_file
 from fedsim.sweeps.cell import Cell, CellResult
 
-FORMAT = "fedsim cell 1"
+FORMAT = "fedsim cell 2"
 
 
 class Memory(dict[str, CellResult]):

@@ -66,11 +66,11 @@ class CellResult:
     """A finished cell: the final model on test records, and what the run costs the silo it costs most.
 
     `epsilon` is that silo's epsilon_guaranteed (infinity without a mechanism) and `silo` its name. In a
-    cell that is `scored`, `test_error` is the noisy score, sum_i p_i (silo i's), and `test_loss` is None.
+    cell that is `scored`, `error` is the noisy score, sum_i p_i (silo i's), and `loss` is None.
     """
 
-    test_error: float
-    test_loss: float | None
+    error: float
+    loss: float | None
     train_loss: float | None
     epsilon: float
     silo: str

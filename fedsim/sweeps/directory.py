@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import yaml
 
+from fedsim.common import yaml_file
 from fedsim.common.errors import InputError
 from fedsim.common.files import remove_drafts, whole_file, whole_files
 from fedsim.curves.sweep_page import figure_name, write_page
@@ -58,7 +58,7 @@ def claimed(directory: Path) -> Iterator[Path]:
 
 def write(job: Job, results: Results, summary: SweepSummary, directory: Path) -> list[str]:
     """Write or replace the results; returns the names of the files."""
-    scenario = SECRET + yaml.safe_dump(dict(job.tree), sort_keys=False)
+    scenario = SECRET + yaml_file.text(dict(job.tree))
     with whole_files(directory) as draft:
         (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
         (draft / FILE).write_text(summary.json_text() + "\n", encoding="utf-8")
@@ -81,7 +81,7 @@ def write_failure(event: Event, failure: Failure, title: str, directory: Path) -
             "\n# In the sweep its noise had another key: simulate draws noise of its own, and may not fail."
         )
     seed = "" if cell.scenario["privacy"].get("mechanism") == NONE.name else SECRET
-    text = f"{head}\n# fedsim simulate {path.name}\n{seed}{yaml.safe_dump(tree, sort_keys=False)}"
+    text = f"{head}\n# fedsim simulate {path.name}\n{seed}{yaml_file.text(tree)}"
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
 

@@ -167,7 +167,7 @@ class Engine:
 
 def measure(criterion: str, outcome: Outcome) -> float | None:
     """The criterion's value; None where it is not finite, or the run failed."""
-    name = "test_error" if criterion == "private_error" else criterion.removeprefix("final_")
+    name = "error" if criterion == "private_error" else criterion.removeprefix("final_").removeprefix("test_")
     value = getattr(outcome, name, None)
     return value if value is not None and isfinite(value) else None
 

@@ -39,7 +39,7 @@ def summarise(job: Job, results: Results, wall_seconds: float, interrupted: bool
         trials=job.scenario.trials,
         runs=Runs(made=results.ran, from_cache=results.cached, failed=len(results.failures)),
         wall_seconds=round(wall_seconds, 3),
-        error=next((row.result.error_name for row in results.rows), None),
+        error_name=next((row.result.error_name for row in results.rows), None),
         varied=job.varied,
         combinations=[_combination(job, results, number) for number in range(len(job.combinations))],
         failures=[_failure(job, event.place, failure) for event, failure in results.failures],
@@ -62,8 +62,8 @@ def _combination(job: Job, results: Results, number: int) -> CombinationRow:
         costliest_silo=None if worst is None or not combination.private else worst.silo,
         noise_multiplier=None if worst is None else worst.noise_multiplier,
         trials=len(found),
-        **_spread("test_error", found),
-        **_spread("test_loss", found),
+        **_spread("error", found),
+        **_spread("loss", found),
         seconds_per_run=float(np.mean([result.seconds for result in found])) if found else None,
     )
 

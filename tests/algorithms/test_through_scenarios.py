@@ -18,8 +18,9 @@ from fedsim.common.errors import InputError
 from fedsim.mechanisms.registry import GAUSSIAN, check_serves
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL, Full
-from fedsim.protocol.contract import Asker
+from fedsim.protocol.contract import Asker, Combined
 from fedsim.protocol.dryrun import server_rng
+from fedsim.protocol.memory import CohortMemory
 from fedsim.results.outcome import TrialResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
@@ -92,7 +93,8 @@ def test_linear_means_that_a_message_is_one_affine_function_of_the_answers(row: 
             first, second, mixture = (message[name] for message in messages)
             affine &= torch.allclose(mixture, 0.3 * first + 0.7 * second, rtol=0, atol=1e-12)
         try:
-            broadcast = coroutine.send({name: value[0] for name, value in messages[0].items()}).broadcast
+            first = {name: value[0] for name, value in messages[0].items()}
+            broadcast = coroutine.send(Combined(first, 1.0)).broadcast
         except StopIteration:
             break
     assert affine == type(resolved.algorithm).linear
@@ -101,7 +103,8 @@ def test_linear_means_that_a_message_is_one_affine_function_of_the_answers(row: 
 def _message(resolved: Any, broadcast: Any, answers: Tensor) -> dict[str, Tensor]:
     left = iter(answers)
     ask: Asker = lambda *queries: next(left)  # noqa: E731
-    return dict(resolved.algorithm.silo(resolved.problem, broadcast, ask, {}))
+    memory = CohortMemory(1, resolved.problem.dimension, answers.dtype)
+    return dict(resolved.algorithm.silo(resolved.problem, broadcast, ask, memory))
 
 
 class _Sums(SiloGaussian):
@@ -119,7 +122,7 @@ def test_a_mechanism_that_gives_only_sums_refuses_what_is_not_linear(row: Row) -
         check_serves(_Sums(), row.name, algorithm)
         return
     with pytest.raises(
-        InputError, match=r"privacy.mechanism: 'sums': local_sgd .* use one of gaussian, none"
+        InputError, match=rf"privacy.mechanism: 'sums': {row.name} .* use one of gaussian, none"
     ):
         check_serves(_Sums(), row.name, algorithm)
 

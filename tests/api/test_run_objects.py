@@ -183,14 +183,14 @@ def test_html_holds_what_matters_and_escapes_it() -> None:
 
 def test_a_table_is_arrows_and_names_its_columns(run: fedsim.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run.metrics.arrow.num_rows == len(run.metrics)
-    assert run.metrics["test_error"] == [row["test_error"] for row in run.metrics]
+    assert run.metrics["error"] == [row["error"] for row in run.metrics]
     assert "28 rows" in run.metrics._repr_html_()
-    with pytest.raises(fedsim.InputError, match=r"column: 'test_eror': did you mean 'test_error'"):
-        run.metrics["test_eror"]
+    with pytest.raises(fedsim.InputError, match=r"column: 'eror': did you mean 'error'"):
+        run.metrics["eror"]
 
 
 def test_a_table_shows_no_guarantee_below_what_it_is() -> None:
-    values = {name: [1.00000049] for name in ("epsilon_guaranteed", "epsilon_spent", "delta", "test_error")}
+    values = {name: [1.00000049] for name in ("epsilon_guaranteed", "epsilon_spent", "delta", "error")}
     shown = fedsim.Table(pa.table({**values, "epsilon_attainable": [1.0000099]}))._repr_html_()
     assert re.findall("<td>(.*?)</td>", shown) == ["1.00001"] * 3 + ["1", "1"]
 

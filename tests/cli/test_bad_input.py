@@ -42,7 +42,8 @@ BAD = {
         ["privacy.epsilon={silo-9: 1}"],
         ["scenario.privacy.epsilon.silo-9", "silo-0"],
     ),
-    "delta one": (["privacy.delta=1"], ["scenario.privacy.delta", "less than 1"]),
+    "delta one": (["privacy.delta=1"], ["scenario.privacy.delta", "less than or equal to 0.1"]),
+    "delta that nobody means": (["privacy.delta=0.5"], ["scenario.privacy.delta: 0.5: ", "equal to 0.1"]),
     "delta zero": (["privacy.delta=0"], ["scenario.privacy.delta: 0: ", "greater than or equal to 1e-100"]),
     "an algorithm without its name": (
         ["algorithm={num_rounds: 3}"],

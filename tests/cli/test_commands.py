@@ -43,8 +43,8 @@ def test_the_summary_has_what_a_reviewer_asks_for(run_directory: Path) -> None:
     summary = json.loads((run_directory / "summary.json").read_text())
     for key in ("scenario", "algorithm", "runtime", "rounds", "wall_seconds"):
         assert summary[key]
-    assert 0 < summary["metrics"]["test_error"] < 0.15
-    assert 0 < summary["metrics"]["test_error_nonprivate"] < 0.15
+    assert 0 < summary["metrics"]["error"] < 0.15
+    assert 0 < summary["metrics"]["error_nonprivate"] < 0.15
     privacy = summary["privacy"]
     assert privacy["unit"] == "one record of one silo"
     assert "replace one record" in privacy["adjacency"]
@@ -262,7 +262,7 @@ def test_every_shipped_scenario_can_be_priced(path: Path) -> None:
 def test_quickstart_error_over_forty_trials_is_at_most_the_stated_one(tmp_path: Path) -> None:
     invoke("simulate", QUICKSTART, "--runtime", "inprocess", "--set", "trials=40", "--out", tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["metrics"]["test_error"] <= 0.075
+    assert summary["metrics"]["error"] <= 0.075
 
 
 @pytest.mark.parametrize("sampler", ["full", "subsample", "with_replacement", "poisson"])

@@ -78,7 +78,7 @@ def test_a_regression_network_runs() -> None:
     data = {"name": "synthetic", "link": "linear", "rows": 80, "features": 3}
     resolved = resolve(scenario({"name": "neural_network", "model": {"name": "mlp", "hidden": [4]}}, data))
     trial = in_one_process(resolved, 0)
-    errors = [m.test_error for m in trial.advance(60)]
+    errors = [m.error for m in trial.advance(60)]
     assert trial.finished
     assert len(errors) == 8
 
@@ -86,7 +86,7 @@ def test_a_regression_network_runs() -> None:
 def test_the_shipped_scenario_learns_the_digits() -> None:
     resolved = resolve(load(SHIPPED, ["trials=1", "report.evaluate_every=80"]))
     trial = in_one_process(resolved, 0)
-    last = {m.variant: m.test_error for m in trial.advance(120)}
+    last = {m.variant: m.error for m in trial.advance(120)}
     assert trial.finished
     assert last["private"] < 0.15
     assert last["nonprivate"] < 0.05

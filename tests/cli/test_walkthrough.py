@@ -66,7 +66,7 @@ def test_the_package_adds_it_to_the_command_line(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["rounds"] == 20
-    assert summary["metrics"]["test_error"] < 0.2
+    assert summary["metrics"]["error"] < 0.2
     assert all(0.97 * 2 <= silo["epsilon_guaranteed"] <= 2 for silo in summary["privacy"]["silos"])
 
 

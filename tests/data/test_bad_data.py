@@ -238,14 +238,14 @@ def test_a_bad_schema_file_is_named(make_csv, tmp_path) -> None:
         "age: {kind: number, lower: 5, upper: 1}": r"schema\.age: .*lower must be below upper",
         "age: {kind: number, lower: 5, uper: 9}": r"schema\.age\.upper: .*Field required",
         "sex: {kind: category, categories: [yes, no]}": r"categories\.0: True: .*YAML reads it as True",
-        "just a text": r"scenario\.data\.schema: 'just a text'",
-        "[": r"scenario\.data\.schema: '.*not a readable YAML file",
+        "just a text": r"scenario\.data\.schema: '.*must hold a mapping",
+        "[": r"scenario\.data\.schema: '.*not valid YAML",
     }
     for text, message in cases.items():
         path.write_text(text)
         with pytest.raises(InputError, match=message):
             outline(make_csv(schema=path), ONE, 0)
-    with pytest.raises(InputError, match=r"scenario\.data\.schema: '.*no.yaml': not a readable YAML file"):
+    with pytest.raises(InputError, match=r"scenario\.data\.schema: '.*no.yaml': cannot be read"):
         outline(make_csv(schema=tmp_path / "no.yaml"), ONE, 0)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,12 +11,15 @@ import pytest
 import yaml
 from pydantic import TypeAdapter
 
+from fedsim.common.errors import InputError
 from fedsim.data.by_count import IidPartition, SortedPartition
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.csv_table import Csv
+from fedsim.data.draft import draft_schema
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
 from fedsim.data.registry import DataConfig
+from fedsim.data.schema import read_schema
 from fedsim.data.synthetic import Synthetic
 
 
@@ -121,3 +126,13 @@ def test_the_table_and_its_schemas_file_are_what_records_depend_on(make_csv, tmp
     assert make_csv(schema=schema).files == {"path": tmp_path / "clinic.csv", "schema": schema}
     assert make_csv().files == {"path": tmp_path / "clinic.csv"}
     assert Synthetic().files == {}
+
+
+def test_a_schema_with_a_column_twice_is_refused_and_labels_like_numbers_survive(tmp_path: Path) -> None:
+    path = tmp_path / "schema.yaml"
+    path.write_text("age: {kind: number, lower: 0, upper: 1}\nage: {kind: number, lower: 0, upper: 99}\n")
+    with pytest.raises(InputError, match=r"schema.yaml': line 2: the key 'age' stands twice"):
+        read_schema(path)
+    (tmp_path / "table.csv").write_text("grade,sick\n1e3,yes\n2e3,no\nlow,yes\n")
+    path.write_text(draft_schema(tmp_path / "table.csv", "sick"))
+    assert read_schema(path)["grade"].categories == ("1e3", "2e3", "low")

@@ -88,7 +88,7 @@ def test_a_distribution_adds_a_data_set(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert sum(silo["n"] for silo in summary["privacy"]["silos"]) == 64
-    assert summary["metrics"]["test_error"] < 0.35
+    assert summary["metrics"]["error"] < 0.35
     wrong = fedsim("simulate", path, "--set", "data.row=3", "--out", tmp_path / "wrong", site=site)
     assert wrong.returncode == 2
     assert "scenario.data.row" in wrong.stderr

@@ -159,7 +159,7 @@ def test_a_run_directory_says_that_it_was_deployed(
     loaded = load_run(out)
     summary = loaded.summary
     assert (summary.runtime, summary.trials.asked, summary.trials.finished) == ("deployed", 1, 1)
-    assert summary.metrics.test_error == pytest.approx(steps[-1].measurement.test_error)  # type: ignore[union-attr]
+    assert summary.metrics.error == pytest.approx(steps[-1].measurement.error)  # type: ignore[union-attr]
     assert loaded.metrics.arrow["round"].to_pylist() == list(range(7))
     assert len(loaded.ledger.arrow) == 18
     assert [row.rounds for row in summary.privacy.silos] == [6, 6, 6]
@@ -187,7 +187,7 @@ def test_what_only_a_simulation_knows_is_left_out_by_name(
     deploy(scenario_of(), enrolled.federation, channel, out)
     page = write_page(out).read_text(encoding="utf-8")
     summary = load_run(out).summary
-    assert summary.metrics.test_error is None
+    assert summary.metrics.error is None
     assert summary.deployment is not None
     for text in (page, " ".join(summary.deployment.unmeasured)):
         for name in (*UNKNOWN, "federation.yaml names no public test records"):

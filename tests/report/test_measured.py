@@ -37,18 +37,18 @@ def test_a_silos_error_is_that_of_its_own_records() -> None:
     evaluate = evaluator(LogisticRegression(1), [[1.0, 1.0, 0.0, 0.0], [1.0], []])
     rows = evaluate.by_silo(torch.tensor([2.0], dtype=torch.float64))
     assert [row.silo for row in rows] == ["silo-0", "silo-1", "silo-2"]
-    assert [row.test_error for row in rows] == [0.5, 0.0, None]
+    assert [row.error for row in rows] == [0.5, 0.0, None]
     assert [row.test_records for row in rows] == [4, 1, 0]
-    assert rows[1].test_loss == pytest.approx(math.log1p(math.exp(-2)))
-    assert rows[2].test_loss is None
+    assert rows[1].loss == pytest.approx(math.log1p(math.exp(-2)))
+    assert rows[2].loss is None
 
 
 def test_an_error_relative_to_a_silos_mean_needs_targets_that_differ() -> None:
     evaluate = evaluator(LinearRegression(1), [[1.0, 3.0], [2.0, 2.0], [5.0]])
     rows = evaluate.by_silo(torch.tensor([3.0], dtype=torch.float64))
-    assert rows[0].test_error == pytest.approx(math.sqrt(2))
-    assert [row.test_error for row in rows[1:]] == [None, None]
-    assert [row.test_loss for row in rows] == pytest.approx([1.0, 0.5, 2.0])
+    assert rows[0].error == pytest.approx(math.sqrt(2))
+    assert [row.error for row in rows[1:]] == [None, None]
+    assert [row.loss for row in rows] == pytest.approx([1.0, 0.5, 2.0])
 
 
 def test_the_silos_average_to_the_error_of_the_run(small_run: Path) -> None:
@@ -60,8 +60,8 @@ def test_the_silos_average_to_the_error_of_the_run(small_run: Path) -> None:
         for variant in ("private", "nonprivate"):
             final = [m for m in metrics if (m["trial"], m["variant"]) == (trial, variant)][-1]
             own = [r for r in rows if (r["trial"], r["variant"]) == (trial, variant)]
-            wrong = sum(r["test_error"] * r["test_records"] for r in own)
-            assert wrong / sum(r["test_records"] for r in own) == pytest.approx(final["test_error"])
+            wrong = sum(r["error"] * r["test_records"] for r in own)
+            assert wrong / sum(r["test_records"] for r in own) == pytest.approx(final["error"])
 
 
 def test_the_spend_of_full_batches_is_the_gaussian_closed_form(small_run: Path) -> None:

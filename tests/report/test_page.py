@@ -184,7 +184,7 @@ def test_an_interrupted_run_without_a_complete_trial_still_has_a_page(run_copy: 
     tree = json.loads(path.read_text())
     tree |= {"status": "interrupted", "trials": {"asked": 2, "finished": 0}}
     tree["privacy"]["silos"] = []
-    tree["metrics"] = dict.fromkeys(tree["metrics"]) | {"error": "share misclassified"}
+    tree["metrics"] = dict.fromkeys(tree["metrics"]) | {"error_name": "share misclassified"}
     path.write_text(json.dumps(tree))
     for name in ("silos", "spend"):
         table = pq.read_table(run_copy / f"{name}.parquet")

@@ -84,15 +84,15 @@ def test_a_tracker_follows_the_run(lines: Path, tmp_path: Path) -> None:
     assert set(rounds[0][2]) == {
         f"trial-0/private/{key}"
         for key in (
-            "test_error",
-            "test_loss",
+            "error",
+            "loss",
             "excess_risk",
             "gradient_mapping_sq",
             "participants",
             "seconds",
         )
     }
-    assert "trial-1/nonprivate/silo/silo-02/test_error" in silos[1][2]
+    assert "trial-1/nonprivate/silo/silo-02/error" in silos[1][2]
 
 
 def test_none_follows_unless_named(lines: Path, tmp_path: Path) -> None:
@@ -142,11 +142,11 @@ def test_a_run_can_be_read_back_in_tensorboard(tmp_path: Path, monkeypatch: pyte
     (folder,) = (tmp_path / "runs" / "tensorboard").iterdir()
     events = EventAccumulator(str(folder))
     events.Reload()
-    seen = {event.step: event.value for event in events.Scalars("trial-0/private/test_error")}
+    seen = {event.step: event.value for event in events.Scalars("trial-0/private/error")}
     metrics = pq.read_table(out / "metrics.parquet").to_pylist()
-    kept = {m["round"]: m["test_error"] for m in metrics if (m["trial"], m["variant"]) == (0, "private")}
+    kept = {m["round"]: m["error"] for m in metrics if (m["trial"], m["variant"]) == (0, "private")}
     assert seen == pytest.approx(kept)
-    assert "trial-1/nonprivate/silo/silo-02/test_error" in events.Tags()["scalars"]
+    assert "trial-1/nonprivate/silo/silo-02/error" in events.Tags()["scalars"]
 
 
 @pytest.mark.slow
@@ -160,9 +160,9 @@ def test_a_run_can_be_read_back_in_mlflow(tmp_path: Path, monkeypatch: pytest.Mo
     experiment = client.get_experiment_by_name("fedsim")
     (run,) = client.search_runs([experiment.experiment_id])
     assert (run.info.run_name, run.info.status) == ("small", "FINISHED")
-    history = client.get_metric_history(run.info.run_id, "trial-0/private/test_error")
+    history = client.get_metric_history(run.info.run_id, "trial-0/private/error")
     assert sorted(metric.step for metric in history) == list(range(7))
-    assert "trial-1/nonprivate/silo/silo-02/test_error" in run.data.metrics
+    assert "trial-1/nonprivate/silo/silo-02/error" in run.data.metrics
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
-from fedsim.protocol.contract import Asker, Memory, Query
+from fedsim.protocol.contract import Asker, Combined, Memory, Query
 from fedsim.simulation.memory_ledger import MemoryLedger
 
 D = 4
@@ -308,7 +308,7 @@ def test_one_cohort_answers_as_cohorts_of_one_do(row: Row, batch: Batch, name: s
         for message, rows in replies.items():
             for gate, mine in zip(alone, rows, strict=True):
                 assert _close(mine, gate.answer(r, step.broadcast)[message][0])
-        step = coroutine.send({message: rows.mean(0) for message, rows in replies.items()})
+        step = coroutine.send(Combined({message: rows.mean(0) for message, rows in replies.items()}, 1.0))
 
 
 def test_sampled_noise_is_the_same_in_a_cohort_and_alone() -> None:

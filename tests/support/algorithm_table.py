@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
+from fedsim.algorithms.fedadam import FedAdam
+from fedsim.algorithms.fedprox import FedProx
 from fedsim.algorithms.local_sgd import LocalSGD
 from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
@@ -15,6 +17,7 @@ from fedsim.algorithms.prox_pl_svrg import ProxPLSVRG
 from fedsim.algorithms.prox_sgd import ProxSGD
 from fedsim.algorithms.prox_spider import ProxSPIDER
 from fedsim.algorithms.prox_svrg import ProxSVRG
+from fedsim.algorithms.scaffold import Scaffold
 from fedsim.algorithms.spider_alternate import SPIDERAlternate
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Algorithm
@@ -53,6 +56,7 @@ class Row:
         tolerance: L2 distance to the optimum that it must reach without noise.
         averaged: whether the model returned is a mean of iterates, whose distance falls as 1 / R.
         anchors: batches that it asks for besides the one it is given.
+        unconstrained: why it need not reach an optimum on the border of a constraint set; None: it must.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Row:
     tolerance: float
     averaged: bool = False
     anchors: frozenset[Batch] = frozenset()
+    unconstrained: str | None = None
 
 
 ROWS = (
@@ -82,6 +87,35 @@ ROWS = (
         settled=LocalSGD(num_rounds=10, local_steps=4, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-3,
+    ),
+    Row(
+        "fedprox",
+        short=lambda batch: FedProx(
+            num_rounds=4, local_steps=3, step_size=0.1, proximal_weight=0.5, clip_norm=1.0, batch=batch
+        ),
+        convergent=lambda step: FedProx(
+            num_rounds=800, local_steps=2, step_size=0.02 * step, proximal_weight=1 / step, clip_norm=1.0
+        ),
+        settled=FedProx(num_rounds=10, local_steps=4, step_size=0.5, proximal_weight=0.2, clip_norm=6.0),
+        estimate=final,
+        tolerance=1e-3,
+    ),
+    Row(
+        "scaffold",
+        short=lambda batch: Scaffold(num_rounds=4, local_steps=3, step_size=0.1, clip_norm=1.0, batch=batch),
+        convergent=lambda step: Scaffold(num_rounds=500, local_steps=2, step_size=step / 2, clip_norm=1.0),
+        settled=Scaffold(num_rounds=10, local_steps=4, step_size=0.5, clip_norm=6.0),
+        estimate=final,
+        tolerance=1e-6,
+    ),
+    Row(
+        "fedadam",
+        short=lambda batch: FedAdam(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
+        convergent=lambda step: FedAdam(num_rounds=500, step_size=step, beta1=0.5, tau=1.0, clip_norm=1.0),
+        settled=FedAdam(num_rounds=40, step_size=0.5, beta1=0.5, tau=1.0, clip_norm=6.0),
+        estimate=final,
+        tolerance=1e-6,
+        unconstrained="a Euclidean projection after a step scaled by coordinate leaves the optimum",
     ),
     Row(
         "accelerated_minibatch_sgd",

@@ -49,8 +49,8 @@ def test_a_cell_is_the_trial_whatever_ran_before_it_in_the_process(base: dict[st
             resolved, cell.trial, hosts, Evaluator(resolved.problem, data.silos, resolved.dtype), data.digest
         )
         last = trial.advance(1e9)[-1]
-        assert found.test_error == last.test_error
-        assert found.test_loss == pytest.approx(last.test_loss, rel=1e-12)  # cells that fold round otherwise
+        assert found.error == last.error
+        assert found.loss == pytest.approx(last.loss, rel=1e-12)  # cells that fold round otherwise
         said = trial.result().statements
         assert found.epsilon == max(one.admitted.epsilon_guaranteed for one in said)
 

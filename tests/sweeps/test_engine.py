@@ -98,7 +98,7 @@ def test_finished_cells_are_not_run_again_and_failed_ones_are(base: dict[str, An
     second, after = run(tree, tmp_path, lambda _: result(0.3))
     assert [cell.scenario["privacy"]["epsilon"] for cell in after.cells] == [2, 2]
     assert (second.cached, second.ran) == (6, 2)
-    assert sorted(row.result.test_error for row in second.rows) == [0.1] * 6 + [0.3] * 2
+    assert sorted(row.result.error for row in second.rows) == [0.1] * 6 + [0.3] * 2
 
 
 def test_more_trials_run_only_the_new_ones(base: dict[str, Any], tmp_path: Path) -> None:

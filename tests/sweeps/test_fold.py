@@ -49,6 +49,9 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     },
     "prox_spider": ROUNDS | {"period": 2, "smoothness": 0.3},
     "spider_alternate": ROUNDS,
+    "fedadam": ROUNDS | {"beta1": 0.5, "tau": 0.1},
+    "fedprox": ROUNDS | {"local_steps": 3, "proximal_weight": 0.5},
+    "scaffold": ROUNDS | {"local_steps": 3},
     "local_sgd": ROUNDS | {"local_steps": 3, "batch": {"sampler": "subsample", "fraction": 0.1}},
 }
 PROBLEMS: dict[str, dict[str, Any]] = {

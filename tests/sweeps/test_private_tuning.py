@@ -129,7 +129,7 @@ def test_the_least_noisy_score_wins_and_what_is_reported_is_the_rest() -> None:
     runner = FakeRunner(outcome)
     results = engine(TREE).run(runner, ignored)
     assert [STEPS[results.chosen[number] or 0] for number in range(3)] == [1.0] * 3
-    assert {row.result.test_error for row in results.rows} == {0.3}
+    assert {row.result.error for row in results.rows} == {0.3}
     assert len(runner.cells) == 3 * (RUNS + 2)
 
 
@@ -157,7 +157,7 @@ def test_candidates_draw_noise_of_their_own(batch: dict[str, Any], monkeypatch: 
     monkeypatch.setattr(run_cells, "_result", kept)
     tuning = [cell for cell in all_cells(tree) if cell.scored and any(cell.grant.noise)]  # type: ignore[union-attr]
     assert len(tuning) == RUNS
-    scores = [found.test_error for found in run_batch(tuning) if isinstance(found, CellResult)]
+    scores = [found.error for found in run_batch(tuning) if isinstance(found, CellResult)]
     assert len(set(scores)) == len(models) == RUNS
     assert all((a - b).norm() > 0.01 for i, a in enumerate(models) for b in models[:i])
     models.clear()
@@ -266,8 +266,8 @@ def test_where_nothing_is_chosen_the_rest_is_reported_all_the_same() -> None:
 
 def _value(one: object) -> float:
     assert isinstance(one, CellResult)
-    assert one.test_loss is None
-    return one.test_error
+    assert one.loss is None
+    return one.error
 
 
 PLANS: dict[str, dict[str, Any]] = {
@@ -403,4 +403,4 @@ def test_models_that_are_not_finite_lose_and_nothing_else_fails(tmp_path: Path) 
     assert [one["chosen"]["algorithm.step_size"] for one in said["combinations"]] == [1.0, 1.0]
     for one in said["privacy"]["tuning"]["combinations"]:
         assert one["runs"] == RUNS  # what failed is paid for all the same
-    assert torch.isfinite(torch.tensor([one["test_error"] for one in said["combinations"]])).all()
+    assert torch.isfinite(torch.tensor([one["error"] for one in said["combinations"]])).all()

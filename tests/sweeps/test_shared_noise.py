@@ -40,8 +40,8 @@ def test_cells_that_fold_share_their_noise_and_are_what_they_are_alone(keys: lis
         (alone,) = run_batch([cell])
         assert isinstance(alone, CellResult)
         assert isinstance(found, CellResult)
-        assert alone.test_loss == pytest.approx(found.test_loss, rel=1e-9)
-    assert len({one.test_loss for one in folded if isinstance(one, CellResult)}) == 4
+        assert alone.loss == pytest.approx(found.loss, rel=1e-9)
+    assert len({one.loss for one in folded if isinstance(one, CellResult)}) == 4
 
 
 def test_only_cells_that_fold_share(keys: list[int]) -> None:

@@ -59,8 +59,8 @@ def test_the_summary_says_what_came_out_and_how_it_was_chosen(swept: Path) -> No
     assert budgets == [0.5, 8, None]
     for one in summary["combinations"]:
         assert one["trials"] == 2
-        low, high = one["test_error_interval90"]
-        assert low <= one["test_error"] <= high
+        low, high = one["error_interval90"]
+        assert low <= one["error"] <= high
         if one["private"]:
             assert 0.97 * one["epsilon_budget"] <= one["epsilon_guaranteed"] <= one["epsilon_budget"]
     tuning = summary["tuning"]
@@ -106,7 +106,7 @@ def test_a_reported_trial_is_the_one_that_simulate_runs_at_other_noise(swept: Pa
         same = [r for r in rows if r["privacy.epsilon"] == epsilon and r["trial"] == 3]
         (last,) = [m for m in metrics if (m["trial"], m["round"], m["variant"]) == (3, 4, variant)]
         if same[0]["algorithm.step_size"] == row["algorithm.step_size"]:
-            assert (same[0]["test_loss"] == last["test_loss"]) == (variant == "nonprivate")
+            assert (same[0]["loss"] == last["loss"]) == (variant == "nonprivate")
 
 
 def test_a_sweep_is_gone_on_with_and_a_bad_entry_is_run_again(swept: Path) -> None:
@@ -243,7 +243,7 @@ def test_compare_puts_runs_sweeps_and_points_into_one_table_and_figure(
     assert [line.split(",")[0] for line in lines[1:]] == ["out"] * 3 + ["one"] * 2 + ["points.csv"] * 2
     assert [line.split(",")[2] for line in lines[1:]] == ["0.5", "8.0", "", "1.0", "", "1.0", ""]
     summary = json.loads((run_directory / "summary.json").read_text())
-    assert float(lines[4].split(",")[3]) == summary["metrics"]["test_error"]
+    assert float(lines[4].split(",")[3]) == summary["metrics"]["error"]
     assert (tmp_path / "compared" / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (tmp_path / "compared" / "comparison.svg").read_bytes()
 
@@ -254,11 +254,11 @@ def test_compare_puts_runs_sweeps_and_points_into_one_table_and_figure(
         (None, "no run or sweep directory"),
         ("{", "not valid JSON"),
         ('{"format": "fedsim sweep 0"}', "'fedsim sweep 0'"),
-        ('{"format": "fedsim sweep 1"}', "scenario: field required"),
+        ('{"format": "fedsim sweep 2"}', "scenario: field required"),
         ('{"algorithm": "x"}', "format None"),
         (
             '{"format": 1, "algorithm": "x"}',
-            "format 1, written by fedsim unknown; this version reads format 2",
+            "format 1, written by fedsim unknown; this version reads format 3",
         ),
     ],
 )

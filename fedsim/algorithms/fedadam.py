@@ -1,0 +1,55 @@
+"""FedAdam: S. J. Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2, one local step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from fedsim.protocol.batch import FULL, Batch
+from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class FedAdam:
+    """The server takes Adam's steps along the silos' noisy mean gradients.
+
+    With g = sum_i p_i g_i + grad f1(w): m <- beta1 m + (1 - beta1) g; v <- beta2 v + (1 - beta2) g^2;
+    w <- project(w - eta m / (sqrt(v) + tau)); m = 0 and v = tau^2 at first; returns w_R. The paper's silos
+    may take several steps, each of which would be paid for; with one the message is a gradient, so that
+    sums over silos serve it too. Noise is in v as well: a tau below the noise of g divides by that noise.
+    """
+
+    linear: ClassVar[bool] = True
+    num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
+    step_size: Annotated[float, Field(gt=0, description="eta: the server's step size")]
+    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
+    beta1: Annotated[float, Field(ge=0, lt=1, description="share of the mean gradient m that is kept")] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1, description="share of the mean square v that is kept")] = 0.99
+    tau: Annotated[float, Field(gt=0, description="tau: least divisor, large for little adaptivity")] = 1e-3
+    batch: Annotated[Batch, Field(description="K: which records a silo uses in a round")] = FULL
+
+    def server(
+        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
+    ) -> ServerHalf:
+        """R adaptive steps; answers with the last iterate."""
+        m, v = torch.zeros_like(w), torch.full_like(w, self.tau**2)
+        for _ in range(self.num_rounds):
+            g = (yield Round({"w": w}, answer=w))["g"] + problem.public_gradient(w)
+            m = self.beta1 * m + (1 - self.beta1) * g
+            v = self.beta2 * v + (1 - self.beta2) * g.square()
+            w = problem.project(w - self.step_size * m / (v.sqrt() + self.tau))
+        return w
+
+    def silo(
+        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        """The noisy mean gradient at the broadcast point."""
+        return {"g": ask(Query("gradient", (broadcast["w"],), self.clip_norm, self.batch))}

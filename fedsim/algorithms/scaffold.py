@@ -1,0 +1,59 @@
+"""SCAFFOLD: S. P. Karimireddy et al., Stochastic Controlled Averaging, ICML 2020, Algorithm 1, option II."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field
+
+from fedsim.protocol.batch import FULL, Batch
+from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Scaffold:
+    """Local SGD, each step corrected by how the silo's gradient differed from everyone's the last time.
+
+    Silo i: w <- project(w - eta (g_i(w) - c_i + c + grad f1(w))), K times; c_i <- the mean of these K noisy
+    gradients, without f1 and constraint the paper's c_i - c + (w_r - w_i) / (K eta). It sends its way and the
+    change of c_i, and keeps c_i. Server: w_{r+1} = project(w_r + sum_i p_i way_i); c = sum_i p_i c_i over all
+    silos, kept up to date by those that answer. Returns w_R. A step has the noise of g_i, of c_i and of c.
+    """
+
+    linear: ClassVar[bool] = False
+    num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
+    local_steps: Annotated[int, Field(ge=1, description="K: steps of a silo in one round")]
+    step_size: Annotated[float, Field(gt=0, description="eta: step size of the local steps")]
+    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
+    batch: Annotated[Batch, Field(description="which records a silo uses in one local step")] = FULL
+
+    def server(
+        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
+    ) -> ServerHalf:
+        """Go the silos' mean way, R times, and keep the mean of their control variates."""
+        c = torch.zeros_like(w)
+        for _ in range(self.num_rounds):
+            mean = yield Round({"w": w, "c": c}, answer=w)
+            w = problem.project(w + mean["way"])
+            c = c + mean.share * mean["change"]
+        return w
+
+    def silo(
+        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        """Where K corrected steps lead, and how their mean gradient differs from the one remembered."""
+        start = w = broadcast["w"]
+        correction, total = broadcast["c"] - memory["c"], torch.zeros_like(w)
+        for _ in range(self.local_steps):
+            gradient = ask(Query("gradient", (w,), self.clip_norm, self.batch))
+            w = problem.project(w - self.step_size * (gradient + correction + problem.public_gradient(w)))
+            total = total + gradient
+        old, memory["c"] = memory["c"], total / self.local_steps
+        return {"way": w - start, "change": memory["c"] - old}
