@@ -5,12 +5,19 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import FrozenInstanceError, dataclass
 from importlib import metadata
 from pathlib import Path
+from types import FunctionType
+from typing import NoReturn
 
 from fedsim.common.errors import InputError, PluginError, Refused
 
+_OWN = "fedsim"
+_LIBRARIES = ("torch", "numpy", "scipy", "pandas", "sklearn")
+_PYTHON = Path(inspect.getfile(traceback)).parent
 _STATE = "keep what lasts in memory (silo half) or in local variables (server half)"
 
 
@@ -19,22 +26,64 @@ class Blame:
     """Makes errors that name an algorithm; its name is looked up where there is one to make."""
 
     algorithm: object
+    """Or its class."""
 
     def breach(self, where: str, what: str) -> Refused:
         """It broke the contract; `what` is made of public values."""
-        return Refused(f"{named('algorithm', type(self.algorithm))}, {where}: {what}")
+        return Refused(f"{self._named}, {where}: {what}")
 
-    def failure(self, where: str, error: Exception, names: tuple[str, ...] = ()) -> Exception:
+    def failed(self, where: str, error: Exception, names: tuple[str, ...] = ()) -> NoReturn:
         """Its code raised; `names` are of the tensors that it was given.
 
         Refusals keep being refusals, bad input stays as it is; the text of other errors may be made of what
         the code was given.
+
+        Raises:
+            Refused: it was refused something.
+            PluginError: it raised anything else; the cause is chained.
         """
-        if isinstance(error, InputError | PluginError):
-            return error
+        if isinstance(error, InputError | PluginError | MemoryError):
+            raise error
         if isinstance(error, Refused):
-            return self.breach(where, str(error))
-        return PluginError(f"{named('algorithm', type(self.algorithm))}, {where}: {raised(error, names)}")
+            raise self.breach(where, str(error)) from error
+        raise PluginError(f"{self._named}, {where}: {raised(error, names)}") from error
+
+    @property
+    def _named(self) -> str:
+        kind = self.algorithm if isinstance(self.algorithm, type) else type(self.algorithm)
+        return named("algorithm", kind)
+
+
+@contextmanager
+def blaming(what: str, kind: type) -> Iterator[None]:
+    """Name another package's part, such as a data set, where its code raises; ours raises as it is.
+
+    Raises:
+        PluginError: names class, distribution or file, and line.
+    """
+    try:
+        yield
+    except (InputError, Refused, PluginError, MemoryError):
+        raise
+    except Exception as error:
+        if _home(kind) == _OWN:
+            raise
+        raise PluginError(f"{named(what, kind)}: {raised(error)}") from error
+
+
+def is_theirs(error: Exception, part: object) -> bool:
+    """Whether it comes from another package's part, whose code is the last that ran, but for libraries'."""
+    if _home(type(part)) == _OWN:
+        return False
+    files = {frame.filename for frame in _frames(error)[-1:]}
+    return bool(files & {code for kind in type(part).__mro__ for code in _files(kind)})
+
+
+def _files(kind: type) -> Iterator[str]:
+    """Where the code of a class stands, in a notebook too."""
+    for member in vars(kind).values():
+        if isinstance(member, FunctionType):
+            yield member.__code__.co_filename
 
 
 def named(what: str, kind: type) -> str:
@@ -56,7 +105,7 @@ def raised(error: Exception, names: tuple[str, ...] = ()) -> str:
 def _home(kind: type) -> str:
     """The distribution of a class, or its file."""
     top = kind.__module__.partition(".")[0]
-    if top == "fedsim":
+    if top == _OWN:
         return top
     found = metadata.packages_distributions().get(top, ()) if top not in ("tests", "__main__") else ()
     if found:
@@ -67,15 +116,22 @@ def _home(kind: type) -> str:
 
 def _line(error: Exception) -> str:
     """The last line of code that is not of a package."""
+    own = _frames(error)
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+
+
+def _frames(error: Exception) -> list[traceback.FrameSummary]:
+    """Of code that is neither ours nor a library's."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "site-packages" not in frame.filename and not _ours(frame.filename)]
-    if not own:
-        return ""
-    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})"
+    return [frame for frame in frames if not _ours(frame.filename)]
 
 
 def _ours(file: str) -> bool:
-    return Path(file).is_relative_to(Path(inspect.getfile(Refused)).parents[1])
+    """Whether a file is fedsim's, or of a library that plug-ins use."""
+    path = Path(file)
+    root = Path(inspect.getfile(Refused)).parents[2]
+    own = any(path.is_relative_to(root / package) for package in (_OWN, "silos", "server"))
+    return own or any(part in _LIBRARIES for part in path.parts) or path.is_relative_to(_PYTHON)
 
 
 def _hint(error: Exception, names: tuple[str, ...]) -> str:

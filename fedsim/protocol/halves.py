@@ -84,7 +84,7 @@ class ServerHalf:
         try:
             made = algorithm.server(start, problem, public, server_rng(seed))
         except Exception as error:
-            raise self._blame.failure(self.where, error) from error
+            self._blame.failed(self.where, error)
         if not isinstance(made, Generator):
             raise self._blame.breach(self.where, f"it returned {type(made).__name__}; {_YIELDS}")
         self._coroutine = made
@@ -109,7 +109,7 @@ class ServerHalf:
             self._checked(lambda: self._check_model(end, "the model that it returns"))
             return None
         except Exception as error:
-            raise self._blame.failure(self.where, error, tuple(sent or ())) from error
+            self._blame.failed(self.where, error, tuple(sent or ()))
         taken = self._checked(lambda: self._taken(step))
         self._rounds += 1
         return taken
@@ -192,7 +192,7 @@ class SiloHalf:
         except Unplanned:
             raise
         except Exception as error:
-            raise self._blame.failure(f"silo half, round {r}", error, tuple(broadcast)) from error
+            self._blame.failed(f"silo half, round {r}", error, tuple(broadcast))
         self._asked += recorder.count
         memory = memory.select(list(range(shape.silos)))
         memory.update(kept)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.plain import plain_plan
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _LEAST_NUMBERS = 5_000  # an answer's fixed cost, in numbers
 
