@@ -115,6 +115,11 @@ class CsvSource(Source):
             expected = "declare at least one feature column beside the target"
             raise InputError(SCHEMA, list(self._schema), expected)
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """A column's name, once for each feature that it becomes."""
+        return tuple(name for name, column in self._features.items() for _ in range(column.width))
+
     @cached_property
     def num_rows(self) -> int:  # type: ignore[override]
         """Records, counted without reading features."""
