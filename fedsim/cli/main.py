@@ -29,6 +29,7 @@ COMMANDS = (
     "parts",
     "schema",
     "schema_from",
+    "inspect",
 )
 """Modules of `fedsim.cli.commands`, each of which registers with `app`, as `fedsim --help` lists them."""
 
