@@ -105,6 +105,9 @@ def open_tables(
     paths = [paths] if isinstance(paths, Path) else list(paths)
     if len(paths) == 1:
         return open_table(paths[0], field, reading), silo_column
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise InputError(field, str(twice), "is given twice")
     stems = [path.stem for path in paths]
     names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
     silos = silo_column or SILO

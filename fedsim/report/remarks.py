@@ -85,7 +85,7 @@ _MATTERS = 0.1
 def _clipping(found: Clipping) -> list[str]:
     if found.clipped < _MATTERS:
         return []
-    norm = f"their median norm is {found.median_norm:.3g} times the clip"
+    norm = f"the median norm of a term is {found.median_norm:.3g} times the clip"
     return [
         f"the clip shortens {found.clipped:.0%} of the terms in the last tenth of the rounds; {norm} "
         "(simulation only, not private)"

@@ -199,17 +199,17 @@ def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = 
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
-    """Run every trial in this process, one after another, adding to `results` as it goes.
+    """Run every trial that is left in this process, one after another, adding to `results` as it goes.
 
     Raises:
         Refused: a silo does not accept the plan, or a request within it.
         InputError: the data cannot be read or divided as asked.
     """
     with one_thread():
-        for number in range(resolved.scenario.trials):
+        for number in results.left(resolved.scenario.trials):
             trial = in_one_process(resolved, number)
             while not trial.finished:
                 for measurement in trial.advance(_SLICE):
                     results.measurements.append(measurement)
                     observe(measurement)
-            results.trials[number] = trial.result()
+            results.finish(trial.result())
