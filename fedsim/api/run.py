@@ -69,7 +69,7 @@ class Run:
 
     @property
     def spend(self) -> Table:
-        """Epsilon that the rounds gone by had cost a silo, in the first trial."""
+        """Epsilon that the rounds gone by had cost a silo, in the trial that cost it most."""
         return Table(self.results.spend)
 
     @cached_property

@@ -23,7 +23,7 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
     try:
         source = test.open()
         rows = np.arange(source.num_rows)
-        features, target = prepare(test, source.design(rows), rows, rows)
+        features, target, _ = prepare(test, source.design(rows), rows, rows)
     except InputError as error:
         field = error.field.replace("scenario.data", "federation.test", 1)
         raise InputError(field, error.value, error.expected) from None

@@ -43,11 +43,24 @@ class SiloMeasurement(NamedTuple):
     test_records: int
 
 
+class ClippedRound(NamedTuple):
+    """What the clip took away in one round: how many terms, the share of them that it shortened, and the
+    median of their norms over the clip.
+    """
+
+    trial: int
+    round: int
+    terms: int
+    clipped: float
+    median_norm: float
+
+
 @dataclass(frozen=True)
 class TrialResult:
     """One finished trial: its final model per variant, and what each silo states about the run.
 
-    `silos` is measured on test records, so it exists in simulation only; `objective` says how the excess
+    `silos` is measured on test records, and `clipping` on training records, so they exist in simulation only;
+    `objective` says how the excess
     risk was measured, on training records; `warnings` say what is odd about the records it read.
     """
 
@@ -57,6 +70,7 @@ class TrialResult:
     silos: list[SiloMeasurement] = field(default_factory=list)
     objective: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
+    clipping: list[ClippedRound] = field(default_factory=list)
 
 
 @dataclass

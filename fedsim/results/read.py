@@ -21,6 +21,7 @@ _COLUMNS = {
     "metrics": ("trial", "variant", "round", "error", "loss", "excess_risk", "gradient_mapping_sq"),
     "silos": ("trial", "variant", "silo", "error", "loss"),
     "ledger": ("trial", "silo", "round", "releases"),
+    "clipping": ("trial", "round", "terms", "clipped", "median_norm"),
     "spend": ("silo", "round", "epsilon_spent", "budget"),
 }
 """Without which a table is not one of a run's."""
@@ -39,7 +40,7 @@ def read(directory: Path) -> Run:
         raise InputError("RUN", str(directory), expected)
     summary = read_summary(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
-    metrics, silos, ledger, spend = (_table(directory, name) for name in _COLUMNS)
+    metrics, silos, ledger, clipping, spend = (_table(directory, name) for name in _COLUMNS)
     return Run(
         summary,
         scenario,
@@ -47,6 +48,7 @@ def read(directory: Path) -> Run:
         metrics,
         silos,
         ledger,
+        clipping,
         lambda: spend,
         lambda: _models(directory),
         directory,

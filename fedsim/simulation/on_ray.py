@@ -29,6 +29,7 @@ from fedsim.results.outcome import Measurement, Observer, Results, TrialResult
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.aggregation import LocalParty
+from fedsim.simulation.clipping import Part, together
 from fedsim.simulation.code import Code
 from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
@@ -273,3 +274,6 @@ class _RemoteHosts:
     def statements(self, variant: Variant) -> list[Statement]:
         parts = ray.get([actor.statements.remote(variant) for actor in self._actors])
         return [statement for part in parts for statement in part]
+
+    def clipping(self) -> dict[int, Part]:
+        return together(ray.get([actor.clipping.remote() for actor in self._actors]))

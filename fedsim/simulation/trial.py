@@ -16,6 +16,7 @@ from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.terms import Admitted
 from fedsim.results.outcome import (
+    ClippedRound,
     Measurement,
     Observer,
     Results,
@@ -26,6 +27,7 @@ from fedsim.results.outcome import (
 )
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.aggregation import Adder, LocalParty, Party, Run, adder
+from fedsim.simulation.clipping import SimulatedHosts, median
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from server.aggregate import summed, weighted
@@ -69,7 +71,7 @@ class Trial:
         self,
         resolved: Resolved,
         trial: int,
-        hosts: Hosts,
+        hosts: SimulatedHosts,
         evaluate: Evaluator,
         digest: str,
         party: Callable[[], Party] = LocalParty,
@@ -113,7 +115,12 @@ class Trial:
         measured = self._evaluate.objective
         objective = None if measured is None else measured.statement(self._trial)
         said = self._hosts.statements(main)
-        return TrialResult(self._trial, self._models, said, silos, objective, self._warnings)
+        clipped = [
+            ClippedRound(self._trial, index + 1, part.terms, part.clipped / part.terms, median(part))
+            for index, part in self._hosts.clipping().items()
+            if part.terms
+        ]
+        return TrialResult(self._trial, self._models, said, silos, objective, self._warnings, clipped)
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
