@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import fedsim
+from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.api import unfinished
 from fedsim.api.run import load_run
 from fedsim.common.errors import InputError
@@ -88,6 +89,22 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(kind: str, tmp_path: Pa
     check_equal(resumed, simulate(None, KINDS[kind]))
     check_equal(load_run(out), simulate(None, KINDS[kind]))
     assert not (out / "unfinished").exists()
+
+
+def test_objects_are_resumed_where_they_are_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    records = rng.normal(size=(60, 2)), rng.integers(0, 2, 60), np.repeat(list("abcde"), 12)
+    step = {"num_rounds": 4, "clip_norm": 1.0}
+    out = tmp_path / "run"
+    given = {"data": fedsim.Arrays(*records), "algorithm": NoisyMinibatchSGD(**step, step_size=1.0)}
+    simulate(out, **given, progress=stop_in(1))
+    for other in (
+        {"data": fedsim.Arrays(records[0] + 1, *records[1:])},
+        {"algorithm": NoisyMinibatchSGD(**step, step_size=2.0)},
+    ):
+        with pytest.raises(InputError, match="another scenario, or other data"):
+            simulate(out, **given | other, resume=True)
+    check_equal(simulate(out, **given, resume=True), simulate(None, **given))
 
 
 def test_a_finished_trial_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
