@@ -30,7 +30,7 @@ from silos.gate import Gate
 
 every_algorithm = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 LONG = {"accelerated_minibatch_sgd"}
-"""They take 8,000 rounds to their optimum."""
+"""They take ten times the rounds of others to their optimum."""
 
 SIZES = (30, 45, 60)
 WEIGHTS = (0.6, 0.3, 0.1)
