@@ -77,13 +77,14 @@ def anchored(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 FILES = {"data": ("path", "schema"), "participation": ("path",)}
-"""Fields that name files, by section."""
+"""Fields that name files, by section; `data.path` may name one for each silo."""
 
 
 def _anchored(field: str, value: Any, folder: Path) -> Any:
     """The dotted field's value with file names relative to `folder`, those that a sweep varies too."""
     section, _, key = field.partition(".")
-    if isinstance(value, str) and key in FILES.get(section, ()):
+    each_silos = section == "data" and key.startswith("path.")
+    if isinstance(value, str) and (each_silos or key in FILES.get(section, ())):
         return str(folder / value)
     if isinstance(value, list) and field == "sweep.cells":
         return [_anchored("", cell, folder) for cell in value]
