@@ -19,8 +19,8 @@ from fedsim.report.plots import figure_of
 from fedsim.report.remarks import remarks, result_line
 from fedsim.results import collected
 from fedsim.results.outcome import Outcome
+from fedsim.results.place import check_free
 from fedsim.results.read import read
-from fedsim.results.write import check_free
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ class Run:
     Attributes:
         results: all of it, as the reports take it.
         source: where it comes from: a run that has just ended, or a directory.
-        failure: why a trial's process was lost; None where none was.
+        failure: why it ended early or is not in its directory, in one line; None where neither is so.
     """
 
     results: collected.Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag
@@ -14,8 +14,8 @@ from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 from fedsim.data.column_values import Cells
 from fedsim.data.dataset import Dataset
-from fedsim.data.design import features_of, read_cells, values_of
-from fedsim.data.joined import JoinedTable
+from fedsim.data.features import features_of
+from fedsim.data.joined import SILO, JoinedTable
 from fedsim.data.reading import Label, Reading
 from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, SchemaOrFile, ranges, read_schema
 from fedsim.data.source import (
@@ -25,15 +25,13 @@ from fedsim.data.source import (
     Ints,
     Labels,
     Source,
+    Target,
     require_labels,
     whole_numbers,
 )
 from fedsim.data.table import Table, open_table
 
 DATA = "scenario.data"
-SILO = "silo"
-"""What the column of silos is called where each has a file, unless `silo_column` says otherwise."""
-
 _Several = Annotated[dict[Label, Path], Field(min_length=1)]
 OneOrSeveral = Annotated[
     Annotated[Path, Tag("one")] | Annotated[_Several, Tag("several")],
@@ -148,19 +146,26 @@ class CsvSource(Source):
         return whole_numbers(cells.finite(), column, field)
 
     def _cells(self, column: str, field: str) -> Cells:
-        rows = np.arange(self.num_rows)
-        return read_cells(self._table, [column], self._reading, rows, field)[column]
+        values = self._table.read([column])[column]
+        return self._of(column, values, np.arange(len(values)), field)
+
+    def _of(self, column: str, values: Any, rows: Ints, field: str = SCHEMA) -> Cells:
+        return Cells(values, rows, f"{field}.{column}", self._reading, self._table.place)
 
     def design(self, rows: Ints) -> Design:
         """Numbers filled and not yet clipped, categories as indicators, in the schema's order."""
-        cells = read_cells(self._table, self._schema, self._reading, rows, SCHEMA)
+        found = self._table.read(self._schema)
+        cells = {name: self._of(name, values.take(rows), rows) for name, values in found.items()}
         features = features_of(self._features, cells)
         target = self._schema[self.target]
-        is_number = isinstance(target, NumberColumn)
-        values = values_of(cells[self.target], target)
-        return Design(
-            features, ranges(self._features.values()), values, ranges([target]) if is_number else None
-        )
+        target_range = ranges([target]) if isinstance(target, NumberColumn) else None
+        values = _values(cells[self.target], target)
+        return Design(features, ranges(self._features.values()), values, target_range)
+
+
+def _values(cells: Cells, column: NumberColumn | CategoryColumn) -> Target:
+    """Numbers, or places of categories."""
+    return cells.numbers(column) if isinstance(column, NumberColumn) else cells.codes(column)
 
 
 def _labels(texts: Sequence[str | None]) -> Labels:

@@ -20,6 +20,7 @@ from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset, Scaling
 from fedsim.data.features import Input, MeasuredColumn, names_of, ranges_of, read_features
 from fedsim.data.prepare import Components, Preparation, Standard
+from fedsim.data.reading import DEFAULTS, Reading
 from fedsim.data.schema import CategoryColumn, NumberColumn, read_schema
 from fedsim.data.source import Design, Floats, Matrix, Ranges, Source
 
@@ -33,6 +34,7 @@ class Recipe(Section):
     scaling: Scaling
     intercept: bool
     pca: int | None = None
+    reading: Reading = Field(DEFAULTS, description="How tables are read, and what means no value.")
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -83,7 +85,9 @@ class Fitted:
         Raises:
             InputError: names the column and the row that are wrong, and what would be right.
         """
-        return self.preparation.features(read_features(self.recipe.columns, table, field))
+        return self.preparation.features(
+            read_features(self.recipe.columns, table, field, self.recipe.reading)
+        )
 
 
 def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
@@ -112,6 +116,8 @@ def _of_schema(data: Csv) -> Recipe:
 
 def _recipe(data: Dataset, columns: dict[str, Input], target: str, predicts: Input) -> Recipe:
     own = {"scaling": data.scaling, "intercept": data.intercept, "pca": data.pca}
+    if isinstance(data, Reading):
+        own["reading"] = Reading(**{option: getattr(data, option) for option in Reading.model_fields})
     return Recipe(columns=columns, target=target, predicts=predicts, **own)
 
 

@@ -1,4 +1,4 @@
-"""CSV files, Parquet files and frames as columns, read no further than asked."""
+"""CSV and Parquet files as columns, read no further than asked."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 from fedsim.data.csv_file import CsvFile
 from fedsim.data.reading import DEFAULTS, Reading
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 Columns = dict[str, Any]  # name to pyarrow.ChunkedArray
 
@@ -96,39 +93,6 @@ class FileTable(Table):
         if count == 0:
             raise InputError(self.field, str(self.path), "the table has a header and no records")
         return count
-
-
-@dataclass(frozen=True, eq=False)
-class FrameTable(Table):
-    """A pandas.DataFrame; its index is no column."""
-
-    frame: pd.DataFrame
-    field: str
-    title: str = "the frame"
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """In the frame's order."""
-        return tuple(_unique([str(name) for name in self.frame.columns], self.field, self.title))
-
-    @property
-    def num_rows(self) -> int:
-        """The frame's length, which may be 0."""
-        return len(self.frame)
-
-    def read(self, columns: Collection[str]) -> Columns:
-        """As of any table."""
-        return {name: _array(self.frame.iloc[:, self.names.index(name)]) for name in columns}
-
-
-def _array(values: pd.Series[Any]) -> Any:
-    """A column of Arrow; one of mixed kinds, such as numbers and '?', as texts."""
-    import pyarrow as pa
-
-    try:
-        return pa.chunked_array([pa.array(values, from_pandas=True)])
-    except (pa.ArrowException, TypeError):
-        return pa.chunked_array([pa.array(values.astype(str).where(values.notna(), None), pa.string())])
 
 
 def open_table(path: Path, field: str, reading: Reading = DEFAULTS) -> FileTable:

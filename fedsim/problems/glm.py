@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
-from torch.nn.functional import softplus
 
 from fedsim.problems.composite import Composite, HasComposite
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,7 @@ class LogisticRegression(GeneralisedLinear):
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """log(1 + e^s) - y s."""
-        return softplus(scores) - target * scores
+        return torch.nn.functional.softplus(scores) - target * scores
 
     def error(self, scores: Tensor, target: Tensor) -> Tensor:
         """Share of records on the wrong side of score 0."""

@@ -75,10 +75,23 @@ class TrialResult:
 
 @dataclass
 class Results:
-    """Filled as a run goes on, so that an interrupted run loses nothing that was measured."""
+    """Filled as a run goes on, so that an interrupted run loses nothing that was measured.
+
+    `keep` is told every trial that ends, with what was measured in it.
+    """
 
     measurements: list[Measurement] = field(default_factory=list)
     trials: dict[int, TrialResult] = field(default_factory=dict)
+    keep: Callable[[TrialResult, list[Measurement]], None] = lambda result, measurements: None
+
+    def finish(self, result: TrialResult) -> None:
+        """Add a trial that has ended."""
+        self.trials[result.trial] = result
+        self.keep(result, [each for each in self.measurements if each.trial == result.trial])
+
+    def left(self, trials: int) -> list[int]:
+        """The trials that have not ended, of so many."""
+        return [trial for trial in range(trials) if trial not in self.trials]
 
 
 Observer = Callable[[Measurement], None]

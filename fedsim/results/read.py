@@ -14,7 +14,8 @@ from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import value
 from fedsim.results.audit_file import read_audit
 from fedsim.results.collected import Models, Run, without_seed
-from fedsim.results.summary import AGAIN, read_summary
+from fedsim.results.place import UNFINISHED
+from fedsim.results.summary import AGAIN, FILE, read_summary
 
 _COLUMNS = {
     "metrics": ("trial", "variant", "round", "error", "loss", "excess_risk", "gradient_mapping_sq"),
@@ -34,6 +35,9 @@ def read(directory: Path) -> Run:
     """
     if not directory.is_dir():
         raise InputError("RUN", str(directory), f"no such directory; {AGAIN}")
+    if (directory / UNFINISHED).is_dir() and not (directory / FILE).exists():
+        expected = f"the run has not ended; fedsim simulate --resume {directory} goes on with it"
+        raise InputError("RUN", str(directory), expected)
     summary = read_summary(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
     metrics, silos, ledger, clipping, spend = (_table(directory, name) for name in _COLUMNS)

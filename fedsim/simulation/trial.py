@@ -13,6 +13,7 @@ from fedsim.data.federation import Federation, SiloSplit, load
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.objective import TrainingObjective
 from fedsim.measure.odd_records import odd_records
+from fedsim.protocol.blame import blaming
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.terms import Admitted
 from fedsim.results.outcome import (
@@ -177,7 +178,8 @@ def read(resolved: Resolved, trial: int) -> Federation:
         InputError: the data cannot be read or divided as asked.
     """
     scenario = resolved.scenario
-    federation = load(scenario.data, scenario.partition, scenario.seed, trial)
+    with blaming("data set", type(scenario.data)):
+        federation = load(scenario.data, scenario.partition, scenario.seed, trial)
     if not any(len(silo.test_target) for silo in federation.silos):
         fraction = scenario.data.test_fraction
         raise InputError("scenario.data.test_fraction", fraction, "leaves no silo a record to test with")
@@ -199,17 +201,17 @@ def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = 
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
-    """Run every trial in this process, one after another, adding to `results` as it goes.
+    """Run every trial that is left in this process, one after another, adding to `results` as it goes.
 
     Raises:
         Refused: a silo does not accept the plan, or a request within it.
         InputError: the data cannot be read or divided as asked.
     """
     with one_thread():
-        for number in range(resolved.scenario.trials):
+        for number in results.left(resolved.scenario.trials):
             trial = in_one_process(resolved, number)
             while not trial.finished:
                 for measurement in trial.advance(_SLICE):
                     results.measurements.append(measurement)
                     observe(measurement)
-            results.trials[number] = trial.result()
+            results.finish(trial.result())

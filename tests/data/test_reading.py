@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -14,7 +12,6 @@ from pydantic import ValidationError
 from fedsim.common.errors import InputError
 from fedsim.data.by_count import IidPartition, SortedPartition
 from fedsim.data.by_label import DirichletPartition, NaturalIdPartition
-from fedsim.data.design import read_design
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
 from fedsim.data.reading import MARKERS, Reading
@@ -217,33 +214,6 @@ def test_the_middle_is_a_function_of_the_declared_range(scale: str, fill: float)
     assert column.fill == fill
     with pytest.raises(ValidationError, match="lower must be below upper"):
         NumberColumn(kind="number", lower=3, upper=1, scale=scale, fill="middle")
-
-
-def test_a_design_needs_neither_target_nor_silo(make_csv) -> None:
-    """From a path or a frame, in the table's order, as training reads it."""
-    data = make_csv(HOMELESS.replace("300", "?"))
-    columns = {name: column for name, column in data.columns.items() if name != "outcome"}
-    expected = data.open().design(np.arange(4))
-    frame = pd.read_csv(data.path)  # in which '?' makes texts of the column
-    alone = frame.drop(columns=["outcome", "hospital"])
-    alone.to_csv(data.path.with_name("new.csv"), index=False)
-    for table in (data.path, data.path.with_name("new.csv"), alone, alone.iloc[:, ::-1]):
-        features, ranges = read_design(columns, table)
-        assert np.array_equal(features, expected.features)
-        assert np.array_equal(ranges.upper, expected.ranges.upper)
-    with pytest.raises(InputError, match=r"^frame: 'chol': the frame has no such column"):
-        read_design(columns, alone.drop(columns="chol"), field="frame")
-    with pytest.raises(InputError, match=r"^table: 'int': must be a pandas.DataFrame or the path"):
-        read_design(columns, 3)
-
-
-def test_frames_of_mixed_cells_read_as_texts(make_csv) -> None:
-    columns = make_csv().columns
-    frame = pd.DataFrame({"age": [30, "?"], "sex": ["male", "female"], "chol": [None, 300.0]})
-    with pytest.raises(InputError, match=re.escape("table.age: None: row 2: no value (1 of 2")):
-        read_design({name: columns[name] for name in ("age", "sex", "chol")}, frame)
-    features, _ = read_design({"chol": columns["chol"]}, frame)
-    assert features.tolist() == [[200], [300]]
 
 
 def test_parquet_nulls_are_missing_in_any_type(make_csv, tmp_path) -> None:

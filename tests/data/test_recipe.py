@@ -169,3 +169,13 @@ def test_what_a_table_lacks_or_has_wrong_is_named(make_csv) -> None:
         fitted.features(table | {"sex": pa.chunked_array([["men"] * 6])})
     with pytest.raises(InputError, match=r"table.age: None: row 2: no value"):
         fitted.features(table | {"age": pa.chunked_array([[1.0, None, 3, 4, 5, 6]])})
+
+
+def test_a_prediction_means_by_a_marker_what_training_meant(make_csv) -> None:
+    """As of a table that writes 99 where cholesterol is not known, and NA where it is a word."""
+    data = make_csv("age,sex,hospital,chol,outcome\n30,male,a,99,ill\n40,male,a,300,well\n", missing=["99"])
+    recipe = declared_recipe(data)
+    assert recipe is not None
+    table = open_table(data.path, "table", recipe.reading).read(recipe.columns)
+    assert sorted(map(tuple, Fitted(recipe).features(table))) == trained_on(load(data, ALONE, 0, 0))
+    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
