@@ -1,7 +1,7 @@
 """The packages beside this one, `server` and `silos`, whatever else a folder holds by these names.
 
-A notebook, `python -m` and a process of Ray look for modules first in the folder that they were started in, and
-people have a server.py there.
+A notebook, `python -m` and a process of Ray look for modules first in the folder that they were started
+in, and people have a server.py there.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def cpus() -> int:
 
 
 def check_place() -> None:
-    """One Ray a process, as ours ends with a run and a caller's must not; and no file that Ray's would mistake.
+    """One Ray a process, as ours ends with a run and a caller's must not; and its processes find libraries.
 
     Raises:
         InputError: the caller has started one, or a file here has the name of a library.
@@ -155,7 +155,7 @@ def _drive(actors: list[Any], trials: Sequence[int], results: Results, observe: 
             actor = pending.pop(future)
             measured, result = ray.get(future)
             for measurement in measured:
-                results.measurements.append(measurement)
+                results.add(measurement)
                 observe(measurement)
             if result is not None:
                 results.finish(result)
