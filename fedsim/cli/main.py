@@ -32,6 +32,7 @@ COMMANDS = (
     "check",
     "schema",
     "schema_from",
+    "inspect",
     "new",
 )
 """Modules of `fedsim.cli.commands`, each of which registers with `app`, as `fedsim --help` lists them."""
