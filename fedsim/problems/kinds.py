@@ -36,3 +36,14 @@ def scores_of_records(problem: Problem, features: Tensor, w: Tensor) -> Tensor:
     if isinstance(problem, NeuralNetwork):
         return problem.scores(features, w)
     return linear_records.scores(problem, features, w)
+
+
+def head(problem: Problem) -> GeneralisedLinear:
+    """What makes losses and predictions of scores."""
+    return problem.head if isinstance(problem, NeuralNetwork) else problem
+
+
+def gives_probabilities(problem: Problem) -> bool:
+    """Whether its scores stand for probabilities of classes."""
+    outputs = problem.num_outputs
+    return head(problem).probabilities(torch.zeros((1, outputs) if outputs > 1 else 1)) is not None

@@ -14,11 +14,14 @@ from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import value
 from fedsim.results.audit_file import read_audit
 from fedsim.results.collected import Models, Run, without_seed
-from fedsim.results.summary import AGAIN, read_summary
+from fedsim.results.summary import AGAIN, MEASURED, read_summary
+from fedsim.scenario.metric import BY_SKLEARN
 
 _COLUMNS = {
-    "metrics": ("trial", "variant", "round", "error", "loss", "excess_risk", "gradient_mapping_sq"),
-    "silos": ("trial", "variant", "silo", "error", "loss"),
+    "metrics": ("trial", "variant", "round", *MEASURED),
+    "silos": ("trial", "variant", "silo", "error", "loss", *BY_SKLEARN),
+    "baselines": ("trial", "baseline", "silo", "error", "loss", *BY_SKLEARN),
+    "calibration": ("trial", "variant", "bin", "records", "predicted", "observed"),
     "ledger": ("trial", "silo", "round", "releases"),
     "spend": ("silo", "round", "epsilon_spent", "budget"),
 }
@@ -35,13 +38,15 @@ def read(directory: Path) -> Run:
         raise InputError("RUN", str(directory), f"no such directory; {AGAIN}")
     summary = read_summary(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
-    metrics, silos, ledger, spend = (_table(directory, name) for name in _COLUMNS)
+    metrics, silos, baselines, calibration, ledger, spend = (_table(directory, name) for name in _COLUMNS)
     return Run(
         summary,
         scenario,
         description,
         metrics,
         silos,
+        baselines,
+        calibration,
         ledger,
         lambda: spend,
         lambda: _models(directory),

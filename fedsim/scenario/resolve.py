@@ -19,6 +19,7 @@ from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.participants import Participants, effective_m
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
+from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants
 from fedsim.scenario.per_silo import per_silo
@@ -129,6 +130,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     check_serves(mechanism, scenario.algorithm.name, scenario.algorithm.kind)
     names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
     problem = problem_of(scenario.problem, shape, dtype_of(scenario))
+    check_metric(scenario.report.metric, scenario.report.threshold, problem, shape.num_classes)
     epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
     weights = _weights(scenario.problem, names, sizes)
     active = participants(scenario.participation, names)
