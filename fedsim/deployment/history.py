@@ -82,7 +82,7 @@ class History:
         count = progress.participants if last is None else len(last.members)
         measurement = self._measured(progress.rounds, progress.answer, count)
         if measurement is not None:
-            self._results.measurements.append(measurement)
+            self._results.add(measurement)
         answered = 0 if last is None else len(last.members)
         return Step(progress.rounds, self._total, answered, left_out, measurement)
 

@@ -212,6 +212,6 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
             trial = in_one_process(resolved, number)
             while not trial.finished:
                 for measurement in trial.advance(_SLICE):
-                    results.measurements.append(measurement)
+                    results.add(measurement)
                     observe(measurement)
             results.finish(trial.result())
