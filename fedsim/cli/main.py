@@ -29,6 +29,7 @@ COMMANDS = (
     "shuffler",
     "ledger",
     "parts",
+    "check",
     "schema",
     "schema_from",
     "inspect",
