@@ -33,7 +33,7 @@ html_title = f"fedsim {release}"
 
 SHELVES = {
     "Use it": ["scenarios/README", "examples/README", "docs/audit", "docs/performance"],
-    "Guides": ["docs/adding-*", "docs/deployment", "docs/shuffler"],
+    "Guides": ["docs/adding-*", "docs/memory", "docs/deployment", "docs/shuffler"],
     "Reference": ["docs/reference"],
     "Guarantees": [
         "docs/threat-model",

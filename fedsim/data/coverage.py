@@ -22,11 +22,16 @@ def odd_ranges(data: Dataset, source: Source, design: Design) -> tuple[str, ...]
     """
     found = list[str]()
     if data.scaling == "declared":
-        found = _missed(design.features, design.ranges, source.feature_names)
+        found = _missed(design.features, design.ranges, _names(source, design.features.shape[1]))
     if design.target_range is not None and data.scaling != "none":
         target = design.target.astype(np.float64)[:, None]
         found += _missed(target, design.target_range, [source.target])
     return tuple(found)
+
+
+def _names(source: Source, count: int) -> Sequence[str]:
+    own = source.feature_names
+    return own if len(own) == count else [f"x{j}" for j in range(count)]
 
 
 def _missed(values: Floats, ranges: Ranges, names: Sequence[str]) -> list[str]:

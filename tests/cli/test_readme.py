@@ -35,7 +35,7 @@ def place() -> Iterator[Path]:
 def test_the_readme_has_commands_to_try() -> None:
     assert {line.split()[1] for session in SESSIONS for line in session} == {
         command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands
-    } - {"schema-from", *OF_ORGANISATIONS} | {"ledger"}  # the first needs a table of the reader's
+    } - {"schema-from", "inspect", *OF_ORGANISATIONS} | {"ledger"}  # the first two need a reader's table
     assert TARGETS == ["demo", "test"]
 
 

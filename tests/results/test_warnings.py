@@ -64,8 +64,8 @@ def test_targets_that_are_all_alike_are_named() -> None:
 
 
 def test_a_declared_range_that_misses_its_column_is_named(tmp_path: Path) -> None:
-    rows = "\n".join(f"{20 + i},{i % 7},{i % 2}" for i in range(60))
-    (tmp_path / "table.csv").write_text(f"age,dose,sick\n{rows}\n")
+    rows = "\n".join(f"{i},{'ab'[i % 2]},{20 + i},{i % 7},{i % 2}" for i in range(60))
+    (tmp_path / "table.csv").write_text(f"number,sex,age,dose,sick\n{rows}\n")
     number = {"kind": "number", "lower": 0, "upper": 1}
     schema = {
         "age": number,
