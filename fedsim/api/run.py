@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,11 +19,15 @@ from fedsim.report.plots import figure_of
 from fedsim.report.remarks import remarks, result_line
 from fedsim.results import collected
 from fedsim.results.outcome import Outcome
+from fedsim.results.predictor import Predictor, predictor_of
 from fedsim.results.read import read
 from fedsim.results.write import check_free
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
+    from sklearn.pipeline import Pipeline
+    from torch import nn
 
     from fedsim.results.summary import Summary
 
@@ -81,6 +85,46 @@ class Run:
     def twin(self) -> np.ndarray:
         """Those of the twin without clipping and noise, (trials, d), not private; no rows without a twin."""
         return self._models("nonprivate")
+
+    def predictor(self, trial: int | None = None, *, nonprivate: bool = False) -> Predictor:
+        """A trial's model with what a prediction needs; it takes a DataFrame's raw columns.
+
+        Args:
+            trial: which; default the first finished one.
+            nonprivate: take a model that nothing protects: the twin, or that of a run without privacy.
+
+        Raises:
+            InputError: there is no such trial, or its model is not private and `nonprivate` does not say so.
+        """
+        return predictor_of(self.results, trial, nonprivate)
+
+    def predict(self, table: Any, trial: int | None = None, *, nonprivate: bool = False) -> pd.DataFrame:
+        """A row for each record: its predicted class and every class's probability, or a number in its units.
+
+        Args:
+            table: a pandas.DataFrame with the raw columns that the model was trained on; others do no harm.
+            trial: see `predictor`, as for `nonprivate`.
+
+        Raises:
+            InputError: as `predictor`; or names the column and the row that are wrong.
+        """
+        return self.predictor(trial, nonprivate=nonprivate).predict(table)
+
+    def to_sklearn(self, trial: int | None = None, *, nonprivate: bool = False) -> Pipeline:
+        """A linear model as a fitted scikit-learn pipeline, whose first step takes a DataFrame's raw columns.
+
+        Raises:
+            InputError: as `predictor`; or it is a network, or of a loss that scikit-learn has no model for.
+        """
+        return self.predictor(trial, nonprivate=nonprivate).to_sklearn()
+
+    def to_torch(self, trial: int | None = None, *, nonprivate: bool = False) -> nn.Module:
+        """The model as a torch module, which takes `predictor().features(table)`; see `Predictor.to_torch`.
+
+        Raises:
+            InputError: as `predictor`.
+        """
+        return self.predictor(trial, nonprivate=nonprivate).to_torch()
 
     @property
     def interrupted(self) -> bool:

@@ -15,6 +15,8 @@ COMMANDS = (
     "sweep",
     "compare",
     "report",
+    "predict",
+    "export",
     "privacy",
     "audit",
     "bounds",

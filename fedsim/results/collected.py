@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from fedsim.common.yaml_file import text
 from fedsim.results.audit_file import AuditPart
+from fedsim.results.model_file import Trained, trained
 from fedsim.results.outcome import Measurement, Outcome, SiloMeasurement, variants
 from fedsim.results.spend import spend_table
 from fedsim.results.summarise import summarise
@@ -38,6 +39,7 @@ class Run:
         ledger: one row per trial, silo and round paid for; see `ledger_table`.
         price_spend: makes `spend`.
         load_models: makes `models`.
+        load_trained: makes `trained`.
         directory: where it was read from.
         audit: what attacks attained, where somebody has tried.
     """
@@ -50,6 +52,7 @@ class Run:
     ledger: pa.Table
     price_spend: Callable[[], pa.Table] = field(repr=False)
     load_models: Callable[[], Models] = field(repr=False)
+    load_trained: Callable[[], Trained] = field(repr=False)
     directory: Path | None = None
     audit: AuditPart | None = None
 
@@ -62,6 +65,11 @@ class Run:
     def models(self) -> Models:
         """By variant and trial, the final parameters, flat (d,)."""
         return self.load_models()
+
+    @cached_property
+    def trained(self) -> Trained:
+        """What the parameters are parameters of; see `fedsim.results.model_file`."""
+        return self.load_trained()
 
 
 def run_of(outcome: Outcome) -> Run:
@@ -76,6 +84,7 @@ def run_of(outcome: Outcome) -> Run:
         ledger_table(outcome),
         lambda: spend_table(outcome),
         lambda: _models(outcome),
+        lambda: trained(outcome),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.scenario.model import Scenario
@@ -48,7 +49,8 @@ class TrialResult:
     """One finished trial: its final model per variant, and what each silo states about the run.
 
     `silos` is measured on test records, so it exists in simulation only; `objective` says how the excess
-    risk was measured, on training records; `warnings` say what is odd about the records it read.
+    risk was measured, on training records; `warnings` say what is odd about the records it read;
+    `fitted` prepares other records as those were, and is None where only the silos know how.
     """
 
     trial: int
@@ -57,6 +59,7 @@ class TrialResult:
     silos: list[SiloMeasurement] = field(default_factory=list)
     objective: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
+    fitted: Fitted | None = None
 
 
 @dataclass

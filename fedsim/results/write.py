@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import text
 from fedsim.results.collected import Run, scenario_tree
+from fedsim.results.model_file import write_trained
 from fedsim.results.outcome import Deployed, Outcome
 from fedsim.results.summary import FILE
 
@@ -51,6 +52,7 @@ def write(outcome: Outcome, run: Run, folder: Path) -> None:
     for variant, models in run.models.items():
         named = {f"trial-{trial}.{variant}": model for trial, model in models.items()}
         save_file(named, folder / _model_file(variant, twin=variant != outcome.main))
+    write_trained(run.trained, folder)
     if outcome.deployed is not None:
         _write_receipts(outcome.deployed, folder / RECEIPTS)
 
