@@ -21,7 +21,7 @@ from fedsim.results import collected
 from fedsim.results.outcome import Outcome
 from fedsim.results.predictor import Predictor, predictor_of
 from fedsim.results.read import read
-from fedsim.results.write import check_free
+from fedsim.results.write import check_free, move_scenario
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,6 +146,7 @@ class Run:
                 return page.save(self.source, place)
             with whole_directory(place) as draft:
                 shutil.copytree(self.source, draft, dirs_exist_ok=True)
+                move_scenario(draft / "scenario.yaml", self.source, draft)
         except OSError as error:
             raise InputError("out", str(path), f"cannot be written ({error.strerror})") from None
         return page.listing(place)

@@ -22,6 +22,7 @@ from fedsim.report.trackers import open_trackers
 from fedsim.results.collected import run_of
 from fedsim.results.outcome import Measurement, Observer, Outcome, Results
 from fedsim.results.write import check_free
+from fedsim.scenario.files import digests
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.price import preview
@@ -87,8 +88,10 @@ def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callabl
     results, start = Results(), time.perf_counter()
     trackers = open_trackers(resolved.scenario.report.trackers, True, complain)
     admitted, heterogeneity, end = list[Admitted](), None, None
+    files: dict[str, str] = {}
     try:
         admitted = _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
+        files = digests(resolved.scenario)
         trackers.start(resolved)
         with watch(resolved) as show:
             _execute(resolved, results, _both(show, trackers.measured))
@@ -101,7 +104,7 @@ def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callabl
         end = caught
     with undisturbed():
         seconds, failure = time.perf_counter() - start, str(end) if isinstance(end, WorkerLost) else None
-        outcome = Outcome(resolved, results, seconds, end is not None, heterogeneity, admitted)
+        outcome = Outcome(resolved, results, seconds, end is not None, heterogeneity, admitted, files=files)
         run = Run(run_of(outcome), outcome, failure)
         if out is not None:
             run.save(out)

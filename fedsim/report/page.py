@@ -42,7 +42,7 @@ def save(outcome: Outcome, directory: Path) -> list[str]:
     Raises:
         OSError: it cannot be written.
     """
-    run = run_of(outcome)
+    run = run_of(outcome, directory)
     with whole_directory(directory) as draft:
         write(outcome, run, draft)
         draw(run, draft / "metrics.png")

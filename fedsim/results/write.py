@@ -9,11 +9,12 @@ import pyarrow.parquet as pq
 from safetensors.torch import save_file
 
 from fedsim.common.errors import InputError
-from fedsim.common.yaml_file import text
+from fedsim.common.yaml_file import text, value
 from fedsim.results.collected import Run, scenario_tree
 from fedsim.results.model_file import write_trained
 from fedsim.results.outcome import Deployed, Outcome
 from fedsim.results.summary import FILE
+from fedsim.scenario.load import anchored, relative
 
 RECEIPTS = "receipts"
 SECRET = """\
@@ -43,9 +44,12 @@ def check_free(directory: Path) -> Path:
 
 
 def write(outcome: Outcome, run: Run, folder: Path) -> None:
-    """Write all data of a run, `run` being the results of `outcome`, into an empty folder."""
+    """Write all data of a run, `run` being the results of `outcome`, into an empty folder.
+
+    It may be moved to another name beside it: file names in the scenario are relative to it.
+    """
     head = _DEPLOYED if outcome.deployed else SECRET if outcome.main == "private" else _NO_NOISE
-    (folder / "scenario.yaml").write_text(head + text(scenario_tree(outcome)), encoding="utf-8")
+    (folder / "scenario.yaml").write_text(head + text(scenario_tree(outcome, folder)), encoding="utf-8")
     (folder / FILE).write_text(run.summary.json_text() + "\n", encoding="utf-8")
     for name in ("metrics", "silos", "ledger", "spend"):
         pq.write_table(getattr(run, name), folder / f"{name}.parquet")
@@ -55,6 +59,16 @@ def write(outcome: Outcome, run: Run, folder: Path) -> None:
     write_trained(run.trained, folder)
     if outcome.deployed is not None:
         _write_receipts(outcome.deployed, folder / RECEIPTS)
+
+
+def move_scenario(file: Path, before: Path, after: Path) -> None:
+    """Let a scenario that was copied from the folder `before` to `after` name the files that it named."""
+    found = file.read_text(encoding="utf-8")
+    tree = value(found)
+    moved = relative(anchored(tree, before.resolve()), after)
+    if moved != tree:
+        head = "".join(line for line in found.splitlines(keepends=True) if line.startswith("#"))
+        file.write_text(head + text(moved), encoding="utf-8")
 
 
 def _write_receipts(deployed: Deployed, folder: Path) -> None:

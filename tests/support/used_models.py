@@ -57,5 +57,5 @@ def clinic_tree(folder: Path, target: str = "outcome", **data: Any) -> dict[str,
     return tree(own | {"schema": CLINIC_SCHEMA} | data, problem, partition="natural_id")
 
 
-def simulated(scenario: Any, **changes: Any) -> fedsim.Run:
-    return fedsim.simulate(scenario, progress=False, **changes)
+def simulated(scenario: Any, overrides: Any = None, **short: Any) -> fedsim.Run:
+    return fedsim.simulate(scenario, overrides, progress=False, **short)
