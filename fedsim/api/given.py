@@ -14,6 +14,7 @@ from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find
+from fedsim.scenario.early import check_single
 from fedsim.scenario.files import check_unchanged
 from fedsim.scenario.load import anchored, load_tree, parse
 from fedsim.scenario.model import Scenario
@@ -42,9 +43,7 @@ def one_run(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> Sc
         InputError: it has a `sweep` section.
     """
     scenario = scenario_of(given, changes)
-    if scenario.sweep is not None:
-        expected = "is many runs; `fedsim sweep` makes them all, and sweep=null leaves the section out"
-        raise InputError("scenario.sweep", sorted(scenario.sweep.model_fields_set), expected)
+    check_single(scenario)
     return scenario
 
 

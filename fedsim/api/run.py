@@ -19,9 +19,10 @@ from fedsim.report.plots import figure_of
 from fedsim.report.remarks import remarks, result_line
 from fedsim.results import collected
 from fedsim.results.outcome import Outcome
+from fedsim.results.place import check_free
 from fedsim.results.predictor import Predictor, predictor_of
 from fedsim.results.read import read
-from fedsim.results.write import check_free, move_scenario
+from fedsim.results.write import move_scenario
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,7 +40,7 @@ class Run:
     Attributes:
         results: all of it, as the reports take it.
         source: where it comes from: a run that has just ended, or a directory.
-        failure: why a trial's process was lost; None where none was.
+        failure: why it ended early or is not in its directory, in one line; None where neither is so.
     """
 
     results: collected.Run
@@ -73,7 +74,7 @@ class Run:
 
     @property
     def spend(self) -> Table:
-        """Epsilon that the rounds gone by had cost a silo, in the first trial."""
+        """Epsilon that the rounds gone by had cost a silo, in the trial that cost it most."""
         return Table(self.results.spend)
 
     @cached_property
@@ -102,7 +103,8 @@ class Run:
         """A row for each record: its predicted class and every class's probability, or a number in its units.
 
         Args:
-            table: a pandas.DataFrame with the raw columns that the model was trained on; others do no harm.
+            table: a pandas.DataFrame with the raw columns that the model was trained on, or the path of a CSV
+                or Parquet file with them; other columns do no harm.
             trial: see `predictor`, as for `nonprivate`.
 
         Raises:
@@ -146,7 +148,7 @@ class Run:
                 return page.save(self.source, place)
             with whole_directory(place) as draft:
                 shutil.copytree(self.source, draft, dirs_exist_ok=True)
-                move_scenario(draft / "scenario.yaml", self.source, draft)
+                move_scenario(draft / "scenario.yaml", self.source, place)
         except OSError as error:
             raise InputError("out", str(path), f"cannot be written ({error.strerror})") from None
         return page.listing(place)

@@ -14,7 +14,7 @@ from fedsim.curves.compare import FILES, compare, source_of, write
 from fedsim.curves.points import Compared
 from fedsim.curves.sweep_summary import SHARED
 from fedsim.privacy.rounding import shown_up
-from fedsim.results.write import check_free
+from fedsim.results.place import check_free
 
 
 def run(directories: Sequence[Path], points: Path | None, out: Path | None) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import typer
 
 from fedsim.cli.app import app
+from fedsim.cli.streams import outlive_readers
+from fedsim.common.lazily import HEAVY, lazily
 
 COMMANDS = (
     "simulate",
@@ -31,6 +33,7 @@ COMMANDS = (
     "parts",
     "schema",
     "schema_from",
+    "new",
 )
 """Modules of `fedsim.cli.commands`, each of which registers with `app`, as `fedsim --help` lists them."""
 
@@ -40,6 +43,8 @@ for _name in COMMANDS:
 
 def main() -> Any:
     """Entry point. A silo's or a server's image holds only the commands of its side."""
+    outlive_readers()
+    lazily(*HEAVY)
     try:
         return app(prog_name="fedsim")
     except ModuleNotFoundError as error:

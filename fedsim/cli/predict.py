@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import typer
 
 from fedsim.api.run import load_run
@@ -43,13 +42,10 @@ def _predicted(
     directory: Path, table: Path, keep: Sequence[str], trial: int | None, nonprivate: bool
 ) -> pd.DataFrame:
     model = load_run(directory).predictor(trial, nonprivate=nonprivate)
-    opened = open_table(table, "table")
+    opened = open_table(table, "table", model.recipe.reading)
     for name in keep:
         opened.require(name, "--id")
-    for name in model.recipe.columns:
-        opened.require(name, "table")
-    read = opened.read([*model.recipe.columns, *keep])
-    made = model.predict(pa.table({name: read[name] for name in model.recipe.columns}))
+    made, read = model.predict(table), opened.read(keep) if keep else {}
     for name in reversed(dict.fromkeys(keep)):
         if name in made.columns:
             raise InputError("--id", name, "is the name of a column of predictions; rename it in the table")

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import text
-from fedsim.data.column_values import Cells, is_missing
+from fedsim.data.column_values import Cells
 from fedsim.data.source import Floats
 from fedsim.data.table import open_table
 
@@ -38,7 +38,7 @@ def draft_schema(path: Path, target: str) -> str:
     table.require(target, "target")
     entries: dict[str, Entry] = {}
     left_out: dict[str, str] = {}
-    for name, found in table.read([name for name in table.names if table.names.count(name) == 1]).items():
+    for name, found in table.read(table.names).items():
         try:
             entries[name] = _entry(Cells(found, np.arange(len(found)), name), is_target=name == target)
         except _LeftOutError as reason:
@@ -91,11 +91,11 @@ def _short(value: float) -> float | int:
 
 def _category(cells: Cells, is_target: bool) -> Entry:
     try:
-        texts = cells.as_texts()
+        texts = cells.names()
     except InputError as error:
         raise _LeftOutError(f"its type is {error.value}") from error
-    missing = is_missing(texts)
-    seen = Counter(text for text, gone in zip(texts.to_pylist(), missing, strict=True) if not gone)
+    missing = cells.missing()
+    seen = Counter(text for text in texts if text is not None)
     if not seen:
         raise _LeftOutError("it has no values")
     if is_target and len(seen) == 1:

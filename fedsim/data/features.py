@@ -12,6 +12,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.suggest import suggest
 from fedsim.data.column_values import Cells
+from fedsim.data.reading import DEFAULTS, Reading
 from fedsim.data.schema import CategoryColumn, NumberColumn
 from fedsim.data.source import Floats, Ranges
 
@@ -32,13 +33,16 @@ class MeasuredColumn(Section):
 Input = Annotated[NumberColumn | CategoryColumn | MeasuredColumn, Discriminator("kind")]
 
 
-def read_features(columns: Mapping[str, Input], table: Mapping[str, Any], field: str) -> Floats:
+def read_features(
+    columns: Mapping[str, Input], table: Mapping[str, Any], field: str, reading: Reading = DEFAULTS
+) -> Floats:
     """Raw features (n, d): numbers filled and not yet clipped, categories as indicators.
 
     Args:
         columns: what features are made of, in their order.
         table: pyarrow.ChunkedArray of length n by name; more than those do no harm.
         field: what an error is about.
+        reading: says what means no value.
 
     Raises:
         InputError: names the column and the row that are wrong, and what would be right.
@@ -47,17 +51,25 @@ def read_features(columns: Mapping[str, Input], table: Mapping[str, Any], field:
         if name not in table:
             expected = f"there is no such column, and the model needs it; {suggest(name, table)}"
             raise InputError(field, name, expected)
-    return np.hstack([_block(column, table[name], f"{field}.{name}") for name, column in columns.items()])
+    rows = np.arange(len(table[next(iter(columns))]))
+    return features_of(
+        columns, {name: Cells(table[name], rows, f"{field}.{name}", reading) for name in columns}
+    )
 
 
-def _block(column: Input, values: Any, field: str) -> Floats:
+def features_of(columns: Mapping[str, Input], cells: Mapping[str, Cells]) -> Floats:
+    """As `read_features`, of cells."""
+    return np.hstack([_block(cells[name], column) for name, column in columns.items()])
+
+
+def _block(cells: Cells, column: Input) -> Floats:
     """A column's features, (n, width)."""
-    cells = Cells(values, np.arange(len(values)), field)
-    if not isinstance(column, CategoryColumn):
-        return cells.numbers(column)[:, None]  # type: ignore[arg-type]  # of which it asks the fill
-    block = np.zeros((len(values), column.width))
-    block[np.arange(len(values)), cells.codes(column)] = 1.0
-    return block
+    if isinstance(column, CategoryColumn):
+        codes = cells.codes(column)
+        block = np.zeros((len(codes), column.width))
+        block[np.arange(len(codes)), codes] = 1.0
+        return block
+    return cells.numbers(column)[:, None]  # type: ignore[arg-type]  # of which it asks the fill
 
 
 def names_of(name: str, column: Input) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
+from fedsim.data.coverage import odd_ranges
 from fedsim.data.dataset import Dataset
 from fedsim.data.partition import Partition
 from fedsim.data.prepare import Prepared, prepare
@@ -46,13 +47,14 @@ class Federation(Hosted):
     `num_features` counts the intercept, which is the last feature. `num_classes` is 0 for regression.
     `optimum` is the population optimum where it is known, flat; under softmax laid out (features, classes).
     `digest` is the SHA-256 of all records as they were prepared and of who trains on which. `fitted` prepares
-    other records as these were.
+    other records as these were. `odd_ranges` are lines on declared ranges that miss their columns.
     """
 
     num_features: int
     num_classes: int
     optimum: Floats | None
     fitted: Fitted
+    odd_ranges: tuple[str, ...] = ()
 
 
 def load(data: Dataset, partition: Partition, seed: int, trial: int) -> Federation:
@@ -76,6 +78,7 @@ def load(data: Dataset, partition: Partition, seed: int, trial: int) -> Federati
         source.num_classes,
         source.optimum if data.knows_optimum else None,
         Fitted(recipe_of(data, source, design), records.by.standard, records.by.components),
+        odd_ranges(data, source, design),
     )
 
 

@@ -1,59 +1,70 @@
-"""Records that somebody has in memory, as a table's columns."""
+"""Records that somebody wants predicted, in memory or in a file, as a table's columns."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
+from fedsim.data.reading import DEFAULTS, Reading
+from fedsim.data.table import open_table
 
 FIELD = "table"
 
 
-def columns_of(given: Any, names: Collection[str]) -> Mapping[str, Any]:
-    """The named columns as pyarrow.ChunkedArray, all of one length.
+def columns_of(given: Any, names: Collection[str], reading: Reading = DEFAULTS) -> Mapping[str, Any]:
+    """The named columns as pyarrow.ChunkedArray, all of one length; others are not read.
 
     Args:
-        given: a pandas.DataFrame, a pyarrow.Table, or an array (n, d) whose columns are `names` in order.
+        given: a pandas.DataFrame, the path of a CSV or Parquet file, or an array (n, d) whose columns are
+            `names` in their order.
         names: what is needed.
+        reading: how a file is read.
 
     Raises:
         InputError: it is none of these, or a column is missing or there twice.
     """
     import pandas as pd
-    import pyarrow as pa
 
+    if isinstance(given, str | os.PathLike):
+        return _of_file(Path(given), names, reading)
     if isinstance(given, np.ndarray):
-        return _of_array(given, names)
-    if isinstance(given, pa.Table):
-        known, take = given.column_names, given.column
-    elif isinstance(given, pd.DataFrame):
-        known, take = list(given.columns), lambda place: _arrow(given.iloc[:, place])
-    else:
-        kinds = "a pandas.DataFrame, a pyarrow.Table or an array (n, d)"
-        raise InputError(FIELD, type(given).__name__, f"must be {kinds}")
+        given = _framed(given, names)
+    if not isinstance(given, pd.DataFrame):
+        expected = "must be a pandas.DataFrame, the path of a table or an array (n, d)"
+        raise InputError(FIELD, type(given).__name__, expected)
+    known = list(map(str, given.columns))
     for name in names:
         if known.count(name) != 1:
             raise InputError(FIELD, name, _wrong(name, known))
-    return {name: take(known.index(name)) for name in names}
+    return {name: _arrow(given.iloc[:, known.index(name)]) for name in names}
+
+
+def _of_file(path: Path, names: Collection[str], reading: Reading) -> Mapping[str, Any]:
+    opened = open_table(path, FIELD, reading)
+    for name in names:
+        opened.require(name, FIELD)
+    return opened.read(names)
+
+
+def _framed(given: np.ndarray[Any, Any], names: Collection[str]) -> Any:
+    import pandas as pd
+
+    if given.ndim != 2 or given.shape[1] != len(names):
+        expected = f"must have shape (n, {len(names)}): a column for each that the model needs"
+        raise InputError(FIELD, given.shape, expected)
+    return pd.DataFrame(given, columns=list(names))
 
 
 def _wrong(name: str, known: list[str]) -> str:
     if name in known:
         return f"the table has {known.count(name)} columns of this name"
-    return f"the model needs this column, and the table has none; {suggest(name, map(str, known))}"
-
-
-def _of_array(given: np.ndarray[Any, Any], names: Collection[str]) -> Mapping[str, Any]:
-    import pyarrow as pa
-
-    if given.ndim != 2 or given.shape[1] != len(names):
-        expected = f"must have shape (n, {len(names)}): a column for each that the model needs"
-        raise InputError(FIELD, given.shape, expected)
-    return {name: pa.chunked_array([pa.array(own)]) for name, own in zip(names, given.T, strict=True)}
+    return f"the model needs this column, and the table has none; {suggest(name, known)}"
 
 
 def _arrow(column: Any) -> Any:

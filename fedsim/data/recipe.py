@@ -6,7 +6,7 @@ on all silos' pooled training records stands apart, in `Fitted`, and is not priv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,7 +19,9 @@ from fedsim.common.section import Section
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset, Scaling
 from fedsim.data.features import Input, MeasuredColumn, names_of, ranges_of, read_features
+from fedsim.data.frames import FIELD, columns_of
 from fedsim.data.prepare import Components, Preparation, Standard
+from fedsim.data.reading import DEFAULTS, Reading
 from fedsim.data.schema import CategoryColumn, NumberColumn, read_schema
 from fedsim.data.source import Design, Floats, Matrix, Ranges, Source
 
@@ -33,6 +35,7 @@ class Recipe(Section):
     scaling: Scaling
     intercept: bool
     pca: int | None = None
+    reading: Reading = Field(DEFAULTS, description="How tables are read, and what means no value.")
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -73,17 +76,19 @@ class Fitted:
             self.components,
         )
 
-    def features(self, table: Mapping[str, Any], field: str = "table") -> Floats:
+    def features(self, table: Any) -> Floats:
         """Prepared features (n, d) of a table's records, in their order.
 
         Args:
-            table: pyarrow.ChunkedArray of length n by column; more columns than the recipe's do no harm.
-            field: what an error is about.
+            table: a pandas.DataFrame, the path of a CSV or Parquet file, or an array whose columns are the
+                recipe's in their order; more columns than those do no harm.
 
         Raises:
             InputError: names the column and the row that are wrong, and what would be right.
         """
-        return self.preparation.features(read_features(self.recipe.columns, table, field))
+        columns, reading = self.recipe.columns, self.recipe.reading
+        found = columns_of(table, columns, reading)
+        return self.preparation.features(read_features(columns, found, FIELD, reading))
 
 
 def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
@@ -112,6 +117,8 @@ def _of_schema(data: Csv) -> Recipe:
 
 def _recipe(data: Dataset, columns: dict[str, Input], target: str, predicts: Input) -> Recipe:
     own = {"scaling": data.scaling, "intercept": data.intercept, "pca": data.pca}
+    if isinstance(data, Reading):
+        own["reading"] = Reading(**{option: getattr(data, option) for option in Reading.model_fields})
     return Recipe(columns=columns, target=target, predicts=predicts, **own)
 
 

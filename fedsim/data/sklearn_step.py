@@ -7,7 +7,6 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 
-from fedsim.data.frames import FIELD, columns_of
 from fedsim.data.prepare import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
 from fedsim.data.source import Floats
@@ -43,7 +42,7 @@ class PrepareColumns(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             InputError: names the column and the row that are wrong, and what would be right.
         """
         fitted = self._fitted()
-        features = fitted.features(columns_of(X, fitted.recipe.columns), FIELD)
+        features = fitted.features(X)
         return features[:, :-1] if fitted.recipe.intercept else features
 
     def get_feature_names_out(self, input_features: Any = None) -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.plain import plain_plan
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 POINTS = {"gradient": 1, "gradient_difference": 2}
 """Every statistic and the number of points at which it is evaluated."""

@@ -37,14 +37,17 @@ class PageFigure:
 
 
 def save(outcome: Outcome, directory: Path) -> list[str]:
-    """Write a run directory, with its picture and page, whole or not at all; returns what is in it.
+    """Write a run directory, with its picture and page; returns what is in it.
+
+    A new one is whole or not there. In one that is taken already, every file is.
 
     Raises:
         OSError: it cannot be written.
     """
     run = run_of(outcome, directory)
-    with whole_directory(directory) as draft:
-        write(outcome, run, draft)
+    began = directory.is_dir() and any(directory.iterdir())
+    with whole_files(directory) if began else whole_directory(directory) as draft:
+        write(outcome, run, draft, directory)
         draw(run, draft / "metrics.png")
         _fill(run, draft)
     return listing(directory)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from fedsim.common.yaml_file import text
 from fedsim.results.audit_file import AuditPart
 from fedsim.results.model_file import Trained, trained
-from fedsim.results.outcome import Measurement, Outcome, SiloMeasurement, variants
+from fedsim.results.outcome import ClippedRound, Measurement, Outcome, SiloMeasurement, variants
 from fedsim.results.spend import spend_table
 from fedsim.results.summarise import summarise
 from fedsim.results.summary import Summary
@@ -38,6 +38,7 @@ class Run:
         metrics: one row per evaluation; see `metrics_table`.
         silos: one row per trial, variant and silo; see `silos_table`.
         ledger: one row per trial, silo and round paid for; see `ledger_table`.
+        clipping: one row per trial and round; see `clipping_table`.
         price_spend: makes `spend`.
         load_models: makes `models`.
         load_trained: makes `trained`.
@@ -51,6 +52,7 @@ class Run:
     metrics: pa.Table
     silos: pa.Table
     ledger: pa.Table
+    clipping: pa.Table
     price_spend: Callable[[], pa.Table] = field(repr=False)
     load_models: Callable[[], Models] = field(repr=False)
     load_trained: Callable[[], Trained] = field(repr=False)
@@ -83,6 +85,7 @@ def run_of(outcome: Outcome, folder: Path | None = None) -> Run:
         metrics_table(outcome),
         silos_table(outcome),
         ledger_table(outcome),
+        clipping_table(outcome),
         lambda: spend_table(outcome),
         lambda: _models(outcome),
         lambda: trained(outcome),
@@ -145,6 +148,15 @@ def silos_table(outcome: Outcome) -> pa.Table:
     fields = list(zip(SiloMeasurement._fields, types, strict=True))
     marked = pa.schema(fields, metadata={"simulation_only": "made of test records, which no silo releases"})
     return pa.Table.from_pylist([row._asdict() for row in rows], schema=marked)
+
+
+def clipping_table(outcome: Outcome) -> pa.Table:
+    """One row per trial and round: what the clip took away from the private run; simulation only."""
+    rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.clipping]
+    types = [pa.int64(), pa.int64(), pa.int64(), pa.float64(), pa.float64()]
+    said = {"simulation_only": "made of training records; a federation would have to query for it"}
+    schema = pa.schema(list(zip(ClippedRound._fields, types, strict=True)), metadata=said)
+    return pa.Table.from_pylist([row._asdict() for row in rows], schema=schema)
 
 
 _LEDGER = {

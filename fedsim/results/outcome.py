@@ -44,13 +44,25 @@ class SiloMeasurement(NamedTuple):
     test_records: int
 
 
+class ClippedRound(NamedTuple):
+    """What the clip took away in one round: how many terms, the share of them that it shortened, and the
+    median of their norms over the clip.
+    """
+
+    trial: int
+    round: int
+    terms: int
+    clipped: float
+    median_norm: float
+
+
 @dataclass(frozen=True)
 class TrialResult:
     """One finished trial: its final model per variant, and what each silo states about the run.
 
-    `silos` is measured on test records, so it exists in simulation only; `objective` says how the excess
-    risk was measured, on training records; `warnings` say what is odd about the records it read;
-    `fitted` prepares other records as those were, and is None where only the silos know how.
+    `silos` is measured on test records, and `clipping` on training records, so they exist in simulation only;
+    `objective` says how the excess risk was measured, on training records; `warnings` say what is odd about
+    the records it read; `fitted` prepares others as those were, and is None where only the silos know how.
     """
 
     trial: int
@@ -59,15 +71,29 @@ class TrialResult:
     silos: list[SiloMeasurement] = field(default_factory=list)
     objective: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
+    clipping: list[ClippedRound] = field(default_factory=list)
     fitted: Fitted | None = None
 
 
 @dataclass
 class Results:
-    """Filled as a run goes on, so that an interrupted run loses nothing that was measured."""
+    """Filled as a run goes on, so that an interrupted run loses nothing that was measured.
+
+    `keep` is told every trial that ends, with what was measured in it.
+    """
 
     measurements: list[Measurement] = field(default_factory=list)
     trials: dict[int, TrialResult] = field(default_factory=dict)
+    keep: Callable[[TrialResult, list[Measurement]], None] = lambda result, measurements: None
+
+    def finish(self, result: TrialResult) -> None:
+        """Add a trial that has ended."""
+        self.trials[result.trial] = result
+        self.keep(result, [each for each in self.measurements if each.trial == result.trial])
+
+    def left(self, trials: int) -> list[int]:
+        """The trials that have not ended, of so many."""
+        return [trial for trial in range(trials) if trial not in self.trials]
 
 
 Observer = Callable[[Measurement], None]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.common.errors import InputError
-from fedsim.data.frames import FIELD, columns_of
+from fedsim.data.frames import FIELD
 from fedsim.data.recipe import Fitted, Recipe
 from fedsim.data.source import Floats
 from fedsim.problems.glm import GeneralisedLinear
@@ -63,7 +63,8 @@ class Predictor:
         """What `to_torch()` takes of a table's records: float64, (n, d), in their order.
 
         Args:
-            table: pandas.DataFrame, pyarrow.Table, or an array whose columns are the recipe's in their order.
+            table: a pandas.DataFrame, the path of a CSV or Parquet file, or an array whose columns are the
+                recipe's in their order; other columns of a table do no harm.
 
         Raises:
             InputError: names the column and the row that are wrong, and what would be right.
@@ -78,7 +79,7 @@ class Predictor:
         return linear and self.fitted is not None and self.fitted.recipe.intercept
 
     def _prepared(self, table: Any) -> Floats:
-        return self._known.features(columns_of(table, self.recipe.columns), FIELD)
+        return self._known.features(table)
 
     def scores(self, table: Any) -> Floats:
         """What the problem scores records with, those of training's very code: (n,), or (n, outputs).

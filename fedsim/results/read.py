@@ -15,12 +15,14 @@ from fedsim.common.yaml_file import value
 from fedsim.results.audit_file import read_audit
 from fedsim.results.collected import Models, Run, without_seed
 from fedsim.results.model_file import FITTED, Trained, read_trained
-from fedsim.results.summary import AGAIN, read_summary
+from fedsim.results.place import UNFINISHED
+from fedsim.results.summary import AGAIN, FILE, read_summary
 
 _COLUMNS = {
     "metrics": ("trial", "variant", "round", "error", "loss", "excess_risk", "gradient_mapping_sq"),
     "silos": ("trial", "variant", "silo", "error", "loss"),
     "ledger": ("trial", "silo", "round", "releases"),
+    "clipping": ("trial", "round", "terms", "clipped", "median_norm"),
     "spend": ("silo", "round", "epsilon_spent", "budget"),
 }
 """Without which a table is not one of a run's."""
@@ -34,9 +36,12 @@ def read(directory: Path) -> Run:
     """
     if not directory.is_dir():
         raise InputError("RUN", str(directory), f"no such directory; {AGAIN}")
+    if (directory / UNFINISHED).is_dir() and not (directory / FILE).exists():
+        expected = f"the run has not ended; fedsim simulate --resume {directory} goes on with it"
+        raise InputError("RUN", str(directory), expected)
     summary = read_summary(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
-    metrics, silos, ledger, spend = (_table(directory, name) for name in _COLUMNS)
+    metrics, silos, ledger, clipping, spend = (_table(directory, name) for name in _COLUMNS)
     return Run(
         summary,
         scenario,
@@ -44,6 +49,7 @@ def read(directory: Path) -> Run:
         metrics,
         silos,
         ledger,
+        clipping,
         lambda: spend,
         lambda: _models(directory),
         lambda: _trained(directory),

@@ -99,13 +99,14 @@ def _below(folder: Path, name: Path) -> Path:
 
 
 FILES = {"data": ("path", "schema"), "participation": ("path",)}
-"""Fields that name files, by section."""
+"""Fields that name files, by section; `data.path` may name one for each silo."""
 
 
 def _renamed(field: str, value: Any, name_of: Callable[[str], str]) -> Any:
     """The dotted field's value with file names replaced, those that a sweep varies too."""
     section, _, key = field.partition(".")
-    if isinstance(value, str) and key in FILES.get(section, ()):
+    each_silos = section == "data" and key.startswith("path.")
+    if isinstance(value, str) and (each_silos or key in FILES.get(section, ())):
         return name_of(value)
     if isinstance(value, list) and field == "sweep.cells":
         return [_renamed("", cell, name_of) for cell in value]

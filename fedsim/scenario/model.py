@@ -164,6 +164,7 @@ class ReportSection(Section):
 
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations on the test records")
     nonprivate_twin: bool = Field(True, description="also run with neither clipping nor noise, to compare")
+    clipping: bool = Field(True, description="count the terms that the clip shortens, round by round")
     heterogeneity: bool = Field(
         False, description="measure upsilon_*^2 and phi^2 at the optimum of the training records"
     )

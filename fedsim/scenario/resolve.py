@@ -12,13 +12,14 @@ import torch
 from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
 from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.registry import MECHANISMS, check_serves
+from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.participants import Participants, effective_m
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
+from fedsim.scenario.early import check
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants
 from fedsim.scenario.per_silo import per_silo
@@ -121,12 +122,10 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     Raises:
         InputError: names the field, the value and what would be right.
     """
+    check(scenario)
     shape = known or outline(scenario.data, scenario.partition, scenario.seed)
     scenario = _with_smoothness(scenario)
     privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
-    _check_runtime(scenario)
-    privacy.check()
-    check_serves(mechanism, scenario.algorithm.name, scenario.algorithm.kind)
     names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
     problem = problem_of(scenario.problem, shape, dtype_of(scenario))
     epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
@@ -196,15 +195,6 @@ def _with_smoothness(scenario: Scenario) -> Scenario:
         raise InputError("scenario.assumptions.beta", stated.beta, expected)
     beta = smoothing.beta if stated.beta is None else stated.beta
     return scenario.model_copy(update={"assumptions": stated.model_copy(update={"beta": beta})})
-
-
-def _check_runtime(scenario: Scenario) -> None:
-    runtime = scenario.runtime
-    if runtime.name == "ray":
-        return
-    for field, value in (("address", runtime.address), ("silo_hosts", runtime.silo_hosts)):
-        if value:
-            raise InputError(f"scenario.runtime.{field}", value, "needs runtime ray, not inprocess")
 
 
 def dtype_of(scenario: Scenario) -> torch.dtype:

@@ -14,6 +14,7 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.clipping import Part, Recorder, Watched
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import run_digest
 from server.participation import admitted_rounds, schedule
@@ -43,7 +44,11 @@ class SiloHost:
         self._data, self._run = data.digest, run
         self._names = [silo.name for silo in data.silos]
         pairs = [(silo.train_features, silo.train_target) for silo in data.silos]
-        self._records = hold(pairs, resolved.problem, resolved.dtype)
+        self._recorder = Recorder() if resolved.scenario.report.clipping else None
+        problem, dtype, recorder = resolved.problem, resolved.dtype, self._recorder
+        self._records = (
+            hold(pairs, problem, dtype) if recorder is None else Watched(pairs, problem, dtype, recorder)
+        )
         self._gates: dict[Variant, Gate] = {}
 
     def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
@@ -85,11 +90,17 @@ class SiloHost:
         members: Sequence[int] | None,
     ) -> dict[str, Tensor]:
         """The members' messages, {name: (members, d)}."""
+        if self._recorder is not None:
+            self._recorder.begin(round_index)
         return self._gates[variant].answer(round_index, broadcast, members)
 
     def statements(self, variant: Variant) -> list[Statement]:
         """Each silo's account of the run."""
         return self._gates[variant].statements()
+
+    def clipping(self) -> dict[int, Part]:
+        """What the clip took away, by round; simulation only."""
+        return {} if self._recorder is None else self._recorder.rounds()
 
 
 def terms(

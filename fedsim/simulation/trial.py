@@ -17,6 +17,7 @@ from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.terms import Admitted
 from fedsim.results.outcome import (
+    ClippedRound,
     Measurement,
     Observer,
     Results,
@@ -27,6 +28,7 @@ from fedsim.results.outcome import (
 )
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.aggregation import Adder, LocalParty, Party, Run, adder
+from fedsim.simulation.clipping import SimulatedHosts, median
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from server.aggregate import summed, weighted
@@ -70,7 +72,7 @@ class Trial:
         self,
         resolved: Resolved,
         trial: int,
-        hosts: Hosts,
+        hosts: SimulatedHosts,
         evaluate: Evaluator,
         digest: str,
         party: Callable[[], Party] = LocalParty,
@@ -117,7 +119,13 @@ class Trial:
         measured = self._evaluate.objective
         objective = None if measured is None else measured.statement(self._trial)
         said = self._hosts.statements(main)
-        return TrialResult(self._trial, self._models, said, silos, objective, self._warnings, self._fitted)
+        clipped = [
+            ClippedRound(self._trial, index + 1, part.terms, part.clipped / part.terms, median(part))
+            for index, part in self._hosts.clipping().items()
+            if part.terms
+        ]
+        warned, fitted = self._warnings, self._fitted
+        return TrialResult(self._trial, self._models, said, silos, objective, warned, clipped, fitted)
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
@@ -196,17 +204,17 @@ def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = 
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
-    """Run every trial in this process, one after another, adding to `results` as it goes.
+    """Run every trial that is left in this process, one after another, adding to `results` as it goes.
 
     Raises:
         Refused: a silo does not accept the plan, or a request within it.
         InputError: the data cannot be read or divided as asked.
     """
     with one_thread():
-        for number in range(resolved.scenario.trials):
+        for number in results.left(resolved.scenario.trials):
             trial = in_one_process(resolved, number)
             while not trial.finished:
                 for measurement in trial.advance(_SLICE):
                     results.measurements.append(measurement)
                     observe(measurement)
-            results.trials[number] = trial.result()
+            results.finish(trial.result())

@@ -27,12 +27,17 @@ _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pydantic")
 
 def key_of(cell: Cell) -> str:
     """SHA-256 of the cell's fields, input files and all code, in hexadecimal."""
-    made_of = [_files(cell.scenario), _installed(cell.scenario), code_version()]
+    made_of = [contents(cell.scenario), _installed(cell.scenario), code_version()]
     parts = [*cell, *made_of]
     return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
 
-def _files(scenario: Mapping[str, Any]) -> list[str]:
+def contents(scenario: Mapping[str, Any]) -> list[str]:
+    """SHA-256 of each file that a scenario's data and participation name.
+
+    Raises:
+        InputError: one of them cannot be read.
+    """
     section = scenario["data"]
     data = data_sets()[section["name"]].model_validate(section)
     named = {f"data.{field}": str(path) for field, path in data.files.items()}

@@ -103,7 +103,7 @@ def _run_folded(cells: Sequence[Cell]) -> list[Outcome]:
 
 def _resolved(cell: Cell) -> Resolved:
     scenario = parse(cell.scenario)
-    quiet = {"evaluate_every": _NEVER, "nonprivate_twin": False}
+    quiet = {"evaluate_every": _NEVER, "nonprivate_twin": False, "clipping": False}
     scenario = scenario.model_copy(update={"report": scenario.report.model_copy(update=quiet)})
     return resolved_of(scenario)
 

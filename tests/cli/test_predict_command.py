@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     new.to_parquet(place / "new.parquet", index=False)
     run = simulated(clinic_tree(place), trials=2)
     (place / "run").mkdir()
-    write(run.source, run.results, place / "run")
+    write(run.source, run.results, place / "run", place / "run")
     return place
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 import pytest
 from pydantic import Field
 
@@ -25,7 +25,6 @@ from fedsim.data.recipe import Fitted, Recipe, declared_recipe
 from fedsim.data.schema import NumberColumn
 from fedsim.data.source import Design, Labels, Ranges, Source
 from fedsim.data.synthetic import Synthetic
-from fedsim.data.table import open_table
 
 ALONE = IidPartition(num_partitions=1)
 
@@ -81,13 +80,13 @@ DATA: dict[str, Callable[[], Dataset]] = {
 }
 
 
-def raw(data: Dataset, recipe: Recipe) -> dict[str, Any]:
-    """The records before they are prepared, as a table's columns."""
+def raw(data: Dataset, recipe: Recipe) -> Any:
+    """The records before they are prepared, as a table."""
     if isinstance(data, Csv):
-        return open_table(data.path, "table").read(recipe.columns)
+        return data.path
     source = data.open()
     values = source.design(np.arange(source.num_rows)).features
-    return {name: pa.chunked_array([column]) for name, column in zip(recipe.columns, values.T, strict=True)}
+    return pd.DataFrame(values, columns=list(recipe.columns))
 
 
 def trained_on(federation: Federation) -> list[tuple[float, ...]]:
@@ -162,10 +161,19 @@ def test_ranges_that_make_no_sense_are_named() -> None:
 def test_what_a_table_lacks_or_has_wrong_is_named(make_csv) -> None:
     data = make_csv(silo_column=None)
     fitted = load(data, ALONE, 0, 0).fitted
-    table = raw(data, fitted.recipe)
-    with pytest.raises(InputError, match=r"table: 'sex': there is no such column, .*did you mean 'sx'"):
-        fitted.features({"age": table["age"], "sx": table["sex"], "chol": table["chol"]})
+    table = pd.read_csv(data.path)
+    with pytest.raises(InputError, match=r"table: 'sex': .*needs this column.*did you mean 'sx'"):
+        fitted.features(table.rename(columns={"sex": "sx"}))
     with pytest.raises(InputError, match=r"table.sex: 'men': row 1: not a declared category"):
-        fitted.features(table | {"sex": pa.chunked_array([["men"] * 6])})
+        fitted.features(table.assign(sex="men"))
     with pytest.raises(InputError, match=r"table.age: None: row 2: no value"):
-        fitted.features(table | {"age": pa.chunked_array([[1.0, None, 3, 4, 5, 6]])})
+        fitted.features(table.assign(age=[1.0, None, 3, 4, 5, 6]))
+
+
+def test_what_means_no_value_still_does(make_csv) -> None:
+    data = make_csv(silo_column=None, missing=["?", "NaN", "unknown"])
+    fitted = load(data, ALONE, 0, 0).fitted
+    assert fitted.recipe.reading.missing == ("?", "NaN", "unknown")
+    frame = pd.DataFrame({"age": [30, 30], "sex": ["male"] * 2, "chol": ["unknown", 200]})
+    first, second = fitted.features(frame)
+    assert np.array_equal(first, second)

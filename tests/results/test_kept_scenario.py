@@ -32,7 +32,7 @@ def study(tmp_path: Path) -> tuple[Path, fedsim.Run]:
     trace = {"name": "trace", "path": str(data / "there.csv")}
     own = tree["data"] | {"schema": str(data / "schema.yaml")}
     run = simulated(tree | {"data": own, "participation": trace})
-    write(run.source, run.results, place)
+    write(run.source, run.results, place, place)
     return tmp_path, run
 
 

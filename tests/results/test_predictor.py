@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
 from support.used_models import clinic, clinic_tree, simulated, tree
@@ -71,7 +70,7 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     scenario, values = CASES[request.param]
     run = simulated(scenario, excess_risk=False)
     place = tmp_path_factory.mktemp("used")
-    write(run.source, run.results, place)  # `run.save` draws pictures too
+    write(run.source, run.results, place, place)  # `run.save` draws pictures too
     return run, fedsim.load_run(place), frame_of(run, values)
 
 
@@ -156,7 +155,7 @@ def test_classes_have_their_own_labels_and_probabilities(patients, treated) -> N
     likelier = np.where(found["probability ill"] > 0.5, "ill", "well")
     assert (found["prediction"] == likelier).all()
     assert not found.equals(treated.predict(frame, trial=1))
-    assert found.equals(treated.predict(pa.Table.from_pandas(frame)))
+    assert found.equals(treated.predict(patients[0] / "clinic.csv"))
 
 
 @pytest.mark.parametrize("scaling", ["declared", "none"])
@@ -190,7 +189,7 @@ def test_what_is_wrong_with_a_table_is_named(patients, treated) -> None:
         r"table.sex: 'men': row 1: not a declared category": frame.assign(sex="men"),
         r"table.age: 'old': row 1: not a number": frame.assign(age=["old", *[30] * 59]),
         r"table: 'age': the table has 2 columns": pd.concat([frame, frame[["age"]]], axis=1),
-        r"table: 'str': must be a pandas.DataFrame": "clinic.csv",
+        r"table: 'int': must be a pandas.DataFrame": 3,
         r"table: (4, 2): must have shape (n, 3)": np.ones((4, 2)),
     }
     for said, table in wrong.items():
@@ -218,7 +217,7 @@ def test_a_model_that_nothing_protects_is_taken_only_by_name(patients, treated) 
 
 def test_a_damaged_or_missing_description_is_named(treated, tmp_path) -> None:
     place = tmp_path
-    write(treated.source, treated.results, place)
+    write(treated.source, treated.results, place, place)
     (place / FILE).write_text("{")
     with pytest.raises(InputError, match=r"model\.json.*not valid JSON"):
         fedsim.load_run(place).predictor()

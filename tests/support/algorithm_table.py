@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from torch import Tensor
+from dataclasses import dataclass, field
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.fedadam import FedAdam
@@ -21,53 +18,24 @@ from fedsim.algorithms.scaffold import Scaffold
 from fedsim.algorithms.spider_alternate import SPIDERAlternate
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Algorithm
-
-
-def final(answers: Sequence[Tensor]) -> Tensor:
-    """The model returned."""
-    return answers[-1]
-
-
-def last_of_averaged(answers: Sequence[Tensor]) -> Tensor:
-    """The last iterate R a_R - (R-1) a_{R-1}, where a_r is the mean of r iterates.
-
-    The mean itself keeps its first iterates for ever and comes near the optimum only as 1 / R.
-    """
-    rounds = len(answers) - 1
-    return rounds * answers[-1] - (rounds - 1) * answers[-3]
-
-
-def before_the_last_round(answers: Sequence[Tensor]) -> Tensor:
-    """The last iterate that was broadcast, where the model returned is a random earlier one."""
-    return answers[-2]
+from fedsim.testing import Example, before_the_last_round, final, last_of_averaged
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Example):
     """One algorithm.
 
     Args:
         name: its name in the registry.
-        short: a few rounds on batches of the given kind.
-        convergent: enough rounds for `tolerance`, given the inverse smoothness 1 / L.
         settled: enough rounds that only noise is left of the excess risk, on a least-squares problem whose
             Hessian is the identity and whose records have |x|^2 = d <= 16; nothing is clipped.
-        estimate: from the answers before every round and the final one, what reaches the optimum.
-        tolerance: L2 distance to the optimum that it must reach without noise.
         averaged: whether the model returned is a mean of iterates, whose distance falls as 1 / R.
-        anchors: batches that it asks for besides the one it is given.
-        unconstrained: why it need not reach an optimum on the border of a constraint set; None: it must.
     """
 
     name: str
-    short: Callable[[Batch], Algorithm]
-    convergent: Callable[[float], Algorithm]
-    settled: Algorithm
-    estimate: Callable[[Sequence[Tensor]], Tensor]
-    tolerance: float
-    averaged: bool = False
-    anchors: frozenset[Batch] = frozenset()
-    unconstrained: str | None = None
+    settled: Algorithm = field(kw_only=True)
+    averaged: bool = field(default=False, kw_only=True)
+    anchors: frozenset[Batch] | None = field(default=frozenset(), kw_only=True)
 
 
 ROWS = (
@@ -115,7 +83,7 @@ ROWS = (
         settled=FedAdam(num_rounds=40, step_size=0.5, beta1=0.5, tau=1.0, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
-        unconstrained="a Euclidean projection after a step scaled by coordinate leaves the optimum",
+        left_out={"linear in a ball": "a Euclidean projection after a step scaled by coordinate leaves it"},
     ),
     Row(
         "accelerated_minibatch_sgd",
