@@ -119,7 +119,10 @@ def test_records_are_prepared_bit_for_bit_as_in_training(name: str) -> None:
 def test_a_table_is_read_by_its_schema(make_csv, target: str) -> None:
     data = make_csv(target=target, silo_column=None)
     recipe = assert_prepares_alike(data).recipe
-    assert recipe == declared_recipe(data)
+    assert recipe == declared_recipe(data, recipe.num_features, len(recipe.classes))
+    assert declared_recipe(data, recipe.num_features + 1, len(recipe.classes)) is None
+    gone = make_csv(target=target, silo_column=None, schema=data.path.parent / "gone.yaml")
+    assert declared_recipe(gone, recipe.num_features, len(recipe.classes)) is None
     assert recipe.names[:3] == ["age", "sex=female", "sex=male"]
     assert recipe.classes == (("well", "ill") if target == "outcome" else ())
 
@@ -151,6 +154,15 @@ def test_a_number_is_given_back_in_its_own_units(make_csv) -> None:
     assert by.number(by.target(values)) == pytest.approx(values, rel=1e-14)
     plain = load(make_csv(target="chol", silo_column=None, scaling="none"), ALONE, 0, 0).fitted.preparation
     assert plain.number(values).tolist() == values.tolist()
+
+
+def test_what_everybody_has_is_declared() -> None:
+    for data in (BreastCancer(), Digits(), Synthetic(rows=30, features=3, link="linear")):
+        known = load(data, ALONE, 0, 0)
+        recipe = declared_recipe(data, known.num_features, known.num_classes)
+        assert recipe == known.fitted.recipe
+    assert declared_recipe(Scales(), 3, 2) is None
+    assert declared_recipe(_arrays(), 4, 0) is None
 
 
 def test_ranges_that_make_no_sense_are_named() -> None:
