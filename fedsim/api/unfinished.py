@@ -110,7 +110,7 @@ def _made_of(resolved: Resolved) -> dict[str, Any]:
     """What the run's results follow from: equal ones come to the same."""
     tree = resolved.scenario.model_dump(mode="json", exclude_none=True)
     tree["runtime"].pop("address", None)
-    files = contents(tree)
+    files = contents(resolved.scenario.data, getattr(resolved.scenario.participation, "path", None))
     run = [run_digest(resolved, canonical(files), variant) for variant in variants(resolved)]
     asked = {key: value for key, value in tree.items() if key not in ("name", "description")}
     digest = hashlib.sha256(canonical([asked, run, files]).encode()).hexdigest()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
+import click
 import typer
 
 import fedsim
@@ -81,6 +83,9 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error comes from: the traceback too.")
+    ] = False,
 ) -> None:
     """Options that come before a command."""
 
@@ -88,11 +93,12 @@ def options(
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Bad input and refusals are one line on stderr and exit code 2, a full disk one line and 1."""
-    from fedsim.common.errors import InputError, Refused
+    from fedsim.common.errors import InputError, PluginError, Refused
 
     try:
-        yield
-    except InputError as error:
+        with _traceback():
+            yield
+    except (InputError, PluginError) as error:
         fail(f"error: {error}")
     except Refused as error:
         fail(f"refused: {error}")
@@ -100,6 +106,18 @@ def plain_errors() -> Iterator[None]:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise
         fail(f"failed: {error.filename or 'a file'}: cannot be written ({error.strerror})", FAILED)
+
+
+@contextmanager
+def _traceback() -> Iterator[None]:
+    """With `fedsim --debug`, print the traceback of whatever is about to become one line."""
+    try:
+        yield
+    except Exception:
+        context = click.get_current_context(silent=True)
+        if context is not None and context.find_root().params.get("debug"):
+            traceback.print_exc()
+        raise
 
 
 def fail(message: str, code: int = REFUSED) -> NoReturn:

@@ -33,6 +33,7 @@ COMMANDS = (
     "parts",
     "schema",
     "schema_from",
+    "inspect",
     "new",
 )
 """Modules of `fedsim.cli.commands`, each of which registers with `app`, as `fedsim --help` lists them."""

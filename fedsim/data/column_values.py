@@ -141,7 +141,7 @@ class Cells:
 
     def _coded(self, values: Floats) -> Floats:
         """NaN for the numbers that mean no value, such as -9."""
-        codes = [float(marker) for marker in self.reading.missing if _is_number(marker)]
+        codes = [float(marker) for marker in self.reading.missing if is_number(marker)]
         return np.where(np.isin(values, codes), np.nan, values)
 
     def _with_points(self, texts: Any) -> Any:
@@ -160,7 +160,7 @@ class Cells:
 
     def _not_a_number(self, texts: list[str | None]) -> InputError:
         for at, text in enumerate(texts):
-            if text is not None and not _is_number(self._python(text)):
+            if text is not None and not is_number(self._python(text)):
                 return self._wrong(at, text, _cure(text))
         expected = "the column holds texts that are no plain numbers, such as '1_000'"
         return InputError(self.field, None, expected)
@@ -186,7 +186,8 @@ def _cure(text: str) -> str:
     return "not a number; mend it, declare kind: category, or list it under `missing` if it means no value"
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether Python reads it as one; `nan` and `inf` are."""
     try:
         float(text)
     except ValueError:

@@ -15,7 +15,7 @@ from fedsim.common.suggest import suggest
 from fedsim.data.column_values import Cells
 from fedsim.data.dataset import Dataset
 from fedsim.data.features import features_of
-from fedsim.data.joined import JoinedTable
+from fedsim.data.joined import SILO, JoinedTable
 from fedsim.data.reading import Label, Reading
 from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, SchemaOrFile, ranges, read_schema
 from fedsim.data.source import (
@@ -32,9 +32,6 @@ from fedsim.data.source import (
 from fedsim.data.table import Table, open_table
 
 DATA = "scenario.data"
-SILO = "silo"
-"""What the column of silos is called where each has a file, unless `silo_column` says otherwise."""
-
 _Several = Annotated[dict[Label, Path], Field(min_length=1)]
 OneOrSeveral = Annotated[
     Annotated[Path, Tag("one")] | Annotated[_Several, Tag("several")],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -14,6 +14,9 @@ from fedsim.common.errors import InputError
 from fedsim.data.column_values import Cells
 from fedsim.data.reading import Reading
 from fedsim.data.table import Columns, FileTable, Table, open_table
+
+SILO = "silo"
+"""What the column of silos is called unless the person says otherwise."""
 
 
 class JoinedTable(Table):
@@ -89,3 +92,23 @@ def _joined(pieces: list[Any], name: str) -> Any:
         pieces = [Cells(piece, np.arange(len(piece)), name).as_texts() for piece in pieces]
         return pa.chunked_array(pieces)
     return pa.chunked_array([chunk for piece in pieces for chunk in piece.chunks], pieces[0].type)
+
+
+def open_tables(
+    paths: Path | Sequence[Path], field: str, reading: Reading, silo_column: str | None = None
+) -> tuple[Table, str | None]:
+    """One file as it is, or several as a silo each, named as the files are; and the column of silos.
+
+    Raises:
+        InputError: on `field`: a file is no table.
+    """
+    paths = [paths] if isinstance(paths, Path) else list(paths)
+    if len(paths) == 1:
+        return open_table(paths[0], field, reading), silo_column
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise InputError(field, str(twice), "is given twice")
+    stems = [path.stem for path in paths]
+    names = stems if len(set(stems)) == len(stems) else [str(path) for path in paths]
+    silos = silo_column or SILO
+    return JoinedTable(dict(zip(names, paths, strict=True)), silos, field, reading), silos

@@ -118,7 +118,7 @@ class Imported:
         try:
             made = factory(*arguments)
         except (Exception, SystemExit) as error:
-            raise self._wrong(f"cannot be called with {arguments or 'no arguments'}: {error}") from None
+            raise self._wrong(f"cannot be called with {arguments or 'no arguments'}: {error}") from error
         if not isinstance(made, torch.nn.Module):
             raise self._wrong(f"must return a torch.nn.Module, not {type(made).__name__}")
         return made
@@ -131,7 +131,7 @@ class Imported:
             found: Any = importlib.import_module(name)
         except (Exception, SystemExit) as error:  # what a module does at import is its own
             reason = f"{type(error).__name__}: {error}"
-            raise self._wrong(f"module {name!r} cannot be imported ({reason})") from None
+            raise self._wrong(f"module {name!r} cannot be imported ({reason})") from error
         for part in attribute.split("."):
             if not hasattr(found, part):
                 raise self._wrong(f"{name!r} has no attribute {attribute!r}")

@@ -74,7 +74,7 @@ def plain_arrays(arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
         pairs = list(arrays.items())
     except AttributeError:
         raise Refused(f"{what} is {type(arrays).__name__}, not named tensors") from None
-    return {_exactly(n, str, f"a name in {what}"): plain_tensor(v, f"an array of {what}") for n, v in pairs}
+    return {_exactly(n, str, f"a name in {what}"): plain_tensor(v, f"{n!r} of {what}") for n, v in pairs}
 
 
 def plain_number(value: object, what: str) -> float:

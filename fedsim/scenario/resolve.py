@@ -14,6 +14,8 @@ from fedsim.data.outline import Outline, outline
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.kinds import Problem
+from fedsim.problems.registry import problems
+from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import LIMITS
@@ -123,11 +125,13 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
         InputError: names the field, the value and what would be right.
     """
     check(scenario)
-    shape = known or outline(scenario.data, scenario.partition, scenario.seed)
+    with blaming("data set", type(scenario.data)):
+        shape = known or outline(scenario.data, scenario.partition, scenario.seed)
     scenario = _with_smoothness(scenario)
     privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
     names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
-    problem = problem_of(scenario.problem, shape, dtype_of(scenario))
+    with blaming("problem", problems()[scenario.problem.name]):
+        problem = problem_of(scenario.problem, shape, dtype_of(scenario))
     epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
     weights = _weights(scenario.problem, names, sizes)
     active = participants(scenario.participation, names)

@@ -7,9 +7,11 @@ from math import inf
 
 from torch import Tensor
 
+from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.data.federation import Hosted
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import NONE
+from fedsim.protocol.blame import Blame, is_theirs, named, raised
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement, Terms
@@ -89,10 +91,29 @@ class SiloHost:
         broadcast: Mapping[str, Tensor],
         members: Sequence[int] | None,
     ) -> dict[str, Tensor]:
-        """The members' messages, {name: (members, d)}."""
+        """The members' messages, {name: (members, d)}.
+
+        Raises:
+            Refused: as `Gate.answer`.
+            PluginError: another package's algorithm or problem raised; of simulated silos this may be said.
+        """
         if self._recorder is not None:
             self._recorder.begin(round_index)
-        return self._gates[variant].answer(round_index, broadcast, members)
+        try:
+            return self._gates[variant].answer(round_index, broadcast, members)
+        except (InputError, Refused):
+            raise
+        except Exception as error:
+            self._blame(error, f"silo half, round {round_index}")
+            raise
+
+    def _blame(self, error: Exception, where: str) -> None:
+        """Name the other package's part that raised; what fedsim raises stays as it is."""
+        problem, algorithm = self._resolved.problem, self._resolved.algorithm
+        if is_theirs(error, problem):
+            raise PluginError(f"{named('problem', type(problem))}, {where}: {raised(error)}") from error
+        if is_theirs(error, algorithm):
+            Blame(algorithm).failed(where, error)
 
     def statements(self, variant: Variant) -> list[Statement]:
         """Each silo's account of the run."""

@@ -14,6 +14,7 @@ from fedsim.data.recipe import Fitted
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.objective import TrainingObjective
 from fedsim.measure.odd_records import odd_records
+from fedsim.protocol.blame import blaming
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.terms import Admitted
 from fedsim.results.outcome import (
@@ -182,7 +183,8 @@ def read(resolved: Resolved, trial: int) -> Federation:
         InputError: the data cannot be read or divided as asked.
     """
     scenario = resolved.scenario
-    federation = load(scenario.data, scenario.partition, scenario.seed, trial)
+    with blaming("data set", type(scenario.data)):
+        federation = load(scenario.data, scenario.partition, scenario.seed, trial)
     if not any(len(silo.test_target) for silo in federation.silos):
         fraction = scenario.data.test_fraction
         raise InputError("scenario.data.test_fraction", fraction, "leaves no silo a record to test with")

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Combined, Public, ServerHalf
-from fedsim.protocol.dryrun import server_rng
+from fedsim.protocol.seeds import server_rng
 from fedsim.testing.cases import SIZES, WEIGHTS, Case, case_of
 from fedsim.testing.example import Example, require
 from fedsim.testing.federations import all_take_part, drive, open_gate, plan_of, public_of, silos_of

@@ -16,7 +16,7 @@ from fedsim.testing.convergence import answers_of
 from server.participation import schedule
 
 LONG = {"accelerated_minibatch_sgd"}
-"""They take 8,000 rounds to their optimum."""
+"""They take ten times the rounds of others to their optimum."""
 
 
 def _is_slow(row: Row, name: str) -> bool:

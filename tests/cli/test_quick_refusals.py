@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from fedsim.common import lazily
+from fedsim.common import lazily, reach
 from fedsim.common.errors import InputError
 from fedsim.common.reach import check_reachable
 
@@ -111,13 +113,20 @@ def test_an_address_where_nobody_listens_is_refused(address: str) -> None:
 
 
 def test_an_address_that_swallows_all_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    import socket
-    from threading import Event
-
     asked, answer = Event(), Event()
-    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: (asked.set(), answer.wait(60))[0])
+
+    def hang(*_: object, **__: object) -> None:
+        asked.set()
+        answer.wait(60)
+        raise TimeoutError("in the end")
+
+    monkeypatch.setattr(socket, "create_connection", hang)
     monkeypatch.setattr("fedsim.common.reach.SECONDS", 0.01)
     with pytest.raises(InputError, match="timed out"):
         check_reachable("10.255.255.1:6379", "--address", "cluster")
     assert asked.is_set()
     answer.set()
+
+
+def test_an_address_is_waited_for_less_than_five_seconds() -> None:
+    assert reach.SECONDS < 5

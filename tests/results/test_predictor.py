@@ -19,6 +19,7 @@ from fedsim.data.breast_cancer import BreastCancerSource
 from fedsim.data.digits import DigitsSource
 from fedsim.data.federation import load
 from fedsim.data.synthetic import Synthetic
+from fedsim.results.kept_trial import KeptTrial, read_trial, write_trial
 from fedsim.results.model_file import FILE, FITTED
 from fedsim.results.outcome import Outcome
 from fedsim.results.predictor import Predictor
@@ -180,6 +181,17 @@ def test_a_scikit_learn_step_has_names_and_can_be_cloned(patients, treated) -> N
     assert made[:-1].get_feature_names_out().tolist() == ["age", "sex=male", "sex=female", "chol"]
     assert list(made["model"].classes_) == ["ill", "well"]
     assert clone(made).fit(patients[1], patients[1]["outcome"]).predict(patients[1]).shape == (60,)
+
+
+@pytest.mark.parametrize("name", ["standardised", "components"])
+def test_a_trial_that_is_kept_until_its_run_goes_on_knows_it_too(name: str, tmp_path: Path) -> None:
+    scenario, values = CASES[name]
+    run = simulated(scenario)
+    trial = run.source.results.trials[0]
+    write_trial(KeptTrial(trial, []), tmp_path / "trial")
+    fitted = read_trial(tmp_path / "trial").result.fitted
+    assert fitted is not None
+    assert np.array_equal(fitted.features(values), trial.fitted.features(values))
 
 
 def test_what_is_wrong_with_a_table_is_named(patients, treated) -> None:

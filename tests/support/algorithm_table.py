@@ -42,7 +42,7 @@ ROWS = (
     Row(
         "noisy_minibatch_sgd",
         short=lambda batch: NoisyMinibatchSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: NoisyMinibatchSGD(num_rounds=500, step_size=step, clip_norm=1.0),
+        convergent=lambda step: NoisyMinibatchSGD(num_rounds=100, step_size=step, clip_norm=1.0),
         settled=NoisyMinibatchSGD(num_rounds=30, step_size=0.5, strong_convexity=1.0, clip_norm=6.0),
         estimate=last_of_averaged,
         tolerance=1e-6,
@@ -51,7 +51,7 @@ ROWS = (
     Row(
         "local_sgd",
         short=lambda batch: LocalSGD(num_rounds=4, local_steps=3, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: LocalSGD(num_rounds=800, local_steps=2, step_size=0.02 * step, clip_norm=1.0),
+        convergent=lambda step: LocalSGD(num_rounds=300, local_steps=2, step_size=0.02 * step, clip_norm=1.0),
         settled=LocalSGD(num_rounds=10, local_steps=4, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-3,
@@ -62,7 +62,7 @@ ROWS = (
             num_rounds=4, local_steps=3, step_size=0.1, proximal_weight=0.5, clip_norm=1.0, batch=batch
         ),
         convergent=lambda step: FedProx(
-            num_rounds=800, local_steps=2, step_size=0.02 * step, proximal_weight=1 / step, clip_norm=1.0
+            num_rounds=300, local_steps=2, step_size=0.02 * step, proximal_weight=1 / step, clip_norm=1.0
         ),
         settled=FedProx(num_rounds=10, local_steps=4, step_size=0.5, proximal_weight=0.2, clip_norm=6.0),
         estimate=final,
@@ -71,7 +71,7 @@ ROWS = (
     Row(
         "scaffold",
         short=lambda batch: Scaffold(num_rounds=4, local_steps=3, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: Scaffold(num_rounds=500, local_steps=2, step_size=step / 2, clip_norm=1.0),
+        convergent=lambda step: Scaffold(num_rounds=100, local_steps=2, step_size=step / 2, clip_norm=1.0),
         settled=Scaffold(num_rounds=10, local_steps=4, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
@@ -79,7 +79,7 @@ ROWS = (
     Row(
         "fedadam",
         short=lambda batch: FedAdam(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: FedAdam(num_rounds=500, step_size=step, beta1=0.5, tau=1.0, clip_norm=1.0),
+        convergent=lambda step: FedAdam(num_rounds=100, step_size=step, beta1=0.5, tau=1.0, clip_norm=1.0),
         settled=FedAdam(num_rounds=40, step_size=0.5, beta1=0.5, tau=1.0, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
@@ -88,7 +88,7 @@ ROWS = (
     Row(
         "accelerated_minibatch_sgd",
         short=lambda batch: AcceleratedMinibatchSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: AcceleratedMinibatchSGD(num_rounds=8_000, step_size=step / 2, clip_norm=1.0),
+        convergent=lambda step: AcceleratedMinibatchSGD(num_rounds=1_000, step_size=step / 2, clip_norm=1.0),
         settled=AcceleratedMinibatchSGD(num_rounds=60, step_size=0.5, strong_convexity=1.0, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
@@ -105,7 +105,7 @@ ROWS = (
             batch=batch,
         ),
         convergent=lambda step: MultiStageAcceleratedMinibatchSGD(
-            num_rounds=1_000,
+            num_rounds=250,
             smoothness=1 / step,
             strong_convexity=0.05 / step,
             initial_excess=1,
@@ -121,7 +121,7 @@ ROWS = (
     Row(
         "prox_sgd",
         short=lambda batch: ProxSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: ProxSGD(num_rounds=500, step_size=step, clip_norm=1.0),
+        convergent=lambda step: ProxSGD(num_rounds=100, step_size=step, clip_norm=1.0),
         settled=ProxSGD(num_rounds=30, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
@@ -132,7 +132,7 @@ ROWS = (
             epochs=2, inner_steps=1, step_size=0.1, clip_norm=1.0, difference_clip=2.0, batch=batch
         ),
         convergent=lambda step: ProxSVRG(
-            epochs=60, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
+            epochs=12, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
         ),
         settled=ProxSVRG(epochs=6, inner_steps=4, step_size=0.5, clip_norm=6.0, difference_clip=6.0),
         estimate=before_the_last_round,
@@ -151,7 +151,7 @@ ROWS = (
             batch=batch,
         ),
         convergent=lambda step: ProxPLSVRG(
-            restarts=150, epochs=1, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
+            restarts=15, epochs=1, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
         ),
         settled=ProxPLSVRG(
             restarts=8, epochs=1, inner_steps=4, step_size=0.5, clip_norm=6.0, difference_clip=6.0
@@ -165,7 +165,7 @@ ROWS = (
         short=lambda batch: ProxSPIDER(
             num_rounds=4, period=2, step_size=0.1, clip_norm=1.0, batch=batch, difference_batch=batch
         ),
-        convergent=lambda step: ProxSPIDER(num_rounds=500, period=10, step_size=step, clip_norm=1.0),
+        convergent=lambda step: ProxSPIDER(num_rounds=100, period=10, step_size=step, clip_norm=1.0),
         settled=ProxSPIDER(num_rounds=30, period=3, step_size=0.5, clip_norm=6.0, smoothness=16.0),
         estimate=final,
         tolerance=1e-6,
@@ -175,7 +175,7 @@ ROWS = (
         short=lambda batch: SPIDERAlternate(
             num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch, difference_batch=batch
         ),
-        convergent=lambda step: SPIDERAlternate(num_rounds=501, step_size=step, clip_norm=1.0),
+        convergent=lambda step: SPIDERAlternate(num_rounds=101, step_size=step, clip_norm=1.0),
         settled=SPIDERAlternate(num_rounds=30, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
