@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.scenario.model import Scenario
@@ -62,8 +63,8 @@ class TrialResult:
     """One finished trial: its final model per variant, and what each silo states about the run.
 
     `silos` is measured on test records, and `clipping` on training records, so they exist in simulation only;
-    `objective` says how the excess
-    risk was measured, on training records; `warnings` say what is odd about the records it read.
+    `objective` says how the excess risk was measured, on training records; `warnings` say what is odd about
+    the records it read; `fitted` prepares others as those were, and is None where only the silos know how.
     """
 
     trial: int
@@ -73,6 +74,7 @@ class TrialResult:
     objective: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
     clipping: list[ClippedRound] = field(default_factory=list)
+    fitted: Fitted | None = None
 
 
 @dataclass
@@ -152,6 +154,8 @@ class Outcome:
     admitted: Sequence[Admitted] = ()
     """What silos accepted before round 0, of all trials whose participation differs."""
     deployed: Deployed | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the scenario's files as the run began; see `fedsim.scenario.files`."""
 
     @property
     def main(self) -> Variant:

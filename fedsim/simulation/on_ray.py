@@ -188,7 +188,7 @@ class TrialWorker:
         remote = _RemoteHosts(self._resolved, trial, data.digest, hosts)
         measures = evaluator(self._resolved, data.silos)
         odd = odd_records(data)
-        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, odd)
+        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, odd, data.fitted)
 
 
 class HostWorker(SiloHost):
