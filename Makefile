@@ -4,7 +4,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all compose-test bench scaling profile sweeps clean
+.PHONY: help demo check test test-all docs wheel compose-test bench scaling profile sweeps clean
+
+# Processes that tests start read bytecode instead of compiling fedsim, and the second worker the first's.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## Show the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -19,6 +22,10 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) --editable '.[dev]'
 	touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(PIP) --editable '.[docs]'
+	touch $@
+
 demo: $(VENV)/.installed  ## Install, and run the quickstart scenario.
 	$(BIN)/fedsim simulate scenarios/quickstart.yaml
 
@@ -31,8 +38,19 @@ check: $(VENV)/.installed-dev  ## Format, lint, types, import contracts.
 test: check  ## The gate: check, then every test that is not slow.
 	$(BIN)/pytest -n auto --dist worksteal -m "not slow"
 
-test-all: check  ## The gate, and the slow tests.
+test-all: check docs wheel  ## The gate, the slow tests, the site and the wheel.
 	$(BIN)/pytest -n auto --dist worksteal
+
+docs: $(VENV)/.installed-docs  ## The site, into build/site; a warning is an error.
+	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env --conf-dir docs . build/site
+
+wheel: $(VENV)/.installed  ## The wheel, into dist/, tried in an empty environment.
+	rm -rf build/lib build/empty dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(PYTHON) -m venv build/empty
+	build/empty/bin/python -m pip install --quiet --disable-pip-version-check \
+	  --constraint constraints.txt torch==2.13.0 dist/*.whl
+	cd build/empty && bin/fedsim simulate quickstart --set trials=1 --out "$$(mktemp -d)/run"
 
 compose-test:  ## Build both images and run docker-compose.yml for real, with podman; as root.
 	deploy/compose-test.sh
@@ -50,4 +68,4 @@ sweeps: $(VENV)/.installed  ## The shipped sweeps, timed; into docs/performance.
 	$(BIN)/python benchmarks/sweeps.py
 
 clean:  ## Remove what the other targets made.
-	rm -rf $(VENV) .venv-peers runs build *.egg-info
+	rm -rf $(VENV) .venv-peers runs build dist *.egg-info

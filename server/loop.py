@@ -11,10 +11,11 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from fedsim.common.errors import Refused
+from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Combined, Public, PublicProblem
 from fedsim.protocol.digests import digest
-from fedsim.protocol.dryrun import server_rng
 from fedsim.protocol.links import Link
+from fedsim.protocol.seeds import server_rng
 from server.participation import Schedule
 
 Aggregate = Callable[[Mapping[str, Tensor], Public, Sequence[int]], Mapping[str, Tensor]]
@@ -98,6 +99,10 @@ def run(
         except StopIteration as stop:
             yield Progress(r, stop.value, len(rounds[-1]) if rounds else 0, kept)
             return
+        except Exception as error:
+            Blame(algorithm).failed(
+                f"server half, before round {r}", error, tuple(kept.aggregate if kept else ())
+            )
         hold = step.participants == "hold" and r > 0
         members = rounds[r] if held is None or not hold else [m for m in rounds[r] if m in held]
         yield Progress(r, step.answer, len(members), kept)

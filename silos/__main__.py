@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.lazily import HEAVY, lazily
 
 
 def main() -> int:
@@ -18,7 +19,11 @@ def main() -> int:
     given.add_argument("--health", action="store_true", help="Ask the running daemon how it is, and end.")
     given.add_argument("--insecure-simulation", action="store_true", help="Allow seeded noise.")
     asked = given.parse_args()
+    lazily(*HEAVY)
     try:
+        from silos.config import load_config
+
+        load_config(asked.config)  # before torch is loaded
         from silos.service import run
 
         return run(

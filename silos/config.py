@@ -74,7 +74,6 @@ _FILES = {
     ("rosters",),
     ("listen", "socket"),
     ("listen", "token"),
-    ("records", "path"),
     ("records", "schema"),
 }
 
@@ -84,7 +83,8 @@ def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
         return {key: _anchored(value, folder, (*place, key)) for key, value in tree.items()}
     if isinstance(tree, list):
         return [_anchored(value, folder, place) for value in tree]
-    return str(folder / tree) if isinstance(tree, str) and place in _FILES else tree
+    is_file = place in _FILES or place[:2] == ("records", "path")  # of which there may be several
+    return str(folder / tree) if isinstance(tree, str) and is_file else tree
 
 
 def _check_records(records: Dataset, policy: Policy) -> None:

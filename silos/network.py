@@ -24,6 +24,7 @@ from fedsim.problems.network_form import Graph
 from fedsim.problems.network_layers import Layers
 from silos.block import Block
 from silos.layers import Capture, Matrix, Term, Whole
+from silos.sums import Seen
 
 CHUNK = 2**20
 """Numbers that a chunk of records holds at a time, about: 8 MB in float64."""
@@ -40,7 +41,9 @@ Terms = Callable[[NeuralNetwork, Tensor, Tensor, Sequence[Tensor]], list[tuple[s
 """(problem, features (records, d), target (records,), points (d,) each) to terms by name prefix."""
 
 
-def network_sum(problem: NeuralNetwork, block: Block, points: Sequence[Tensor], clip: Clip) -> Tensor:
+def network_sum(
+    problem: NeuralNetwork, block: Block, points: Sequence[Tensor], clip: Clip, seen: Seen | None = None
+) -> Tensor:
     """Sum over the records of clip(term); arguments and result as in `silos.statistics.clipped_sum`."""
     if block.mask is None:
         raise ValueError("a network's records need a mask: a row of zeros has a gradient")
@@ -51,7 +54,7 @@ def network_sum(problem: NeuralNetwork, block: Block, points: Sequence[Tensor], 
     for silos, rows in _chunks(silo_count, row_count, width, each):
         x, y = block.features[silos, rows].flatten(0, 1), block.target[silos, rows].flatten()
         found = terms(problem, x, y, [point if point.dim() == 1 else point[silos][0] for point in points])
-        total[silos] += _sum(found, problem, block.mask[silos, rows], _own(clip, silos))
+        total[silos] += _sum(found, problem, block.mask[silos, rows], _own(clip, silos), seen)
     return total
 
 
@@ -67,7 +70,9 @@ def _own(clip: float | Tensor | None, silos: slice) -> float | Tensor | None:
     return clip[silos] if isinstance(clip, Tensor) and clip.dim() > 0 else clip
 
 
-def _sum(found: Sequence[tuple[str, Term]], problem: NeuralNetwork, mask: Tensor, bound: Clip) -> Tensor:
+def _sum(
+    found: Sequence[tuple[str, Term]], problem: NeuralNetwork, mask: Tensor, bound: Clip, seen: Seen | None
+) -> Tensor:
     """Sum over rows of clip(term), (silos, d); `mask` (silos, rows) is 0 for a row that adds nothing."""
     square = sum((term.square for _, term in found), start=torch.zeros((), dtype=torch.float64))
     norm = square.sqrt() + sum(term.slack for _, term in found)
@@ -77,9 +82,11 @@ def _sum(found: Sequence[tuple[str, Term]], problem: NeuralNetwork, mask: Tensor
             term.clear(bad)
     weight = torch.where(bad, 0.0, mask.flatten().double()).view(mask.shape)
     if bound is not None:
-        clip = bound.double() if isinstance(bound, Tensor) else bound
+        clip = (bound.double() if isinstance(bound, Tensor) else bound) * (1 - _MARGIN)
         length = torch.where(bad, 1.0, norm).clamp_min(torch.finfo(torch.float64).tiny).view_as(weight)
-        weight = weight * (clip * (1 - _MARGIN) / length).clamp_max(1.0)
+        if seen is not None:
+            seen(length, torch.ones_like(length) * clip, weight)
+        weight = weight * (clip / length).clamp_max(1.0)
     sums = {f"{prefix}{name}": value for prefix, term in found for name, value in term.sums(weight).items()}
     return torch.cat([sums[name] for name in problem.shapes], dim=1)
 

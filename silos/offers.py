@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from pydantic import TypeAdapter, ValidationError
-from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.data.outline import Outline
@@ -24,7 +23,7 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.problems.registry import problems
-from fedsim.protocol.contract import Algorithm, Asker, Public, PublicProblem, Query
+from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.messages import Offer
 from fedsim.protocol.plan import Plan
@@ -40,7 +39,6 @@ from silos.pooled import Part, Pinned, check_summable, colluding_cost, part_of
 _ALGORITHM: TypeAdapter[AlgorithmSection] = TypeAdapter(AlgorithmConfig)
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
-_LEAST_NUMBERS = 5_000  # an answer's fixed cost, in numbers
 _MANY = 1_000
 _NO_ROSTERS = Pinned()
 
@@ -118,12 +116,12 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         Refused: the plan breaks a limit, costs more than the budget, or has too little noise.
     """
     offer, limits, part = proposal.offer, policy.limits, proposal.part
-    tried = _Tried(proposal.algorithm, proposal.problem.dimension, policy)
-    plan = dry_run(cast(Algorithm, tried), proposal.problem, proposal.public, offer.seed, limits).plan
+    trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
+    plan = trace.plan
     if plan.sampled and proposal.dtype == torch.float32:  # see `silos.sums`
         raise Refused("offer: float32 with sampled batches; rounding of such sums is bounded in float64 only")
     if part is not None:
-        check_summable(plan, tried.remembers)
+        check_summable(plan, trace.remembers)
     mechanism, notices = _mechanism(proposal, policy, seeded)
     epsilon, delta = policy.run_budget
     terms = Terms(
@@ -225,29 +223,3 @@ def _mechanism(proposal: Proposal, policy: Policy, seeded: bool) -> tuple[Mechan
     if seeded:
         return GAUSSIAN, ()
     return silo_mechanism(proposal.problem.dimension, policy.exact_noise_dimension)
-
-
-class _Tried:
-    """The algorithm, refused once its answers hold more numbers than the policy allows.
-
-    Attributes:
-        remembers: whether its silo half has kept memory.
-    """
-
-    def __init__(self, algorithm: Algorithm, dimension: int, policy: Policy) -> None:
-        self.server, self.remembers = algorithm.server, False
-        self._algorithm, self._limit, self._numbers = algorithm, policy.max_planned_numbers, 0
-        self._each = max(_LEAST_NUMBERS, dimension)
-
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Any
-    ) -> Mapping[str, Tensor]:
-        def counted(*queries: Query) -> Tensor | tuple[Tensor, ...]:
-            self._numbers += self._each * len(queries)
-            if self._numbers > 2 * self._limit:  # it runs twice
-                raise Refused(f"the plan's answers hold more than the silo's limit of {self._limit} numbers")
-            return cast(Tensor | tuple[Tensor, ...], ask(*queries))
-
-        message = self._algorithm.silo(problem, broadcast, cast(Asker, counted), memory)
-        self.remembers |= bool(memory)
-        return message

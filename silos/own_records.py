@@ -11,7 +11,7 @@ import numpy as np
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
-from fedsim.data.source import Floats, Source, Target
+from fedsim.data.source import Floats, Source, Target, require_labels
 from silos.config import ROOT, Config
 
 
@@ -58,7 +58,7 @@ def read_records(config: Config) -> OwnRecords:
         _check_alone(source)
         _check_declared(config, source)
         rows = np.arange(source.num_rows)
-        features, target = prepare(config.records, source.design(rows), rows, rows)
+        features, target, _ = prepare(config.records, source.design(rows), rows, rows)
     except InputError as error:
         field = error.field.replace("scenario.data", f"{ROOT}.records", 1)
         raise InputError(field, error.value, error.expected) from None
@@ -75,7 +75,8 @@ def _check_declared(config: Config, source: Source) -> None:
 def _check_alone(source: Source) -> None:
     if source.silo_column is None:
         return
-    names = source.labels(source.silo_column, "scenario.data.path").names
-    if len(names) > 1:
+    labels = source.labels(source.silo_column, "scenario.data.path")
+    if len(labels.names) > 1:
         expected = "must hold this silo's records alone, and has a column of silos' names"
-        raise InputError("scenario.data.path", names[:3], expected)
+        raise InputError("scenario.data.path", labels.names[:3], expected)
+    require_labels(labels.codes, source.silo_column, "scenario.data.silo_column")

@@ -96,6 +96,7 @@ class Policy(Section):
             max_rounds=self.max_rounds,
             max_dimension=self.max_dimension,
             max_queries_per_round=self.max_queries_per_round,
+            max_planned_numbers=self.max_planned_numbers,
             max_point=self.max_point,
             min_clip=self.min_clip,
             max_clip=self.max_clip,

@@ -21,11 +21,15 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from silos.block import Block
 from silos.network import network_sum
-from silos.sums import KEPT, bounded, weighted_sum
+from silos.sums import KEPT, Seen, bounded, weighted_sum
 
 
 def clipped_sum(
-    problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
+    problem: Problem,
+    block: Block,
+    points: Sequence[Tensor],
+    clip: float | Tensor | None,
+    seen: Seen | None = None,
 ) -> Tensor:
     """Sum over the records of clip(term), term = gradient at points[0] minus that at points[1], if given.
 
@@ -35,17 +39,18 @@ def clipped_sum(
         block: the records, (silos, rows, ...).
         points: one or two tensors, (d,) or (silos, d).
         clip: bound on a term's norm, a number or (silos, 1); None does not clip (mechanism `none`).
+        seen: a simulation's, told the terms before they are clipped; no gate of a silo has one.
 
     Returns:
         (silos, d), float64.
     """
     if isinstance(problem, NeuralNetwork):
-        return network_sum(problem, block, points, clip)
+        return network_sum(problem, block, points, clip, seen)
     coefficient = _coefficient(problem, block, points[0])
     for other in points[1:]:
         coefficient = coefficient - _coefficient(problem, block, other)
     bound = None if clip is None else clip * KEPT[coefficient.dtype] * block.inverse_norm
-    coefficient = bounded(coefficient, bound, block.mask)
+    coefficient = bounded(coefficient, bound, block.mask, seen)
     by_output = coefficient.unsqueeze(1) if coefficient.dim() == 2 else coefficient.transpose(1, 2)
     return _row_major(weighted_sum(by_output, block.features))
 

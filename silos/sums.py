@@ -14,35 +14,48 @@ In float64, where u = 2^-53, nothing is held back for it: 6e-11 of 2 clip at 1,0
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 PIECE = 32
 
+Seen = Callable[[Tensor, Tensor, Tensor | None], None]
+"""Told (lengths, bounds, mask) of terms, (silos, rows) each: a term is clipped where its length is above its
+bound. Nothing of it is noised: only a simulation looks."""
+
 KEPT = {torch.float64: 1.0, torch.float32: 1 - 1e-4}
 """The share of the clip that terms are shortened to: for the sum's rounding, and for that of clip / |x|."""
 
 
-def bounded(coefficient: Tensor, bound: Tensor | None, mask: Tensor | None) -> Tensor:
+def bounded(
+    coefficient: Tensor, bound: Tensor | None, mask: Tensor | None, seen: Seen | None = None
+) -> Tensor:
     """Each record's coefficient shortened to `bound`, zero where it does not count or is not finite.
 
     Args:
         coefficient: (silos, rows, ..) of one output, or with a last axis of outputs; may be overwritten.
         bound: clip / |x|, in as many axes as a coefficient of one output has; None does not clip.
         mask: (silos, rows), 0 for a row that adds nothing.
+        seen: told of coefficients before they are shortened.
     """
     if bound is not None:
-        coefficient = _shortened(coefficient, bound)
+        coefficient = _shortened(coefficient, bound, mask, seen)
     if mask is not None:
         coefficient = coefficient * mask[(..., *[None] * (coefficient.dim() - 2))]
     return torch.nan_to_num_(coefficient, nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _shortened(coefficient: Tensor, bound: Tensor) -> Tensor:
+def _shortened(coefficient: Tensor, bound: Tensor, mask: Tensor | None, seen: Seen | None) -> Tensor:
     if coefficient.dim() == bound.dim():
+        if seen is not None:
+            seen(coefficient.abs(), bound, mask)
         return torch.clamp(coefficient, -bound, bound, out=coefficient)
     length = coefficient.square().sum(-1).sqrt()  # `norm` takes ten times longer where outputs are far apart
+    if seen is not None:
+        seen(length, bound, mask)
     # The floor serves vectors so short that their norm underflows: with clip 0 nothing of them may stay.
     norm = length.clamp_min(torch.finfo(coefficient.dtype).tiny)
     factor: Tensor = (bound / norm).clamp_max(1.0)

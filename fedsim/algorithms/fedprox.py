@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.local_sgd import LocalSGD
 from fedsim.protocol.contract import Asker, Memory, PublicProblem, Query
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, ServerHalf
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

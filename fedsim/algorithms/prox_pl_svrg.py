@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.prox_svrg import ProxSVRG
 from fedsim.protocol.contract import Public, PublicProblem, ServerHalf
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from fedsim.api.table import Table
 from fedsim.common.errors import InputError
 from fedsim.curves import compare as curves
 from fedsim.curves.compare import Source, source_of
-from fedsim.results.write import check_free
+from fedsim.results.place import check_free
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

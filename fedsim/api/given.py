@@ -14,6 +14,8 @@ from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find
+from fedsim.scenario.early import check_single
+from fedsim.scenario.files import check_unchanged
 from fedsim.scenario.load import anchored, load_tree, parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import apply
@@ -41,9 +43,7 @@ def one_run(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> Sc
         InputError: it has a `sweep` section.
     """
     scenario = scenario_of(given, changes)
-    if scenario.sweep is not None:
-        expected = "is many runs; `fedsim sweep` makes them all, and sweep=null leaves the section out"
-        raise InputError("scenario.sweep", sorted(scenario.sweep.model_fields_set), expected)
+    check_single(scenario)
     return scenario
 
 
@@ -99,6 +99,8 @@ def resolved_of(
         Refused: the algorithm's plan is not accepted.
     """
     objects: dict[str, Any] = {}
+    if data is None:
+        check_unchanged(scenario)
     if algorithm is not None:
         objects["algorithm"] = GivenAlgorithm.of(algorithm)
     if data is not None:

@@ -6,22 +6,26 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import Watch, watcher
 from fedsim.api.run import Run
+from fedsim.api.unfinished import NotKept, discard, kept
+from fedsim.common.errors import InputError
 from fedsim.common.interrupts import undisturbed
 from fedsim.common.one_thread import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.measure.heterogeneity import measure
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.terms import Admitted
+from fedsim.report import page
 from fedsim.report.trackers import open_trackers
 from fedsim.results.collected import run_of
 from fedsim.results.outcome import Measurement, Observer, Outcome, Results
-from fedsim.results.write import check_free
+from fedsim.scenario.files import digests
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.price import preview
@@ -35,6 +39,7 @@ def simulate(
     algorithm: Algorithm | None = None,
     data: Dataset | None = None,
     out: str | os.PathLike[str] | None = None,
+    resume: bool = False,
     progress: bool | Observer | None = None,
     **short: Any,
 ) -> Run:
@@ -51,7 +56,9 @@ def simulate(
             anywhere, in a notebook too: it travels to Ray's processes by value.
         data: `fedsim.Arrays`, records in memory that take the place of the scenario's data, and of its
             partition where they name their silos, unless one is given here.
-        out: a new directory for the run; nothing is written without it.
+        out: a new directory for the run; nothing is written without it. Trials are kept in it as they end.
+        resume: `out` is of a run that was interrupted, and the trials that it did not finish are run; what
+            comes of it is what an uninterrupted run comes to.
         progress: None shows a bar on a screen or in a notebook; False nothing; True plain lines where there
             is neither; a function is told every measurement.
         **short: fields by their last name where it is unambiguous: trials=3, epsilon=2.0.
@@ -68,15 +75,26 @@ def simulate(
     """
     changes = changes_of(overrides, short)
     resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
-    place = None if out is None else check_free(Path(out))
-    return follow(resolved, watcher(progress), place, warnings.warn)
+    if resume and out is None:
+        raise InputError("resume", resume, "needs out: the directory of the run that is to go on")
+    run = follow(resolved, watcher(progress), None if out is None else Path(out), warnings.warn, resume)
+    if run.failure:
+        warnings.warn(run.failure, stacklevel=2)
+    return run
 
 
-def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callable[[str], None]) -> Run:
+def follow(
+    resolved: Resolved,
+    watch: Watch,
+    out: Path | None,
+    complain: Callable[[str], None],
+    resume: bool = False,
+) -> Run:
     """Run a resolved scenario and, where `out` is a directory, save it.
 
     Args:
         watch: shows how far it is.
+        out: a new directory, or with `resume` that of an unfinished run.
         complain: told of trackers that fail.
 
     Raises:
@@ -84,28 +102,54 @@ def follow(resolved: Resolved, watch: Watch, out: Path | None, complain: Callabl
         KeyboardInterrupt: as `simulate`.
         WorkerLost: a process was lost before anything was measured.
     """
-    results, start = Results(), time.perf_counter()
-    trackers = open_trackers(resolved.scenario.report.trackers, True, complain)
-    admitted, heterogeneity, end = list[Admitted](), None, None
-    try:
+    with kept(out, resolved, resume) as results:
         admitted = _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
+        return _followed(resolved, admitted, results, watch, out, complain)
+
+
+def _followed(
+    resolved: Resolved,
+    admitted: list[Admitted],
+    results: Results,
+    watch: Watch,
+    out: Path | None,
+    complain: Callable[[str], None],
+) -> Run:
+    start = time.perf_counter()
+    trackers = open_trackers(resolved.scenario.report.trackers, True, complain)
+    heterogeneity, end, files = None, None, digests(resolved.scenario)
+    try:
         trackers.start(resolved)
         with watch(resolved) as show:
-            _execute(resolved, results, _both(show, trackers.measured))
+            observe = _both(show, trackers.measured)
+            for measurement in results.measurements:  # of trials that an earlier process finished
+                observe(measurement)
+            _execute(resolved, results, observe)
         if resolved.scenario.report.heterogeneity:
             with one_thread():
                 heterogeneity = measure(resolved, read(resolved, 0).silos)
-    except (KeyboardInterrupt, WorkerLost) as caught:
+    except (KeyboardInterrupt, WorkerLost, NotKept) as caught:
         if not results.measurements:
             raise
         end = caught
     with undisturbed():
-        seconds, failure = time.perf_counter() - start, str(end) if isinstance(end, WorkerLost) else None
-        outcome = Outcome(resolved, results, seconds, end is not None, heterogeneity, admitted)
+        seconds, failure = time.perf_counter() - start, None if end is None else str(end) or None
+        outcome = Outcome(resolved, results, seconds, end is not None, heterogeneity, admitted, files=files)
         run = Run(run_of(outcome), outcome, failure)
         if out is not None:
-            run.save(out)
+            run = _saved(run, outcome, out)
         trackers.finish(outcome)
+    return run
+
+
+def _saved(run: Run, outcome: Outcome, out: Path) -> Run:
+    """The run, in its directory; what does not go there is said, and kept trials stay."""
+    try:
+        page.save(outcome, out.resolve())
+    except OSError as error:
+        return replace(run, failure=run.failure or f"{out}: cannot be written ({error.strerror or error})")
+    if not outcome.interrupted:
+        discard(out)
     return run
 
 

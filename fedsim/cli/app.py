@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import json
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
+import click
 import typer
 
 import fedsim
@@ -14,22 +18,58 @@ import fedsim
 RUNS, PRIVACY, DEPLOYMENT, SCENARIOS = "Runs", "Privacy", "Deployment", "Scenarios and tables"
 """Parts of `fedsim --help`, in this order."""
 
+DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 not all of it (a worker, a cell or the disk failed, a silo is not well, a claim "
+    "is broken); 2 refused: one line says which input and what would be right; 130 interrupted, and what was "
+    "finished is kept."
+)
+
 app = typer.Typer(
     help="Federated learning between organisations that do not trust the server: every silo's messages are "
     "differentially private, each within its own budget.",
+    epilog=EXIT_CODES,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def scenarios(incomplete: str) -> list[str]:
+    """What a shell offers for SCENARIO: names of shipped scenarios, YAML files and folders."""
+    from fedsim.scenario.catalogue import shipped
+
+    near = Path(incomplete or ".")
+    folder = near if incomplete.endswith("/") or not incomplete else near.parent
+    places = sorted(folder.iterdir()) if folder.is_dir() else []
+    files = [str(file) for file in places if file.suffix in (".yaml", ".yml")]
+    folders = [f"{file}/" for file in places if file.is_dir() and not file.name.startswith(".")]
+    return [name for name in (*shipped(), *files, *folders) if name.startswith(incomplete)]
+
+
 SCENARIO = "Name of a scenario that comes with fedsim, or a file (YAML)"
-ScenarioFile = Annotated[Path, typer.Argument(metavar="SCENARIO", help=f"{SCENARIO}.")]
+ScenarioFile = Annotated[
+    Path, typer.Argument(metavar="SCENARIO", help=f"{SCENARIO}.", autocompletion=scenarios)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="PATH=VALUE", help="Override a field, e.g. algorithm.step_size=0.5; may be repeated."
     ),
 ]
+Address = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="An existing Ray cluster instead of a local one.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+SummaryAsJson = Annotated[
+    bool, typer.Option("--json", help="Print the summary as JSON; progress goes to stderr.")
+]
+
+
+def on_runtime(name: str | None, address: str | None) -> list[str]:
+    """Overrides for a runtime and the address of its cluster."""
+    given = {"name": name, "address": address}
+    return [f"runtime.{key}={json.dumps(value)}" for key, value in given.items() if value is not None]
 
 
 def _version(asked: bool) -> None:
@@ -43,24 +83,44 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error comes from: the traceback too.")
+    ] = False,
 ) -> None:
     """Options that come before a command."""
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Bad input and refusals are one line on stderr and exit code 2; so are plug-ins that fail at import."""
-    from fedsim.common.errors import InputError, Refused
+    """Bad input and refusals are one line on stderr and exit code 2, a full disk one line and 1."""
+    from fedsim.common.errors import InputError, PluginError, Refused
 
     try:
-        yield
-    except InputError as error:
+        with _traceback():
+            yield
+    except (InputError, PluginError) as error:
         fail(f"error: {error}")
     except Refused as error:
         fail(f"refused: {error}")
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        fail(f"failed: {error.filename or 'a file'}: cannot be written ({error.strerror})", FAILED)
 
 
-def fail(message: str) -> None:
-    """End with one line on stderr and exit code 2."""
+@contextmanager
+def _traceback() -> Iterator[None]:
+    """With `fedsim --debug`, print the traceback of whatever is about to become one line."""
+    try:
+        yield
+    except Exception:
+        context = click.get_current_context(silent=True)
+        if context is not None and context.find_root().params.get("debug"):
+            traceback.print_exc()
+        raise
+
+
+def fail(message: str, code: int = REFUSED) -> NoReturn:
+    """End with one line on stderr."""
     typer.echo(" ".join(message.split()), err=True)  # a library's message, or a value, may have lines
-    raise typer.Exit(2)
+    raise typer.Exit(code)

@@ -14,7 +14,7 @@ from fedsim.curves.compare import FILES, Comparison, compare, source_of, write
 from fedsim.curves.sweep_summary import SHARED
 from fedsim.privacy.rounding import shown_up
 from fedsim.report.page import capital
-from fedsim.results.write import check_free
+from fedsim.results.place import check_free
 from fedsim.scenario.metric import METRICS
 
 

@@ -24,7 +24,7 @@ from fedsim.deployment.progress import Line
 from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.submit import Job, Tell, submit
 from fedsim.deployment.superlink import Papers, SuperLink
-from fedsim.results.write import check_free
+from fedsim.results.place import check_free
 from fedsim.scenario.load import load
 
 INTERRUPTED, FAILED = 130, 1

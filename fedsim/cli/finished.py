@@ -21,11 +21,6 @@ def print_failure(console: Console, failure: str) -> None:
 def print_run(console: Console, done: Run, directory: Path) -> None:
     """A run's result, what it cost whom, and where its files are."""
     summary = done.summary
-    if done.failure:
-        print_failure(console, done.failure)
-    if done.interrupted:
-        trials = summary.trials
-        console.print(f"Interrupted: {trials.finished} of {trials.asked} trials are complete and saved.")
     print_notices(console, summary.privacy.notices)
     print_warnings(console, summary.warnings)
     console.print(result_line(summary))

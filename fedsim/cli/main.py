@@ -9,12 +9,16 @@ from typing import Any
 import typer
 
 from fedsim.cli.app import app
+from fedsim.cli.streams import outlive_readers
+from fedsim.common.lazily import HEAVY, lazily
 
 COMMANDS = (
     "simulate",
     "sweep",
     "compare",
     "report",
+    "predict",
+    "export",
     "privacy",
     "audit",
     "bounds",
@@ -27,8 +31,11 @@ COMMANDS = (
     "shuffler",
     "ledger",
     "parts",
+    "check",
     "schema",
     "schema_from",
+    "inspect",
+    "new",
 )
 """Modules of `fedsim.cli.commands`, each of which registers with `app`, as `fedsim --help` lists them."""
 
@@ -38,6 +45,8 @@ for _name in COMMANDS:
 
 def main() -> Any:
     """Entry point. A silo's or a server's image holds only the commands of its side."""
+    outlive_readers()
+    lazily(*HEAVY)
     try:
         return app(prog_name="fedsim")
     except ModuleNotFoundError as error:

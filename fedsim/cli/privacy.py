@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import typer
@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.api.price import price
-from fedsim.cli.tables import print_notices, print_parameters, print_silos
+from fedsim.cli.tables import print_notices, print_parameters, print_silos, say
 from fedsim.privacy.convert import Guarantee
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.results.conversions import Conversions, SiloConversions
 from fedsim.scenario.load import load
 
 MOST_ROWS = 5
+_WIDE = 10_000
 
 
 def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool, convert: bool) -> None:
@@ -51,22 +52,40 @@ def show_conversions(console: Console, values: Conversions) -> None:
         highlight=False,
     )
     silos = sorted(values.silos, key=_weakest_first)
-    table = Table(title="(epsilon, delta) in other units", box=SIMPLE_HEAD)
-    table.add_column("silo")
     groups = max((silo.group for silo in silos), key=len)
-    for entry in groups:
-        table.add_column(f"{entry.records} records", justify="right")
-    table.add_column("whole silo", justify="right")
-    table.add_column("to set for\nuser level", justify="right")
-    for silo in silos[:MOST_ROWS]:
-        cells = [_cell(entry.guarantee) for entry in silo.group]
-        cells += [""] * (len(groups) - len(cells))
-        recipe = silo.record_level_for_user_level_budget
-        table.add_row(silo.name, *cells, _cell(silo.user_level), _to_set(recipe))
+    heads = [*(f"{entry.records} records" for entry in groups), "whole silo", "to set for user level"]
+    rows = {silo.name: _cells(silo, len(groups)) for silo in silos[:MOST_ROWS]}
     rules = ", ".join(sorted({silo.group_rule for silo in silos}))
     rest = f"; and {len(silos) - MOST_ROWS} more silos (--json)" if len(silos) > MOST_ROWS else ""
-    table.caption = f"groups by {rules}{rest}"
-    console.print(table)
+    _print_fitting(console, heads, rows, f"groups by {rules}{rest}")
+
+
+def _cells(silo: SiloConversions, groups: int) -> list[str]:
+    cells = [_cell(entry.guarantee) for entry in silo.group]
+    recipe = silo.record_level_for_user_level_budget
+    return [*cells, *[""] * (groups - len(cells)), _cell(silo.user_level), _to_set(recipe)]
+
+
+def _print_fitting(
+    console: Console, heads: Sequence[str], rows: Mapping[str, Sequence[str]], caption: str
+) -> None:
+    """A table, or on a terminal too narrow for it a line a number: half a number is a wrong one."""
+    table = Table(title="(epsilon, delta) in other units", box=SIMPLE_HEAD, caption=caption)
+    table.add_column("silo")
+    for head in heads:
+        table.add_column(head.replace("for user", "for\nuser"), justify="right", no_wrap=True)
+    for name, cells in rows.items():
+        table.add_row(name, *cells)
+    unbounded = console.options.update(max_width=_WIDE)
+    if console.measure(table, options=unbounded).maximum <= console.width:
+        console.print(table)
+        return
+    console.print(f"(epsilon, delta) in other units ({caption}):", markup=False)
+    for name, cells in rows.items():
+        say(console, f"{name}:")
+        for head, cell in zip(heads, cells, strict=True):
+            if cell:
+                say(console, f"  {head}: {cell}")
 
 
 def _weakest_first(silo: SiloConversions) -> float:

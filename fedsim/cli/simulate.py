@@ -2,53 +2,80 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from rich.console import Console
-
 from fedsim.api.given import one_run, resolved_of
 from fedsim.api.progress import run_display
+from fedsim.api.run import Run
 from fedsim.api.simulate import follow
+from fedsim.api.unfinished import kept_in
+from fedsim.cli.app import DONE, FAILED, INTERRUPTED
 from fedsim.cli.finished import print_failure, print_run
-from fedsim.cli.tables import print_parameters, slug
+from fedsim.cli.output import Output
+from fedsim.cli.tables import print_parameters, say, shown, slug
+from fedsim.results.place import taken
 from fedsim.results.privacy_statement import parameters
-from fedsim.results.write import check_free
+from fedsim.results.summary import FILE
 from fedsim.scenario.load import load
 from fedsim.simulation.failures import WorkerLost
 
-INTERRUPTED, LOST = 130, 1
 
-
-def run(path: Path, overrides: Sequence[str], out: Path | None) -> int:
+def run(path: Path, overrides: Sequence[str], out: Path | None, resume: Path | None, output: Output) -> int:
     """Simulate a scenario; the exit code.
+
+    Args:
+        path: of the scenario.
+        overrides: PATH=VALUE.
+        out: a new directory; None makes one.
+        resume: the directory of an unfinished run of it, instead.
+        output: what is printed where.
 
     Raises:
         InputError: bad scenario, data or directory; nothing has been written.
         Refused: a silo does not accept the plan, or a request within it; nothing has been written.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
-    console = Console()
     resolved = resolved_of(one_run(load(path, overrides)))
     named = f"{slug(resolved.scenario.name)}-{datetime.now():%Y%m%d-%H%M%S}"
-    directory = check_free(out or Path("runs") / named)
-    print_parameters(console, parameters(resolved).get("parameters"))
+    directory = resume or out or taken(Path("runs") / named)
+    print_parameters(output.results, parameters(resolved).get("parameters"))
+    complain = partial(output.errors.print, markup=False)
     try:
         done = follow(
-            resolved, partial(run_display, console), directory, partial(console.print, markup=False)
+            resolved, partial(run_display, output.progress), directory, complain, resume is not None
         )
     except KeyboardInterrupt:
-        return _nothing(console, INTERRUPTED)
+        return _nothing(output, INTERRUPTED)
     except WorkerLost as error:
-        print_failure(console, str(error))
-        return _nothing(console, LOST)
-    print_run(console, done, directory)
-    return LOST if done.failure else INTERRUPTED if done.interrupted else 0
+        print_failure(output.errors, str(error))
+        return _nothing(output, FAILED)
+    return _told(done, directory, output)
 
 
-def _nothing(console: Console, code: int) -> int:
-    console.print("Interrupted before anything was measured; nothing was saved.")
+def _told(done: Run, directory: Path, output: Output) -> int:
+    """Print what came of it; the exit code."""
+    if done.failure:
+        print_failure(output.errors, f"{done.failure}; {_kept(done, directory)}")
+    elif done.interrupted:
+        say(output.errors, f"Interrupted: {_kept(done, directory)}")
+    if (directory / FILE).exists():
+        print_run(output.results, done, directory)
+        output.summary({"directory": str(directory), **done.summary.tree()})
+    return FAILED if done.failure else INTERRUPTED if done.interrupted else DONE
+
+
+def _kept(done: Run, directory: Path) -> str:
+    """Which trials another process need not run again."""
+    command = shlex.join(["fedsim", "simulate", "--resume", shown(directory)])
+    count = len(kept_in(directory))
+    return f"{count} of {done.summary.trials.asked} trials are complete and saved. To go on: {command}"
+
+
+def _nothing(output: Output, code: int) -> int:
+    say(output.errors, "Interrupted before anything was measured; nothing was saved.")
     return code

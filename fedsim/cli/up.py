@@ -18,7 +18,7 @@ from fedsim.common.errors import InputError
 from fedsim.deployment.processes import Ended
 from fedsim.deployment.topology import Topology, opened, prepare
 from fedsim.deployment.up import run_all
-from fedsim.results.write import check_free
+from fedsim.results.place import check_free
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import resolve
 

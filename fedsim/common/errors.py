@@ -18,3 +18,11 @@ class InputError(ValueError):
 
 class Refused(Exception):
     """A silo declines to release. The text is made of public values only, never of records."""
+
+
+class PluginError(Exception):
+    """Code of an algorithm or of another part failed: says which, where and why, in one line.
+
+    The text quotes the error that the code raised, so it is for whoever holds what the code was given: a
+    simulation, a dry run, a server. A silo's daemon tells nobody. The error itself is the cause.
+    """

@@ -54,6 +54,11 @@ def extended(group: str, own: Mapping[str, type[T]], base: type[T]) -> dict[str,
     return parts
 
 
+def named(group: str) -> bool:
+    """Whether the group has an entry point; loads none."""
+    return bool(_points(group))
+
+
 def _points(group: str) -> list[metadata.EntryPoint]:
     return sorted(metadata.entry_points(group=group), key=lambda point: (point.name, _origin(point)))
 

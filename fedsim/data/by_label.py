@@ -19,11 +19,15 @@ from fedsim.data.partition import (
     require_enough,
     silo_names,
 )
-from fedsim.data.schema import Label
-from fedsim.data.source import Floats, Ints, Labels, Source, resolve
+from fedsim.data.reading import Label
+from fedsim.data.source import NO_LABEL, Floats, Ints, Labels, Source, require_labels, resolve
 
 BY = f"{PARTITION}.partition_by"
 ATTEMPTS = 200
+_WHERE_TO = (
+    "complete them, or say in the partition section where they go: `without_silo: drop`, or "
+    "`without_silo: NAME` for a silo of that name"
+)
 PartitionBy = Annotated[str | None, Field(description="Column that holds the labels; default: the target.")]
 
 
@@ -35,14 +39,30 @@ class NaturalIdPartition(Partition):
     partition_by: str | None = Field(
         None, description="Column that names the silo; default: the table's silo_column."
     )
+    without_silo: Label = Field(
+        "error",
+        description="Records that have no value there: error, drop (nobody holds them), or the name of the "
+        "silo that gets them.",
+    )
 
     def deal(self, source: Source, rng: np.random.Generator) -> Assignment:
         """Nothing is drawn."""
         column = self.partition_by or source.silo_column
         if column is None:
             raise InputError(BY, None, "name the column that says whose record it is")
-        labels = present_labels(source, column)
-        return Assignment(labels.names, labels.codes)
+        labels = _present(source.labels(resolve(source, column, BY), BY))
+        if self.without_silo == "error":
+            require_labels(labels.codes, column, BY, _WHERE_TO)
+        if not labels.names:
+            raise InputError(BY, column, "no record has a value there")
+        return self._assign(labels)
+
+    def _assign(self, labels: Labels) -> Assignment:
+        without = labels.codes == NO_LABEL
+        if self.without_silo in ("error", "drop") or not without.any():
+            return Assignment(labels.names, np.where(without, UNUSED, labels.codes))
+        names = tuple(dict.fromkeys([*labels.names, self.without_silo]))
+        return Assignment(names, np.where(without, names.index(self.without_silo), labels.codes))
 
 
 class DirichletPartition(Partition):
@@ -151,9 +171,17 @@ def _check_labels(labels: Labels, side: str, wanted: Sequence[str]) -> None:
 
 
 def present_labels(source: Source, column: str | None) -> Labels:
-    """The labels that some record has, renumbered without gaps."""
-    labels = source.labels(resolve(source, column, BY), BY)
-    found, codes = np.unique(labels.codes, return_inverse=True)
+    """The labels that records have, renumbered without gaps; InputError where a record has none."""
+    name = resolve(source, column, BY)
+    labels = _present(source.labels(name, BY))
+    require_labels(labels.codes, name, BY)
+    return labels
+
+
+def _present(labels: Labels) -> Labels:
+    """Without the names that no record has."""
+    found = np.unique(labels.codes[labels.codes != NO_LABEL])
+    codes = np.where(labels.codes == NO_LABEL, NO_LABEL, np.searchsorted(found, labels.codes))
     return Labels(codes.astype(np.int64), tuple(labels.names[k] for k in found))
 
 

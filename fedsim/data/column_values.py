@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
+from fedsim.data.dates import MEND, is_date, is_temporal
+from fedsim.data.reading import DEFAULTS, Reading
 from fedsim.data.schema import CategoryColumn, NumberColumn
-from fedsim.data.source import Floats, Ints
+from fedsim.data.source import NO_LABEL, Floats, Ints
 
-MISSING = ("", "?", "nan", "null")  # in any case of letters
+Mask = NDArray[np.bool_]
+
+
+def counted(row: int) -> str:
+    """Where a table's row stands, the first being 1 in a person's words."""
+    return f"row {row + 1}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,64 +33,80 @@ class Cells:
         values: the cells, a pyarrow.ChunkedArray of length n.
         rows: their row numbers in the table from 0, shape (n,), for errors.
         field: what an error is about.
+        reading: what means no value, and what stands before decimals.
+        place: where a row of the table stands, for errors.
     """
 
     values: Any
     rows: Ints
     field: str
+    reading: Reading = DEFAULTS
+    place: Callable[[int], str] = counted
 
     def numbers(self, column: NumberColumn) -> Floats:
         """Numbers with missing ones filled, shape (n,), not yet clipped."""
-        values = self.as_numbers()
+        values = self.finite()
         missing = np.isnan(values)
-        if missing.any() and column.fill is None:
-            raise self._no_value(missing)
-        if np.isinf(values).any():
-            at = int(np.isinf(values).argmax())
-            raise self._wrong(at, float(values[at]), "infinite; give a finite number")
+        self._require_fill(missing, column.fill)
         return np.where(missing, np.nan if column.fill is None else column.fill, values)
 
     def codes(self, column: CategoryColumn) -> Ints:
         """Position of each cell in the declared categories, shape (n,), missing ones filled."""
+        found = self.places(column)
+        self._require_fill(found == NO_LABEL, column.fill)
+        fill = NO_LABEL if column.fill is None else column.categories.index(column.fill)
+        return np.where(found == NO_LABEL, fill, found)
+
+    def places(self, column: CategoryColumn) -> Ints:
+        """As `codes`, and NO_LABEL where the cell has no value: nothing is filled."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         texts = self.as_texts()
-        known = pc.index_in(texts, value_set=pa.array(column.categories, pa.string())).fill_null(-1)
-        found = np.asarray(known, dtype=np.int64)
+        known = pc.index_in(texts, value_set=pa.array(column.categories, pa.string()))
+        found = np.asarray(known.fill_null(NO_LABEL), dtype=np.int64)
         # A category that is declared is one, even if its text looks like a missing value.
-        missing = is_missing(texts) & (found < 0)
-        if missing.any() and column.fill is None:
-            raise self._no_value(missing)
-        unknown = (found < 0) & ~missing
+        unknown = (found == NO_LABEL) & ~self._marked(texts)
         if unknown.any():
             at = int(unknown.argmax())
             text = texts[at].as_py()
             raise self._wrong(at, text, f"not a declared category; {suggest(text, column.categories)}")
-        return np.where(missing, 0 if column.fill is None else column.categories.index(column.fill), found)
+        return found
 
-    def names(self, column: str) -> list[str]:
-        """The cells of this column as texts, each of which must have a value."""
+    def names(self) -> list[str | None]:
+        """The cells as texts, None where they have no value."""
         texts = self.as_texts()
-        missing = is_missing(texts)
-        if missing.any():
-            raise self._wrong(int(missing.argmax()), column, "no value; a partition needs one in each row")
-        return [str(text) for text in texts.to_pylist()]
+        return [None if gone else str(t) for t, gone in zip(texts.to_pylist(), self.missing(), strict=True)]
+
+    def missing(self) -> Mask:
+        """Which cells have no value, shape (n,), whatever is declared of the column."""
+        if self._are_numbers:
+            return np.isnan(self._coded(_floats(self.values)))
+        return self._marked(self.as_texts())
+
+    def finite(self) -> Floats:
+        """As `as_numbers`; InputError names the first row that is infinite."""
+        values = self.as_numbers()
+        if np.isinf(values).any():
+            at = int(np.isinf(values).argmax())
+            raise self._wrong(at, float(values[at]), "infinite; give a finite number")
+        return values
 
     def as_numbers(self) -> Floats:
         """Numbers, NaN where missing. InputError names the first row that is neither."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        cells, kind = self.values, self.values.type
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
-            texts = self.as_texts()
-            cells = pc.if_else(pa.array(is_missing(texts)), None, texts)
+        if is_temporal(self.values.type):
+            raise InputError(self.field, str(self.values.type), f"the column holds dates or times; {MEND}")
+        if self._are_numbers:
+            return self._coded(_floats(self.values))
+        texts = self.as_texts()
+        present = pc.if_else(pa.array(self._marked(texts)), None, texts)
         try:
-            values = pc.cast(cells, pa.float64(), safe=False)
+            return _floats(self._with_points(present))
         except pa.ArrowInvalid:
-            raise self._not_a_number(cells.to_pylist()) from None
-        return np.asarray(pc.fill_null(values, float("nan")), dtype=np.float64)
+            raise self._not_a_number(present.to_pylist()) from None
 
     def as_texts(self) -> Any:
         """Trimmed texts as one pyarrow array; null where the file has null."""
@@ -96,30 +122,77 @@ class Cells:
             raise InputError(self.field, str(self.values.type), expected) from error
         return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
 
-    def _wrong(self, at: int, value: object, expected: str) -> InputError:
-        return InputError(self.field, value, f"row {self.rows[at] + 1}: {expected}")
+    @property
+    def _are_numbers(self) -> bool:
+        """Whether the file itself says so, as Parquet does."""
+        import pyarrow as pa
 
-    def _no_value(self, missing: Any) -> InputError:
-        expected = "no value; declare a `fill` for the column or complete the row"
-        return self._wrong(int(missing.argmax()), None, expected)
+        kind = self.values.type
+        return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+    def _marked(self, texts: Any) -> Mask:
+        """Null, empty, or one of the texts that mean no value."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        markers = ["", *(marker.lower() for marker in self.reading.missing)]
+        marked = pc.is_in(pc.utf8_lower(texts), value_set=pa.array(markers, pa.string()))
+        return np.asarray(pc.or_(marked, pc.is_null(texts)), dtype=bool)
+
+    def _coded(self, values: Floats) -> Floats:
+        """NaN for the numbers that mean no value, such as -9."""
+        codes = [float(marker) for marker in self.reading.missing if is_number(marker)]
+        return np.where(np.isin(values, codes), np.nan, values)
+
+    def _with_points(self, texts: Any) -> Any:
+        import pyarrow.compute as pc
+
+        return pc.replace_substring(texts, ",", ".") if self.reading.decimal == "," else texts
+
+    def _wrong(self, at: int, value: object, expected: str) -> InputError:
+        return InputError(self.field, value, f"{self.place(int(self.rows[at]))}: {expected}")
+
+    def _require_fill(self, missing: Mask, fill: object) -> None:
+        if fill is None and missing.any():
+            count = f"{missing.sum():,} of {len(missing):,} records have none"
+            expected = f"no value ({count}); declare a `fill` for the column or complete the row"
+            raise self._wrong(int(missing.argmax()), None, expected)
 
     def _not_a_number(self, texts: list[str | None]) -> InputError:
         for at, text in enumerate(texts):
-            try:
-                float(text or "nan")
-            except ValueError:
-                return self._wrong(at, text, "not a number; mend it or declare kind: category")
+            if text is not None and not is_number(self._python(text)):
+                return self._wrong(at, text, _cure(text))
         expected = "the column holds texts that are no plain numbers, such as '1_000'"
         return InputError(self.field, None, expected)
 
+    def _python(self, text: str) -> str:
+        return text.replace(",", ".") if self.reading.decimal == "," else text
 
-def is_missing(texts: Any) -> Any:
-    """Boolean array (n,): null, empty, '?', 'NaN' or 'null'."""
+
+def _floats(values: Any) -> Floats:
+    """Numbers, NaN for null; ArrowInvalid where one is none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    marked = pc.is_in(pc.utf8_lower(texts), value_set=pa.array(MISSING))
-    return np.asarray(pc.or_(marked, pc.is_null(texts)), dtype=bool)
+    found = pc.cast(values, pa.float64(), safe=False)
+    return np.asarray(pc.fill_null(found, float("nan")), dtype=np.float64)
+
+
+def _cure(text: str) -> str:
+    if is_date(text):
+        return f"a date or time; {MEND}"
+    if re.fullmatch(r"[-+]?\d+,\d+", text):
+        return "not a number; if its comma stands before decimals, say so: `decimal: ','`"
+    return "not a number; mend it, declare kind: category, or list it under `missing` if it means no value"
+
+
+def is_number(text: str) -> bool:
+    """Whether Python reads it as one; `nan` and `inf` are."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _plain(value: float | None) -> str | None:

@@ -2,31 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 from fedsim.data.column_values import Cells
 from fedsim.data.dataset import Dataset
+from fedsim.data.features import features_of, names_of
+from fedsim.data.joined import SILO, JoinedTable
+from fedsim.data.reading import Label, Reading
 from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, SchemaOrFile, ranges, read_schema
-from fedsim.data.source import Design, Floats, Ints, Labels, Source, Target, whole_numbers
-from fedsim.data.table import open_table
+from fedsim.data.source import (
+    NO_LABEL,
+    Design,
+    Floats,
+    Ints,
+    Labels,
+    Source,
+    Target,
+    require_labels,
+    whole_numbers,
+)
+from fedsim.data.table import Table, open_table
 
 DATA = "scenario.data"
+_Several = Annotated[dict[Label, Path], Field(min_length=1)]
+OneOrSeveral = Annotated[
+    Annotated[Path, Tag("one")] | Annotated[_Several, Tag("several")],
+    Discriminator(lambda value: "several" if isinstance(value, Mapping) else "one"),
+]
 
 
-class Csv(Dataset):
+class Csv(Reading, Dataset):
     """Your own CSV or Parquet table, with a declared schema: ranges, categories and fill values."""
 
     name: Literal["csv"] = Field("csv", description="The data set's name.")
-    path: Path = Field(description="A CSV file with a header line, or a Parquet file.")
+    path: OneOrSeveral = Field(
+        description="A CSV file with a header line, or a Parquet file; or a file for each silo, by its name."
+    )
     target: str = Field(description="Column to predict; must be in the schema.")
-    silo_column: str | None = Field(None, description="Column that names each record's silo.")
+    silo_column: str | None = Field(
+        None, description="Column that names each record's silo; of several files, what to call it (silo)."
+    )
     columns: SchemaOrFile = Field(
         alias="schema",
         description="Column name to {kind: number, lower, upper, scale, fill} or "
@@ -45,6 +68,12 @@ class Csv(Dataset):
         return [*super().not_private, schema + "documentation, not from the data"]
 
 
+def _table(data: Csv) -> Table:
+    if isinstance(data.path, Path):
+        return open_table(data.path, f"{DATA}.path", data)
+    return JoinedTable(data.path, data.silo_column or SILO, f"{DATA}.path", data)
+
+
 class CsvSource(Source):
     """Reads single columns when a partition needs them.
 
@@ -54,8 +83,10 @@ class CsvSource(Source):
 
     def __init__(self, data: Csv) -> None:
         self._schema = read_schema(data.columns)
-        self._table = open_table(data.path, f"{DATA}.path")
+        self._table, self._reading = _table(data), data
         self.target, self.silo_column = data.target, data.silo_column
+        if isinstance(self._table, JoinedTable):
+            self.silo_column = data.silo_column or SILO
         self.columns = self._table.names
         self._check()
         target = self._schema[self.target]
@@ -82,47 +113,60 @@ class CsvSource(Source):
             expected = "declare at least one feature column beside the target"
             raise InputError(SCHEMA, list(self._schema), expected)
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The columns', in the schema's order, with each category behind its own."""
+        return tuple(made for name, column in self._features.items() for made in names_of(name, column))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The target's categories."""
+        target = self._schema[self.target]
+        return target.categories if isinstance(target, CategoryColumn) else ()
+
     @cached_property
     def num_rows(self) -> int:  # type: ignore[override]
         """Records, counted without reading features."""
-        return self._table.num_rows()
+        return self._table.num_rows
 
     def keys(self, column: str, field: str) -> Floats:
         """Numbers or declared places of categories; undeclared: numbers if all are, else text order."""
         declared = self._schema.get(column)
-        if declared is not None:
-            return _values(self._cells(column, f"{SCHEMA}.{column}"), declared).astype(np.float64)
-        texts = self._cells(column, field).names(column)
-        return _numeric(texts) if _all_numeric(texts) else _labels(texts).codes.astype(np.float64)
+        if isinstance(declared, NumberColumn):
+            values = self._cells(column, SCHEMA).finite()
+            require_labels(np.where(np.isnan(values), NO_LABEL, 0), column, field)
+            return values
+        labels = self.labels(column, field)
+        require_labels(labels.codes, column, field)
+        numbers = None if declared else _numbers(labels.names)
+        return labels.codes.astype(np.float64) if numbers is None else numbers[labels.codes]
 
     def labels(self, column: str, field: str) -> Labels:
-        """Declared categories; outside the schema the column's own texts."""
+        """Declared categories; outside the schema the column's own texts. Nothing is filled."""
         declared = self._schema.get(column)
         if declared is None:
-            return _labels(self._cells(column, field).names(column))
-        values = _values(self._cells(column, f"{SCHEMA}.{column}"), declared)
+            return _labels(self._cells(column, DATA).names())
+        cells = self._cells(column, SCHEMA)
         if isinstance(declared, CategoryColumn):
-            return Labels(values.astype(np.int64), declared.categories)
-        return whole_numbers(values.astype(np.float64), column, field)
+            return Labels(cells.places(declared), declared.categories)
+        return whole_numbers(cells.finite(), column, field)
 
     def _cells(self, column: str, field: str) -> Cells:
-        found = self._table.read([column])[column]
-        return Cells(found, np.arange(len(found)), field)
+        values = self._table.read([column])[column]
+        return self._of(column, values, np.arange(len(values)), field)
+
+    def _of(self, column: str, values: Any, rows: Ints, field: str = SCHEMA) -> Cells:
+        return Cells(values, rows, f"{field}.{column}", self._reading, self._table.place)
 
     def design(self, rows: Ints) -> Design:
         """Numbers filled and not yet clipped, categories as indicators, in the schema's order."""
-        table = self._table.read(self._schema)
-        cells = {name: Cells(found.take(rows), rows, f"{SCHEMA}.{name}") for name, found in table.items()}
-        matrix = np.zeros((len(rows), self.num_features))
-        start = 0
-        for name, column in self._features.items():
-            _write(matrix[:, start : start + column.width], cells[name], column)
-            start += column.width
+        found = self._table.read(self._schema)
+        cells = {name: self._of(name, values.take(rows), rows) for name, values in found.items()}
+        features = features_of(self._features, cells)
         target = self._schema[self.target]
         target_range = ranges([target]) if isinstance(target, NumberColumn) else None
-        return Design(
-            matrix, ranges(self._features.values()), _values(cells[self.target], target), target_range
-        )
+        values = _values(cells[self.target], target)
+        return Design(features, ranges(self._features.values()), values, target_range)
 
 
 def _values(cells: Cells, column: NumberColumn | CategoryColumn) -> Target:
@@ -130,27 +174,19 @@ def _values(cells: Cells, column: NumberColumn | CategoryColumn) -> Target:
     return cells.numbers(column) if isinstance(column, NumberColumn) else cells.codes(column)
 
 
-def _write(block: Floats, cells: Cells, column: NumberColumn | CategoryColumn) -> None:
-    """Fill a column's features, shape (n, width), in place."""
-    if isinstance(column, NumberColumn):
-        block[:, 0] = cells.numbers(column)
-    else:
-        block[np.arange(len(block)), cells.codes(column)] = 1.0
+def _labels(texts: Sequence[str | None]) -> Labels:
+    present = {text for text in texts if text is not None}
+    numeric = _numbers(tuple(present)) is not None
+    found = sorted(present, key=lambda text: (float(text) if numeric else 0.0, text))
+    place: dict[str | None, int] = {text: code for code, text in enumerate(found)}
+    codes = [place.get(text, NO_LABEL) for text in texts]
+    return Labels(np.array(codes, dtype=np.int64), tuple(found))
 
 
-def _labels(texts: list[str]) -> Labels:
-    numeric = _all_numeric(texts)
-    found = sorted(set(texts), key=lambda text: (float(text) if numeric else 0.0, text))
-    place = {text: code for code, text in enumerate(found)}
-    return Labels(np.array([place[text] for text in texts], dtype=np.int64), tuple(found))
-
-
-def _all_numeric(texts: list[str]) -> bool:
+def _numbers(texts: Sequence[str]) -> Floats | None:
+    """The texts as numbers, if all of them are."""
     try:
-        return bool(np.isfinite(_numeric(texts)).all())
+        numbers = np.array([float(text) for text in texts])
     except ValueError:
-        return False
-
-
-def _numeric(texts: list[str]) -> Floats:
-    return np.array([float(text) for text in texts])
+        return None
+    return numbers if np.isfinite(numbers).all() else None

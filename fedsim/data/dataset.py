@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -68,5 +69,10 @@ class Dataset(Section, ABC):
     @property
     def files(self) -> dict[str, Path]:
         """Files that the records depend on, by the field that names them."""
-        fields = {info.alias or name: getattr(self, name) for name, info in type(self).model_fields.items()}
-        return {name: value for name, value in fields.items() if isinstance(value, Path)}
+        found: dict[str, Path] = {}
+        for name, info in type(self).model_fields.items():
+            value, field = getattr(self, name), info.alias or name
+            several = value.items() if isinstance(value, Mapping) else ()
+            named = {field: value, **{f"{field}.{key}": each for key, each in several}}
+            found |= {key: each for key, each in named.items() if isinstance(each, Path)}
+        return found

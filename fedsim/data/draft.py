@@ -1,118 +1,108 @@
-"""A first draft of a table's schema, to be corrected by somebody who knows the columns."""
+"""A first draft of a table's schema, to be corrected by somebody who knows the columns.
+
+Where records have no value, the draft fills by a constant that is public whatever the records are: the middle
+of the declared range, or a category of its own.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import text
-from fedsim.data.column_values import Cells, is_missing
-from fedsim.data.source import Floats
-from fedsim.data.table import open_table
+from fedsim.data.joined import open_tables
+from fedsim.data.reading import DEFAULTS, Reading
+from fedsim.data.survey import Survey, no_feature, no_target, survey
 
 WARNING = """\
-# Ranges, categories and fill values below were DERIVED FROM THE DATA: using them as they are is NOT PRIVATE.
+# Ranges and categories below were DERIVED FROM THE DATA: using them as they are is NOT PRIVATE.
 # Replace them by documented ones that hold for every silo. Delete the columns that are no features (record
 # numbers, the silo's name). Use `scale: log` for positive numbers that span several powers of ten.
 """
-MOST_CLASSES = 20
-MOST_CATEGORIES = 50
+FILLS = """\
+# `fill` is what a missing value counts as: the middle of the range, or a category of its own. CONFIRM each,
+# or write another public constant, such as a usual value from documentation.
+"""
+MISSING = "missing"
 Entry = dict[str, Any]
 
 
-class _LeftOutError(Exception):
-    """Why a column does not belong in a schema."""
+def draft_schema(
+    paths: Path | Sequence[Path], target: str, reading: Reading = DEFAULTS, silo: str | None = None
+) -> str:
+    """The YAML text of a schema that reads this table, the target last.
 
-
-def draft_schema(path: Path, target: str) -> str:
-    """The YAML text of a schema that reads this CSV or Parquet table, the target last.
+    Args:
+        paths: a CSV or Parquet file, or a file for each silo.
+        target: column to predict.
+        reading: how the files are read.
+        silo: column that names each record's silo, which is no feature.
 
     Raises:
-        InputError: on `path` or `target`: the table cannot be read, or the target not be predicted.
+        InputError: on `path`, `target` or `silo`: the table cannot be read, or the target not be predicted.
     """
-    table = open_table(Path(path), "path")
-    table.require(target, "target")
-    entries: dict[str, Entry] = {}
-    left_out: dict[str, str] = {}
-    for name, found in table.read([name for name in table.names if table.names.count(name) == 1]).items():
-        try:
-            entries[name] = _entry(Cells(found, np.arange(len(found)), name), is_target=name == target)
-        except _LeftOutError as reason:
-            left_out[name] = str(reason)
-    if target in left_out:
-        raise InputError("target", target, f"cannot be predicted: {left_out[target]}")
-    entries[target] = entries.pop(target)
-    remarks = "".join(f"# {name!r} is left out: {reason}\n" for name, reason in left_out.items())
-    body = text(entries, default_flow_style=None, allow_unicode=True, width=110)
-    return WARNING + remarks + body
+    table, silo = open_tables(paths, "path", reading, silo)
+    for field, name in (("target", target), ("silo", silo)):
+        if name is not None:
+            table.require(name, field)
+    columns = survey(table, reading)
+    predicted = columns.pop(target)
+    if reason := no_target(predicted):
+        raise InputError("target", target, f"cannot be predicted: {reason}")
+    reasons = {name: no_feature(column) for name, column in columns.items()}
+    if silo is not None:
+        reasons[silo] = "it names the silo"
+    features = [column for name, column in columns.items() if not reasons[name]]
+    filled = any(column.missing for column in features)
+    entries = [_entry(column) for column in features] + [_target(predicted)]
+    return WARNING + filled * FILLS + _options(reading) + _left_out(reasons) + "".join(entries)
 
 
-def _entry(cells: Cells, is_target: bool) -> Entry:
-    try:
-        values = cells.as_numbers()
-    except InputError:
-        return _category(cells, is_target)
-    present = values[~np.isnan(values)]
-    if is_target and _looks_like_classes(present):
-        return _category(cells, is_target)
-    return _number(values, present, is_target)
+def _options(reading: Reading) -> str:
+    """What the scenario must say too, so that it reads what the draft has read."""
+    given = reading.model_dump(mode="json", exclude_defaults=True)
+    lines = text(given, default_flow_style=None, allow_unicode=True).splitlines() if given else []
+    return "".join(f"# The scenario's data section needs: {line}\n" for line in lines)
 
 
-def _looks_like_classes(present: Floats) -> bool:
-    whole = np.array_equal(present, np.round(present))
-    return whole and len(np.unique(present)) <= MOST_CLASSES
+def _left_out(reasons: Mapping[str, str | None]) -> str:
+    return "".join(f"# {name!r} is left out: {reason}\n" for name, reason in reasons.items() if reason)
 
 
-def _number(values: Floats, present: Floats, is_target: bool) -> Entry:
-    if not len(present):
-        raise _LeftOutError("it has no values")
-    if not np.isfinite(present).all():
-        raise _LeftOutError("it has infinite values")
-    low, high = float(present.min()), float(present.max())
-    if low == high:
-        raise _LeftOutError("all its values are equal")
-    if not is_target and len(values) == len(set(values.tolist())) == high - low + 1:
-        raise _LeftOutError("it looks like a record number")
+def _entry(column: Survey) -> str:
+    made = _number(column) if column.kind == "number" else _category(column)
+    if not column.missing:
+        return _written(column.name, made)
+    remark = f"# {column.name!r}: {column.missing:,} of {column.records:,} records have no value\n"
+    return remark + _written(column.name, made)
+
+
+def _target(column: Survey) -> str:
+    return _written(column.name, _category(column) if column.looks_like_classes else _number(column))
+
+
+def _number(column: Survey) -> Entry:
+    low, high = float(column.numbers.min()), float(column.numbers.max())
     entry: Entry = {"kind": "number", "lower": _short(low), "upper": _short(high)}
-    if len(present) < len(values):
-        _may_fill(is_target)
-        entry["fill"] = _short(float(np.median(present)))
-    return entry
+    return entry | ({"fill": "middle"} if column.missing else {})
+
+
+def _category(column: Survey) -> Entry:
+    found = sorted(column.counts, key=_by_number)
+    if not column.missing:
+        return {"kind": "category", "categories": found}
+    return {"kind": "category", "categories": list(dict.fromkeys([*found, MISSING])), "fill": MISSING}
+
+
+def _written(name: str, entry: Entry) -> str:
+    return text({name: entry}, default_flow_style=None, allow_unicode=True, width=110)
 
 
 def _short(value: float) -> float | int:
     """18 rather than 18.0: somebody will edit this file."""
     return int(value) if value.is_integer() and abs(value) < 1e15 else value
-
-
-def _category(cells: Cells, is_target: bool) -> Entry:
-    try:
-        texts = cells.as_texts()
-    except InputError as error:
-        raise _LeftOutError(f"its type is {error.value}") from error
-    missing = is_missing(texts)
-    seen = Counter(text for text, gone in zip(texts.to_pylist(), missing, strict=True) if not gone)
-    if not seen:
-        raise _LeftOutError("it has no values")
-    if is_target and len(seen) == 1:
-        raise _LeftOutError("all its values are equal")
-    if len(seen) > MOST_CATEGORIES:
-        raise _LeftOutError(f"it has {len(seen)} different texts")
-    entry: Entry = {"kind": "category", "categories": sorted(seen, key=_by_number)}
-    if missing.any():
-        _may_fill(is_target)
-        entry["fill"] = seen.most_common(1)[0][0]
-    return entry
-
-
-def _may_fill(is_target: bool) -> None:
-    """A made-up feature is a nuisance; a made-up target is a made-up result."""
-    if is_target:
-        raise _LeftOutError("some records have no value; remove them first")
 
 
 def _by_number(text: str) -> tuple[float, str]:

@@ -10,9 +10,11 @@ import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
+from fedsim.data.coverage import odd_ranges
 from fedsim.data.dataset import Dataset
 from fedsim.data.partition import Partition
-from fedsim.data.prepare import prepare
+from fedsim.data.prepare import Prepared, prepare
+from fedsim.data.recipe import Fitted, recipe_of
 from fedsim.data.source import Floats, Ints, Source, Target
 from fedsim.data.split import divide
 
@@ -44,12 +46,15 @@ class Federation(Hosted):
 
     `num_features` counts the intercept, which is the last feature. `num_classes` is 0 for regression.
     `optimum` is the population optimum where it is known, flat; under softmax laid out (features, classes).
-    `digest` is the SHA-256 of all records as they were prepared and of who trains on which.
+    `digest` is the SHA-256 of all records as they were prepared and of who trains on which. `fitted` prepares
+    other records as these were. `odd_ranges` are lines on declared ranges that miss their columns.
     """
 
     num_features: int
     num_classes: int
     optimum: Floats | None
+    fitted: Fitted
+    odd_ranges: tuple[str, ...] = ()
 
 
 def load(data: Dataset, partition: Partition, seed: int, trial: int) -> Federation:
@@ -63,13 +68,17 @@ def load(data: Dataset, partition: Partition, seed: int, trial: int) -> Federati
     """
     source = data.open()
     splits = _splits(data, source, partition, seed, trial)
-    features, target = _prepared(data, source, np.arange(source.num_rows), splits)
+    rows = np.arange(source.num_rows)
+    design = source.design(rows)
+    records = prepare(data, design, rows, _joined(splits, (0,)))
     return Federation(
-        _silos(splits, features, target),
-        _digest(features, target, splits),
-        features.shape[1],
+        _silos(splits, records),
+        _digest(records.features, records.target, splits),
+        records.features.shape[1],
         source.num_classes,
         source.optimum if data.knows_optimum else None,
+        Fitted(recipe_of(data, source, design), records.by.standard, records.by.components),
+        odd_ranges(data, source, design),
     )
 
 
@@ -92,13 +101,14 @@ def load_silos(
             raise InputError("scenario.partition", name, f"no such silo; {suggest(name, splits)}")
     own = {name: both for name, both in splits.items() if name in set(names)}
     if data.pools_records:
-        return _silos(own, *_prepared(data, source, np.arange(source.num_rows), splits))
+        all_rows = np.arange(source.num_rows)
+        return _silos(own, _prepared(data, source, all_rows, splits))
     rows = np.sort(_joined(own, (0, 1)))
     places = {
         name: (np.searchsorted(rows, train), np.searchsorted(rows, test))
         for name, (train, test) in own.items()
     }  # where the silo's rows stand among those that are read
-    return _silos(places, *_prepared(data, source, rows, places))
+    return _silos(places, _prepared(data, source, rows, places))
 
 
 def _splits(data: Dataset, source: Source, partition: Partition, seed: int, trial: int) -> Splits:
@@ -109,7 +119,7 @@ def _splits(data: Dataset, source: Source, partition: Partition, seed: int, tria
     }
 
 
-def _prepared(data: Dataset, source: Source, rows: Ints, splits: Splits) -> tuple[Floats, Target]:
+def _prepared(data: Dataset, source: Source, rows: Ints, splits: Splits) -> Prepared:
     return prepare(data, source.design(rows), rows, _joined(splits, (0,)))
 
 
@@ -118,7 +128,8 @@ def _joined(splits: Splits, parts: tuple[int, ...]) -> Ints:
     return np.concatenate([np.arange(0), *(both[part] for both in splits.values() for part in parts)])
 
 
-def _silos(splits: Splits, features: Floats, target: Target) -> tuple[SiloSplit, ...]:
+def _silos(splits: Splits, records: Prepared) -> tuple[SiloSplit, ...]:
+    features, target, _ = records
     return tuple(
         SiloSplit(name, features[train], target[train], features[test], target[test])
         for name, (train, test) in splits.items()

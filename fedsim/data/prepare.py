@@ -1,4 +1,4 @@
-"""Features and targets on their final scale.
+"""Features and targets on their final scale, for training and for prediction alike.
 
 Declared scaling is a fixed function of one record: with the declared range [l, u],
 
@@ -14,15 +14,80 @@ References: K. Pearson, Philosophical Magazine 2 (1901), 559-572, doi:10.1080/14
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 
 from fedsim.common.errors import InputError
-from fedsim.data.dataset import Dataset
+from fedsim.data.dataset import Dataset, Scaling
 from fedsim.data.source import Design, Floats, Ints, Ranges, Target
 
 
-def prepare(data: Dataset, design: Design, rows: Ints, training: Ints) -> tuple[Floats, Target]:
-    """Scaled features with their intercept, and targets.
+class Standard(NamedTuple):
+    """Mean and standard deviation (1 where it is 0) of each of d columns of the pooled training records."""
+
+    mean: Floats
+    deviation: Floats
+
+
+class Components(NamedTuple):
+    """Mean (d,) and directions of largest variance (d, k) of the pooled, scaled training records."""
+
+    centre: Floats
+    directions: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """What is done to every record; `standard` and `components` are simulation only, not private."""
+
+    scaling: Scaling
+    intercept: bool
+    ranges: Ranges
+    target_range: Ranges | None
+    standard: Standard | None = None
+    components: Components | None = None
+
+    def features(self, values: Floats) -> Floats:
+        """Raw features (n, d), with missing values filled, as a model takes them: (n, d')."""
+        return self.finished(self.scaled(values))
+
+    def scaled(self, values: Floats) -> Floats:
+        """The first step of `features`: (n, d) on their scale."""
+        if self.standard is not None:
+            return standardised(values, self.ranges, self.standard)
+        return declared(values, self.ranges) if self.scaling == "declared" else values
+
+    def finished(self, scaled: Floats) -> Floats:
+        """The other steps: principal components, and a last feature that is 1."""
+        if self.components is not None:
+            scaled = (scaled - self.components.centre) @ self.components.directions
+        return np.hstack([scaled, np.ones((len(scaled), 1))]) if self.intercept else scaled
+
+    def target(self, values: Target) -> Target:
+        """A number is mapped by its declared range, unless nothing is scaled; classes stay."""
+        if self.target_range is None or self.scaling == "none":
+            return values
+        return declared(values.astype(np.float64)[:, None], self.target_range)[:, 0]
+
+    def number(self, scaled: Floats) -> Floats:
+        """The inverse of `target` for numbers, (n,): in their own units, also beyond the declared range."""
+        if self.target_range is None or self.scaling == "none":
+            return scaled
+        return undeclared(scaled[:, None], self.target_range)[:, 0]
+
+
+class Prepared(NamedTuple):
+    """Features (n, d) with their intercept and targets (n,), and how they were made."""
+
+    features: Floats
+    target: Target
+    by: Preparation
+
+
+def prepare(data: Dataset, design: Design, rows: Ints, training: Ints) -> Prepared:
+    """Records as a model takes them.
 
     Args:
         data: says how.
@@ -34,15 +99,18 @@ def prepare(data: Dataset, design: Design, rows: Ints, training: Ints) -> tuple[
     Raises:
         InputError: a value is not finite, or there are fewer features than components.
     """
-    features, target = _scaled(data, design, training), scaled_target(design, data.scaling)
+    standard = None
+    if data.scaling == "training_statistics":
+        standard = standard_of(design.features[training])
+    by = Preparation(data.scaling, data.intercept, design.ranges, design.target_range, standard)
+    features, target = by.scaled(design.features), by.target(design.target)
     _require_finite(features, "feature", data, rows)
     _require_finite(target, "target", data, rows)
     if data.pca is not None:
         check_components(data.pca, features.shape[1])
-        features = principal_components(features, training, data.pca)
-    if data.intercept:
-        features = np.hstack([features, np.ones((len(features), 1))])
-    return features, target
+        found = principal_components(features[training], data.pca)
+        by = Preparation(data.scaling, data.intercept, by.ranges, by.target_range, standard, found)
+    return Prepared(by.finished(features), target, by)
 
 
 def _require_finite(values: Target, what: str, data: Dataset, rows: Ints) -> None:
@@ -52,14 +120,6 @@ def _require_finite(values: Target, what: str, data: Dataset, rows: Ints) -> Non
         raise InputError("scenario.data.scaling", data.scaling, expected)
 
 
-def _scaled(data: Dataset, design: Design, training: Ints) -> Floats:
-    if data.scaling == "none":
-        return design.features
-    if data.scaling == "declared":
-        return declared(design.features, design.ranges)
-    return standardised(design.features, design.ranges, training)
-
-
 def declared(values: Floats, ranges: Ranges) -> Floats:
     """Map (n, d) values to [-1, 1] by their ranges; indicators of categories stay 0 and 1.
 
@@ -67,44 +127,59 @@ def declared(values: Floats, ranges: Ranges) -> Floats:
     array([[-1. ,  0.5,  1. ]])
     """
     clipped = np.clip(values, ranges.lower, ranges.upper)
-    lower, upper = ranges.lower.copy(), ranges.upper.copy()
-    for bound in (lower, upper):
-        np.log(bound, out=bound, where=ranges.log)
+    lower, upper = _ends(ranges)
     np.log(clipped, out=clipped, where=np.broadcast_to(ranges.log, clipped.shape))
     mapped = 2.0 * ((clipped - lower) / (upper - lower)) - 1.0
     return np.where(ranges.numeric, mapped, values)
 
 
-def standardised(values: Floats, ranges: Ranges, training: Ints) -> Floats:
-    """Subtract the training rows' mean and divide by their standard deviation (1 where it is 0)."""
+def undeclared(mapped: Floats, ranges: Ranges) -> Floats:
+    """The inverse of `declared` on [-1, 1], and beyond it the same formula; (n, d).
+
+    >>> undeclared(np.array([[-1.0], [0.5], [2.0]]), Ranges.linear(np.array([20.0]), np.array([80.0]))).T
+    array([[ 20.,  65., 110.]])
+    """
+    lower, upper = _ends(ranges)
+    values = lower + (mapped + 1.0) / 2.0 * (upper - lower)
+    np.exp(values, out=values, where=np.broadcast_to(ranges.log, values.shape))
+    return np.where(ranges.numeric, values, mapped)
+
+
+def _ends(ranges: Ranges) -> tuple[Floats, Floats]:
+    """Lower and upper ends, their logarithms where the scale is one."""
+    lower, upper = ranges.lower.copy(), ranges.upper.copy()
+    for bound in (lower, upper):
+        np.log(bound, out=bound, where=ranges.log)
+    return lower, upper
+
+
+def standard_of(trained: Floats) -> Standard:
+    """Of training records (n, d)."""
     with np.errstate(over="ignore", invalid="ignore"):  # the check for finite features reports what overflows
-        trained = values[training]
         mean, deviation = trained.mean(axis=0), trained.std(axis=0)
-        mapped = (values - mean) / np.where(deviation > 0, deviation, 1.0)
+        return Standard(mean, np.where(deviation > 0, deviation, 1.0))
+
+
+def standardised(values: Floats, ranges: Ranges, standard: Standard) -> Floats:
+    """Subtract the mean and divide by the deviation; indicators of categories stay 0 and 1."""
+    with np.errstate(over="ignore", invalid="ignore"):  # see `standard_of`
+        mapped = (values - standard.mean) / standard.deviation
     return np.where(ranges.numeric, mapped, values)
 
 
-def scaled_target(design: Design, scaling: str) -> Target:
-    """A number is mapped by its declared range, unless nothing is scaled; classes stay."""
-    if design.target_range is None or scaling == "none":
-        return design.target
-    return declared(design.target.astype(np.float64)[:, None], design.target_range)[:, 0]
+def principal_components(trained: Floats, count: int) -> Components:
+    """Mean and the `count` directions of largest variance of training records (n, d).
 
-
-def principal_components(values: Floats, training: Ints, count: int) -> Floats:
-    """Coordinates (n, count) of (n, d) values along the directions of largest variance, centred.
-
-    Mean and directions are those of the training rows; the sign of a direction makes its largest entry
-    positive, so that it does not depend on the linear algebra library.
+    The sign of a direction makes its largest entry positive, so that it does not depend on the linear algebra
+    library.
     """
-    trained = values[training]
     centre = trained.mean(axis=0)
     centred = trained - centre
     _, directions = np.linalg.eigh(centred.T @ centred)  # in ascending order of variance
     directions = directions[:, ::-1][:, :count]
     largest = np.abs(directions).argmax(axis=0)
     signs = np.sign(directions[largest, np.arange(count)])
-    return np.asarray((values - centre) @ (directions * signs), dtype=np.float64)
+    return Components(centre, directions * signs)
 
 
 def check_components(count: int | None, num_features: int) -> int:

@@ -1,7 +1,8 @@
 """The declared schema of a table: what each column may hold, known before any record is read.
 
 A schema is part of the privacy claim: ranges, categories and fill values are public constants, the same in
-every silo, so preparing one record uses nothing of another.
+every silo, so preparing one record uses nothing of another. `fill: middle` is public by construction: a
+function of the declared range alone.
 """
 
 from __future__ import annotations
@@ -12,27 +13,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.suggest import suggest
 from fedsim.common.yaml_file import mapping
+from fedsim.data.reading import Label
 from fedsim.data.source import Ranges
 
 SCHEMA = "scenario.data.schema"
-
-
-def _as_text(value: Any) -> Any:
-    """Labels are texts; YAML's yes, no, true and 1.0 are refused, for the table's own text is lost."""
-    if isinstance(value, bool | float):
-        raise ValueError(
-            f"write this label in quotes: YAML reads it as {value!r}, which is not the table's text"
-        )
-    return str(value) if isinstance(value, int) else value
-
-
-Label = Annotated[str, BeforeValidator(_as_text)]
 
 
 class NumberColumn(Section):
@@ -45,8 +35,22 @@ class NumberColumn(Section):
         "linear", description="Map the value (linear) or its logarithm (log, needs lower > 0) to [-1, 1]."
     )
     fill: float | None = Field(
-        None, description="What a missing value counts as; without it, one is an error."
+        None,
+        description="What a missing value counts as: a number, or middle, that of the range on its scale; "
+        "without it, one is an error.",
+        json_schema_extra={"anyOf": [{"type": "number"}, {"const": "middle"}, {"type": "null"}]},
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_middle(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("fill") != "middle":
+            return given
+        try:
+            ends = float(given["lower"]), float(given["upper"])
+            return {**given, "fill": _middle(*ends, given.get("scale") == "log")}
+        except (KeyError, TypeError, ValueError):
+            return {**given, "fill": None}  # the range is what is wrong, and is named
 
     @model_validator(mode="after")
     def _range_makes_sense(self) -> NumberColumn:
@@ -62,6 +66,15 @@ class NumberColumn(Section):
     def width(self) -> int:
         """Features it becomes."""
         return 1
+
+
+def _middle(lower: float, upper: float, log: bool) -> float:
+    """What is mapped to 0.
+
+    >>> _middle(20, 80, log=False), _middle(1, 100, log=True)
+    (50.0, 10.0)
+    """
+    return math.sqrt(lower) * math.sqrt(upper) if log else lower / 2 + upper / 2
 
 
 class CategoryColumn(Section):

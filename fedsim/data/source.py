@@ -16,9 +16,13 @@ Ints = NDArray[np.int64]
 Target = Floats | Ints
 
 
+NO_LABEL = -1
+"""The code of a record that has no value: none is ever made up for it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """A column as labels: record r has the label `names[codes[r]]`."""
+    """A column as labels: record r has the label `names[codes[r]]`, and none where its code is NO_LABEL."""
 
     codes: Ints
     names: tuple[str, ...]
@@ -77,6 +81,17 @@ class Source(ABC):
         """Flat population optimum, intercept included, where it is known."""
         return None
 
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Of the features, in their order; by default the columns that say nothing else of a record."""
+        others = (self.target, self.label_column, self.silo_column)
+        return tuple(column for column in self.columns if column not in others)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the target's classes, in the order of their codes, also of one that no record has."""
+        return tuple(str(k) for k in range(self.num_classes))
+
     @abstractmethod
     def keys(self, column: str, field: str) -> Floats:
         """What to sort records by, shape (num_rows,): numbers themselves, categories by their place."""
@@ -111,9 +126,9 @@ class Matrix(Source):
         """A column that is no feature, such as the target, shape (num_rows,)."""
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the target's classes, also of one that no record happens to have."""
-        return tuple(str(k) for k in range(self.num_classes))
+    def feature_names(self) -> tuple[str, ...]:
+        """`names`."""
+        return self.names
 
     def keys(self, column: str, field: str) -> Floats:
         """A feature's raw values, or the other column's."""
@@ -142,12 +157,26 @@ def resolve(source: Source, column: str | None, field: str) -> str:
 
 
 def whole_numbers(values: Floats, column: str, field: str) -> Labels:
-    """Labels of a column of whole numbers, in increasing order.
+    """Labels of a column of whole numbers, in increasing order; NaN has none.
 
     >>> whole_numbers(np.array([7.0, 0.0, 7.0]), "digit", "scenario.partition.partition_by").names
     ('0', '7')
     """
-    if not np.array_equal(values, np.round(values)):
+    present = values[~np.isnan(values)]
+    if not np.array_equal(present, np.round(present)):
         raise InputError(field, column, "a column of measured numbers has no labels; name a category column")
-    found, codes = np.unique(values, return_inverse=True)
+    found = np.unique(present)
+    codes = np.where(np.isnan(values), NO_LABEL, np.searchsorted(found, values))
     return Labels(codes.astype(np.int64), tuple(str(int(value)) for value in found))
+
+
+def require_labels(codes: Ints, column: str, field: str, cure: str = "complete the records first") -> None:
+    """A partition deals out records by what they say, never by a value that fills a gap.
+
+    Raises:
+        InputError: on `field`: some records have no label; says how many, and the cure.
+    """
+    without = np.flatnonzero(codes == NO_LABEL)
+    if len(without):
+        count = f"{len(without):,} of {len(codes):,} records have no value there"
+        raise InputError(field, column, f"{count} (the first is row {without[0] + 1}); {cure}")

@@ -2,57 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
+from fedsim.data.csv_file import CsvFile
+from fedsim.data.reading import DEFAULTS, Reading
 
 Columns = dict[str, Any]  # name to pyarrow.ChunkedArray
 
 
-@dataclass(frozen=True)
-class Table:
-    """A file that is a table with at least one record; `field` is what an error about the file names."""
+class Table(ABC):
+    """Named columns of at least one record.
+
+    Attributes:
+        title: what errors call it.
+        names: of its columns, without spaces around them.
+    """
+
+    title: str
+    names: tuple[str, ...]
+
+    @property
+    @abstractmethod
+    def num_rows(self) -> int:
+        """Records, counted without reading features."""
+
+    @abstractmethod
+    def read(self, columns: Collection[str]) -> Columns:
+        """The named columns; a CSV file's as texts, so that the schema alone says what they mean."""
+
+    def require(self, column: str, field: str) -> None:
+        """InputError on `field` unless the table has such a column."""
+        if column not in self.names:
+            raise InputError(field, column, f"{self.title} has no such column; {suggest(column, self.names)}")
+
+    def place(self, row: int) -> str:
+        """Where record `row`, from 0, stands: errors begin with it."""
+        return f"row {row + 1}"
+
+
+@dataclass(frozen=True, eq=False)
+class FileTable(Table):
+    """A file; `field` is what an error about it names, `csv` is None for a Parquet file."""
 
     path: Path
     field: str
-    names: tuple[str, ...]
-    is_parquet: bool
+    stored: dict[str, str]  # its columns' names in the file
+    csv: CsvFile | None
 
-    def require(self, column: str, field: str) -> None:
-        """InputError on `field` unless the table has exactly one such column."""
-        if column not in self.names:
-            raise InputError(
-                field, column, f"{self.path.name} has no such column; {suggest(column, self.names)}"
-            )
-        if self.names.count(column) > 1:
-            raise InputError(
-                field, column, f"{self.path.name} has {self.names.count(column)} columns of this name"
-            )
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        """The file's name."""
+        return self.path.name
 
+    @property
+    def names(self) -> tuple[str, ...]:  # type: ignore[override]
+        """In the file's order."""
+        return tuple(self.stored)
+
+    @cached_property
     def num_rows(self) -> int:
-        """Records, from a Parquet file's metadata or from one column of a CSV file."""
-        with _mendable(self.path, self.field):
-            if self.is_parquet:
+        """From a Parquet file's metadata or from one column of a CSV file."""
+        with _mendable(self.path, self.field, self.csv):
+            if self.csv is None:
                 return self._not_empty(_parquet().read_metadata(self.path).num_rows)
-            with _open_csv(self.path, [self.names[0]]) as reader:
+            with self.csv.stream([next(iter(self.stored.values()))]) as reader:
                 return self._not_empty(sum(batch.num_rows for batch in reader))
 
     def read(self, columns: Collection[str]) -> Columns:
-        """The named columns; a CSV file's as texts, so that the schema alone says what they mean."""
-        names = list(dict.fromkeys(columns))
-        with _mendable(self.path, self.field):
-            if self.is_parquet:
-                table = _parquet().read_table(self.path, columns=names)
+        """As of any table."""
+        stored = {name: self.stored[name] for name in columns}
+        with _mendable(self.path, self.field, self.csv):
+            if self.csv is None:
+                table = _parquet().read_table(self.path, columns=list(stored.values()))
             else:
-                with _open_csv(self.path, names) as reader:
+                with self.csv.stream(list(stored.values())) as reader:
                     table = reader.read_all()
         self._not_empty(table.num_rows)
-        return {name: table.column(name) for name in names}
+        return {name: table.column(within) for name, within in stored.items()}
 
     def _not_empty(self, count: int) -> int:
         if count == 0:
@@ -60,31 +95,48 @@ class Table:
         return count
 
 
-def open_table(path: Path, field: str) -> Table:
+def open_table(path: Path, field: str, reading: Reading = DEFAULTS) -> FileTable:
     """Look at the header only.
 
     Raises:
-        InputError: on `field`: the file is no table.
+        InputError: on `field`: the file is no table, or two of its columns have one name.
     """
     if not path.is_file():
         raise InputError(field, str(path), "no such file")
-    with _mendable(path, field):
-        if is_parquet := _looks_like_parquet(path):
+    with _mendable(path, field, None):
+        csv = None if _looks_like_parquet(path) else CsvFile.found(path, reading)
+    with _mendable(path, field, csv):
+        if csv is None:
             names = _parquet().read_schema(path).names
         else:
-            with _open_csv(path, None) as reader:
+            with csv.stream(None) as reader:
                 names = reader.schema.names
-    return Table(path, field, tuple(names), is_parquet)
+    stripped = _unique([name.strip() for name in names], field, str(path))
+    return FileTable(path, field, dict(zip(stripped, names, strict=True)), csv)
+
+
+def _unique(names: Sequence[str], field: str, title: str) -> Sequence[str]:
+    twice = [f"{name!r} ({count} times)" for name, count in Counter(names).items() if count > 1]
+    if twice:
+        expected = f"columns of one name: {', '.join(twice)}; rename or remove all but one"
+        raise InputError(field, title, expected)
+    return names
 
 
 @contextmanager
-def _mendable(path: Path, field: str) -> Iterator[None]:
+def _mendable(path: Path, field: str, csv: CsvFile | None) -> Iterator[None]:
     """What a reader cannot read inside the block is the person's file, not our fault."""
     import pyarrow as pa
 
     try:
         yield
     except (pa.ArrowException, OSError, UnicodeError) as error:
+        if csv is not None and (line := csv.undecodable()):
+            expected = (
+                f"not a readable CSV or Parquet table (line {line} is not {csv.encoding} text); of a CSV "
+                "file say how it is encoded: `encoding: latin-1`, cp1252, utf-16, ..."
+            )
+            raise InputError(field, str(path), expected) from error
         reason = _printable((str(error).splitlines() or [type(error).__name__])[0])
         raise InputError(field, str(path), f"not a readable CSV or Parquet table ({reason})") from error
 
@@ -104,18 +156,3 @@ def _parquet() -> Any:
     import pyarrow.parquet as pq
 
     return pq
-
-
-def _open_csv(path: Path, columns: list[str] | None) -> Any:
-    """Stream a CSV file; a cell may hold line breaks, and an empty cell is an empty text."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    convert = csv.ConvertOptions(
-        include_columns=columns,
-        column_types={name: pa.string() for name in columns or []},
-        strings_can_be_null=False,
-    )
-    return csv.open_csv(
-        path, parse_options=csv.ParseOptions(newlines_in_values=True), convert_options=convert
-    )

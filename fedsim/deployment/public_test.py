@@ -24,7 +24,7 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
     try:
         source = test.open()
         rows = np.arange(source.num_rows)
-        features, target = prepare(test, source.design(rows), rows, rows)
+        features, target, by = prepare(test, source.design(rows), rows, rows)
     except InputError as error:
         field = error.field.replace("scenario.data", "federation.test", 1)
         raise InputError(field, error.value, error.expected) from None
@@ -42,4 +42,4 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
         raise InputError("federation.test", f"{source.num_classes} classes", expected)
     nothing = features[:0], target[:0]
     silo = SiloSplit(NAME, *nothing, features, target)
-    return Evaluator(resolved.problem, [silo], resolved.dtype, asked_of(resolved))
+    return Evaluator(resolved.problem, [silo], resolved.dtype, asked_of(resolved, by))

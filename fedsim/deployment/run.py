@@ -25,7 +25,7 @@ from fedsim.protocol.roster import Roster
 from fedsim.report.page import save
 from fedsim.report.trackers import open_trackers
 from fedsim.results.outcome import Outcome
-from fedsim.results.write import check_free
+from fedsim.results.place import check_free
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from server.asked import AskedFile

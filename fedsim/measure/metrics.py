@@ -5,7 +5,7 @@
 - More classes: the one with the largest score is predicted, and values are macro ones, each class against the
   rest, as a mean over the classes that the test records decide: those that some have, and some have not. The
   Brier score is the sum over classes, from 0 to 2 (Brier, 1950); of two classes it is half of that.
-- A number: in its own units where its declared range is known, else as it is.
+- A number: in its own units, whatever scale it is trained on.
 - Log loss and Brier score need probabilities, which a hinge loss does not give.
 """
 
@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from fedsim.data.prepare import Preparation
 from fedsim.data.source import Floats, Ints
 from fedsim.problems.kinds import Problem, head
 from fedsim.scenario.metric import METRICS
@@ -47,11 +48,10 @@ class Asked(NamedTuple):
     units: Callable[[Floats], Floats] = lambda scaled: scaled
 
 
-def asked_of(resolved: Resolved, units: Callable[[Floats], Floats] | None = None) -> Asked:
-    """What a scenario asks for; `units` as in `Asked`, where they are known."""
+def asked_of(resolved: Resolved, prepared: Preparation) -> Asked:
+    """What a scenario asks for, of records that were prepared so."""
     report = resolved.scenario.report
-    asked = Asked(resolved.outline.num_classes, report.metric, report.threshold)
-    return asked if units is None else asked._replace(units=units)
+    return Asked(resolved.outline.num_classes, report.metric, report.threshold, prepared.number)
 
 
 @dataclass(frozen=True, eq=False)

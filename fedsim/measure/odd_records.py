@@ -11,7 +11,7 @@ from fedsim.data.federation import Federation, SiloSplit
 
 def odd_records(data: Federation) -> list[str]:
     """Lines for a run's warnings."""
-    return _alike(data.silos)
+    return [*data.odd_ranges, *_alike(data.silos)]
 
 
 def _alike(silos: Sequence[SiloSplit]) -> list[str]:

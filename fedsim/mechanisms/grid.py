@@ -10,10 +10,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.discrete_noise import Integers
@@ -21,6 +21,9 @@ from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.plan import Census
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 STEPS = 2**20
 """Steps of the grid to the clip."""

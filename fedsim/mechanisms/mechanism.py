@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
-from torch import Tensor
 
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.plan import Census
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Mechanism(Protocol):

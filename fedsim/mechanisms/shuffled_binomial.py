@@ -25,11 +25,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from scipy import stats
-from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.mechanisms import grid
@@ -40,6 +39,9 @@ from fedsim.privacy.binomial import excess
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.with_replacement import WithReplacementPair
 from fedsim.protocol.plan import Census
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _OUTSIDE = 1e-2  # share of delta for what lies outside the windows
 _CLOSE = 1e-4  # of a multiplier that is searched for

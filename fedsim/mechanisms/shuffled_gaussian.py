@@ -22,10 +22,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.grid import weights
@@ -34,6 +33,9 @@ from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy import blanket, calibrate, cost, loss
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.protocol.plan import Census
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _APART = 0.05  # share of delta for the distance of blankets from the truth
 _RARE = 0.05  # and for rounds in which there are few of them

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from torch import Tensor
 
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.plan import Census
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _UNSAMPLED = {Full.sampler, Fresh.sampler}
 

@@ -33,11 +33,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.mechanisms import grid
@@ -47,6 +46,9 @@ from fedsim.mechanisms.shared_noise import SharedNoise
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy import cost, renyi
 from fedsim.protocol.plan import Census
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NoiseBy = Literal["silos", "aggregators"]
 

@@ -33,9 +33,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.special import ndtr, ndtri
+from scipy import fft, special, stats
 
 from fedsim.privacy import gaussian
 
@@ -182,7 +180,7 @@ def _sums(spread: float, count: int, few: float) -> _Sums:
     mean = count * float(mass @ values)
     first, last, beyond = _window(values, mass, count, few)
     bottom = math.floor(first / step)
-    size = next_fast_len(math.ceil(last / step) - bottom + 1, real=True)
+    size = fft.next_fast_len(math.ceil(last / step) - bottom + 1, real=True)
     cells = _powered(mass, count, bottom, size)
     points = step * (bottom + np.arange(size, dtype=np.float64))
     return _coarse(points, cells, mean, cut + beyond + _FLOAT * count)
@@ -191,7 +189,7 @@ def _sums(spread: float, count: int, few: float) -> _Sums:
 def _powered(mass: Array, count: int, bottom: int, size: int) -> Array:
     """The law of a sum of `count` on the cells bottom, ..., bottom + size - 1; others are added to theirs."""
     wrapped = np.bincount(np.arange(len(mass)) % size, weights=mass, minlength=size)
-    cells: Array = irfft(rfft(wrapped) ** count, size)
+    cells: Array = fft.irfft(fft.rfft(wrapped) ** count, size)
     return np.maximum(0.0, np.roll(cells, -(bottom % size)))
 
 
@@ -215,11 +213,11 @@ def _likelihood(spread: float, few: float) -> tuple[float, Array, float]:
     The mass on a point is the second difference of E (V - t)_+, which is the linear interpolation of it.
     """
     step = math.sqrt(math.expm1(spread**2)) / _CELLS
-    last = math.ceil(math.exp(spread * (spread / 2 - float(ndtri(few)))) / step)
+    last = math.ceil(math.exp(spread * (spread / 2 - float(special.ndtri(few)))) / step)
     t = step * np.arange(last + 1, dtype=np.float64)
     with np.errstate(divide="ignore"):
         at = -np.log(t) / spread
-    call = ndtr(spread / 2 + at) - t * ndtr(at - spread / 2)
+    call = special.ndtr(spread / 2 + at) - t * special.ndtr(at - spread / 2)
     cut = float(call[-1])
     call = np.append(call - cut, 0.0)
     inner = np.diff(call, n=2) / step
@@ -285,10 +283,10 @@ def attained(distance: float, silos: int, epsilon: float) -> float:
     step = deviation / _FINE_CELLS
     ends = step * np.arange(math.ceil(math.exp(_CUT * spread) / step) + 1, dtype=np.float64)
     with np.errstate(divide="ignore"):
-        below = ndtr(np.log(ends) / spread + spread / 2)
+        below = special.ndtr(np.log(ends) / spread + spread / 2)
     mass = np.diff(below)
     half = math.ceil(_HALF * deviation * math.sqrt(silos) / step)
-    size = next_fast_len(2 * half + 1, real=True)
+    size = fft.next_fast_len(2 * half + 1, real=True)
     bottom = math.floor(silos / step) - half
     cells = _powered(mass, silos, bottom, size)
     sums = step * (bottom + np.arange(size)) / silos

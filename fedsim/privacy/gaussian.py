@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr, ndtri
+from scipy import special
 
 Array = npt.NDArray[np.float64]
 
@@ -37,8 +37,8 @@ def profile(epsilon: npt.ArrayLike, mu: npt.ArrayLike) -> Array:
     eps, mu = np.broadcast_arrays(np.asarray(epsilon, float), np.asarray(mu, float))
     silent = mu <= 0
     safe = np.maximum(mu, _TINY)  # the profile grows with mu, so this rounds up
-    upper = log_ndtr(safe / 2 - eps / safe)
-    lower = eps + log_ndtr(-safe / 2 - eps / safe)
+    upper = special.log_ndtr(safe / 2 - eps / safe)
+    lower = eps + special.log_ndtr(-safe / 2 - eps / safe)
     gap = np.minimum(lower - upper, 0.0)
     delta = np.exp(upper) * -np.expm1(gap)
     result: Array = np.where(silent, -np.expm1(np.minimum(eps, 0.0)), delta)
@@ -59,7 +59,7 @@ def epsilon(mu: npt.ArrayLike, delta: npt.ArrayLike) -> Array:
     unbounded = mu > _HUGE
     mu = np.where(unbounded, 1.0, mu)
     # h <= Phi(mu/2 - eps/mu), so that this eps is always enough.
-    high = np.maximum(0.0, mu * (mu / 2 - ndtri(delta)))
+    high = np.maximum(0.0, mu * (mu / 2 - special.ndtri(delta)))
     low = np.zeros_like(high)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -84,7 +84,7 @@ def mu(epsilon: npt.ArrayLike, delta: npt.ArrayLike) -> Array:
     unbounded = np.isinf(eps)
     eps = np.where(unbounded, 1.0, eps)
     low = np.zeros_like(eps)
-    high = np.sqrt(2 * eps) + np.abs(ndtri(delta)) + 1.0
+    high = np.sqrt(2 * eps) + np.abs(special.ndtri(delta)) + 1.0
     while np.any(spent := profile(eps, high) <= delta):
         high = np.where(spent, 2 * high, high)
     for _ in range(_HALVINGS):

@@ -27,7 +27,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-from scipy.fft import irfft, next_fast_len, rfft
+from scipy import fft
 
 from fedsim.common.errors import InputError
 
@@ -187,7 +187,7 @@ def _window(parts: Sequence[Losses], tilt: _Tilt, delta: float) -> _Window:
     half = min(_WIDTH * math.sqrt(tilt.variance), _MAX_CELLS * step) + step
     while True:
         bottom, top = math.floor((tilt.mean - half) / step), math.ceil((tilt.mean + half) / step)
-        size = next_fast_len(min(top - bottom, 2 * furthest) + 1, real=True)
+        size = fft.next_fast_len(min(top - bottom, 2 * furthest) + 1, real=True)
         if size > 2 * furthest:
             return _Window(-furthest, size, -math.inf)
         log_above = _log_beyond(parts, tilt, step * (bottom + size - 1))
@@ -216,8 +216,8 @@ def _compose(parts: Sequence[Losses], s: float, window: _Window) -> Array:
         tilted = np.exp(part.log_mass + s * part.values() - value)
         cell = np.arange(-part.reach, part.reach + 1) % window.size
         wrapped = np.bincount(cell, weights=tilted, minlength=window.size)
-        spectrum *= rfft(wrapped) ** part.count
-    cells: Array = irfft(spectrum, window.size)
+        spectrum *= fft.rfft(wrapped) ** part.count
+    cells: Array = fft.irfft(spectrum, window.size)
     return np.maximum(0.0, np.roll(cells, -window.bottom))
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import log_ndtr, ndtri
+from scipy import special
 
 from fedsim.privacy import gaussian
 from fedsim.privacy.amplify import amplified, unamplified
@@ -44,7 +44,7 @@ class GaussianPair:
 
     def reach(self, tail: float) -> float:
         """Return a loss beyond which the profile is at most `tail`: h(eps) <= Phi(mu/2 - eps/mu)."""
-        return max(self.mu * (self.mu / 2 - float(ndtri(tail))), self.mu**2)
+        return max(self.mu * (self.mu / 2 - float(special.ndtri(tail))), self.mu**2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,10 @@ class PoissonPair:
         """h(eps) = P(x > t) - e^eps Q(x > t) for eps >= 0, shape as epsilon."""
         m, q = self.mu / 2, self.q
         t = (epsilon / 2 + _asinh_exp(self._log_slope(epsilon))) / m
-        tail = np.exp(log_ndtr(-t))
+        tail = np.exp(special.log_ndtr(-t))
         # (1-q)(1 - e^eps) Phi(-t): e^eps goes inside the exponential, where it cannot overflow.
-        unsampled = (1 - q) * (tail - np.exp(epsilon + log_ndtr(-t)))
-        sampled = q * (np.exp(log_ndtr(m - t)) - np.exp(epsilon + log_ndtr(-m - t)))
+        unsampled = (1 - q) * (tail - np.exp(epsilon + special.log_ndtr(-t)))
+        sampled = q * (np.exp(special.log_ndtr(m - t)) - np.exp(epsilon + special.log_ndtr(-m - t)))
         return np.asarray(np.maximum(0.0, unsampled + sampled))
 
     def _log_slope(self, epsilon: Array) -> Array:
@@ -113,7 +113,7 @@ class PoissonPair:
     def reach(self, tail: float) -> float:
         """Return a loss beyond which the profile is at most `tail`."""
         m, q = self.mu / 2, self.q
-        x = max(-float(ndtri(tail / 2)), m - float(ndtri(min(0.5, tail / (2 * q)))))
+        x = max(-float(special.ndtri(tail / 2)), m - float(special.ndtri(min(0.5, tail / (2 * q)))))
         upper = np.logaddexp(math.log1p(-q), math.log(q) + m * x - m * m / 2)
         lower = np.logaddexp(math.log1p(-q), math.log(q) - m * x - m * m / 2)
         return float(upper - lower)

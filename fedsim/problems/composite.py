@@ -21,15 +21,17 @@ is refused.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import torch
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError
 from fedsim.problems.regularisers import GroupLasso, Ridge
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
-from torch.nn.functional import softplus
 
 from fedsim.problems.composite import Composite, HasComposite
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ class LogisticRegression(GeneralisedLinear):
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """log(1 + e^s) - y s."""
-        return softplus(scores) - target * scores
+        return torch.nn.functional.softplus(scores) - target * scores
 
     def probabilities(self, scores: Tensor) -> Tensor:
         """1 - sigmoid(s) and sigmoid(s)."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
-from fedsim.problems import linear_records
+import torch
+
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.network import NeuralNetwork
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Problem = GeneralisedLinear | NeuralNetwork
 
@@ -21,6 +24,8 @@ def check(problem: Problem, dtype: torch.dtype) -> None:
     if isinstance(problem, NeuralNetwork):
         problem.form(dtype)
     else:
+        from fedsim.problems import linear_records  # with graphs of records, which take torch a while
+
         linear_records.check(problem, dtype)
 
 
@@ -28,6 +33,8 @@ def accepts(problem: Problem, target: Tensor) -> Tensor:
     """Which targets the loss is defined for, each found from itself alone; a mask in their shape."""
     if isinstance(problem, NeuralNetwork):
         return problem.accepts(target)
+    from fedsim.problems import linear_records  # with graphs of records, which take torch a while
+
     return linear_records.accepts(problem, target)
 
 
@@ -35,6 +42,8 @@ def scores_of_records(problem: Problem, features: Tensor, w: Tensor) -> Tensor:
     """Scores at w (d,), each made of its record alone; (records,) for one output, (records, outputs) else."""
     if isinstance(problem, NeuralNetwork):
         return problem.scores(features, w)
+    from fedsim.problems import linear_records  # with graphs of records, which take torch a while
+
     return linear_records.scores(problem, features, w)
 
 
@@ -45,5 +54,7 @@ def head(problem: Problem) -> GeneralisedLinear:
 
 def gives_probabilities(problem: Problem) -> bool:
     """Whether its scores stand for probabilities of classes."""
+    import torch
+
     outputs = problem.num_outputs
     return head(problem).probabilities(torch.zeros((1, outputs) if outputs > 1 else 1)) is not None

@@ -10,22 +10,17 @@ from __future__ import annotations
 
 from functools import lru_cache
 from inspect import getattr_static
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.problems.alone import Captured, FunctionModule, NotCapturedError, capture, each
-from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
-from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
+from fedsim.problems.built_in import BUILT_IN
+from fedsim.problems.glm import GeneralisedLinear
 
-BUILT_IN: dict[str, type[GeneralisedLinear]] = {
-    "logistic_regression": LogisticRegression,
-    "softmax_regression": SoftmaxRegression,
-    "linear_regression": LinearRegression,
-    "hinge_loss": HingeLoss,
-    "absolute_error": AbsoluteError,
-}
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
@@ -91,7 +86,7 @@ def _one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> tuple[Capture
             given = tuple(captured({}, *record).shape)
         except (NotCapturedError, RuntimeError, TypeError) as error:
             expected = "must be operations of torch on tensors, the same whatever a record's values are"
-            raise _wrong(problem, method, f"{expected} ({error})") from None
+            raise _wrong(problem, method, f"{expected} ({error})") from error
         if given != tuple(record[0].shape):
             raise _wrong(
                 problem, method, f"must have shape {tuple(record[0].shape)} for one record, not {given}"

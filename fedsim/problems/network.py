@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
 
-from fedsim.problems.alone import NotCapturedError
 from fedsim.problems.composite import Composite, HasComposite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, SoftmaxRegression
-from fedsim.problems.network_checks import check, no_graph
-from fedsim.problems.network_form import Form, form_of
 from fedsim.problems.network_models import Mlp, Model
 from fedsim.protocol.seeds import digest128
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fedsim.problems.network_form import Form
 
 _ROWS = 4096  # records that are scored at once
 
@@ -50,12 +52,14 @@ class NeuralNetwork(HasComposite):
         return classes or 1
 
     @cached_property
-    def module(self) -> nn.Module:
+    def module(self) -> torch.nn.Module:
         """The module, checked; it is read, and no record is ever handed to it.
 
         Raises:
             InputError: it cannot be built, or it does not suit.
         """
+        from fedsim.problems.network_checks import check
+
         with torch.enable_grad():  # whoever asks first
             return check(self._built(0), self.num_features, self.num_outputs)
 
@@ -79,7 +83,9 @@ class NeuralNetwork(HasComposite):
         values = [value.detach().reshape(-1) for value in self._built(seed).parameters()]
         return torch.cat(values)
 
-    def _built(self, seed: int) -> nn.Module:
+    def _built(self, seed: int) -> torch.nn.Module:
+        import fedsim.problems.operations  # noqa: F401  what torch has, before a module of others runs
+
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(digest128("network start", seed) % 2**63)
             return self.model.build(self.num_features, self.num_outputs)
@@ -137,6 +143,10 @@ class NeuralNetwork(HasComposite):
 
 @lru_cache(maxsize=32)
 def _form(problem: NeuralNetwork, dtype: torch.dtype) -> Form:
+    from fedsim.problems.alone import NotCapturedError
+    from fedsim.problems.network_checks import no_graph
+    from fedsim.problems.network_form import form_of
+
     try:
         return form_of(problem.module, problem.num_features, problem.num_outputs, dtype)
     except NotCapturedError as error:

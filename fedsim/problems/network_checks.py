@@ -68,7 +68,7 @@ def _scores(module: nn.Module, features: Tensor, num_outputs: int) -> Tensor:
         scores: Any = module(features)
     except Exception as error:
         reason = f"cannot be applied to records of {features.shape[1]} features"
-        raise _wrong(module, f"{reason}: {type(error).__name__}: {error}") from None
+        raise _wrong(module, f"{reason}: {type(error).__name__}: {error}") from error
     shapes = [(_RECORDS, num_outputs), *([(_RECORDS,)] if num_outputs == 1 else [])]
     if not isinstance(scores, Tensor) or tuple(scores.shape) not in shapes:
         given = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__

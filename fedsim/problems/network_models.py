@@ -10,8 +10,8 @@ from itertools import pairwise
 from math import prod
 from typing import Annotated, Any, ClassVar
 
+import torch
 from pydantic import Field
-from torch import nn
 
 from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError
@@ -33,18 +33,18 @@ class Mlp:
         ),
     ] = (64,)
 
-    def build(self, num_features: int, num_outputs: int) -> nn.Module:
+    def build(self, num_features: int, num_outputs: int) -> torch.nn.Module:
         """Features to scores."""
         widths = (num_features, *self.hidden, num_outputs)
-        layers: list[nn.Module] = []
+        layers: list[torch.nn.Module] = []
         for inputs, outputs in pairwise(widths):
-            layers += [_linear(inputs, outputs, self.hidden), nn.ReLU()]
-        return nn.Sequential(*layers[:-1])
+            layers += [_linear(inputs, outputs, self.hidden), torch.nn.ReLU()]
+        return torch.nn.Sequential(*layers[:-1])
 
 
-def _linear(inputs: int, outputs: int, hidden: tuple[int, ...]) -> nn.Linear:
+def _linear(inputs: int, outputs: int, hidden: tuple[int, ...]) -> torch.nn.Linear:
     try:
-        return nn.Linear(inputs, outputs)
+        return torch.nn.Linear(inputs, outputs)
     except RuntimeError:  # torch's name for an allocation that failed
         expected = f"narrower: a layer of {inputs:,} x {outputs:,} weights does not fit in memory"
         raise InputError(f"{FIELD}.hidden", list(hidden), expected) from None
@@ -65,7 +65,7 @@ class Lenet:
         Field(description="channels, height, width of a record's features, row by row; at least 16 x 16"),
     ]
 
-    def build(self, num_features: int, num_outputs: int) -> nn.Module:
+    def build(self, num_features: int, num_outputs: int) -> torch.nn.Module:
         """Flat pixels to scores.
 
         Raises:
@@ -80,14 +80,14 @@ class Lenet:
         if min(sides) < 16:
             raise InputError(f"{FIELD}.image", list(self.image), "must be at least 16 x 16")
         height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
-        return nn.Sequential(
-            nn.Unflatten(1, self.image),
-            *(nn.Conv2d(channels, 6, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            nn.Flatten(),
-            *(nn.Linear(16 * height * width, 120), nn.ReLU()),
-            *(nn.Linear(120, 84), nn.ReLU()),
-            nn.Linear(84, num_outputs),
+        return torch.nn.Sequential(
+            torch.nn.Unflatten(1, self.image),
+            *(torch.nn.Conv2d(channels, 6, 5), torch.nn.ReLU(), torch.nn.MaxPool2d(2)),
+            *(torch.nn.Conv2d(6, 16, 5), torch.nn.ReLU(), torch.nn.MaxPool2d(2)),
+            torch.nn.Flatten(),
+            *(torch.nn.Linear(16 * height * width, 120), torch.nn.ReLU()),
+            *(torch.nn.Linear(120, 84), torch.nn.ReLU()),
+            torch.nn.Linear(84, num_outputs),
         )
 
 
@@ -107,7 +107,7 @@ class Imported:
         ),
     ]
 
-    def build(self, num_features: int, num_outputs: int) -> nn.Module:
+    def build(self, num_features: int, num_outputs: int) -> torch.nn.Module:
         """What the attribute returns.
 
         Raises:
@@ -118,8 +118,8 @@ class Imported:
         try:
             made = factory(*arguments)
         except (Exception, SystemExit) as error:
-            raise self._wrong(f"cannot be called with {arguments or 'no arguments'}: {error}") from None
-        if not isinstance(made, nn.Module):
+            raise self._wrong(f"cannot be called with {arguments or 'no arguments'}: {error}") from error
+        if not isinstance(made, torch.nn.Module):
             raise self._wrong(f"must return a torch.nn.Module, not {type(made).__name__}")
         return made
 
@@ -131,12 +131,12 @@ class Imported:
             found: Any = importlib.import_module(name)
         except (Exception, SystemExit) as error:  # what a module does at import is its own
             reason = f"{type(error).__name__}: {error}"
-            raise self._wrong(f"module {name!r} cannot be imported ({reason})") from None
+            raise self._wrong(f"module {name!r} cannot be imported ({reason})") from error
         for part in attribute.split("."):
             if not hasattr(found, part):
                 raise self._wrong(f"{name!r} has no attribute {attribute!r}")
             found = getattr(found, part)
-        if not callable(found) or isinstance(found, nn.Module):
+        if not callable(found) or isinstance(found, torch.nn.Module):
             raise self._wrong("must be a class or function that makes a new module")
         factory: Callable[..., object] = found
         return factory

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import cache
 
-from fedsim.common.plugins import extended
+from fedsim.common.plugins import extended, named
+from fedsim.problems.built_in import BUILT_IN
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
-from fedsim.problems.linear_records import BUILT_IN
 from fedsim.problems.network import NeuralNetwork
+
+GROUP = "fedsim.problems"
 
 
 @cache
@@ -18,5 +20,7 @@ def problems() -> dict[str, type[Problem]]:
     Raises:
         InputError: names the distribution whose entry point does not load, or takes a name twice.
     """
-    linear = extended("fedsim.problems", BUILT_IN, GeneralisedLinear)  # type: ignore[type-abstract]
+    if named(GROUP):
+        import fedsim.problems.operations  # noqa: F401  what torch has, before code of others runs
+    linear = extended(GROUP, BUILT_IN, GeneralisedLinear)  # type: ignore[type-abstract]
     return {**linear, "neural_network": NeuralNetwork}

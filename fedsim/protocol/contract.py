@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, overload
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, overload
 
 import numpy as np
-from torch import Tensor
 
 from fedsim.protocol.batch import FULL, Batch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Asker(Protocol):
     def __call__(self, first: Query, second: Query, /, *more: Query) -> tuple[Tensor, ...]: ...
 
 
-class Combined(dict[str, Tensor]):
+class Combined(dict[str, "Tensor"]):
     """What a round gives: {name: (d,)}, each sum_i a_i m_i over the M silos that answered, a_i = N p_i / M.
 
     Args:
@@ -120,8 +122,8 @@ class Combined(dict[str, Tensor]):
         self.share = share
 
 
-ServerHalf = Generator[Round, Combined, Tensor]
-Memory = MutableMapping[str, Tensor]
+ServerHalf = Generator[Round, Combined, "Tensor"]
+Memory = MutableMapping[str, "Tensor"]
 
 
 class Algorithm(Protocol):

@@ -1,136 +1,149 @@
-"""The dry run: what an algorithm would ask for, found without data.
+"""The dry run: what an algorithm would ask for, found without data, and whether it keeps to the contract.
 
-The coroutine runs twice, against zeros and against random answers (and against two different
-assumptions about the noise). Its queries must not depend on what it is told, since the plan is
-priced before round 0; two different plans are an error that names the round.
+The coroutine runs twice, in step: for one silo whose answers are zeros and for two silos whose answers are
+random (and on two different assumptions about the noise). Its queries must not depend on what it is told,
+since the plan is priced before round 0; the first round that differs is an error that names it. Early rounds
+of every kind are played again (`fedsim.protocol.replay`): a message must be a function of what the silo half
+was given, and a silo's own, whoever it shares a process with.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.contract import Algorithm, Combined, Public, PublicProblem, Query, Round
+from fedsim.protocol.blame import Blame
+from fedsim.protocol.contract import Algorithm, Public, PublicProblem
+from fedsim.protocol.halves import Shape, Step, Unplanned
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.memory import CohortMemory
-from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_queries
+from fedsim.protocol.plain import PlainQuery
 from fedsim.protocol.plan import Ask, Plan
+from fedsim.protocol.replay import STATE, changed, state
 from fedsim.protocol.seeds import generator
-
-Answerer = Callable[[PlainQuery], Tensor]
+from fedsim.protocol.walk import Draw, Walk
 
 
 @dataclass(frozen=True)
 class Trace:
-    """The plan; for each round whether the participating silos are kept from the round before, and the names
-    of the arrays in a silo's message, sorted.
+    """What a silo would be asked.
+
+    Args:
+        plan: by round.
+        holds: for each round whether the participating silos are kept from the round before.
+        messages: for each round the names of the arrays in a silo's message, sorted.
+        remembers: whether the silo half keeps memory.
     """
 
     plan: Plan
     holds: tuple[bool, ...]
     messages: tuple[tuple[str, ...], ...]
+    remembers: bool = False
 
 
 def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: int, limits: Limits) -> Trace:
     """Record the plan of `algorithm` for one silo.
 
     Raises:
-        Refused: a round differs between the two runs, or passes one of `limits`.
+        Refused: a round differs between the two runs, breaks the contract, or passes one of `limits`.
+        PluginError: the algorithm's code raises.
     """
-    rng = generator(seed, "dry run")
-
-    def zeros(query: PlainQuery) -> Tensor:
-        return torch.zeros(1, problem.dimension, dtype=query.points[0].dtype)
-
-    def noise(query: PlainQuery) -> Tensor:
-        drawn = torch.as_tensor(rng.standard_normal((1, problem.dimension))).to(query.points[0])
-        return drawn * (query.clip / math.sqrt(problem.dimension))
-
-    quiet = _trace(algorithm, problem, _with_noise(public, 1.0), seed, limits, zeros)
-    loud = _trace(algorithm, problem, _with_noise(public, 7.0), seed, limits, noise)
-    _check_equal(quiet, loud)
-    return replace(quiet, plan=limits.check_plan(quiet.plan, problem.dimension))
-
-
-def _with_noise(public: Public, multiplier: float) -> Public:
-    return replace(public, noise_multipliers=torch.full_like(public.noise_multipliers, multiplier))
-
-
-def _check_equal(first: Trace, second: Trace) -> None:
-    pairs = zip(first.plan.rounds, second.plan.rounds, strict=False)
-    different = (r for r, (a, b) in enumerate(pairs) if a != b or first.holds[r] != second.holds[r])
-    at = next(different, None)
-    if at is None and len(first.holds) != len(second.holds):
-        at = min(len(first.holds), len(second.holds))
-    if at is not None:
-        raise Refused(f"round {at}: the queries depend on the answers, so the plan cannot be priced")
-
-
-def _trace(
-    algorithm: Algorithm,
-    problem: PublicProblem,
-    public: Public,
-    seed: int,
-    limits: Limits,
-    answer: Answerer,
-) -> Trace:
-    start = problem.project(problem.start(seed).to(public.weights.dtype))
-    coroutine = algorithm.server(start, problem, public, server_rng(seed))
-    memory = CohortMemory(1, problem.dimension, start.dtype)
+    blame, before = Blame(algorithm), state(algorithm)
+    most = _most_rounds(algorithm, limits)
+    quiet = Walk(algorithm, problem, _with_noise(public, 1.0), seed, limits, 1, _zeros)
+    loud = Walk(algorithm, problem, _with_noise(public, 7.0), seed, limits, 2, _random(seed))
     rounds: list[tuple[Ask, ...]] = []
     known: dict[tuple[Ask, ...], tuple[Ask, ...]] = {}
     holds: list[bool] = []
     messages: list[tuple[str, ...]] = []
-    step = _advance(coroutine.__next__)
-    while step is not None:
-        if len(rounds) >= limits.max_rounds:
-            raise Refused(f"the plan exceeds the silo's limit of {limits.max_rounds} rounds")
-        recorder = _Recorder(limits, answer)
-        reply = algorithm.silo(problem, step.broadcast, recorder, memory)  # type: ignore[arg-type]
-        asks = tuple(recorder.asks)
+    while (step := _next(blame, len(rounds), quiet, loud)) is not None:
+        if len(rounds) >= most:
+            raise blame.breach("server half", _too_many(limits, most))
+        asks = _played(blame, len(rounds), quiet, loud)
         rounds.append(known.setdefault(asks, asks))
-        holds.append(step.participants == "hold")
-        message = plain_arrays(reply, "a message")
-        messages.append(tuple(sorted(message)))
-        aggregate = {name: value.reshape(-1, value.shape[-1]).mean(0) for name, value in message.items()}
-        combined = Combined(aggregate, 1.0)
-        step = _advance(lambda: coroutine.send(combined))  # noqa: B023
-    return Trace(Plan(tuple(rounds)), tuple(holds), tuple(messages))
+        holds.append(step.holds)
+        messages.append(quiet.names)
+    if not rounds:
+        raise blame.breach("server half", "it yields no round, so nothing would be learned")
+    if names := changed(algorithm, before):
+        raise blame.breach("in its rounds", f"it changes self.{', self.'.join(names)}; {STATE}")
+    plan = limits.check_plan(Plan(tuple(rounds)), problem.dimension)
+    return Trace(plan, tuple(holds), tuple(messages), bool(quiet.memory))
 
 
-def server_rng(seed: int) -> np.random.Generator:
-    """The server half's own randomness: public, and the same in the dry run and in the run."""
-    return generator(seed, "server half")
-
-
-def _advance(step: Callable[[], Round]) -> Round | None:
-    try:
-        return step()
-    except StopIteration:
+def _next(blame: Blame, r: int, quiet: Walk, loud: Walk) -> Step | None:
+    """Both walks' next round, which must be alike."""
+    quiet.next()
+    loud.next()
+    one, other = quiet.step, loud.step
+    if one is None or other is None:
+        if one is not other:
+            raise blame.breach(f"round {r}", f"{_DEPENDS}: on some answers the run has ended by then")
         return None
+    if one.holds != other.holds:
+        raise blame.breach(f"round {r}", f"{_DEPENDS}: on some answers its silos are held")
+    return one
 
 
-class _Recorder:
-    """Stands where a silo's `ask` stands, and writes down what it is asked."""
+def _played(blame: Blame, r: int, quiet: Walk, loud: Walk) -> tuple[Ask, ...]:
+    asks = quiet.play(None)
+    try:
+        loud.play(asks, closely=True)
+    except Unplanned:
+        raise blame.breach(f"round {r}", _DEPENDS) from None
+    if quiet.names != loud.names:
+        raise blame.breach(f"round {r}", f"the message is {quiet.names} or {loud.names}, by the answers")
+    return asks
 
-    def __init__(self, limits: Limits, answer: Answerer) -> None:
-        self.asks: list[Ask] = []
-        self._limits, self._answer, self._count = limits, answer, 0
 
-    def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
-        ask, plain = plain_queries(queries)
-        self.asks.append(ask)
-        self._count += len(plain)
-        if self._count > self._limits.max_queries_per_round:
-            raise Refused(f"a round exceeds the silo's limit of {self._limits.max_queries_per_round} queries")
-        self._limits.check_ask(ask)
-        for query in plain:
-            self._limits.check_clip(query.clip)
-        answers = tuple(self._answer(query) for query in plain)
-        return answers if len(answers) > 1 else answers[0]
+_DEPENDS = "the queries depend on the answers, so the plan cannot be priced"
+
+
+_UNSTATED = 2_000
+"""Rounds that an algorithm may have whatever its numbers are."""
+
+
+def _most_rounds(algorithm: Algorithm, limits: Limits) -> int:
+    """As many as its whole numbers can account for, so that a loop without end does not walk to the limit.
+
+    Raises:
+        Refused: its own count of rounds passes the limit.
+    """
+    stated = getattr(algorithm, "num_rounds", 0)
+    if isinstance(stated, int | float) and not stated <= limits.max_rounds:
+        raise Refused(
+            f"the plan exceeds the silo's limit of {limits.max_rounds} rounds: num_rounds is {stated:g}"
+        )
+    counts = [
+        value
+        for value in (stated, *getattr(algorithm, "__dict__", {}).values())
+        if type(value) is int and value > 0
+    ]
+    return min(limits.max_rounds, max(_UNSTATED, 10 * math.prod(1 + value for value in counts)))
+
+
+def _too_many(limits: Limits, most: int) -> str:
+    if most == limits.max_rounds:
+        return f"the plan exceeds the silo's limit of {most} rounds"
+    return f"it goes on after {most} rounds, which its numbers do not account for; give it a field num_rounds"
+
+
+def _zeros(query: PlainQuery, shape: Shape) -> Tensor:
+    return torch.zeros(shape.silos, shape.dimension, dtype=shape.dtype)
+
+
+def _random(seed: int) -> Draw:
+    rng = generator(seed, "dry run")
+
+    def draw(query: PlainQuery, shape: Shape) -> Tensor:
+        drawn = rng.standard_normal((shape.silos, shape.dimension))
+        return torch.as_tensor(drawn).to(shape.dtype) * (query.clip / math.sqrt(shape.dimension))
+
+    return draw
+
+
+def _with_noise(public: Public, multiplier: float) -> Public:
+    return replace(public, noise_multipliers=torch.full_like(public.noise_multipliers, multiplier))

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.plain import plain_plan
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LEAST_NUMBERS = 5_000  # an answer's fixed cost, in numbers
 
 POINTS = {"gradient": 1, "gradient_difference": 2}
 """Every statistic and the number of points at which it is evaluated."""
@@ -22,6 +28,8 @@ class Limits:
     max_rounds: int = 1_000_000
     max_dimension: int = 100_000_000
     max_queries_per_round: int = 1_000_000
+    max_queries: int = 2_000_000
+    max_planned_numbers: float = inf
     max_point: float = 1e6
     min_clip: float = 1e-6
     max_clip: float = 1e6
@@ -48,6 +56,17 @@ class Limits:
             for ask in asks:
                 self.check_ask(ask)
         return plan
+
+    def check_count(self, in_round: int, before: int, dimension: int) -> None:
+        """Refuse more queries than the silo tries out, `in_round` in one and `before` in earlier rounds."""
+        if in_round > self.max_queries_per_round:
+            raise Refused(f"a round exceeds the silo's limit of {self.max_queries_per_round} queries")
+        if in_round + before > self.max_queries:
+            raise Refused(f"the plan exceeds the silo's limit of {self.max_queries} queries")
+        if (in_round + before) * max(_LEAST_NUMBERS, dimension) > self.max_planned_numbers:
+            raise Refused(
+                f"the plan's answers hold more than the silo's limit of {self.max_planned_numbers} numbers"
+            )
 
     def check_ask(self, ask: Ask) -> None:
         """Refuse a statistic the silo does not own, or a noise ratio that prices nothing; plain values."""

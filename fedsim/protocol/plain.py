@@ -10,15 +10,17 @@ refused.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _FRACTIONS: tuple[type[Subsample | WithReplacement | Poisson | Fresh], ...] = (
     Subsample,
@@ -61,7 +63,7 @@ def _plain_query(query: Query) -> tuple[Batch, PlainQuery]:
 
 def plain_tensor(value: object, what: str) -> Tensor:
     """A copy that nobody else holds, without a graph."""
-    if type(value) is not Tensor or value.layout is not torch.strided or value.is_nested:
+    if type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_nested:
         raise Refused(f"{what} is {type(value).__name__}, not a plain tensor")
     return value.detach().clone()
 
@@ -72,7 +74,7 @@ def plain_arrays(arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
         pairs = list(arrays.items())
     except AttributeError:
         raise Refused(f"{what} is {type(arrays).__name__}, not named tensors") from None
-    return {_exactly(n, str, f"a name in {what}"): plain_tensor(v, f"an array of {what}") for n, v in pairs}
+    return {_exactly(n, str, f"a name in {what}"): plain_tensor(v, f"{n!r} of {what}") for n, v in pairs}
 
 
 def plain_number(value: object, what: str) -> float:

@@ -16,3 +16,8 @@ def digest128(*parts: object) -> int:
 def generator(*parts: object) -> np.random.Generator:
     """A NumPy Philox generator keyed by the parts: equal parts, equal stream, on every machine."""
     return np.random.Generator(np.random.Philox(key=digest128(*parts)))
+
+
+def server_rng(seed: int) -> np.random.Generator:
+    """The server half's own randomness: public, and the same in the dry run and in the run."""
+    return generator(seed, "server half")

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_directory, whole_files
-from fedsim.report import plots, style
+from fedsim.report import dark, plots, style
 from fedsim.report.audit_section import audit_figure, audit_table, verdict
 from fedsim.report.figure import draw
 from fedsim.report.remarks import measured, remarks, unmeasured
@@ -40,14 +41,17 @@ class PageFigure:
 
 
 def save(outcome: Outcome, directory: Path) -> list[str]:
-    """Write a run directory, with its picture and page, whole or not at all; returns what is in it.
+    """Write a run directory, with its picture and page; returns what is in it.
+
+    A new one is whole or not there. In one that is taken already, every file is.
 
     Raises:
         OSError: it cannot be written.
     """
-    run = run_of(outcome)
-    with whole_directory(directory) as draft:
-        write(outcome, run, draft)
+    run = run_of(outcome, directory)
+    began = directory.is_dir() and any(directory.iterdir())
+    with whole_files(directory) if began else whole_directory(directory) as draft:
+        write(outcome, run, draft, directory)
         draw(run, draft / "metrics.png")
         _fill(run, draft)
     return listing(directory)
@@ -94,7 +98,19 @@ def template(name: str) -> Template:
         loader=PackageLoader("fedsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.filters["count"] = lambda number: f"{number:,}"
+    environment.filters["ticks"] = ticks
+    environment.filters["unbroken"] = lambda cell: re.sub(r"(?<=[\[(\d]), ", ",\N{NO-BREAK SPACE}", cell)
+    environment.globals |= {"night": Markup(dark.CSS), "ground": dark.GROUND, "ink": dark.INK}
     return environment.get_template(name)
+
+
+def ticks(text: str) -> Markup:
+    """Text with what stands in backticks as code.
+
+    >>> ticks("see `a < b`")
+    Markup('see <code>a &lt; b</code>')
+    """
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def render(run: Run, figures: Path) -> str:
@@ -241,7 +257,7 @@ def _objective(summary: Summary) -> dict[str, str]:
 
 def named(svg: str, caption: str) -> str:
     """An image to a screen reader, with the caption as its name."""
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption, quote=True)}" ', 1)
+    return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1)
 
 
 def _audit(found: AuditPart | None, folder: Path) -> dict[str, object] | None:

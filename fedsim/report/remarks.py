@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from fedsim.results.summary import Deployment, Heterogeneity, Objective, Participation, Spread, Summary
+from fedsim.results.summary import (
+    Clipping,
+    Deployment,
+    Heterogeneity,
+    Objective,
+    Participation,
+    Spread,
+    Summary,
+)
 from fedsim.scenario.metric import METRICS
 
 TWIN = "without noise and clipping"
@@ -51,6 +59,7 @@ def remarks(summary: Summary) -> list[str]:
     """Lines about excess risk, partial participation and heterogeneity, as far as there is any."""
     return (
         (objective(summary, summary.objective) if summary.objective else [])
+        + (_clipping(summary.clipping) if summary.clipping else [])
         + _participation(summary.participation)
         + (_deployment(summary.deployment, summary.rounds) if summary.deployment else [])
         + (_heterogeneity(summary.heterogeneity) if summary.heterogeneity else [])
@@ -74,6 +83,20 @@ def objective(summary: Summary, found: Objective) -> list[str]:
 def _twin(summary: Summary, name: str) -> str:
     twin = summary.metrics.nonprivate.spread(name) if summary.privacy.private else None
     return f"; {TWIN} {_text(twin, '.3g')}" if twin else ""
+
+
+_MATTERS = 0.1
+"""The share of terms above which the clip is worth a line."""
+
+
+def _clipping(found: Clipping) -> list[str]:
+    if found.clipped < _MATTERS:
+        return []
+    norm = f"the median norm of a term is {found.median_norm:.3g} times the clip"
+    return [
+        f"the clip shortens {found.clipped:.0%} of the terms in the last tenth of the rounds; {norm} "
+        "(simulation only, not private)"
+    ]
 
 
 def _participation(found: Participation) -> list[str]:

@@ -19,6 +19,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from fedsim.report.dark import by_night
+
 GREY = "#666666"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#E69F00")
 _DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (3, 1)))
@@ -129,6 +131,6 @@ def save(figure: Figure, folder: Path, stem: str) -> str:
         figure.savefig(folder / f"{stem}.png", dpi=200)
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     text = svg.getvalue()
-    (folder / f"{stem}.svg").write_text(text, encoding="utf-8")
+    (folder / f"{stem}.svg").write_text(by_night(text), encoding="utf-8")
     inline = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
     return re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{stem}-", inline)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,7 +14,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedsim.privacy.rounding import shown_up
-from fedsim.report.style import GREY, label, legend_below, look, styled
+from fedsim.report.ends import End, label_ends
+from fedsim.report.frame import frame
+from fedsim.report.style import label, legend_below, look, styled
 
 _MOST_TICKS = 10
 _LETTER, _GAP = 0.02, 0.01  # a letter's width and the least gap between labels, as shares of the x axis
@@ -64,37 +66,54 @@ def draw(series: Sequence[Series], x_label: str, y_label: str, title: str, note:
         else:
             _draw_rows(axes, series)
         notes = [x_label, note] if xs else [y_label, note]
-        if _cut(axes, series, "y" if xs else "x"):
-            notes.append("the error axis does not begin at 0")
+        notes.append(frame(axes, "y" if xs else "x", _ends(series)))
         axes.set_xlabel("\n".join(textwrap.fill(each, _NOTE if xs else _ROW) for each in notes if each))
         if xs:
             axes.set_ylabel(y_label)
-            families = list(dict.fromkeys(one.kin for one in series))
-            ordered = sorted(series, key=lambda one: families.index(one.kin))
-            legend_below(figure, axes, first=[label(one.label, _NAME) for one in ordered])
+            axes.set_xlim(axes.get_xlim())
+            if not label_ends(figure, axes, list(_named(axes, series, xs))):
+                legend_below(figure, axes)
         axes.set_title(label(title, 44))
         return figure
 
 
 def _draw_lines(axes: Axes, series: Sequence[Series], xs: Sequence[float]) -> None:
-    families = list(dict.fromkeys(one.kin for one in series))
     lines = [one for one in series if any(point.x is not None for point in one.points)]
-    kin = {one.kin for one in lines}
-    for one in series:
-        family = families.index(one.kin)
-        if one in lines:
+    for one, style in _styled(series):
+        points = sorted((p for p in one.points if p.x is not None), key=lambda p: p.x or 0)
+        if points:
             shift = _shift(xs, lines.index(one), len(lines))
-            points = sorted((p for p in one.points if p.x is not None), key=lambda p: p.x or 0)
-            style = _style(family, one) | (
-                _LEVEL if one.label != one.kin else {}
-            )  # a twin has its run's look
             _draw_line(axes, [(p.x or 0) * shift for p in points], points, style, one.label)
-        elif one.kin not in kin:
-            axes.plot([], [], label=label(one.label, _NAME), **_style(family, one) | _LEVEL)
         for level in (p for p in one.points if p.x is None):
-            _draw_level(axes, level, _style(family, one) | _LEVEL, family)
-    if any(point.x is None and one.kin in kin for one in series for point in one.points):
-        axes.plot([], [], color=GREY, marker="o", markersize=5.5, label="hollow: without privacy", **_LEVEL)
+            own = {key: style[key] for key in ("color", "linestyle", "linewidth") if key in style}
+            axes.axhline(level.error, label="" if points else label(one.label, _NAME), **own)
+
+
+def _styled(series: Sequence[Series]) -> Iterator[tuple[Series, dict[str, Any]]]:
+    """A family has one look; its twins, and what has no place on the axis, are thin and dotted."""
+    families = list(dict.fromkeys(one.kin for one in series))
+    for one in series:
+        twin = one.label != one.kin or all(point.x is None for point in one.points)
+        yield one, _style(families.index(one.kin), one) | (_LEVEL if twin else {})
+
+
+def _named(axes: Axes, series: Sequence[Series], xs: Sequence[float]) -> Iterator[End]:
+    """Every series at its right end, levels at the edge; equal levels share a name."""
+    levels: dict[float, tuple[list[str], dict[str, Any]]] = {}
+    for one, style in _styled(series):
+        own = {key: style[key] for key in ("color", "linestyle")}
+        placed = [point for point in one.points if point.x is not None]
+        if placed:
+            last = max(placed, key=lambda point: point.x or 0)
+            yield End(last.x or 0, last.error, label(one.label, _NAME), own)
+        for level in (point for point in one.points if point.x is None and not placed):
+            levels.setdefault(level.error, ([], own))[0].append(label(one.label, _NAME))
+    for error, (names, own) in levels.items():
+        yield End(axes.get_xlim()[1], error, " = ".join(names), own)
+
+
+def _ends(series: Sequence[Series]) -> list[float]:
+    return [end for one in series for p in one.points for end in (p.error - p.bars[0], p.error + p.bars[1])]
 
 
 def _style(family: int, one: Series) -> dict[str, Any]:
@@ -115,13 +134,6 @@ def _draw_line(
     axes.errorbar(x, errors, bars, capsize=3, elinewidth=1, label=label(name, _NAME), **style)
 
 
-def _draw_level(axes: Axes, level: Point, style: dict[str, Any], family: int) -> None:
-    """A dotted line across, with its family's hollow marker where no other family's is."""
-    axes.axhline(level.error, **{key: style[key] for key in ("color", "linestyle", "linewidth")})
-    place = ([0.97 - 0.06 * (family % 10)], [level.error])
-    axes.plot(*place, transform=axes.get_yaxis_transform(), **style)
-
-
 def _draw_rows(axes: Axes, series: Sequence[Series]) -> None:
     """Nothing to put on an axis: one row each."""
     for row, one in enumerate(series):
@@ -132,17 +144,6 @@ def _draw_rows(axes: Axes, series: Sequence[Series]) -> None:
     names = [textwrap.fill(label(one.label, 2 * _ROW), _ROW) for one in series]
     axes.set_yticks(range(len(series)), names)
     axes.set_ylim(len(series) - 0.4, -0.6)
-
-
-def _cut(axes: Axes, series: Sequence[Series], direction: str) -> bool:
-    """Let the axis of errors begin at 0, or near them where they would all be in its upper half."""
-    ends = [(p.error - p.bars[0], p.error + p.bars[1]) for one in series for p in one.points]
-    low, high = min((end[0] for end in ends), default=0.0), max((end[1] for end in ends), default=1.0)
-    cut = low > 0.5 * high > 0
-    margin = 0.1 * (high - low) or 0.1 * high
-    limits = (low - margin, high + margin) if cut else (min(low, 0.0), 1.06 * high if high > 0 else 1.0)
-    getattr(axes, f"set_{direction}lim")(*limits)
-    return cut
 
 
 def _logarithmic(xs: Sequence[float]) -> bool:

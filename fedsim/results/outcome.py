@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.scenario.metric import METRICS, BaselineName
@@ -20,14 +22,15 @@ class Measurement(NamedTuple):
 
     `more` has the other metrics (`fedsim.scenario.metric`): after the last round all of them.
     `excess_risk` is F(w) - F(w*), and `gradient_mapping_sq` |G_eta(w)|^2, of the training objective; None
-    where they are not measured or do not exist (`fedsim.measure.objective`).
+    where they are not measured or do not exist (`fedsim.measure.objective`). Among `Results` an error or loss
+    that is not a number is None; an observer is told what was found.
     """
 
     trial: int
     variant: Variant
     round: int
-    error: float
-    loss: float
+    error: float | None
+    loss: float | None
     participants: int
     seconds: float
     excess_risk: float | None = None
@@ -108,13 +111,26 @@ def said(row: HasMetrics, metric: str) -> str:
     return f"{METRICS[metric].title} {'not defined' if number is None else f'{number:.4f}'}"
 
 
+class ClippedRound(NamedTuple):
+    """What the clip took away in one round: how many terms, the share of them that it shortened, and the
+    median of their norms over the clip.
+    """
+
+    trial: int
+    round: int
+    terms: int
+    clipped: float
+    median_norm: float
+
+
 @dataclass(frozen=True)
 class TrialResult:
     """One finished trial: its final model per variant, and what each silo states about the run.
 
-    `silos`, `calibration` and `baselines` are measured on test records, so they exist in simulation only;
-    `objective` says how the excess
-    risk was measured, on training records; `warnings` say what is odd about the records it read.
+    `silos`, `calibration` and `baselines` are measured on test records, `clipping` on training records, so
+    they exist in simulation only; `objective` says how the excess risk was measured, on training records;
+    `warnings` say what is odd about the records it read; `fitted` prepares others as those were, and is None
+    where only the silos know how.
     """
 
     trial: int
@@ -123,16 +139,41 @@ class TrialResult:
     silos: list[SiloMeasurement] = field(default_factory=list)
     objective: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
+    clipping: list[ClippedRound] = field(default_factory=list)
+    fitted: Fitted | None = None
     calibration: list[CalibrationBin] = field(default_factory=list)
     baselines: list[BaselineMeasurement] = field(default_factory=list)
 
 
 @dataclass
 class Results:
-    """Filled as a run goes on, so that an interrupted run loses nothing that was measured."""
+    """Filled as a run goes on, so that an interrupted run loses nothing that was measured.
+
+    `keep` is told every trial that ends, with what was measured in it.
+    """
 
     measurements: list[Measurement] = field(default_factory=list)
     trials: dict[int, TrialResult] = field(default_factory=dict)
+    keep: Callable[[TrialResult, list[Measurement]], None] = lambda result, measurements: None
+
+    def add(self, measurement: Measurement) -> None:
+        """Add a measurement; a number that is none, such as an error over no spread, is None from here on."""
+        self.measurements.append(Measurement(*map(_defined, measurement)))
+
+    def finish(self, result: TrialResult) -> None:
+        """Add a trial that has ended."""
+        self.trials[result.trial] = result
+        self.keep(result, [each for each in self.measurements if each.trial == result.trial])
+
+    def left(self, trials: int) -> list[int]:
+        """The trials that have not ended, of so many."""
+        return [trial for trial in range(trials) if trial not in self.trials]
+
+
+def _defined(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _defined(each) for key, each in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 Observer = Callable[[Measurement], None]
@@ -181,6 +222,8 @@ class Outcome:
     admitted: Sequence[Admitted] = ()
     """What silos accepted before round 0, of all trials whose participation differs."""
     deployed: Deployed | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the scenario's files as the run began; see `fedsim.scenario.files`."""
 
     @property
     def main(self) -> Variant:

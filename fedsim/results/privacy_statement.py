@@ -21,7 +21,7 @@ ATTAINABLE = (
 CHOICE = "the choice of algorithm, step size, clip norm and rounds, where data was looked at"
 SPENT = "epsilon_spent is valid if participation did not depend on answers"
 
-SPENT_IN_FULL = "no trial is complete: epsilon_spent counts the whole plan, of which rounds may be unpaid"
+NOT_SPENT = "no trial is complete, so what was spent is not known; the whole plan costs what is guaranteed"
 
 
 def statement(outcome: Outcome) -> Privacy:
@@ -32,7 +32,7 @@ def statement(outcome: Outcome) -> Privacy:
     return Privacy(
         guarantee=mechanism.guarantee,
         calibration=scenario.privacy.calibration,
-        epsilon_spent_note=SPENT if outcome.results.trials else SPENT_IN_FULL,
+        epsilon_spent_note=SPENT if outcome.results.trials else NOT_SPENT,
         trusted=trusted(resolved),
         not_private=not_private(scenario) if outcome.deployed is None else _uncovered(outcome.deployed),
         silos=silo_rows(outcome),
@@ -128,6 +128,8 @@ def not_private(scenario: Scenario) -> list[str]:
         "heterogeneity: it is computed from all silos' training records, which only a simulation can do": (
             scenario.report.heterogeneity
         ),
+        "the share of terms that is clipped, and their norms: they are computed from training records, which "
+        "only a simulation can do": private and scenario.report.clipping,
         "excess risk and gradient mapping: they are computed from training records of all silos, which only "
         "a simulation can do": measures_objective(scenario),
         "the noise against whoever knows the seed (scenario.yaml has it): it is reproducible, and drawn in "

@@ -14,7 +14,9 @@ from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import value
 from fedsim.results.audit_file import read_audit
 from fedsim.results.collected import Models, Run, without_seed
-from fedsim.results.summary import AGAIN, MEASURED, read_summary
+from fedsim.results.model_file import FITTED, Trained, read_trained
+from fedsim.results.place import UNFINISHED
+from fedsim.results.summary import AGAIN, FILE, MEASURED, read_summary
 from fedsim.scenario.metric import BY_SKLEARN
 
 _COLUMNS = {
@@ -23,6 +25,7 @@ _COLUMNS = {
     "baselines": ("trial", "baseline", "silo", "error", "loss", *BY_SKLEARN),
     "calibration": ("trial", "variant", "bin", "records", "predicted", "observed"),
     "ledger": ("trial", "silo", "round", "releases"),
+    "clipping": ("trial", "round", "terms", "clipped", "median_norm"),
     "spend": ("silo", "round", "epsilon_spent", "budget"),
 }
 """Without which a table is not one of a run's."""
@@ -36,9 +39,13 @@ def read(directory: Path) -> Run:
     """
     if not directory.is_dir():
         raise InputError("RUN", str(directory), f"no such directory; {AGAIN}")
+    if (directory / UNFINISHED).is_dir() and not (directory / FILE).exists():
+        expected = f"the run has not ended; fedsim simulate --resume {directory} goes on with it"
+        raise InputError("RUN", str(directory), expected)
     summary = read_summary(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
-    metrics, silos, baselines, calibration, ledger, spend = (_table(directory, name) for name in _COLUMNS)
+    tables = (_table(directory, name) for name in _COLUMNS)
+    metrics, silos, baselines, calibration, ledger, clipping, spend = tables
     return Run(
         summary,
         scenario,
@@ -48,8 +55,10 @@ def read(directory: Path) -> Run:
         baselines,
         calibration,
         ledger,
+        clipping,
         lambda: spend,
         lambda: _models(directory),
+        lambda: _trained(directory),
         directory,
         read_audit(directory),
     )
@@ -80,7 +89,7 @@ def _models(directory: Path) -> Models:
     from safetensors.torch import load_file
 
     found: Models = {}
-    for path in sorted(directory.glob("*.safetensors")):
+    for path in sorted(set(directory.glob("*.safetensors")) - {directory / FITTED}):
         try:
             tensors = load_file(path)
         except (OSError, SafetensorError):
@@ -89,6 +98,10 @@ def _models(directory: Path) -> Models:
             trial, variant = key.removeprefix("trial-").split(".")
             found.setdefault(variant, {})[int(trial)] = tensor
     return {variant: dict(sorted(trials.items())) for variant, trials in found.items()}
+
+
+def _trained(directory: Path) -> Trained:
+    return read_trained(directory, {trial for models in _models(directory).values() for trial in models})
 
 
 def _opened(path: Path, load: Callable[[], Any]) -> Any:

@@ -16,20 +16,22 @@ from fedsim.results.summary import SiloRow
 from fedsim.scenario.resolve import Resolved
 
 
-def silo_rows(outcome: Outcome) -> list[SiloRow]:
-    """One row a silo; over trials with different participation, the one that cost it most.
-
-    Where none is complete, each silo counts as having spent all that it had accepted.
-    """
+def costliest(outcome: Outcome) -> list[Statement]:
+    """What each silo states of the trial that cost it most, by name: trials differ in who took part."""
     worst: dict[str, Statement] = {}
-    for said in [said for trial in outcome.results.trials.values() for said in trial.statements] or [
-        Statement(accepted, accepted.epsilon_guaranteed, list(accepted.terms.rounds), [])
-        for accepted in outcome.admitted
-    ]:
+    for said in (said for trial in outcome.results.trials.values() for said in trial.statements):
         name = said.admitted.terms.name
         if _cost(said) >= _cost(worst.setdefault(name, said)):
             worst[name] = said
-    rows = [worst[name] for name in sorted(worst)]
+    return [worst[name] for name in sorted(worst)]
+
+
+def silo_rows(outcome: Outcome) -> list[SiloRow]:
+    """One row a silo, of `costliest`; where no trial is complete, what was accepted, and nothing spent."""
+    rows = costliest(outcome)
+    if not rows:
+        first = {accepted.terms.name: accepted for accepted in reversed(outcome.admitted)}
+        return admitted_rows(outcome.resolved, [first[name] for name in sorted(first)])
     spent = [{"epsilon_spent": finite(said.epsilon_spent), "rounds": len(said.rounds)} for said in rows]
     return admitted_rows(outcome.resolved, [said.admitted for said in rows], spent)
 

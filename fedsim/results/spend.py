@@ -15,6 +15,7 @@ from fedsim.privacy import cost
 from fedsim.protocol.plan import Census, Plan, Release
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Outcome
+from fedsim.results.silo_rows import costliest
 
 MOST_SILOS = 10
 _POINTS = {
@@ -32,16 +33,17 @@ SCHEMA = pa.schema(
 def spend_table(outcome: Outcome) -> pa.Table:
     """One row per silo and point: epsilon of all answers up to and including `round` (counted from 1).
 
-    Of the first finished trial; of many silos, some spread evenly in order of their budgets. A value that
-    is infinite is null. Empty where nothing is guaranteed or no trial is complete.
+    Of each silo's costliest trial, as in the table of silos; of many silos, some spread evenly in order of
+    their budgets. A value that is infinite is null. Empty where nothing is guaranteed or no trial is
+    complete.
     """
-    first = min(outcome.results.trials.values(), key=lambda trial: trial.trial, default=None)
-    if first is None or outcome.main == "nonprivate":
+    statements = costliest(outcome)
+    if not statements or outcome.main == "nonprivate":
         return SCHEMA.empty_table()
     plan, gaussian = outcome.resolved.trace.plan, cache(cost.epsilon)
     sampled = any(release.batch.sampler not in ("full", "fresh") for release, _ in plan.census())
     rows = []
-    for said in chosen(first.statements):
+    for said in chosen(statements):
         terms, price = said.admitted.terms, _price(outcome, said.admitted) or gaussian
         spent = [(0, 0.0)] + [
             (upto, price(census, terms.n, said.admitted.noise_multiplier, terms.delta))

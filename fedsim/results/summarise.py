@@ -21,6 +21,7 @@ from fedsim.results.summary import (
     FORMAT,
     MEASURED,
     Baseline,
+    Clipping,
     Deployment,
     Heterogeneity,
     Interval,
@@ -72,7 +73,27 @@ def _simulated(outcome: Outcome) -> dict[str, Any]:
     first = next((trial for _, trial in sorted(outcome.results.trials.items())), None)
     if first is not None and first.objective is not None:
         found["objective"] = Objective(**first.objective)
+    if clipping := _clipping(outcome):
+        found["clipping"] = clipping
     return found
+
+
+_CLIPPING = (
+    "made of training records without noise, in simulation only: a federation would have to query for it"
+)
+
+
+def _clipping(outcome: Outcome) -> Clipping | None:
+    """Of the last rounds, whose terms say whether the end is the clip's or the problem's."""
+    late = 0.9 * len(outcome.resolved.trace.plan.rounds)
+    rows = [row for trial in outcome.results.trials.values() for row in trial.clipping if row.round > late]
+    if not rows:
+        return None
+    return Clipping(
+        clipped=float(np.mean([row.clipped for row in rows])),
+        median_norm=float(np.mean([row.median_norm for row in rows])),
+        note=_CLIPPING,
+    )
 
 
 def _deployment(deployed: Deployed) -> Deployment:

@@ -220,6 +220,16 @@ class Objective(Part):
     reason: str | None = None
 
 
+class Clipping(Part):
+    """Of the last tenth of the rounds: the share of terms that the clip shortened, and the median of their
+    norms over the clip; means over trials.
+    """
+
+    clipped: float
+    median_norm: float
+    note: str
+
+
 class LeftOut(Part):
     """A silo whose answers some rounds went without; `reasons` are its first few different ones."""
 
@@ -269,6 +279,7 @@ class Summary(Part):
     participation: Participation
     heterogeneity: Heterogeneity | None = None
     objective: Objective | None = None
+    clipping: Clipping | None = None
     deployment: Deployment | None = None
     parameters: Parameters | None = None
     privacy: Privacy

@@ -12,6 +12,7 @@ from fedsim.algorithms.registry import ALGORITHM_HAS, algorithms, is_algorithm
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
+from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm
 
 
@@ -51,6 +52,8 @@ class AlgorithmSection(Section):
             return self.kind(**values)
         except InputError as error:
             raise InputError(f"scenario.algorithm.{error.field}", error.value, error.expected) from None
+        except Exception as error:
+            Blame(self.kind).failed("its numbers", error)
 
     def having(self, **numbers: Any) -> Self:
         """The same with other numbers."""

@@ -39,9 +39,7 @@ def _rows(table: Table, names: Sequence[str]) -> list[tuple[int, ...]]:
     there: dict[int, set[int]] = defaultdict(set)
     for line, (when, who) in enumerate(zip(*_texts(table, ["round", "silo"]), strict=True), 1):
         if who not in place:
-            raise InputError(
-                FIELD, who, f"row {line} of {table.path.name}: no such silo; {suggest(who, names)}"
-            )
+            raise InputError(FIELD, who, f"row {line} of {table.title}: no such silo; {suggest(who, names)}")
         there[_round(when, line, table)].add(place[who])
     return [tuple(sorted(there[r])) for r in sorted(there)]
 
@@ -50,14 +48,14 @@ def _flags(table: Table, names: Sequence[str]) -> list[tuple[int, ...]]:
     """A 0/1 column for each silo, beside an optional `round` that counts from 0."""
     for name in table.names:
         if name != "round" and name not in names:
-            expected = f"{table.path.name} has a column that is no silo; {suggest(name, names)}"
+            expected = f"{table.title} has a column that is no silo; {suggest(name, names)}"
             raise InputError(FIELD, name, expected)
     for name in names:
         table.require(name, FIELD)
     if "round" in table.names:
         for line, when in enumerate(_texts(table, ["round"])[0], 1):
             if _round(when, line, table) != line - 1:
-                raise InputError(FIELD, when, f"row {line} of {table.path.name}: rounds must be 0, 1, 2, ...")
+                raise InputError(FIELD, when, f"row {line} of {table.title}: rounds must be 0, 1, 2, ...")
     rows = zip(*_texts(table, list(names)), strict=True)
     return [
         tuple(i for i, cell in enumerate(cells) if _flag(cell, line, names[i], table))
@@ -74,12 +72,12 @@ def _texts(table: Table, columns: list[str]) -> list[list[str]]:
 
 def _round(text: str, line: int, table: Table) -> int:
     if not text.isdecimal():
-        expected = f"row {line} of {table.path.name}: a round must be a whole number from 0"
+        expected = f"row {line} of {table.title}: a round must be a whole number from 0"
         raise InputError(FIELD, text, expected)
     return int(text)
 
 
 def _flag(text: str, line: int, name: str, table: Table) -> bool:
     if text.lower() not in _THERE:
-        raise InputError(FIELD, text, f"row {line} of {table.path.name}, silo {name}: must be 0 or 1")
+        raise InputError(FIELD, text, f"row {line} of {table.title}, silo {name}: must be 0 or 1")
     return _THERE[text.lower()]

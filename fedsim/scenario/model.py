@@ -181,6 +181,7 @@ class ReportSection(Section):
         "without privacy",
     )
     nonprivate_twin: bool = Field(True, description="also run with neither clipping nor noise, to compare")
+    clipping: bool = Field(True, description="count the terms that the clip shortens, round by round")
     heterogeneity: bool = Field(
         False, description="measure upsilon_*^2 and phi^2 at the optimum of the training records"
     )
@@ -211,5 +212,10 @@ class Scenario(Section):
     )
     participation: Participation = Field(AllSilos(), description="who takes part in a round")
     runtime: Annotated[RuntimeSection, Shorthand()] = Field(RuntimeSection(), description="where it runs")
+    files: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None = Field(
+        None,
+        description="SHA-256 of files by the field that names them, such as data.path, as a run writes it: "
+        "with other contents it is refused",
+    )
     report: ReportSection = Field(ReportSection(), description="what is measured")
     sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")

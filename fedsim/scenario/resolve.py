@@ -12,13 +12,16 @@ import torch
 from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
 from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.registry import MECHANISMS, check_serves
+from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.kinds import Problem
+from fedsim.problems.registry import problems
+from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.participants import Participants, effective_m
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
+from fedsim.scenario.early import check
 from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants
@@ -122,14 +125,14 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    shape = known or outline(scenario.data, scenario.partition, scenario.seed)
+    check(scenario)
+    with blaming("data set", type(scenario.data)):
+        shape = known or outline(scenario.data, scenario.partition, scenario.seed)
     scenario = _with_smoothness(scenario)
     privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
-    _check_runtime(scenario)
-    privacy.check()
-    check_serves(mechanism, scenario.algorithm.name, scenario.algorithm.kind)
     names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
-    problem = problem_of(scenario.problem, shape, dtype_of(scenario))
+    with blaming("problem", problems()[scenario.problem.name]):
+        problem = problem_of(scenario.problem, shape, dtype_of(scenario))
     check_metric(scenario.report.metric, scenario.report.threshold, problem, shape.num_classes)
     epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
     weights = _weights(scenario.problem, names, sizes)
@@ -198,15 +201,6 @@ def _with_smoothness(scenario: Scenario) -> Scenario:
         raise InputError("scenario.assumptions.beta", stated.beta, expected)
     beta = smoothing.beta if stated.beta is None else stated.beta
     return scenario.model_copy(update={"assumptions": stated.model_copy(update={"beta": beta})})
-
-
-def _check_runtime(scenario: Scenario) -> None:
-    runtime = scenario.runtime
-    if runtime.name == "ray":
-        return
-    for field, value in (("address", runtime.address), ("silo_hosts", runtime.silo_hosts)):
-        if value:
-            raise InputError(f"scenario.runtime.{field}", value, "needs runtime ray, not inprocess")
 
 
 def dtype_of(scenario: Scenario) -> torch.dtype:

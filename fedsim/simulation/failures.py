@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError, PluginError, Refused
 
 Kind = Literal["bad input", "refused", "out of memory", "failed", "worker died"]
 
@@ -39,7 +39,8 @@ def failure(error: Exception) -> Failure:
         return Failure("refused", str(error))
     if isinstance(error, MemoryError):
         return Failure("out of memory", str(error) or "no memory is left")
-    return Failure("out of memory" if _of_memory(error) else "failed", f"{type(error).__name__}: {error}")
+    text = str(error) if isinstance(error, PluginError) else f"{type(error).__name__}: {error}"
+    return Failure("out of memory" if _of_memory(error) else "failed", text)
 
 
 def death(error: Exception) -> Failure:

@@ -7,13 +7,16 @@ from math import inf
 
 from torch import Tensor
 
+from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.data.federation import Hosted
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import NONE
+from fedsim.protocol.blame import Blame, is_theirs, named, raised
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.clipping import Part, Recorder, Watched
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import run_digest
 from server.participation import admitted_rounds, schedule
@@ -43,7 +46,11 @@ class SiloHost:
         self._data, self._run = data.digest, run
         self._names = [silo.name for silo in data.silos]
         pairs = [(silo.train_features, silo.train_target) for silo in data.silos]
-        self._records = hold(pairs, resolved.problem, resolved.dtype)
+        self._recorder = Recorder() if resolved.scenario.report.clipping else None
+        problem, dtype, recorder = resolved.problem, resolved.dtype, self._recorder
+        self._records = (
+            hold(pairs, problem, dtype) if recorder is None else Watched(pairs, problem, dtype, recorder)
+        )
         self._gates: dict[Variant, Gate] = {}
 
     def open(self, variant: Variant, rounds: Sequence[Sequence[int]]) -> list[Admitted]:
@@ -84,12 +91,37 @@ class SiloHost:
         broadcast: Mapping[str, Tensor],
         members: Sequence[int] | None,
     ) -> dict[str, Tensor]:
-        """The members' messages, {name: (members, d)}."""
-        return self._gates[variant].answer(round_index, broadcast, members)
+        """The members' messages, {name: (members, d)}.
+
+        Raises:
+            Refused: as `Gate.answer`.
+            PluginError: another package's algorithm or problem raised; of simulated silos this may be said.
+        """
+        if self._recorder is not None:
+            self._recorder.begin(round_index)
+        try:
+            return self._gates[variant].answer(round_index, broadcast, members)
+        except (InputError, Refused):
+            raise
+        except Exception as error:
+            self._blame(error, f"silo half, round {round_index}")
+            raise
+
+    def _blame(self, error: Exception, where: str) -> None:
+        """Name the other package's part that raised; what fedsim raises stays as it is."""
+        problem, algorithm = self._resolved.problem, self._resolved.algorithm
+        if is_theirs(error, problem):
+            raise PluginError(f"{named('problem', type(problem))}, {where}: {raised(error)}") from error
+        if is_theirs(error, algorithm):
+            Blame(algorithm).failed(where, error)
 
     def statements(self, variant: Variant) -> list[Statement]:
         """Each silo's account of the run."""
         return self._gates[variant].statements()
+
+    def clipping(self) -> dict[int, Part]:
+        """What the clip took away, by round; simulation only."""
+        return {} if self._recorder is None else self._recorder.rounds()
 
 
 def terms(

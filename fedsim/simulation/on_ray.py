@@ -8,11 +8,11 @@ live; only those that are in memory already travel there.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
+from fedsim.common.reach import check_reachable
+from fedsim.common.siblings import hiding
 from fedsim.data.federation import Hosted, load_silos
 from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.links import Variant
@@ -29,6 +31,7 @@ from fedsim.results.outcome import Measurement, Observer, Results, TrialResult
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.aggregation import LocalParty
+from fedsim.simulation.clipping import Part, together
 from fedsim.simulation.code import Code
 from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
@@ -42,12 +45,11 @@ import ray
 
 _SLICE = 0.25  # seconds of work between two reports to the driver
 _LOST = (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.OutOfMemoryError)
-_REACH = 5.0  # seconds to reach a cluster's address
 _OBJECT_STORE = 100 * 2**20  # messages are small and passed inline
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
-    """Run every trial on Ray, adding to `results` as it goes; leaves no process of ours behind.
+    """Run every trial that is left on Ray, adding to `results` as it goes; leaves no process of ours behind.
 
     Raises:
         Refused: a silo does not accept the plan, or a request within it.
@@ -55,15 +57,18 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
         WorkerLost: the process of a trial or of its silos was ended from outside; `results` keeps the rest.
     """
     scenario = resolved.scenario
-    require_none()
+    left = results.left(scenario.trials)
+    if not left:
+        return
+    check_place()
     actors: list[Any] = []
     others = set(psutil.Process().children(recursive=True))
     try:
         start(scenario.runtime.address)
-        workers = min(scenario.trials, cpus())
+        workers = min(len(left), cpus())
         with by_value(resolved):
             actors += [_TrialActor.remote(scenario) for _ in range(workers)]
-        _drive(actors, scenario.trials, results, observe)
+        _drive(actors, left, results, observe)
     except ray.exceptions.RayError as error:
         cause = error.cause if isinstance(error, ray.exceptions.RayTaskError) else error
         if isinstance(cause, _LOST):
@@ -110,12 +115,15 @@ def cpus() -> int:
     return max(1, int(resources.get("CPU", 1)))
 
 
-def require_none() -> None:
-    """One Ray a process: ours ends with a run, and a caller's must not.
+def check_place() -> None:
+    """One Ray a process, as ours ends with a run and a caller's must not; and its processes find libraries.
 
     Raises:
-        InputError: the caller has started one.
+        InputError: the caller has started one, or a file here has the name of a library.
     """
+    if (file := hiding(Path.cwd())) is not None:
+        expected = "processes of Ray would take it for a library: rename it, or take runtime inprocess"
+        raise InputError("scenario.runtime", str(file), expected)
     if ray.is_initialized():
         expected = "this process has a Ray of its own: call ray.shutdown() first, or take runtime inprocess"
         raise InputError("scenario.runtime", "ray", expected)
@@ -125,7 +133,7 @@ def start(address: str | None) -> None:
     """Start a Ray that nobody outside this machine reaches, or join the one at `address`."""
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is not None:
-        _check_reachable(address)
+        check_reachable(address, "scenario.runtime.address", "Ray cluster")
         ray.init(address=address, **quiet)
         return
     ray.init(
@@ -137,25 +145,9 @@ def start(address: str | None) -> None:
     )
 
 
-def _check_reachable(address: str) -> None:
-    """Refuse an address that does not answer: Ray tries for minutes and then says little.
-
-    Raises:
-        InputError: nobody listens at host:port.
-    """
-    host, colon, port = address.removeprefix("ray://").rpartition(":")
-    if not colon:
-        return  # a word of Ray's own, such as auto
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH).close()
-    except (OSError, ValueError, OverflowError) as error:
-        expected = f"no Ray cluster answers there ({error}); must be host:port of a running one"
-        raise InputError("scenario.runtime.address", address, expected) from None
-
-
-def _drive(actors: list[Any], trials: int, results: Results, observe: Observer) -> None:
+def _drive(actors: list[Any], trials: Sequence[int], results: Results, observe: Observer) -> None:
     """Give each actor a trial, then slices of work, until no trial is left."""
-    waiting = iter(range(trials))
+    waiting = iter(trials)
     pending = {actor.advance.remote(next(waiting), _SLICE): actor for actor in actors}
     while pending:
         ready, _ = ray.wait(list(pending), num_returns=1, timeout=1.0)
@@ -163,10 +155,10 @@ def _drive(actors: list[Any], trials: int, results: Results, observe: Observer) 
             actor = pending.pop(future)
             measured, result = ray.get(future)
             for measurement in measured:
-                results.measurements.append(measurement)
+                results.add(measurement)
                 observe(measurement)
             if result is not None:
-                results.trials[result.trial] = result
+                results.finish(result)
             following = next(waiting, None) if result is not None else None
             if result is None or following is not None:
                 pending[actor.advance.remote(following, _SLICE)] = actor
@@ -194,9 +186,9 @@ class TrialWorker:
             return in_one_process(self._resolved, trial, _RemoteParty)
         data = read(self._resolved, trial)
         remote = _RemoteHosts(self._resolved, trial, data.digest, hosts)
-        measures = evaluator(self._resolved, data.silos)
+        measures = evaluator(self._resolved, data)
         odd = odd_records(data)
-        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, odd)
+        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, odd, data.fitted)
 
 
 class HostWorker(SiloHost):
@@ -287,3 +279,6 @@ class _RemoteHosts:
     def statements(self, variant: Variant) -> list[Statement]:
         parts = ray.get([actor.statements.remote(variant) for actor in self._actors])
         return [statement for part in parts for statement in part]
+
+    def clipping(self) -> dict[int, Part]:
+        return together(ray.get([actor.clipping.remote() for actor in self._actors]))

@@ -85,8 +85,6 @@ class SideBySide(Records):
         ValueError: several copies of a network's run.
     """
 
-    clipped_sum = staticmethod(shared_sum)
-
     def __init__(
         self,
         silos: Sequence[tuple[np.ndarray, np.ndarray]],
@@ -101,6 +99,12 @@ class SideBySide(Records):
         self._silos, self._copies = len(silos), copies
         self.sizes = self.sizes * copies
         self._blocks = [replace(block, members=self._everywhere(block.members)) for block in self._blocks]
+
+    def clipped_sum(
+        self, problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
+    ) -> Tensor:
+        """See `shared_sum`."""
+        return shared_sum(problem, block, points, clip)
 
     def drawing(self, members: Sequence[int]) -> Sequence[int]:
         """The silos of the first copy."""

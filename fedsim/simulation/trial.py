@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.one_thread import one_thread
-from fedsim.data.federation import Federation, SiloSplit, load
+from fedsim.data.federation import Federation, load
+from fedsim.data.recipe import Fitted
 from fedsim.measure.baselines import baselines
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import TrainingObjective
 from fedsim.measure.odd_records import odd_records
+from fedsim.protocol.blame import blaming
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.terms import Admitted
 from fedsim.results.outcome import (
     BaselineMeasurement,
     CalibrationBin,
+    ClippedRound,
     Measurement,
     Observer,
     Results,
@@ -32,6 +34,7 @@ from fedsim.results.outcome import (
 )
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.aggregation import Adder, LocalParty, Party, Run, adder
+from fedsim.simulation.clipping import SimulatedHosts, median
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from server.aggregate import summed, weighted
@@ -75,11 +78,12 @@ class Trial:
         self,
         resolved: Resolved,
         trial: int,
-        hosts: Hosts,
+        hosts: SimulatedHosts,
         evaluate: Evaluator,
         digest: str,
         party: Callable[[], Party] = LocalParty,
         warnings: Sequence[str] = (),
+        fitted: Fitted | None = None,
     ) -> None:
         """A trial that has not begun.
 
@@ -89,8 +93,10 @@ class Trial:
             digest: of the trial's records (`Federation.digest`).
             party: makes the second aggregator, where silos are added up.
             warnings: what is odd about its records.
+            fitted: how its records were prepared.
         """
         self._digest, self._party, self._warnings = digest, party, list(warnings)
+        self._fitted = fitted
         self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
         self._models: dict[Variant, Tensor] = {}
         self._events = self._run()
@@ -124,9 +130,23 @@ class Trial:
         measured = self._evaluate.objective
         objective = None if measured is None else measured.statement(self._trial)
         said = self._hosts.statements(main)
-        result = TrialResult(self._trial, self._models, said, silos, objective, self._warnings)
-        compared = [BaselineMeasurement(self._trial, *row) for row in self._evaluate.baselines()]
-        return replace(result, calibration=calibration, baselines=compared)
+        clipped = [
+            ClippedRound(self._trial, index + 1, part.terms, part.clipped / part.terms, median(part))
+            for index, part in self._hosts.clipping().items()
+            if part.terms
+        ]
+        return TrialResult(
+            self._trial,
+            self._models,
+            said,
+            silos,
+            objective,
+            self._warnings,
+            clipped,
+            self._fitted,
+            calibration,
+            [BaselineMeasurement(self._trial, *row) for row in self._evaluate.baselines()],
+        )
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
@@ -184,40 +204,49 @@ def read(resolved: Resolved, trial: int) -> Federation:
         InputError: the data cannot be read or divided as asked.
     """
     scenario = resolved.scenario
-    federation = load(scenario.data, scenario.partition, scenario.seed, trial)
+    with blaming("data set", type(scenario.data)):
+        federation = load(scenario.data, scenario.partition, scenario.seed, trial)
     if not any(len(silo.test_target) for silo in federation.silos):
         fraction = scenario.data.test_fraction
         raise InputError("scenario.data.test_fraction", fraction, "leaves no silo a record to test with")
     return federation
 
 
-def evaluator(resolved: Resolved, silos: Sequence[SiloSplit]) -> Evaluator:
+def evaluator(resolved: Resolved, data: Federation) -> Evaluator:
     """What a run measures, as its scenario asks."""
+    silos = data.silos
     asked = measures_objective(resolved.scenario)
     objective = TrainingObjective(resolved, silos) if asked else None
     compared = partial(baselines, resolved, silos) if resolved.scenario.report.baselines else None
-    return Evaluator(resolved.problem, silos, resolved.dtype, asked_of(resolved), objective, compared)
+    return Evaluator(
+        resolved.problem,
+        silos,
+        resolved.dtype,
+        asked_of(resolved, data.fitted.preparation),
+        objective,
+        compared,
+    )
 
 
 def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = LocalParty) -> Trial:
     """A trial whose silos all live in this process, as one cohort; of `party` see `Trial`."""
     data = read(resolved, trial)
-    hosts, measures = SiloHost(resolved, trial, data), evaluator(resolved, data.silos)
-    return Trial(resolved, trial, hosts, measures, data.digest, party, odd_records(data))
+    hosts, measures = SiloHost(resolved, trial, data), evaluator(resolved, data)
+    return Trial(resolved, trial, hosts, measures, data.digest, party, odd_records(data), data.fitted)
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
-    """Run every trial in this process, one after another, adding to `results` as it goes.
+    """Run every trial that is left in this process, one after another, adding to `results` as it goes.
 
     Raises:
         Refused: a silo does not accept the plan, or a request within it.
         InputError: the data cannot be read or divided as asked.
     """
     with one_thread():
-        for number in range(resolved.scenario.trials):
+        for number in results.left(resolved.scenario.trials):
             trial = in_one_process(resolved, number)
             while not trial.finished:
                 for measurement in trial.advance(_SLICE):
-                    results.measurements.append(measurement)
+                    results.add(measurement)
                     observe(measurement)
-            results.trials[number] = trial.result()
+            results.finish(trial.result())

@@ -79,9 +79,10 @@ def _of_trial(scenario: Scenario, trial: int, place: Path | None) -> list[Baseli
     if file is not None and file.exists():
         return [BaselineMeasurement(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
     resolved = resolved_of(scenario)
-    silos = records_of(resolved, trial).silos
-    tests = Evaluator(resolved.problem, silos, resolved.dtype, asked_of(resolved))
-    rows = [BaselineMeasurement(trial, *row) for row in baselines(resolved, silos, tests)]
+    data = records_of(resolved, trial)
+    asked = asked_of(resolved, data.fitted.preparation)
+    tests = Evaluator(resolved.problem, data.silos, resolved.dtype, asked)
+    rows = [BaselineMeasurement(trial, *row) for row in baselines(resolved, data.silos, tests)]
     if file is not None:
         file.parent.mkdir(exist_ok=True)
         with whole_file(file, sync=False) as draft:

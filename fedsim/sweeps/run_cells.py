@@ -104,12 +104,14 @@ def _run_folded(cells: Sequence[Cell]) -> list[Outcome]:
 
 
 def _evaluator(resolved: Resolved, data: Federation) -> Evaluator:
-    return Evaluator(resolved.problem, data.silos, resolved.dtype, asked_of(resolved))
+    return Evaluator(
+        resolved.problem, data.silos, resolved.dtype, asked_of(resolved, data.fitted.preparation)
+    )
 
 
 def _resolved(cell: Cell) -> Resolved:
     scenario = parse(cell.scenario)
-    quiet = {"evaluate_every": _NEVER, "nonprivate_twin": False}
+    quiet = {"evaluate_every": _NEVER, "nonprivate_twin": False, "clipping": False}
     scenario = scenario.model_copy(update={"report": scenario.report.model_copy(update=quiet)})
     return resolved_of(scenario)
 

@@ -12,15 +12,11 @@ from scipy import stats
 from scipy.special import ndtr
 from support.algorithm_table import ROWS, Row
 from support.helpers import FALSE_ALARM
-from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.registry import GAUSSIAN, check_serves
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL, Full
-from fedsim.protocol.contract import Asker, Combined
-from fedsim.protocol.dryrun import server_rng
-from fedsim.protocol.memory import CohortMemory
 from fedsim.results.outcome import TrialResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
@@ -58,53 +54,6 @@ def test_the_non_private_twin_is_the_run_with_mechanism_none(row: Row) -> None:
     alone = played(section_of(row), {"mechanism": "none"}).models
     assert torch.equal(both["nonprivate"], next(iter(alone.values())))
     assert not torch.equal(both["private"], both["nonprivate"])
-
-
-@every_algorithm
-def test_linear_means_that_a_message_is_one_affine_function_of_the_answers(row: Row) -> None:
-    """A message at a mixture of answers is the mixture of the messages, exactly where the class says so."""
-    resolved = resolve(
-        parse(
-            {
-                "name": "test",
-                "data": {"name": "synthetic", "rows": 200, "features": 3},
-                "partition": {"name": "iid", "num_partitions": 4},
-                "problem": {
-                    "name": "logistic_regression",
-                    "regulariser": {"l1": 0.1, "l2": 0.1},
-                    "constraint": {"name": "l2_ball", "radius": 0.2},
-                },
-                "algorithm": section_of(row),
-                "privacy": {"epsilon": 1.0},
-            }
-        )
-    )
-    rng = np.random.default_rng(0)
-    answers = torch.from_numpy(rng.normal(size=(2, 16, 1, 4)))
-    mixed = torch.cat([answers, 0.3 * answers[:1] + 0.7 * answers[1:]])
-    coroutine = resolved.algorithm.server(
-        torch.zeros(4, dtype=torch.float64), resolved.problem, resolved.public(), server_rng(0)
-    )
-    broadcast = next(coroutine).broadcast
-    affine = True
-    for _ in range(3):  # far enough for every kind of round
-        messages = [_message(resolved, broadcast, each) for each in mixed]
-        for name in messages[0]:
-            first, second, mixture = (message[name] for message in messages)
-            affine &= torch.allclose(mixture, 0.3 * first + 0.7 * second, rtol=0, atol=1e-12)
-        try:
-            first = {name: value[0] for name, value in messages[0].items()}
-            broadcast = coroutine.send(Combined(first, 1.0)).broadcast
-        except StopIteration:
-            break
-    assert affine == type(resolved.algorithm).linear
-
-
-def _message(resolved: Any, broadcast: Any, answers: Tensor) -> dict[str, Tensor]:
-    left = iter(answers)
-    ask: Asker = lambda *queries: next(left)  # noqa: E731
-    memory = CohortMemory(1, resolved.problem.dimension, answers.dtype)
-    return dict(resolved.algorithm.silo(resolved.problem, broadcast, ask, memory))
 
 
 class _Sums(SiloGaussian):

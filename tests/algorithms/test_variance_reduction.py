@@ -21,7 +21,7 @@ from fedsim.common.errors import InputError
 from fedsim.problems.composite import Composite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.dryrun import server_rng
+from fedsim.protocol.seeds import server_rng
 from server.participation import schedule
 
 SIZES = (20, 30, 50)

@@ -29,7 +29,12 @@ def test_a_scenario_is_a_name_in_a_checkout() -> None:
 def test_the_wheel_has_scenarios_templates_and_types(site: Path) -> None:
     names = {str(path.relative_to(site / "fedsim")) for path in (site / "fedsim").rglob("*")}
     assert {f"scenario/shipped/{name}.yaml" for name in shipped()} <= names
-    assert {"py.typed", "__main__.py", "report/templates/report.html"} <= names
+    assert {
+        "py.typed",
+        "__main__.py",
+        "report/templates/report.html",
+        "cli/package/algorithm.py.txt",
+    } <= names
 
 
 @pytest.mark.slow

@@ -125,8 +125,8 @@ TABLES = [
     ),
     (
         "age,age,sex,hospital,chol,outcome\n1,1,male,a,1,ill\n",
-        "scenario.data.schema.age: 'age'",
-        "has 2 columns of this name",
+        "scenario.data.path: '",
+        "columns of one name: 'age' (2 times); rename or remove all but one",
     ),
     (
         "age,sex,hosp,chol,outcome\n1,male,a,1,ill\n",
@@ -136,12 +136,12 @@ TABLES = [
     (
         "age,sex,hospital,chol,outcome\n1,male,a,1,ill\n?,male,a,1,ill\n",
         "scenario.data.schema.age: None",
-        "row 2: no value; declare a `fill`",
+        "row 2: no value (1 of 2 records have none); declare a `fill`",
     ),
     (
         "age,sex,hospital,chol,outcome\n1,,a,1,ill\n",
         "scenario.data.schema.sex: None",
-        "row 1: no value; declare a `fill`",
+        "row 1: no value (1 of 1 records have none); declare a `fill`",
     ),
     (
         "age,sex,hospital,chol,outcome\n1,male,a,1,ill\n1,mael,a,1,ill\n",
@@ -171,7 +171,8 @@ TABLES = [
     (
         "age,sex,hospital,chol,outcome\n1,male,a,1,ill\n1,male,?,1,ill\n",
         "scenario.partition.partition_by: 'hospital'",
-        "row 2: no value; a partition needs one",
+        "1 of 2 records have no value there (the first is row 2); complete them, or say in the partition "
+        "section where they go: `without_silo: drop`",
     ),
     ("\x00\x01\x02,\x03\n\x04\n", "scenario.data.", ""),
 ]

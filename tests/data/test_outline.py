@@ -115,7 +115,7 @@ def test_sizes_known_in_advance_import_no_heavy_library() -> None:
         "import sys\n"
         "from fedsim.data.registry import BreastCancer, SortedPartition\n"
         "from fedsim.data.outline import outline\n"
-        "import fedsim.data.arrays, fedsim.data.draft, fedsim.data.federation\n"
+        "import fedsim.data.arrays, fedsim.data.draft, fedsim.data.federation, fedsim.data.csv_table\n"
         "outline(BreastCancer(), SortedPartition(num_partitions=3), 0)\n"
         "print(sorted({'torch', 'sklearn', 'pyarrow'} & set(sys.modules)))\n"
     )

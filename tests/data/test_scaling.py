@@ -12,7 +12,7 @@ from fedsim.data.by_count import IidPartition
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.digits import Digits
 from fedsim.data.federation import load
-from fedsim.data.prepare import declared, standardised
+from fedsim.data.prepare import declared, standard_of, standardised
 from fedsim.data.source import Ranges
 from fedsim.data.synthetic import Synthetic
 
@@ -38,7 +38,7 @@ def test_indicators_are_never_scaled() -> None:
     column = Ranges(np.zeros(1), np.ones(1), np.zeros(1, dtype=bool), np.zeros(1, dtype=bool))
     indicators = np.array([[0.0], [1.0], [1.0]])
     assert np.array_equal(declared(indicators, column), indicators)
-    assert np.array_equal(standardised(indicators, column, np.arange(3)), indicators)
+    assert np.array_equal(standardised(indicators, column, standard_of(indicators)), indicators)
 
 
 @pytest.mark.parametrize("data", [BreastCancer(), Digits(), Synthetic()])
@@ -99,7 +99,8 @@ def test_training_statistics_standardise_and_see_the_other_records(make_csv) -> 
 
 def test_a_constant_column_survives_standardising() -> None:
     ranges_ = Ranges(np.zeros(1), np.ones(1), np.zeros(1, dtype=bool), np.ones(1, dtype=bool))
-    assert standardised(np.full((4, 1), 3.0), ranges_, np.arange(4)).tolist() == [[0.0]] * 4
+    values = np.full((4, 1), 3.0)
+    assert standardised(values, ranges_, standard_of(values)).tolist() == [[0.0]] * 4
 
 
 def test_no_scaling_leaves_raw_values() -> None:

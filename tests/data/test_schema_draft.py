@@ -14,6 +14,7 @@ from fedsim.data.by_count import IidPartition
 from fedsim.data.csv_table import Csv
 from fedsim.data.draft import draft_schema
 from fedsim.data.federation import load
+from fedsim.data.reading import Reading
 
 ROWS = 90
 RNG = np.random.default_rng(0)
@@ -74,10 +75,42 @@ def test_the_draft_leaves_out_what_is_no_feature_and_says_why(path) -> None:
         assert remark in draft
 
 
-def test_missing_values_get_a_fill_and_others_none(path) -> None:
-    entries = yaml.safe_load(draft_schema(path, "level"))
-    assert {name for name, entry in entries.items() if "fill" in entry} == {"bmi", "smoker"}
-    assert entries["smoker"]["categories"] == ["no", "yes"]
+def test_missing_values_get_a_fill_that_no_record_has_a_say_in(path) -> None:
+    draft = draft_schema(path, "level")
+    entries = yaml.safe_load(draft)
+    filled = {name: entry["fill"] for name, entry in entries.items() if "fill" in entry}
+    assert filled == {"bmi": "middle", "smoker": "missing"}
+    assert entries["smoker"]["categories"] == ["no", "yes", "missing"]
+    assert "CONFIRM each" in draft
+    assert "# 'bmi': 10 of 90 records have no value" in draft
+    complete = draft_schema(path, "level", silo="bmi").replace("smoker", "")
+    assert "# 'bmi' is left out: it names the silo" in complete
+
+
+MARKED = (
+    "dose,visit,age,level\n1.5,2024-01-31,30,0\nNA,1.2.2024,-,1\n.,?,N/A,0\n2.5,2024-01-31,unknown,1\n"
+    + ("2.0,2024-02-01,41,0\n" * 20)
+)
+
+
+def test_numbers_are_seen_behind_markers_and_the_rest_is_explained(tmp_path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(MARKED)
+    draft = draft_schema(path, "level")
+    assert yaml.safe_load(draft)["dose"] == {"kind": "number", "lower": 1.5, "upper": 2.5, "fill": "middle"}
+    assert "# 'visit' is left out: it holds dates or times, such as '2024-01-31'; make a number" in draft
+    assert "# 'age' is left out: it holds numbers, and 'unknown' (1 times): if that means no value" in draft
+    told = draft_schema(path, "level", Reading(missing=["NA", "N/A", "-", ".", "?", "unknown"]))
+    assert yaml.safe_load(told)["age"] == {"kind": "number", "lower": 30, "upper": 41, "fill": "middle"}
+    assert "# The scenario's data section needs: missing: [NA, N/A, '-', ., '?', unknown]" in told
+
+
+def test_files_of_several_silos_make_one_draft(tmp_path) -> None:
+    for name, rows in (("a", "1;2,5\n2;3,5\n"), ("b", "3;9,5\n4;8,5\n")):
+        (tmp_path / f"{name}.csv").write_text("level;dose\n" + rows)
+    draft = draft_schema([tmp_path / "a.csv", tmp_path / "b.csv"], "level", Reading(decimal=","))
+    assert yaml.safe_load(draft)["dose"] == {"kind": "number", "lower": 2.5, "upper": 9.5}
+    assert "# 'silo' is left out: it names the silo" in draft
 
 
 @pytest.mark.parametrize(
@@ -85,7 +118,7 @@ def test_missing_values_get_a_fill_and_others_none(path) -> None:
     [
         ("levels", r"^target: 'levels'.*did you mean 'level'"),
         ("name", "cannot be predicted: it has 90 different texts"),
-        ("smoker", "cannot be predicted: some records have no value"),
+        ("smoker", "cannot be predicted: 13 of 90 records have no value; remove them first"),
         ("empty", "cannot be predicted: it has no values"),
         ("constant", "cannot be predicted: all its values are equal"),
     ],

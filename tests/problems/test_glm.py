@@ -8,8 +8,8 @@ import torch
 from support.helpers import problems, silos_of
 from torch import Tensor
 
+from fedsim.problems.built_in import BUILT_IN
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
-from fedsim.problems.linear_records import BUILT_IN
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 
 every_problem = pytest.mark.parametrize("name", [name for name in problems(1) if "smoothed" not in name])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from fedsim.report import style
 from fedsim.report.style import look
@@ -62,7 +63,7 @@ def test_points_are_in_order_and_at_their_place(drawn: list[Figure], tmp_path: P
     assert x == pytest.approx([0.75, 1.5, 6.0, 18.0], rel=0.05)
     assert y.tolist() == [0.4, 0.3, 0.2, 0.1]
     assert axes.get_xscale() == "log"
-    texts = ("MB-SGD", "accelerated", "Table 2", "hollow: without privacy", "local SGD $x$ &lt;&amp;&gt;")
+    texts = ("MB-SGD", "accelerated", "Table 2", "local SGD $x$ &lt;&amp;&gt;")
     for text in (*texts, "mean of 3 trials", "epsilon of each silo"):
         assert text in svg
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
@@ -82,6 +83,25 @@ def test_twins_are_levels_from_end_to_end(drawn: list[Figure], tmp_path: Path) -
     assert sorted(float(np.asarray(line.get_ydata())[0]) for line in across) == [0.04, 0.08]
     colours = {str(line.get_color()) for line in across}
     assert colours == {look(0).colour, look(1).colour}
+    assert {str(line.get_marker()) for line in across} == {"None"}  # no place on an axis that it is not on
+
+
+def test_every_series_is_named_at_its_end_and_no_name_covers_another() -> None:
+    figure = draw(SERIES, "epsilon of each silo", "test error", "title", "mean of 3 trials")
+    figure.draw_without_rendering()
+    assert not figure.legends
+    names = [text for text in figure.axes[0].texts if text.get_text()]
+    assert {text.get_text().replace("\n", " ") for text in names} == {one.label for one in SERIES}
+    boxes = sorted((Text.get_window_extent(text) for text in names), key=lambda box: box.y0)
+    assert all(below.y1 < above.y0 + 1 for below, above in pairwise(boxes))
+    assert all(box.x0 > figure.axes[0].bbox.x1 for box in boxes)
+
+
+def test_equal_levels_share_a_name(drawn: list[Figure], tmp_path: Path) -> None:
+    levels = [Series(f"{name} (non-private)", (Point(None, 0.2),), name) for name in ("a", "b")]
+    picture([FIRST, *levels], tmp_path)
+    names = [text.get_text().replace("\n", " ") for text in drawn[0].axes[0].texts]
+    assert "a (non-private) = b (non-private)" in names
 
 
 def test_series_at_one_epsilon_stand_side_by_side(drawn: list[Figure], tmp_path: Path) -> None:
@@ -91,10 +111,10 @@ def test_series_at_one_epsilon_stand_side_by_side(drawn: list[Figure], tmp_path:
 
 
 def test_the_error_axis_begins_at_zero_or_says_that_it_does_not(drawn: list[Figure], tmp_path: Path) -> None:
-    assert "does not begin at 0" not in picture([FIRST], tmp_path)
+    assert "axis from" not in picture([FIRST], tmp_path)
     assert drawn[0].axes[0].get_ylim()[0] == 0
     high = Series("high", (Point(1.0, 0.21, 0.2, 0.22), Point(2.0, 0.2)))
-    assert "does not begin at 0" in picture([high], tmp_path)
+    assert "axis from 0.198, not 0" in picture([high], tmp_path)
     low, top = drawn[1].axes[0].get_ylim()
     assert 0.19 < low < 0.2
     assert 0.22 < top < 0.23

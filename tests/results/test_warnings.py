@@ -65,3 +65,20 @@ def test_targets_that_are_all_alike_are_named() -> None:
     assert test.startswith("all 9 test records")
     run = fedsim.simulate(SMALL, data=fedsim.Arrays(features, np.arange(40) % 2), progress=False)
     assert run.summary.warnings == []
+
+
+def test_a_declared_range_that_misses_its_column_is_named(tmp_path: Path) -> None:
+    rows = "\n".join(f"{i},{'ab'[i % 2]},{20 + i},{i % 7},{i % 2}" for i in range(60))
+    (tmp_path / "table.csv").write_text(f"number,sex,age,dose,sick\n{rows}\n")
+    number = {"kind": "number", "lower": 0, "upper": 1}
+    schema = {
+        "age": number,
+        "dose": number | {"upper": 6},
+        "sick": {"kind": "category", "categories": [0, 1]},
+    }
+    data = {"name": "csv", "path": str(tmp_path / "table.csv"), "target": "sick", "schema": schema}
+    run = fedsim.simulate(SMALL | {"trials": 1, "data": data}, progress=False)
+    held = "the declared range [0, 1] of age holds 0 of 60 values: the others count as its ends"
+    assert run.summary.warnings == [held]
+    summary = fedsim.simulate(SMALL | {"data": data | {"scaling": "none"}}, progress=False).summary
+    assert summary.warnings == []

@@ -150,7 +150,7 @@ def test_an_ask_within_an_ask_is_refused(monkeypatch: pytest.MonkeyPatch) -> Non
                 said.append(str(refusal))
             return real(*arguments)
 
-        monkeypatch.setattr(Records, "clipped_sum", staticmethod(meanwhile))
+        monkeypatch.setattr(Records, "clipped_sum", meanwhile)
         return {"g": ask(Query("gradient", (w,), 1.0))}
 
     assert torch.equal(_turned(half).answer(0, ZERO)["g"], HONEST)
@@ -179,7 +179,7 @@ def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_half_makes_of_
         return {"g": ask(Query("gradient", (w,), 1.0)) + ask(Query("gradient", (w,), 1.0))}
 
     gate = _turned(half, twice)
-    monkeypatch.setattr(Records, "clipped_sum", staticmethod(failing))
+    monkeypatch.setattr(Records, "clipped_sum", failing)
     for _ in range(2):
         with pytest.raises(Refused, match="broke down"):
             gate.answer(0, ZERO)

@@ -245,7 +245,7 @@ def test_a_broken_round_says_nothing_of_what_broke_it(
     def broken(*_: Any) -> Any:
         raise ValueError(f"record 7 has the value {SECRET}")
 
-    monkeypatch.setattr("silos.records.Records.clipped_sum", staticmethod(broken))
+    monkeypatch.setattr("silos.records.Records.clipped_sum", broken)
     with caplog.at_level(logging.DEBUG):
         assert caller.refused("ask", {"w": POINT}, run=found, round=0) == GENERIC
     assert "ValueError" in caplog.text

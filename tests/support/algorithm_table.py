@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-
-from torch import Tensor
+from dataclasses import dataclass, field
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.fedadam import FedAdam
@@ -21,60 +18,31 @@ from fedsim.algorithms.scaffold import Scaffold
 from fedsim.algorithms.spider_alternate import SPIDERAlternate
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.contract import Algorithm
-
-
-def final(answers: Sequence[Tensor]) -> Tensor:
-    """The model returned."""
-    return answers[-1]
-
-
-def last_of_averaged(answers: Sequence[Tensor]) -> Tensor:
-    """The last iterate R a_R - (R-1) a_{R-1}, where a_r is the mean of r iterates.
-
-    The mean itself keeps its first iterates for ever and comes near the optimum only as 1 / R.
-    """
-    rounds = len(answers) - 1
-    return rounds * answers[-1] - (rounds - 1) * answers[-3]
-
-
-def before_the_last_round(answers: Sequence[Tensor]) -> Tensor:
-    """The last iterate that was broadcast, where the model returned is a random earlier one."""
-    return answers[-2]
+from fedsim.testing import Example, before_the_last_round, final, last_of_averaged
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Example):
     """One algorithm.
 
     Args:
         name: its name in the registry.
-        short: a few rounds on batches of the given kind.
-        convergent: enough rounds for `tolerance`, given the inverse smoothness 1 / L.
         settled: enough rounds that only noise is left of the excess risk, on a least-squares problem whose
             Hessian is the identity and whose records have |x|^2 = d <= 16; nothing is clipped.
-        estimate: from the answers before every round and the final one, what reaches the optimum.
-        tolerance: L2 distance to the optimum that it must reach without noise.
         averaged: whether the model returned is a mean of iterates, whose distance falls as 1 / R.
-        anchors: batches that it asks for besides the one it is given.
-        unconstrained: why it need not reach an optimum on the border of a constraint set; None: it must.
     """
 
     name: str
-    short: Callable[[Batch], Algorithm]
-    convergent: Callable[[float], Algorithm]
-    settled: Algorithm
-    estimate: Callable[[Sequence[Tensor]], Tensor]
-    tolerance: float
-    averaged: bool = False
-    anchors: frozenset[Batch] = frozenset()
-    unconstrained: str | None = None
+    settled: Algorithm = field(kw_only=True)
+    averaged: bool = field(default=False, kw_only=True)
+    anchors: frozenset[Batch] | None = field(default=frozenset(), kw_only=True)
 
 
 ROWS = (
     Row(
         "noisy_minibatch_sgd",
         short=lambda batch: NoisyMinibatchSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: NoisyMinibatchSGD(num_rounds=500, step_size=step, clip_norm=1.0),
+        convergent=lambda step: NoisyMinibatchSGD(num_rounds=100, step_size=step, clip_norm=1.0),
         settled=NoisyMinibatchSGD(num_rounds=30, step_size=0.5, strong_convexity=1.0, clip_norm=6.0),
         estimate=last_of_averaged,
         tolerance=1e-6,
@@ -83,7 +51,7 @@ ROWS = (
     Row(
         "local_sgd",
         short=lambda batch: LocalSGD(num_rounds=4, local_steps=3, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: LocalSGD(num_rounds=800, local_steps=2, step_size=0.02 * step, clip_norm=1.0),
+        convergent=lambda step: LocalSGD(num_rounds=300, local_steps=2, step_size=0.02 * step, clip_norm=1.0),
         settled=LocalSGD(num_rounds=10, local_steps=4, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-3,
@@ -94,7 +62,7 @@ ROWS = (
             num_rounds=4, local_steps=3, step_size=0.1, proximal_weight=0.5, clip_norm=1.0, batch=batch
         ),
         convergent=lambda step: FedProx(
-            num_rounds=800, local_steps=2, step_size=0.02 * step, proximal_weight=1 / step, clip_norm=1.0
+            num_rounds=300, local_steps=2, step_size=0.02 * step, proximal_weight=1 / step, clip_norm=1.0
         ),
         settled=FedProx(num_rounds=10, local_steps=4, step_size=0.5, proximal_weight=0.2, clip_norm=6.0),
         estimate=final,
@@ -103,7 +71,7 @@ ROWS = (
     Row(
         "scaffold",
         short=lambda batch: Scaffold(num_rounds=4, local_steps=3, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: Scaffold(num_rounds=500, local_steps=2, step_size=step / 2, clip_norm=1.0),
+        convergent=lambda step: Scaffold(num_rounds=100, local_steps=2, step_size=step / 2, clip_norm=1.0),
         settled=Scaffold(num_rounds=10, local_steps=4, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
@@ -111,16 +79,16 @@ ROWS = (
     Row(
         "fedadam",
         short=lambda batch: FedAdam(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: FedAdam(num_rounds=500, step_size=step, beta1=0.5, tau=1.0, clip_norm=1.0),
+        convergent=lambda step: FedAdam(num_rounds=100, step_size=step, beta1=0.5, tau=1.0, clip_norm=1.0),
         settled=FedAdam(num_rounds=40, step_size=0.5, beta1=0.5, tau=1.0, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
-        unconstrained="a Euclidean projection after a step scaled by coordinate leaves the optimum",
+        left_out={"linear in a ball": "a Euclidean projection after a step scaled by coordinate leaves it"},
     ),
     Row(
         "accelerated_minibatch_sgd",
         short=lambda batch: AcceleratedMinibatchSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: AcceleratedMinibatchSGD(num_rounds=8_000, step_size=step / 2, clip_norm=1.0),
+        convergent=lambda step: AcceleratedMinibatchSGD(num_rounds=1_000, step_size=step / 2, clip_norm=1.0),
         settled=AcceleratedMinibatchSGD(num_rounds=60, step_size=0.5, strong_convexity=1.0, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
@@ -137,7 +105,7 @@ ROWS = (
             batch=batch,
         ),
         convergent=lambda step: MultiStageAcceleratedMinibatchSGD(
-            num_rounds=1_000,
+            num_rounds=250,
             smoothness=1 / step,
             strong_convexity=0.05 / step,
             initial_excess=1,
@@ -153,7 +121,7 @@ ROWS = (
     Row(
         "prox_sgd",
         short=lambda batch: ProxSGD(num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch),
-        convergent=lambda step: ProxSGD(num_rounds=500, step_size=step, clip_norm=1.0),
+        convergent=lambda step: ProxSGD(num_rounds=100, step_size=step, clip_norm=1.0),
         settled=ProxSGD(num_rounds=30, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,
@@ -164,7 +132,7 @@ ROWS = (
             epochs=2, inner_steps=1, step_size=0.1, clip_norm=1.0, difference_clip=2.0, batch=batch
         ),
         convergent=lambda step: ProxSVRG(
-            epochs=60, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
+            epochs=12, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
         ),
         settled=ProxSVRG(epochs=6, inner_steps=4, step_size=0.5, clip_norm=6.0, difference_clip=6.0),
         estimate=before_the_last_round,
@@ -183,7 +151,7 @@ ROWS = (
             batch=batch,
         ),
         convergent=lambda step: ProxPLSVRG(
-            restarts=150, epochs=1, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
+            restarts=15, epochs=1, inner_steps=9, step_size=step, clip_norm=1.0, difference_clip=2.0
         ),
         settled=ProxPLSVRG(
             restarts=8, epochs=1, inner_steps=4, step_size=0.5, clip_norm=6.0, difference_clip=6.0
@@ -197,7 +165,7 @@ ROWS = (
         short=lambda batch: ProxSPIDER(
             num_rounds=4, period=2, step_size=0.1, clip_norm=1.0, batch=batch, difference_batch=batch
         ),
-        convergent=lambda step: ProxSPIDER(num_rounds=500, period=10, step_size=step, clip_norm=1.0),
+        convergent=lambda step: ProxSPIDER(num_rounds=100, period=10, step_size=step, clip_norm=1.0),
         settled=ProxSPIDER(num_rounds=30, period=3, step_size=0.5, clip_norm=6.0, smoothness=16.0),
         estimate=final,
         tolerance=1e-6,
@@ -207,7 +175,7 @@ ROWS = (
         short=lambda batch: SPIDERAlternate(
             num_rounds=4, step_size=0.1, clip_norm=1.0, batch=batch, difference_batch=batch
         ),
-        convergent=lambda step: SPIDERAlternate(num_rounds=501, step_size=step, clip_norm=1.0),
+        convergent=lambda step: SPIDERAlternate(num_rounds=101, step_size=step, clip_norm=1.0),
         settled=SPIDERAlternate(num_rounds=30, step_size=0.5, clip_norm=6.0),
         estimate=final,
         tolerance=1e-6,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,30 +11,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
-from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, Round, ServerHalf
-from fedsim.protocol.dryrun import dry_run
+from fedsim.protocol.contract import Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.links import Answered
-from fedsim.protocol.plan import Plan
-from fedsim.protocol.terms import Terms
-from fedsim.simulation.memory_ledger import MemoryLedger
-from server.aggregate import weighted
-from server.loop import Progress, run
-from server.participation import Schedule
-from silos.gate import Gate, hold
+from fedsim.testing.federations import DELTA as DELTA
+from fedsim.testing.federations import GateLink as GateLink
+from fedsim.testing.federations import Silo as Silo
+from fedsim.testing.federations import drive as drive
+from fedsim.testing.federations import names_of as names_of
+from fedsim.testing.federations import open_gate as open_gate
+from fedsim.testing.federations import plan_of as plan_of
+from fedsim.testing.federations import public_of as public_of
+from fedsim.testing.federations import silos_of as silos_of
+from fedsim.testing.federations import target_of as target_of
 from silos.seeded_entropy import SeededEntropy
 
-DELTA = 1e-5
 LIMITS = Limits()
 FALSE_ALARM = 1e-6
 """Every statistical test fails by chance at most this often over seeds; the seeds are fixed."""
-
-Silo = tuple[np.ndarray, np.ndarray]
 
 
 def problems(num_features: int) -> dict[str, GeneralisedLinear]:
@@ -49,77 +45,6 @@ def problems(num_features: int) -> dict[str, GeneralisedLinear]:
     }
 
 
-def silos_of(problem: GeneralisedLinear, sizes: Sequence[int], seed: int = 0) -> list[Silo]:
-    """Random records with a constant last feature and targets that the problem accepts."""
-    rng = np.random.default_rng(seed)
-    made = []
-    for n in sizes:
-        x = rng.normal(size=(n, problem.num_features))
-        x[:, -1] = 1
-        classes = max(2, problem.num_outputs)
-        made.append((x, target_of(problem, rng.normal(size=n), rng.integers(classes, size=n))))
-    return made
-
-
-def target_of(problem: GeneralisedLinear, real: np.ndarray, label: np.ndarray) -> np.ndarray:
-    return real if isinstance(problem, LinearRegression | AbsoluteError) else label.astype(float)
-
-
-def names_of(count: int) -> list[str]:
-    return [f"silo{i}" for i in range(count)]
-
-
-def public_of(
-    sizes: Sequence[int], weights: Sequence[float] | None = None, dtype: torch.dtype = torch.float64
-) -> Public:
-    n = torch.tensor(sizes, dtype=dtype)
-    p = n / n.sum() if weights is None else torch.tensor(weights, dtype=dtype)
-    return Public(tuple(names_of(len(sizes))), n, p, torch.zeros(len(sizes), dtype=dtype))
-
-
-def plan_of(
-    algorithm: Algorithm, problem: GeneralisedLinear, sizes: Sequence[int], dtype: torch.dtype = torch.float64
-) -> Plan:
-    return dry_run(algorithm, problem, public_of(sizes, dtype=dtype), 0, LIMITS).plan
-
-
-def open_gate(
-    data: Sequence[Silo],
-    problem: GeneralisedLinear,
-    algorithm: Algorithm,
-    *,
-    epsilon: float | Sequence[float] = 1.0,
-    mechanism: str | Mechanism = "gaussian",
-    rounds: Sequence[Sequence[int]] | None = None,
-    names: Sequence[str] | None = None,
-    seed: int = 0,
-    limits: Limits = LIMITS,
-    dtype: torch.dtype = torch.float64,
-    plan: Plan | None = None,
-    entropy: Any = None,
-) -> Gate:
-    """A gate over `data`. Budget infinity clips but adds no noise, which shows what the noise hides."""
-    sizes = [len(target) for _, target in data]
-    names = names_of(len(data)) if names is None else names
-    plan = plan_of(algorithm, problem, sizes, dtype) if plan is None else plan
-    budgets = [epsilon] * len(data) if isinstance(epsilon, float | int) else list(epsilon)
-    own = [range(len(plan.rounds))] * len(data) if rounds is None else rounds
-    terms = [Terms(*each) for each in zip(names, sizes, budgets, [DELTA] * len(data), own, strict=True)]
-    entropy = SeededEntropy(seed, 0, names, ["a test's run"] * len(names)) if entropy is None else entropy
-    return Gate(
-        hold(data, problem, dtype),
-        problem,
-        algorithm,
-        plan,
-        terms,
-        MECHANISMS[mechanism] if isinstance(mechanism, str) else mechanism,
-        entropy,
-        [MemoryLedger() for _ in terms],
-        limits,
-        dtype,
-    )
-
-
 class Unrepeatable:
     """Entropy as a deployed silo has it: no stream is ever seen twice."""
 
@@ -129,23 +54,6 @@ class Unrepeatable:
     def __getattr__(self, name: str) -> Any:
         self._used += 1
         return getattr(SeededEntropy(self._used, 0, ["silo0"], ["run"]), name)
-
-
-@dataclass(frozen=True)
-class GateLink:
-    """The server loop's way to one gate."""
-
-    gate: Gate
-
-    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
-        return Answered(members, self.gate.answer(round_index, broadcast, members))
-
-
-def drive(
-    gate: Gate, algorithm: Algorithm, problem: GeneralisedLinear, public: Public, rounds: Schedule
-) -> list[Progress]:
-    """Run the server loop against a gate to the end."""
-    return list(run(algorithm, problem, public, 0, GateLink(gate), rounds, weighted))
 
 
 def divisor(batch: Batch, n: int) -> float:

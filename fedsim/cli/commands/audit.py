@@ -40,6 +40,10 @@ def audit(
     """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
     claim is broken."""
     with plain_errors():
+        if scenario is not None:
+            from fedsim.cli import early
+
+            early.single(scenario, overrides or [])
         if daemons is not None:
             from fedsim.cli.daemon_audit import show as show_daemons
 

@@ -24,6 +24,10 @@ def bounds(
 ) -> None:
     """Show the theory's upper and lower bounds on the run's excess risk, constants set to one."""
     with plain_errors():
+        if scenario is not None:
+            from fedsim.cli import early
+
+            early.single(scenario, overrides or [])
         from fedsim.cli.bounds import show
 
         show(scenario, overrides or [], as_json, run)

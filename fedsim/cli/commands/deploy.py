@@ -26,6 +26,9 @@ def deploy(
 ) -> None:
     """Train a model with real silos, through Flower, and write the run directory."""
     with plain_errors():
+        from fedsim.cli import early
+
+        early.single(scenario, overrides or [], out)
         from fedsim.cli.deploy import run
 
         raise typer.Exit(run(scenario, overrides or [], federation, out, resume, superlink))

@@ -23,6 +23,9 @@ def privacy(
 ) -> None:
     """Show what the run would cost each silo and the noise it would use; reads no feature values."""
     with plain_errors():
+        from fedsim.cli import early
+
+        early.single(scenario, overrides or [])
         from fedsim.cli.privacy import show
 
         show(scenario, overrides or [], as_json, verify, conversions)

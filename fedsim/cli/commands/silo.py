@@ -26,9 +26,12 @@ def silo(
     ] = False,
 ) -> None:
     """Run one silo's daemon: records, budget and noise stay here, and every message is debited first."""
-    from silos.service import run
-
     with plain_errors():
+        from silos.config import load_config
+
+        load_config(config)  # before torch is loaded
+        from silos.service import run
+
         code = run(
             config,
             enrol_first=enrol,

@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from fedsim.cli.app import RUNS, Overrides, ScenarioFile, app, plain_errors
+from fedsim.cli.app import (
+    RUNS,
+    Address,
+    Overrides,
+    Quiet,
+    ScenarioFile,
+    SummaryAsJson,
+    app,
+    on_runtime,
+    plain_errors,
+)
 
 
 @app.command(rich_help_panel=RUNS)
@@ -21,9 +31,17 @@ def sweep(
     workers: Annotated[
         int | None, typer.Option(min=0, help="Ray workers; default one per CPU; 0: in this process.")
     ] = None,
+    address: Address = None,
+    quiet: Quiet = False,
+    as_json: SummaryAsJson = False,
 ) -> None:
     """Run a scenario's `sweep` section: all combinations, tuned, over trials; resumes where it stopped."""
-    from fedsim.cli.sweep import run
-
+    changes = [*(overrides or []), *on_runtime("ray" if address else None, address)]
     with plain_errors():
-        raise typer.Exit(run(scenario, overrides or [], out, workers))
+        from fedsim.cli import early
+
+        early.swept(scenario, changes)
+        from fedsim.cli.output import Output
+        from fedsim.cli.sweep import run
+
+        raise typer.Exit(run(scenario, changes, out, workers, Output(quiet, as_json)))

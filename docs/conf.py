@@ -1,0 +1,79 @@
+"""`make docs`: the repository's own Markdown at its own paths, so that one link works there and on the site.
+
+Nothing is fetched, to build it or to read it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from importlib.metadata import version as installed
+from pathlib import Path
+
+from pygments.lexers.special import TextLexer
+from sphinx.application import Sphinx
+
+from fedsim.algorithms.registry import algorithms
+
+project = "fedsim"
+release = version = installed("fedsim-isrl")
+copyright = "the authors of fedsim; Apache-2.0"
+
+root_doc = "README"
+include_patterns = ["*.md", "docs/**.md", "scenarios/*.md", "examples/*.md"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+myst_heading_anchors = 4
+
+default_role = "literal"  # docstrings write code as Markdown does
+autodoc_default_options = {"members": True, "imported-members": True}
+autodoc_member_order = "bysource"
+napoleon_use_rtype = False
+
+html_theme = "furo"
+html_title = f"fedsim {release}"
+
+SHELVES = {
+    "Use it": ["scenarios/README", "examples/README", "docs/using-a-model", "docs/audit", "docs/performance"],
+    "Guides": ["docs/your-own-table", "docs/adding-*", "docs/memory", "docs/deployment", "docs/shuffler"],
+    "Reference": ["docs/reference"],
+    "Guarantees": [
+        "docs/threat-model",
+        "docs/*-noise",
+        "docs/shuffle-curve",
+        "docs/thesis-audit",
+        "SECURITY",
+    ],
+    "Inside": ["docs/architecture", "docs/decisions", "CONTRIBUTING", "CHANGELOG"],
+}
+
+
+def shelf(caption: str, pages: list[str]) -> str:
+    """A part of the navigation."""
+    return "\n".join(["```{toctree}", f":caption: {caption}", ":glob:", ":hidden:", "", *pages, "```"])
+
+
+def add(_: Sphinx, page: str, source: list[str]) -> None:
+    """Navigation, and the algorithms' classes: what the repository's own view has no use for."""
+    if page == root_doc:
+        source[0] += "\n\n" + "\n\n".join(shelf(*entry) for entry in SHELVES.items())
+    classes = (f".. autoclass:: {one.__module__}.{one.__name__}" for one in algorithms().values())
+    source[0] = source[0].replace("<!-- algorithms -->", "\n".join(["```{eval-rst}", *classes, "```"]))
+
+
+def as_written(lines: list[str]) -> None:
+    """A bar is a norm in our docstrings, and no substitution of reStructuredText's."""
+    lines[:] = [line if line.lstrip().startswith(">>>") else line.replace("|", r"\|") for line in lines]
+
+
+def open_at_the_start(app: Sphinx, failure: Exception | None) -> None:
+    """The README is also index.html."""
+    if not failure:
+        shutil.copy(Path(app.outdir, "README.html"), Path(app.outdir, "index.html"))
+
+
+def setup(app: Sphinx) -> None:
+    """Hooks, and languages that Pygments lacks."""
+    app.connect("source-read", add)
+    app.connect("autodoc-process-docstring", lambda *given: as_written(given[-1]))
+    app.connect("build-finished", open_at_the_start)
+    for language in ("csv", "mermaid"):
+        app.add_lexer(language, TextLexer)

@@ -1,0 +1,64 @@
+"""What a command refuses before it loads what it works with: torch alone takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedsim.common.errors import InputError
+from fedsim.common.reach import check_reachable
+from fedsim.results.place import UNFINISHED, check_free
+from fedsim.scenario.early import check, check_single
+from fedsim.scenario.load import load, load_tree
+from fedsim.scenario.model import Scenario
+
+
+def single(path: Path, overrides: Sequence[str], out: Path | None = None) -> Scenario:
+    """The scenario of one run; `out` is where it is to be written.
+
+    Raises:
+        InputError: of scenario, address or directory, whatever is wrong without a look at records.
+    """
+    scenario = load(path, overrides)
+    check_single(scenario)
+    _check(scenario)
+    if out is not None:
+        check_free(out)
+    return scenario
+
+
+def scenario_of(run: Path) -> Path:
+    """The scenario of a run directory that is to go on.
+
+    Raises:
+        InputError: it has none, so that there is nothing to go on with.
+    """
+    file = run / UNFINISHED / "scenario.yaml"
+    if not file.is_file():
+        expected = "holds no unfinished run: one that was interrupted keeps what it needs to go on"
+        raise InputError("--resume", str(run), expected)
+    return file
+
+
+def swept(path: Path, overrides: Sequence[str]) -> None:
+    """As `single`, of every combination of a sweep.
+
+    Raises:
+        InputError: as `single`.
+    """
+    from fedsim.sweeps.combinations import combinations
+
+    for combination in combinations(load_tree(path, overrides)):
+        for candidate in combination.candidates:
+            _check(candidate.scenario)
+
+
+def _check(scenario: Scenario) -> None:
+    check(scenario)
+    for field, file in scenario.data.files.items():
+        if not file.exists():
+            raise InputError(
+                f"scenario.data.{field}", str(file), "cannot be read (No such file or directory)"
+            )
+    if scenario.runtime.address is not None:
+        check_reachable(scenario.runtime.address, "scenario.runtime.address", "Ray cluster")

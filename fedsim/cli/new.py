@@ -1,0 +1,101 @@
+"""`fedsim new`: a package for an algorithm, or a scenario that explains itself; never over what is there."""
+
+from __future__ import annotations
+
+import keyword
+import pkgutil
+import re
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+
+import fedsim.algorithms
+from fedsim.common.errors import InputError
+from fedsim.common.files import whole_directory, whole_file
+
+SCENARIO = "scenario"
+_FILES = {
+    "pyproject.toml": "pyproject.toml",
+    "README.md": "README.md",
+    "scenario.yaml": "scenario.yaml",
+    "algorithm.py": "{name}.py",
+    "test_algorithm.py": "tests/test_{name}.py",
+}
+"""Templates in `fedsim/cli/package`, and where they go."""
+
+
+def scenario(place: Path) -> None:
+    """Write a commented scenario that runs.
+
+    Raises:
+        InputError: something is there already, or it cannot be written.
+    """
+    from fedsim.scenario.commented import commented
+
+    _check_free(place)
+    try:
+        with whole_file(place) as draft:
+            draft.write_text(commented(), encoding="utf-8")
+    except OSError as error:
+        raise InputError("FILE", str(place), f"cannot be written ({error.strerror})") from None
+
+
+def package(name: str, place: Path) -> list[Path]:
+    """Write a package: an algorithm, its entry point, a scenario and tests, which pass as they are.
+
+    Args:
+        name: of the algorithm and of its module.
+        place: a directory that is not there yet.
+
+    Returns:
+        The files, relative to `place`.
+
+    Raises:
+        InputError: the name will not do, something is there already, or it cannot be written.
+    """
+    check_name(name)
+    _check_free(place)
+    values = {"name": name, "kind": _class_of(name), "distribution": name.replace("_", "-") + "-for-fedsim"}
+    texts = {
+        Path(where.format(name=name)): Template(_text(template)).substitute(values)
+        for template, where in _FILES.items()
+    }
+    try:
+        with whole_directory(place) as draft:
+            for where, text in texts.items():
+                (draft / where).parent.mkdir(exist_ok=True)
+                (draft / where).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError("DIR", str(place), f"cannot be written ({error.strerror})") from None
+    return list(texts)
+
+
+def check_name(name: str) -> None:
+    """Check that an algorithm and its module can have this name; loads neither torch nor a plug-in.
+
+    Raises:
+        InputError: it is no plain lower-case name, or it is taken.
+    """
+    if not re.fullmatch("[a-z][a-z0-9_]{0,60}", name) or keyword.iskeyword(name):
+        expected = "must be a module's name: small letters, digits and underscores, such as my_algorithm"
+        raise InputError("NAME", name, expected)
+    if name in {module.name for module in pkgutil.iter_modules(fedsim.algorithms.__path__)}:
+        raise InputError("NAME", name, "fedsim has an algorithm of this name; choose another")
+    found = find_spec(name)
+    if found is not None and found.origin is not None:  # None: a mere folder
+        raise InputError("NAME", name, "a module of this name is installed; choose another")
+
+
+def _check_free(place: Path) -> None:
+    if place.exists() or place.is_symlink():
+        raise InputError("PLACE", str(place), "is there already, and is left as it is; give another")
+
+
+def _class_of(name: str) -> str:
+    """`my_sgd2` to MySgd2."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _text(template: str) -> str:
+    return (files("fedsim.cli") / "package" / f"{template}.txt").read_text(encoding="utf-8")

@@ -1,0 +1,194 @@
+"""What turns a table's columns into a model's features: kept with a model, so that it can be used.
+
+A recipe has public constants alone: names, declared ranges, categories, fill values. What a simulation fits
+on all silos' pooled training records stands apart, in `Fitted`, and is not private.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from fedsim.common.errors import InputError
+from fedsim.common.section import Section
+from fedsim.data.breast_cancer import BreastCancer
+from fedsim.data.csv_table import Csv
+from fedsim.data.dataset import Dataset, Scaling
+from fedsim.data.digits import Digits
+from fedsim.data.features import Input, MeasuredColumn, names_of, ranges_of, read_features
+from fedsim.data.frames import FIELD, columns_of
+from fedsim.data.prepare import Components, Preparation, Standard
+from fedsim.data.reading import DEFAULTS, Reading
+from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, read_schema
+from fedsim.data.source import Design, Floats, Matrix, Ranges, Source
+from fedsim.data.synthetic import Synthetic
+
+
+class Recipe(Section):
+    """From columns to features, and from scores to what was to be predicted."""
+
+    columns: dict[str, Input] = Field(description="What features are made of, in their order.")
+    target: str = Field(description="Name of what is predicted.")
+    predicts: Input = Field(description="Its classes, or the range by which a number is scaled.")
+    scaling: Scaling
+    intercept: bool
+    pca: int | None = None
+    reading: Reading = Field(DEFAULTS, description="How tables are read, and what means no value.")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the target's classes; none for a number."""
+        return self.predicts.categories if isinstance(self.predicts, CategoryColumn) else ()
+
+    @property
+    def num_features(self) -> int:
+        """Features of a prepared record, the constant one included."""
+        return (self.pca or sum(column.width for column in self.columns.values())) + self.intercept
+
+    @property
+    def names(self) -> list[str]:
+        """Of the prepared features: a column's name, with its category's behind it; `1` is the constant."""
+        made = [name for column, kind in self.columns.items() for name in names_of(column, kind)]
+        components = [f"component_{k}" for k in range(self.pca or 0)]
+        return [*(components or made), *(["1"] if self.intercept else [])]
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A recipe and the numbers that a simulation fitted for it, if it asks for any."""
+
+    recipe: Recipe
+    standard: Standard | None = None
+    components: Components | None = None
+
+    @cached_property
+    def preparation(self) -> Preparation:
+        """What is done to records of these columns; the very code that training uses."""
+        recipe, predicts = self.recipe, self.recipe.predicts
+        return Preparation(
+            recipe.scaling,
+            recipe.intercept,
+            ranges_of(recipe.columns.values()),
+            ranges_of([predicts]) if isinstance(predicts, NumberColumn) else None,
+            self.standard,
+            self.components,
+        )
+
+    def features(self, table: Any) -> Floats:
+        """Prepared features (n, d) of a table's records, in their order.
+
+        Args:
+            table: a pandas.DataFrame, the path of a CSV or Parquet file, or an array whose columns are the
+                recipe's in their order; more columns than those do no harm.
+
+        Raises:
+            InputError: names the column and the row that are wrong, and what would be right.
+        """
+        columns, reading = self.recipe.columns, self.recipe.reading
+        found = columns_of(table, columns, reading)
+        return self.preparation.features(read_features(columns, found, FIELD, reading))
+
+
+def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
+    """What `prepare` does to records of this source, by name.
+
+    Raises:
+        InputError: a data set's own ranges make no sense.
+    """
+    return _of_schema(data) if isinstance(data, Csv) else _of_source(data, source, design)
+
+
+def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recipe | None:
+    """What is known without any record: of a declared schema, or of a data set that everybody has.
+
+    Args:
+        data: a scenario's section; nothing is opened but a schema's file.
+        num_features: that silos state of their prepared records.
+        num_classes: that silos state.
+
+    Returns:
+        None where nothing is declared, or it does not fit what silos state.
+    """
+    try:
+        made = _declared(data)
+    except InputError:  # a schema's file that is not here, which nobody needs
+        return None
+    fits = made and (made.num_features, len(made.classes)) == (num_features, num_classes)
+    return made if fits else None
+
+
+def _declared(data: Dataset) -> Recipe | None:
+    if isinstance(data, Csv):
+        return _of_schema(data)
+    if isinstance(data, BreastCancer | Digits | Synthetic):
+        source, nothing = data.open(), np.zeros(0, dtype=np.int64)
+        return _of_source(
+            data, source, Design(np.zeros((0, source.num_features)), source.ranges, nothing, None)
+        )
+    return None
+
+
+def _of_schema(data: Csv) -> Recipe:
+    columns: dict[str, Input] = dict(read_schema(data.columns))
+    if data.target not in columns:
+        raise InputError(SCHEMA, data.target, "the target needs an entry in the schema too")
+    predicts = columns.pop(data.target)
+    return _recipe(data, columns, data.target, predicts)
+
+
+def _of_source(data: Dataset, source: Source, design: Design) -> Recipe:
+    names = _names(source, len(design.ranges.lower))
+    columns = dict(zip(names, _inputs(names, design.ranges), strict=True))
+    return _recipe(data, columns, source.target, _predicts(source, design))
+
+
+def _recipe(data: Dataset, columns: dict[str, Input], target: str, predicts: Input) -> Recipe:
+    own = {"scaling": data.scaling, "intercept": data.intercept, "pca": data.pca}
+    if isinstance(data, Reading):
+        own["reading"] = Reading(**{option: getattr(data, option) for option in Reading.model_fields})
+    return Recipe(columns=columns, target=target, predicts=predicts, **own)
+
+
+def _names(source: Source, count: int) -> list[str]:
+    """The source's own names of its features; x0, x1, ... where they do not fit their number."""
+    names = list(dict.fromkeys(source.feature_names))
+    return names if len(names) == count else [f"x{j}" for j in range(count)]
+
+
+def _inputs(names: Sequence[str], made: Ranges) -> Iterator[Input]:
+    for name, *ends, log, numeric in zip(names, made.lower, made.upper, made.log, made.numeric, strict=True):
+        yield _input(name, ends, bool(log)) if numeric else MeasuredColumn(scaled=False)
+
+
+def _input(name: str, ends: Sequence[float], log: bool) -> Input:
+    if not np.isfinite(ends).all():
+        return MeasuredColumn()
+    lower, upper = map(float, ends)
+    try:
+        return NumberColumn(kind="number", lower=lower, upper=upper, scale="log" if log else "linear")
+    except ValidationError as error:
+        raise InputError(
+            f"scenario.data: range of {name}", [lower, upper], error.errors()[0]["msg"]
+        ) from None
+
+
+def _predicts(source: Source, design: Design) -> Input:
+    if source.num_classes:
+        return CategoryColumn(kind="category", categories=_classes(source, design))
+    if design.target_range is None:
+        return MeasuredColumn()
+    return next(_inputs([source.target], design.target_range))
+
+
+def _classes(source: Source, design: Design) -> tuple[str, ...]:
+    """The source's own names of the target's classes; its labels' where they are these very classes."""
+    if isinstance(source, Matrix):
+        return source.classes
+    labels = source.labels(source.target, "scenario.data")
+    same = len(labels.names) == source.num_classes and np.array_equal(labels.codes, design.target)
+    return labels.names if same else source.classes

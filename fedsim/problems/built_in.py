@@ -1,0 +1,14 @@
+"""The linear problems that fedsim brings, by the name that a scenario uses."""
+
+from __future__ import annotations
+
+from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
+
+BUILT_IN: dict[str, type[GeneralisedLinear]] = {
+    "logistic_regression": LogisticRegression,
+    "softmax_regression": SoftmaxRegression,
+    "linear_regression": LinearRegression,
+    "hinge_loss": HingeLoss,
+    "absolute_error": AbsoluteError,
+}

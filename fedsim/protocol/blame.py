@@ -1,0 +1,150 @@
+"""What is said where code of an algorithm fails: which one, from where, which half and which round."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import FrozenInstanceError, dataclass
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import FunctionType
+from typing import NoReturn
+
+from fedsim.common.errors import InputError, PluginError, Refused
+
+_OWN = "fedsim"
+_LIBRARIES = ("torch", "numpy", "scipy", "pandas", "sklearn")
+_PYTHON = Path(inspect.getfile(traceback)).parent
+_STATE = "keep what lasts in memory (silo half) or in local variables (server half)"
+
+
+@dataclass(frozen=True)
+class Blame:
+    """Makes errors that name an algorithm; its name is looked up where there is one to make."""
+
+    algorithm: object
+    """Or its class."""
+
+    def breach(self, where: str, what: str) -> Refused:
+        """It broke the contract; `what` is made of public values."""
+        return Refused(f"{self._named}, {where}: {what}")
+
+    def failed(self, where: str, error: Exception, names: tuple[str, ...] = ()) -> NoReturn:
+        """Its code raised; `names` are of the tensors that it was given.
+
+        Refusals keep being refusals, bad input stays as it is; the text of other errors may be made of what
+        the code was given.
+
+        Raises:
+            Refused: it was refused something.
+            PluginError: it raised anything else; the cause is chained.
+        """
+        if isinstance(error, InputError | PluginError | MemoryError):
+            raise error
+        if isinstance(error, Refused):
+            raise self.breach(where, str(error)) from error
+        raise PluginError(f"{self._named}, {where}: {raised(error, names)}") from error
+
+    @property
+    def _named(self) -> str:
+        kind = self.algorithm if isinstance(self.algorithm, type) else type(self.algorithm)
+        return named("algorithm", kind)
+
+
+@contextmanager
+def blaming(what: str, kind: type) -> Iterator[None]:
+    """Name another package's part, such as a data set, where its code raises; ours raises as it is.
+
+    Raises:
+        PluginError: names class, distribution or file, and line.
+    """
+    try:
+        yield
+    except (InputError, Refused, PluginError, MemoryError):
+        raise
+    except Exception as error:
+        if _home(kind) == _OWN:
+            raise
+        raise PluginError(f"{named(what, kind)}: {raised(error)}") from error
+
+
+def is_theirs(error: Exception, part: object) -> bool:
+    """Whether it comes from another package's part, whose code is the last that ran, but for libraries'."""
+    if _home(type(part)) == _OWN:
+        return False
+    files = {frame.filename for frame in _frames(error)[-1:]}
+    return bool(files & {code for kind in type(part).__mro__ for code in _files(kind)})
+
+
+def _files(kind: type) -> Iterator[str]:
+    """Where the code of a class stands, in a notebook too."""
+    for member in vars(kind).values():
+        if isinstance(member, FunctionType):
+            yield member.__code__.co_filename
+
+
+def named(what: str, kind: type) -> str:
+    """A class and where it comes from.
+
+    >>> named("algorithm", Blame)
+    'algorithm Blame (fedsim)'
+    """
+    return f"{what} {kind.__qualname__} ({_home(kind)})"
+
+
+def raised(error: Exception, names: tuple[str, ...] = ()) -> str:
+    """What an error says, the line that it comes from, and a hint where there is a likely one."""
+    text = " ".join(str(error).split())
+    hint = _hint(error, names)
+    return f"raised {type(error).__name__}: {text}{_line(error)}{'; ' if hint else ''}{hint}"
+
+
+def _home(kind: type) -> str:
+    """The distribution of a class, or its file."""
+    top = kind.__module__.partition(".")[0]
+    if top == _OWN:
+        return top
+    found = _distributions().get(top, ())
+    if found:
+        return f"{found[0]} {metadata.version(found[0])}"
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    return Path(file).name if file else "defined in this session"
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
+
+
+def _line(error: Exception) -> str:
+    """The last line of code that is not of a package."""
+    own = _frames(error)
+    return f" ({Path(own[-1].filename).name}:{own[-1].lineno})" if own else ""
+
+
+def _frames(error: Exception) -> list[traceback.FrameSummary]:
+    """Of code that is neither ours nor a library's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if not _ours(frame.filename)]
+
+
+def _ours(file: str) -> bool:
+    """Whether a file is fedsim's, or of a library that plug-ins use."""
+    path = Path(file)
+    root = Path(inspect.getfile(Refused)).parents[2]
+    own = any(path.is_relative_to(root / package) for package in (_OWN, "silos", "server"))
+    return own or any(part in _LIBRARIES for part in path.parts) or path.is_relative_to(_PYTHON)
+
+
+def _hint(error: Exception, names: tuple[str, ...]) -> str:
+    if isinstance(error, KeyError) and names and error.args and error.args[0] not in names:
+        return f"it was given {', '.join(names)}"
+    if isinstance(error, FrozenInstanceError):
+        return _STATE
+    if isinstance(error, TypeError) and "Query" in str(error):
+        return 'a query is Query("gradient", (w,), clip) and perhaps a batch'
+    return ""

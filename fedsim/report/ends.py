@@ -1,0 +1,101 @@
+"""Labels at the ends of lines, where a reader looks for them, instead of a legend."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+_LINE = 0.165
+"""Inches of a line of a label."""
+_LETTERS = 17
+"""In a line of a label."""
+_MOST = 12
+"""Labels that fit beside a figure; more need a legend."""
+
+
+class End(NamedTuple):
+    """Where a line ends, what it is called, and how it is drawn: `colour`, `linestyle` and more of a line."""
+
+    x: float
+    y: float
+    text: str
+    style: dict[str, Any]
+
+
+def label_ends(figure: Figure, axes: Axes, ends: Sequence[End]) -> bool:
+    """Write each name to the right of the axes, as near to its line's end as the others let it; the axes have
+    their limits by now. False, and nothing drawn, where the names are too many.
+    """
+    shown = [end for end in ends if np.isfinite(end.y)]
+    texts = [textwrap.fill(end.text, _LETTERS, break_on_hyphens=False) for end in shown]
+    if len(shown) > _MOST:
+        return False
+    heights = [_LINE * (text.count("\n") + 1.1) for text in texts]
+    room = _room(figure, axes)
+    if (missing := sum(heights) - room) > 0:
+        figure.set_figheight(figure.get_figheight() + missing)
+        room += missing
+    to_axes = axes.transScale + axes.transLimits
+    wanted = [float(np.clip(to_axes.transform((end.x, end.y))[1], 0, 1)) * room for end in shown]
+    for end, text, place in zip(shown, texts, apart(wanted, heights), strict=True):
+        axes.annotate(
+            text,
+            xy=(end.x, end.y),
+            xytext=(1.04, place / room),
+            textcoords="axes fraction",
+            fontsize=9.5,
+            va="center",
+            linespacing=1.05,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "relpos": (0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 0,
+                "linewidth": 0.8,
+                **end.style,
+            },
+        )
+    return True
+
+
+def _room(figure: Figure, axes: Axes) -> float:
+    """The axes' height in inches, once their titles and ticks have found their places."""
+    figure.draw_without_rendering()
+    return float(axes.get_position().height * figure.get_figheight())
+
+
+def apart(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
+    """Places as near as can be to those wanted, so that no two of such heights overlap, in the order wanted.
+
+    >>> apart([1.0, 1.0, 5.0], [0.5, 0.5, 0.5])
+    [0.75, 1.25, 5.0]
+    """
+    groups: list[tuple[list[int], float]] = []  # neighbours that touch, and the middle of them all
+    for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):
+        members, middle = [i], wanted[i]
+        while groups and _top(groups[-1], heights) > middle - _size(members, heights) / 2 + 1e-9:
+            below, lower = groups.pop()
+            middle = (lower * len(below) + middle * len(members)) / (len(below) + len(members))
+            members = below + members
+        groups.append((members, middle))
+    places = [0.0] * len(wanted)
+    for members, middle in groups:
+        at = middle - _size(members, heights) / 2
+        for i in members:
+            places[i] = at + heights[i] / 2
+            at += heights[i]
+    return places
+
+
+def _size(members: Sequence[int], heights: Sequence[float]) -> float:
+    return sum(heights[i] for i in members)
+
+
+def _top(group: tuple[list[int], float], heights: Sequence[float]) -> float:
+    return group[1] + _size(group[0], heights) / 2

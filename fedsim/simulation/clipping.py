@@ -1,0 +1,135 @@
+"""How much the clip takes away, round by round. Simulation only: it is made of records, without noise.
+
+A silo's own gate holds `silos.records.Records`, which tell nobody. Those here tell a recorder in the same
+process the length of every term before it is clipped. An honest federation has no such numbers for free: it
+would have to query for them, and pay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.problems.kinds import Problem, check
+from fedsim.protocol.links import Hosts
+from silos.block import Block
+from silos.records import Records
+from silos.statistics import clipped_sum
+
+MOST = 500
+"""Terms that a round's median is taken of: evenly among the rows of all of them, where there are more."""
+_HELD = 2**20
+"""Terms that wait to be counted at most."""
+
+
+class Part(NamedTuple):
+    """One host's terms of a round: how many, how many were clipped, and norms over the clip of some."""
+
+    terms: int
+    clipped: int
+    ratios: np.ndarray
+
+
+class SimulatedHosts(Hosts, Protocol):
+    """Hosts that know what the clip took away."""
+
+    def clipping(self) -> dict[int, Part]:
+        """By round; empty where nobody watches."""
+        ...
+
+
+class Recorder:
+    """Counts a cohort's terms; told them by `Watched`, and by its host when a round begins."""
+
+    def __init__(self) -> None:
+        self._held: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._waiting, self._round = 0, 0
+        self._parts: dict[int, list[Part]] = {}
+
+    def begin(self, round_index: int) -> None:
+        """What comes next is this round's."""
+        self._count()
+        self._round = round_index
+
+    def __call__(self, lengths: Tensor, bounds: Tensor, mask: Tensor | None) -> None:
+        """Terms of one ask; see `silos.sums.Seen`."""
+        counts = bounds > 0  # a zero record's term has no length, whatever its coefficient is
+        if mask is not None:
+            counts &= mask > 0
+        self._held.append((lengths.flatten(), bounds.flatten(), counts.flatten()))
+        self._waiting += bounds.numel()
+        if self._waiting > _HELD:
+            self._count()
+
+    def rounds(self) -> dict[int, Part]:
+        """All rounds so far, by number from 0."""
+        self._count()
+        return {index: joined(parts) for index, parts in self._parts.items()}
+
+    def _count(self) -> None:
+        if not self._held:
+            return
+        length, bound, counts = map(_together, zip(*self._held, strict=True))
+        self._held, self._waiting = [], 0
+        some = slice(None) if len(length) <= MOST else torch.linspace(0, len(length) - 1, MOST).long()
+        ratios = (length[some] / bound[some])[counts[some]].double().numpy()
+        clipped = int(torch.count_nonzero((length > bound) & counts))
+        part = Part(int(torch.count_nonzero(counts)), clipped, ratios)
+        self._parts.setdefault(self._round, []).append(part)
+
+
+def _together(pieces: tuple[Tensor, ...]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def joined(parts: Sequence[Part]) -> Part:
+    """Of several, as one; its ratios are `MOST` quantiles of them all where they are more."""
+    if len(parts) == 1:
+        return parts[0]
+    ratios = np.concatenate([part.ratios for part in parts])
+    if len(ratios) > MOST:
+        weights = np.concatenate([np.full(len(p.ratios), p.terms / max(1, len(p.ratios))) for p in parts])
+        order = np.argsort(ratios)
+        reached = np.cumsum(weights[order]) / weights.sum()
+        ratios = ratios[order][np.searchsorted(reached, (np.arange(MOST) + 0.5) / MOST)]
+    return Part(sum(part.terms for part in parts), sum(part.clipped for part in parts), ratios)
+
+
+def median(part: Part) -> float:
+    """Of the norms over the clip."""
+    return float(np.median(part.ratios))
+
+
+def together(hosts: Iterable[dict[int, Part]]) -> dict[int, Part]:
+    """The rounds of several hosts, whose silos took part in them or not."""
+    found: dict[int, list[Part]] = {}
+    for rounds in hosts:
+        for index, part in rounds.items():
+            found.setdefault(index, []).append(part)
+    return {index: joined(parts) for index, parts in sorted(found.items())}
+
+
+class Watched(Records):
+    """Records that tell a recorder the length of their terms."""
+
+    def __init__(
+        self,
+        silos: Sequence[tuple[np.ndarray, np.ndarray]],
+        problem: Problem,
+        dtype: torch.dtype,
+        recorder: Recorder,
+    ) -> None:
+        """As `silos.gate.hold`, and whom to tell."""
+        check(problem, dtype)
+        super().__init__(silos, problem, dtype)
+        self._recorder = recorder
+
+    def clipped_sum(
+        self, problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
+    ) -> Tensor:
+        """See `silos.statistics.clipped_sum`."""
+        return clipped_sum(problem, block, points, clip, self._recorder)

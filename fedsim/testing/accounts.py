@@ -1,0 +1,129 @@
+"""What a silo pays is what the plan says, and the plan is what is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from fedsim.problems.glm import LogisticRegression, SoftmaxRegression
+from fedsim.protocol.batch import FULL, Batch, Fresh
+from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, ServerHalf
+from fedsim.protocol.dryrun import dry_run
+from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.plain import plain_queries
+from fedsim.protocol.plan import Ask, Plan
+from fedsim.protocol.terms import Statement
+from fedsim.testing.example import Example, require
+from fedsim.testing.federations import all_take_part, drive, open_gate, plan_of, public_of, silos_of
+from server.participation import rounds_of_silos, schedule
+
+_TWELFTH = Fresh(1 / 12)
+_PROBLEM = LogisticRegression(4)
+
+
+def ledger_is_plan(example: Example, batch: Batch) -> None:
+    """Every silo is debited for every round, and its whole budget and no more is spent."""
+    plan, _, statements = _after(example, batch, None)
+    asked = {ask.batch for asks in plan.rounds for ask in asks}
+    stated = example.anchors is None or asked == {batch} | example.anchors
+    require(stated, f"it asks on batches {asked}, and its example says {example.anchors} and {batch}")
+    releases = plan.num_queries(range(len(plan.rounds)))
+    for statement in statements:
+        _check(statement, range(len(plan.rounds)))
+        require(
+            statement.admitted.releases == releases,
+            f"{statement.admitted.releases} releases are priced, and the plan has {releases}",
+        )
+
+
+def ledger_is_plan_on_fresh_batches(example: Example) -> None:
+    """As `ledger_is_plan`, where a record is used once at most."""
+    ledger_is_plan(example, _TWELFTH)
+
+
+def ledger_is_plan_on_all_records(example: Example) -> None:
+    """As `ledger_is_plan`, where every answer uses all records."""
+    ledger_is_plan(example, FULL)
+
+
+def pays_for_its_own_rounds(example: Example) -> None:
+    """With one of three silos in a round, each is charged for the rounds that it takes part in."""
+    plan, own, statements = _after(example, FULL, 1)
+    require(sum(map(len, own)) == len(plan.rounds), "a round has not one silo")
+    for rounds, statement in zip(own, statements, strict=True):
+        _check(statement, rounds)
+
+
+def _check(statement: Statement, rounds: Sequence[int]) -> None:
+    """The silo was debited for these rounds, and they use up its budget."""
+    require(
+        statement.rounds == list(rounds),
+        f"a silo is debited for rounds {statement.rounds}, and takes part in {list(rounds)}",
+    )
+    spent, guaranteed = statement.epsilon_spent, statement.admitted.epsilon_guaranteed
+    require(spent == guaranteed, f"a silo spends {spent:.6g} of the {guaranteed:.6g} that it guarantees")
+    require(0.999 <= spent <= 1.0 or not rounds, f"a silo of budget 1 spends {spent:.6g}")
+
+
+def missed_rounds_are_not_spent(example: Example) -> None:
+    """A silo that misses planned rounds spends less."""
+    algorithm = example.short(FULL)
+    plan = plan_of(algorithm, _PROBLEM, (10, 10))
+    gate = open_gate(silos_of(_PROBLEM, (10, 10)), _PROBLEM, algorithm, plan=plan)
+    drive(gate, algorithm, _PROBLEM, public_of((10, 10)), [*all_take_part(plan, 2)[:-1], [1]])
+    one, two = gate.statements()
+    _check(two, range(len(plan.rounds)))
+    require(len(one.rounds) == len(plan.rounds) - 1, "a missed round is debited")
+    require(
+        one.epsilon_spent < two.epsilon_spent,
+        f"a silo that missed a round spends {one.epsilon_spent:.6g}, another {two.epsilon_spent:.6g}",
+    )
+
+
+def asks_what_it_planned(example: Example) -> None:
+    """The dry run is what the gate is asked, whatever the silos' sizes."""
+    problem, sizes, algorithm = SoftmaxRegression(4, 3), (24, 30), example.short(_TWELFTH)
+    plan = plan_of(algorithm, problem, sizes)
+    watched = _Watched(algorithm)
+    inner = cast(Algorithm, watched)
+    gate = open_gate(silos_of(problem, sizes), problem, inner, plan=plan)
+    drive(gate, inner, problem, public_of(sizes), all_take_part(plan, 2))
+    for r, (asked, planned) in enumerate(zip(watched.rounds, plan.rounds, strict=True)):
+        require(tuple(asked) == planned, f"round {r} asks {asked}, and the plan has {planned}")
+    require(plan == plan_of(algorithm, problem, (7, 7)), "the plan depends on the silos' sizes")
+
+
+def _after(example: Example, batch: Batch, active: int | None) -> tuple[Plan, Sequence[Any], list[Statement]]:
+    sizes, algorithm = (40, 40, 40), example.short(batch)
+    trace = dry_run(algorithm, _PROBLEM, public_of(sizes), 0, LIMITS)
+    rounds = schedule(3, active, trace.holds, seed=1, trial=0)
+    own = rounds_of_silos(rounds, 3)
+    gate = open_gate(silos_of(_PROBLEM, sizes), _PROBLEM, algorithm, rounds=own, plan=trace.plan)
+    drive(gate, algorithm, _PROBLEM, public_of(sizes), rounds)
+    return trace.plan, own, gate.statements()
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """An algorithm whose silo half writes down what it asks."""
+
+    inner: Algorithm
+    rounds: list[list[Ask]] = field(default_factory=list)
+
+    def server(self, w: Tensor, problem: Any, public: Public, rng: np.random.Generator) -> ServerHalf:
+        return self.inner.server(w, problem, public, rng)
+
+    def silo(
+        self, problem: Any, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        self.rounds.append([])
+
+        def watched(*queries: Query) -> Any:
+            self.rounds[-1].append(plain_queries(queries)[0])
+            return ask(*queries)
+
+        return self.inner.silo(problem, broadcast, watched, memory)

@@ -1,0 +1,149 @@
+"""Small federations of made-up records, gates over them, and the server's way to one or several gates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.problems.glm import GeneralisedLinear, LinearRegression
+from fedsim.problems.nonsmooth import AbsoluteError
+from fedsim.protocol.contract import Algorithm, Public
+from fedsim.protocol.dryrun import dry_run
+from fedsim.protocol.limits import LIMITS, Limits
+from fedsim.protocol.links import Answered, Link
+from fedsim.protocol.plan import Plan
+from fedsim.protocol.terms import Terms
+from fedsim.simulation.memory_ledger import MemoryLedger
+from server.aggregate import weighted
+from server.loop import Progress, run
+from server.participation import Schedule, schedule
+from silos.entropy import Entropy
+from silos.gate import Gate, hold
+from silos.seeded_entropy import SeededEntropy
+
+DELTA = 1e-5
+
+Silo = tuple[np.ndarray, np.ndarray]
+"""Features (n, num_features) and target (n,)."""
+
+
+def silos_of(problem: GeneralisedLinear, sizes: Sequence[int], seed: int = 0) -> list[Silo]:
+    """Random records with a constant last feature and targets that the problem accepts."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for n in sizes:
+        x = rng.normal(size=(n, problem.num_features))
+        x[:, -1] = 1
+        classes = max(2, problem.num_outputs)
+        made.append((x, target_of(problem, rng.normal(size=n), rng.integers(classes, size=n))))
+    return made
+
+
+def target_of(problem: GeneralisedLinear, real: np.ndarray, label: np.ndarray) -> np.ndarray:
+    """Whichever of the two the problem predicts."""
+    return real if isinstance(problem, LinearRegression | AbsoluteError) else label.astype(float)
+
+
+def names_of(count: int) -> list[str]:
+    """Of so many silos."""
+    return [f"silo{i}" for i in range(count)]
+
+
+def public_of(
+    sizes: Sequence[int], weights: Sequence[float] | None = None, dtype: torch.dtype = torch.float64
+) -> Public:
+    """A federation's public numbers; weights are by size unless they are given."""
+    n = torch.tensor(sizes, dtype=dtype)
+    p = n / n.sum() if weights is None else torch.tensor(weights, dtype=dtype)
+    return Public(tuple(names_of(len(sizes))), n, p, torch.zeros(len(sizes), dtype=dtype))
+
+
+def plan_of(
+    algorithm: Algorithm, problem: GeneralisedLinear, sizes: Sequence[int], dtype: torch.dtype = torch.float64
+) -> Plan:
+    """By dry run."""
+    return dry_run(algorithm, problem, public_of(sizes, dtype=dtype), 0, LIMITS).plan
+
+
+def open_gate(
+    data: Sequence[Silo],
+    problem: GeneralisedLinear,
+    algorithm: Algorithm,
+    *,
+    epsilon: float | Sequence[float] = 1.0,
+    mechanism: str | Mechanism = "gaussian",
+    rounds: Sequence[Sequence[int]] | None = None,
+    names: Sequence[str] | None = None,
+    seed: int = 0,
+    limits: Limits = LIMITS,
+    dtype: torch.dtype = torch.float64,
+    plan: Plan | None = None,
+    entropy: Entropy | None = None,
+) -> Gate:
+    """A gate over `data`. Budget infinity clips but adds no noise, which shows what the noise hides."""
+    sizes = [len(target) for _, target in data]
+    names = names_of(len(data)) if names is None else names
+    plan = plan_of(algorithm, problem, sizes, dtype) if plan is None else plan
+    budgets = [epsilon] * len(data) if isinstance(epsilon, float | int) else list(epsilon)
+    own = [range(len(plan.rounds))] * len(data) if rounds is None else rounds
+    terms = [Terms(*each) for each in zip(names, sizes, budgets, [DELTA] * len(data), own, strict=True)]
+    entropy = SeededEntropy(seed, 0, names, ["a test's run"] * len(names)) if entropy is None else entropy
+    return Gate(
+        hold(data, problem, dtype),
+        problem,
+        algorithm,
+        plan,
+        terms,
+        MECHANISMS[mechanism] if isinstance(mechanism, str) else mechanism,
+        entropy,
+        [MemoryLedger() for _ in terms],
+        limits,
+        dtype,
+    )
+
+
+@dataclass(frozen=True)
+class GateLink:
+    """The server loop's way to one gate."""
+
+    gate: Gate
+
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        """See `fedsim.protocol.links.Link`."""
+        return Answered(members, self.gate.answer(round_index, broadcast, members))
+
+
+@dataclass(frozen=True)
+class HostsLink:
+    """The server loop's way to silos on several hosts, in consecutive runs of their order."""
+
+    gates: Sequence[Gate]
+    sizes: Sequence[int]
+
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        """See `fedsim.protocol.links.Link`."""
+        parts, first = [], 0
+        for gate, size in zip(self.gates, self.sizes, strict=True):
+            own = [member - first for member in members if first <= member < first + size]
+            parts += [gate.answer(round_index, broadcast, own)] if own else []
+            first += size
+        return Answered(members, {name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+
+
+def drive(
+    gate: Gate | Link, algorithm: Algorithm, problem: GeneralisedLinear, public: Public, rounds: Schedule
+) -> list[Progress]:
+    """Run the server loop to the end."""
+    link = GateLink(gate) if isinstance(gate, Gate) else gate
+    return list(run(algorithm, problem, public, 0, link, rounds, weighted))
+
+
+def all_take_part(plan: Plan, silos: int) -> Schedule:
+    """Every silo in every round."""
+    return schedule(silos, None, [False] * len(plan.rounds), 0, 0)

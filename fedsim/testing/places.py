@@ -1,0 +1,188 @@
+"""A result depends on the seed, and not on who shares a process with whom."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.problems.composite import Composite, L2Ball
+from fedsim.problems.glm import LinearRegression, LogisticRegression
+from fedsim.protocol.batch import FULL
+from fedsim.protocol.contract import Algorithm, Asker, Combined, Query, Round
+from fedsim.protocol.memory import CohortMemory
+from fedsim.protocol.seeds import server_rng
+from fedsim.testing.cases import SIZES
+from fedsim.testing.example import Example, require
+from fedsim.testing.federations import (
+    HostsLink,
+    all_take_part,
+    drive,
+    names_of,
+    open_gate,
+    plan_of,
+    public_of,
+    silos_of,
+)
+
+_ROUNDING = 1e-9
+_PROBLEM = LogisticRegression(4, composite=Composite(l2=0.1))
+_COMPOSITE = LinearRegression(4, composite=Composite(0.1, 0.2, L2Ball(0.5)))
+Reply = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
+"""A message and the memory that is kept."""
+
+Silos = Callable[[Sequence[int]], Reply]
+"""The silo half of these rows."""
+
+Draw = Callable[[int], Tensor]
+"""The answer with this number, (silos, d)."""
+
+
+def is_a_function_of_its_seed(example: Example) -> None:
+    """The same seed gives the same model, another one another."""
+    first, again, other = (_end(example.short(FULL), (len(SIZES),), seed) for seed in (3, 3, 4))
+    require(torch.equal(first, again), "the same seed gives another model: randomness must come from `rng`")
+    require(not torch.equal(first, other), "another seed gives the same model: the answers are not used")
+
+
+def is_the_same_on_other_hosts(example: Example) -> None:
+    """Three silos in one process, on two hosts, or each alone: the same model, but for rounding."""
+    together = _end(example.short(FULL), (3,), 0)
+    for hosts in ((2, 1), (1, 1, 1)):
+        apart = float((_end(example.short(FULL), hosts, 0) - together).abs().max())
+        require(
+            apart <= _ROUNDING * max(1.0, float(together.abs().max())),
+            f"silos on {len(hosts)} hosts give a model {apart:.3g} away from that of a single host: "
+            "a silo's message must be made of its own row alone",
+        )
+
+
+def _end(algorithm: Algorithm, hosts: tuple[int, ...], seed: int) -> Tensor:
+    """The model where so many silos share each host."""
+    data, names, plan = silos_of(_PROBLEM, SIZES), names_of(len(SIZES)), plan_of(algorithm, _PROBLEM, SIZES)
+    bounds = np.cumsum([0, *hosts])
+    gates = [
+        open_gate(data[a:b], _PROBLEM, algorithm, names=names[a:b], seed=seed, plan=plan)
+        for a, b in pairwise(bounds)
+    ]
+    rounds = all_take_part(plan, len(SIZES))
+    return drive(HostsLink(gates, hosts), algorithm, _PROBLEM, public_of(SIZES), rounds)[-1].answer
+
+
+def is_answered_row_by_row(example: Example) -> None:
+    """The silo half computes on (silos, d) what it computes on each row, and so does its memory."""
+    for r, silos in _rounds(example, 25):
+        together = silos(range(25))
+        for row in range(0, 25, 6):
+            found = _difference(together, silos([row]), row)
+            require(not found, f"round {r}: {found} for a silo is another among 25 silos than alone")
+
+
+def remembers_what_it_was_given(example: Example) -> None:
+    """A round is a function of broadcast, answers and memory: nothing is kept elsewhere."""
+    for r, silos in _rounds(example, 3):
+        first, again = silos(range(3)), silos(range(3))
+        found = next(filter(None, (_difference(first, again, row) for row in range(3))), None)
+        require(
+            not found,
+            f"round {r}: {found} is another when the same broadcast, answers and memory come again: what a "
+            "silo keeps between rounds belongs in `memory`, and nothing there may be random",
+        )
+
+
+def _difference(whole: Reply, part: Reply, row: int) -> str | None:
+    """What of a silo's row is another: whole replies have it at `row`, and partial ones alone or too."""
+    for what, one, other in zip(("the message", "the memory"), whole, part, strict=True):
+        if set(one) != set(other):
+            return f"the set of names in {what}"
+        for name, value in other.items():
+            if not _close(_row(one[name], row), _row(value, row)):
+                return f"{what}'s {name!r}"
+    return None
+
+
+def _row(value: Tensor, row: int) -> Tensor:
+    """Of one silo; (d,) and (1, d) are everyone's."""
+    return value if value.dim() == 1 else value[row if len(value) > 1 else 0]
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    return bool((one - other).abs().max() <= _ROUNDING * (1 + other.abs().max()))
+
+
+def is_linear_where_it_says_so(example: Example) -> None:
+    """With `linear`, a message is one affine function of the answers: at a mixture, the messages' mixture."""
+    algorithm, rng = example.short(FULL), np.random.default_rng(0)
+    affine, drawn = True, [torch.from_numpy(rng.normal(size=(2, 1, 4))) for _ in range(200)]
+    problem = replace(_COMPOSITE, composite=Composite(0.1, 0.1, L2Ball(0.2)))
+    coroutine = algorithm.server(torch.zeros(4, dtype=torch.float64), problem, public_of((5,)), server_rng(0))
+    step: Round | None = next(coroutine)
+    while step is not None:
+        ends: list[Draw] = [
+            lambda i: drawn[i][0],
+            lambda i: drawn[i][1],
+            lambda i: 0.3 * drawn[i][0] + 0.7 * drawn[i][1],
+        ]
+        first, second, mixture = (_message(algorithm, problem, step, each) for each in ends)
+        for name, value in mixture.items():
+            affine &= torch.allclose(value, 0.3 * first[name] + 0.7 * second[name], rtol=0, atol=1e-12)
+        try:
+            step = coroutine.send(Combined({n: value.expand(1, 4)[0] for n, value in first.items()}, 1.0))
+        except StopIteration:
+            step = None
+    says = type(algorithm).linear
+    found = "is affine" if affine else "is not affine"
+    require(affine == says, f"it says linear = {says}, and its message {found} in the answers")
+
+
+def _message(
+    algorithm: Algorithm, problem: LinearRegression, step: Round, draw: Draw
+) -> Mapping[str, Tensor]:
+    return dict(
+        algorithm.silo(problem, step.broadcast, cast(Asker, _Asker(draw)), CohortMemory(1, 4, torch.float64))
+    )
+
+
+class _Asker:
+    """Answers by number."""
+
+    def __init__(self, draw: Draw) -> None:
+        self._draw, self._asked = draw, 0
+
+    def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
+        answers = tuple(self._draw(self._asked + i) for i in range(len(queries)))
+        self._asked += len(queries)
+        return answers if len(answers) > 1 else answers[0]
+
+
+def _rounds(example: Example, count: int) -> Iterator[tuple[int, Silos]]:
+    """The rounds of a short run on random answers, each with the silo half of any of `count` rows."""
+    algorithm, rng = example.short(FULL), np.random.default_rng(0)
+    start = torch.from_numpy(rng.normal(size=4))
+    coroutine = algorithm.server(start, _COMPOSITE, public_of((5,)), server_rng(0))
+    memory, step, r = CohortMemory(count, 4, torch.float64), next(coroutine), 0
+    while True:
+        silos = _silos(algorithm, step, memory, torch.from_numpy(rng.normal(size=(50, count, 4))))
+        yield r, silos
+        message, kept = silos(range(count))
+        memory.update(kept)
+        try:
+            means = {name: value.expand(count, 4).mean(0) for name, value in message.items()}
+            step = coroutine.send(Combined(means, 1.0))
+        except StopIteration:
+            return
+        r += 1
+
+
+def _silos(algorithm: Algorithm, step: Round, memory: CohortMemory, answers: Tensor) -> Silos:
+    def silos(rows: Sequence[int]) -> Reply:
+        part, taken = memory.select(list(rows)), list(rows)
+        asker = _Asker(lambda i: answers[i % len(answers)][taken])
+        return dict(algorithm.silo(_COMPOSITE, step.broadcast, cast(Asker, asker), part)), dict(part)
+
+    return silos

@@ -1,0 +1,59 @@
+"""The table of properties: a name, what it says, and the function that raises where it does not hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from fedsim.protocol.batch import FULL
+from fedsim.testing import accounts, convergence, places
+from fedsim.testing.cases import CASES, SIZES, case_of
+from fedsim.testing.example import Example
+from fedsim.testing.federations import plan_of
+
+
+@dataclass(frozen=True)
+class Property:
+    """What holds of every algorithm.
+
+    Args:
+        name: of the property, as `Example.left_out` has it.
+        holds: raises AssertionError, Refused or InputError where it does not.
+    """
+
+    name: str
+    holds: Callable[[Example], None]
+
+    def left_out(self, example: Example) -> str | None:
+        """Why it need not hold of this example; None where it must."""
+        return example.left_out.get(self.name) or example.left_out.get(self.case)
+
+    @property
+    def case(self) -> str:
+        """What a property of several cases is about: the name from the colon on."""
+        return self.name.rpartition(": ")[2]
+
+
+def _runs_dry(example: Example) -> None:
+    """The plan is found without data: see `fedsim.protocol.dryrun`."""
+    plan_of(example.short(FULL), case_of("linear").problem, SIZES)
+
+
+PROPERTIES: tuple[Property, ...] = (
+    Property("dry run", _runs_dry),
+    *(Property(f"reaches the optimum: {case}", partial(convergence.reaches, name=case)) for case in CASES),
+    *(Property(f"stays at the optimum: {case}", partial(convergence.keeps, name=case)) for case in CASES),
+    Property("messages may be scaled", convergence.may_be_scaled),
+    Property("ledger is plan, all records", accounts.ledger_is_plan_on_all_records),
+    Property("ledger is plan, fresh batches", accounts.ledger_is_plan_on_fresh_batches),
+    Property("a silo pays for its own rounds", accounts.pays_for_its_own_rounds),
+    Property("missed rounds are not spent", accounts.missed_rounds_are_not_spent),
+    Property("asks what it planned", accounts.asks_what_it_planned),
+    Property("is a function of its seed", places.is_a_function_of_its_seed),
+    Property("same for one silo and a cohort", places.is_answered_row_by_row),
+    Property("same on one host and on several", places.is_the_same_on_other_hosts),
+    Property("memory of what was given only", places.remembers_what_it_was_given),
+    Property("linear where it says so", places.is_linear_where_it_says_so),
+)
+"""In the order in which they are checked."""

@@ -1,0 +1,245 @@
+"""A run that was cut short goes on with the trials it had not finished, and comes to what it would have."""
+
+from __future__ import annotations
+
+import json
+import resource
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fedsim
+from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+from fedsim.api import unfinished
+from fedsim.api.run import load_run
+from fedsim.common.errors import InputError
+from fedsim.report import page
+from fedsim.results.outcome import Measurement
+from fedsim.simulation import trial
+
+SMALL: dict[str, Any] = {"trials": 3, "num_rounds": 4, "runtime": "inprocess"}
+KINDS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "some silos a round, and the training objective": {
+        "participation": {"name": "uniform", "num_silos": 3},
+        "report.excess_risk": True,
+        "problem.regulariser.l2": 0.1,
+    },
+    "sums over silos": {"privacy.mechanism": "summed_gaussian", "privacy.honest_fraction": 1.0},
+    "no privacy": {"privacy": {"mechanism": "none"}},
+}
+
+
+@pytest.fixture(autouse=True)
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page takes longer than these runs, and is tested elsewhere."""
+    monkeypatch.setattr(page, "_fill", lambda *_: None)
+    monkeypatch.setattr(page, "draw", lambda *_: None)
+
+
+def simulate(out: Path | None, changes: dict[str, Any] | None = None, **more: Any) -> fedsim.Run:
+    more.setdefault("progress", False)
+    return fedsim.simulate("quickstart", {**SMALL, **(changes or {})}, out=out, **more)
+
+
+def stop_in(trial: int) -> Callable[[Measurement], None]:
+    """Ctrl-C in the middle of a trial."""
+
+    def observe(measurement: Measurement) -> None:
+        if (measurement.trial, measurement.round) == (trial, 2):
+            raise KeyboardInterrupt
+
+    return observe
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def measured(run: fedsim.Run) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.results.metrics.to_pylist()]
+
+
+def check_equal(one: fedsim.Run, other: fedsim.Run) -> None:
+    assert measured(one) == measured(other)
+    for table in ("silos", "ledger", "spend"):
+        assert getattr(one.results, table).equals(getattr(other.results, table)), table
+    assert np.array_equal(one.model, other.model)
+    assert np.array_equal(one.twin, other.twin)
+    trees = [run.summary.tree() for run in (one, other)]
+    for tree in trees:
+        del tree["wall_seconds"]
+    assert trees[0] == trees[1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_equals_one_that_was_never_stopped(kind: str, tmp_path: Path) -> None:
+    out, began = tmp_path / "run", list[int]()
+    stopped = simulate(out, KINDS[kind], progress=stop_in(1))
+    assert stopped.interrupted
+    assert [file.stem for file in unfinished.kept_in(out)] == ["trial-0"]
+    assert load_run(out).interrupted
+    resumed = simulate(out, KINDS[kind], resume=True, progress=lambda m: began.append(m.trial))
+    assert sorted(set(began)) == [0, 1, 2]  # what was kept is shown too
+    check_equal(resumed, simulate(None, KINDS[kind]))
+    check_equal(load_run(out), simulate(None, KINDS[kind]))
+    assert not (out / "unfinished").exists()
+
+
+def test_objects_are_resumed_where_they_are_the_same(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    records = rng.normal(size=(60, 2)), rng.integers(0, 2, 60), np.repeat(list("abcde"), 12)
+    step = {"num_rounds": 4, "clip_norm": 1.0}
+    out = tmp_path / "run"
+    given = {"data": fedsim.Arrays(*records), "algorithm": NoisyMinibatchSGD(**step, step_size=1.0)}
+    simulate(out, **given, progress=stop_in(1))
+    for other in (
+        {"data": fedsim.Arrays(records[0] + 1, *records[1:])},
+        {"algorithm": NoisyMinibatchSGD(**step, step_size=2.0)},
+    ):
+        with pytest.raises(InputError, match="another scenario, or other data"):
+            simulate(out, **given | other, resume=True)
+    check_equal(simulate(out, **given, resume=True), simulate(None, **given))
+
+
+def test_a_finished_trial_is_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    simulate(tmp_path / "run", progress=stop_in(2))
+    ran, real = list[int](), trial.in_one_process
+    monkeypatch.setattr(trial, "in_one_process", lambda *given: (ran.append(given[1]), real(*given))[1])
+    simulate(tmp_path / "run", resume=True)
+    assert ran == [2]
+
+
+def test_a_killed_run_goes_on_too(tmp_path: Path) -> None:
+    """Nothing but kept trials is there, as after kill -9; a half-written one does not count."""
+    out = tmp_path / "run"
+    simulate(out, progress=stop_in(2))
+    for file in out.iterdir():
+        if file.is_file():
+            file.unlink()
+    (out / "unfinished" / ".writing-0123456789abcdef.safetensors").write_bytes(b"half")
+    with pytest.raises(InputError, match=r"has not ended; fedsim simulate --resume .*run goes on"):
+        load_run(out)
+    check_equal(simulate(out, resume=True), simulate(None))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"privacy.epsilon": 2.0}, "another scenario"),
+        ({"seed": 7}, "another scenario"),
+        ({"report.evaluate_every": 2}, "another scenario"),
+    ],
+)
+def test_another_scenario_is_refused(change: dict[str, Any], what: str, tmp_path: Path) -> None:
+    simulate(tmp_path / "run", progress=stop_in(1))
+    with pytest.raises(InputError, match=what):
+        simulate(tmp_path / "run", change, resume=True)
+    assert len(unfinished.kept_in(tmp_path / "run")) == 1
+
+
+def test_other_data_in_the_same_file_is_refused(tmp_path: Path) -> None:
+    table = tmp_path / "t.npz"
+    rng = np.random.default_rng(0)
+
+    def write() -> None:
+        np.savez(table, features=rng.normal(size=(60, 2)), target=rng.integers(0, 2, 60))
+
+    write()
+    changes = {"data": {"name": "npz", "path": str(table)}, "partition": {"name": "iid", "num_partitions": 5}}
+    simulate(tmp_path / "run", changes, progress=stop_in(1))
+    write()
+    with pytest.raises(InputError, match="other data"):
+        simulate(tmp_path / "run", changes, resume=True)
+
+
+def test_another_version_of_the_code_is_refused(tmp_path: Path) -> None:
+    simulate(tmp_path / "run", progress=stop_in(1))
+    file = tmp_path / "run" / "unfinished" / "run.json"
+    tree = json.loads(file.read_text())
+    tree["code"]["source"] = "0" * 64
+    file.write_text(json.dumps(tree))
+    with pytest.raises(InputError, match="another version of the code"):
+        simulate(tmp_path / "run", resume=True)
+
+
+def test_a_damaged_trial_is_named(tmp_path: Path) -> None:
+    simulate(tmp_path / "run", progress=stop_in(1))
+    (file,) = unfinished.kept_in(tmp_path / "run")
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(InputError, match=r"trial-0.safetensors.*is damaged"):
+        simulate(tmp_path / "run", resume=True)
+
+
+def test_two_runs_are_not_at_work_in_one_directory(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+
+    def meddle(measurement: Measurement) -> None:
+        for resume in (False, True):
+            with pytest.raises(InputError, match=r"another run is at work|holds another run"):
+                simulate(out, resume=resume)
+
+    assert not simulate(
+        out, {"trials": 1, "num_rounds": 1, "report.nonprivate_twin": False}, progress=meddle
+    ).failure
+    with pytest.raises(InputError, match="complete; nothing is left"):
+        simulate(out, resume=True)
+    with pytest.raises(InputError, match="no run that can go on"):
+        simulate(tmp_path / "none", resume=True)
+    with pytest.raises(InputError, match="needs out"):
+        simulate(None, resume=True)
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[Callable[[int], None]]:
+    """The system refuses what is longer than `size`, or than what is told later."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def refuse(size: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    refuse(size)
+    try:
+        yield refuse
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_fills_during_a_run_costs_the_trial_at_hand(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with full_disk(1_000_000) as refuse, warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        run = simulate(out, progress=lambda m: refuse(100) if m.trial == 1 else None)
+    (warning,) = said
+    assert str(warning.message) == run.failure == f"{out}: cannot be written (File too large)"
+    assert run.interrupted
+    assert len(run.model) == 2  # the second is whole in memory
+    assert [file.stem for file in unfinished.kept_in(out)] == ["trial-0"]
+    assert [file.name for file in out.iterdir()] == ["unfinished"]  # no half of a directory
+    check_equal(simulate(out, resume=True), simulate(None))
+
+
+def test_a_disk_too_full_for_the_results_keeps_every_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "_fill", lambda _, folder: (folder / "report.html").write_text("x" * 10**6))
+    out = tmp_path / "run"
+    with full_disk(500_000), pytest.warns(UserWarning, match=r"cannot be written \(File too large\)"):
+        run = simulate(out)
+    assert len(run.model) == 3
+    assert len(unfinished.kept_in(out)) == 3
+    assert [file.name for file in out.iterdir()] == ["unfinished"]
+    check_equal(simulate(out, resume=True), run)
+    assert (out / "report.html").exists()
+
+
+def test_what_nothing_was_kept_of_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "in_one_process", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(tmp_path / "run")
+    assert not (tmp_path / "run").exists()

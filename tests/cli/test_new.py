@@ -1,0 +1,171 @@
+"""`fedsim new`: what it writes runs as it is, and it writes over nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import venv
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.distribution import ROOT
+from typer.testing import CliRunner
+
+import fedsim
+from fedsim.cli.main import app
+from fedsim.scenario.commented import STARTING, commented
+from fedsim.scenario.fields import fields as scenario_fields
+from fedsim.scenario.load import parse
+from fedsim.testing import PROPERTIES
+
+
+def new(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["new", *map(str, arguments)])
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    place = tmp_path / "mine"
+    done = new("my_sgd2", place)
+    assert done.exit_code == 0, done.output
+    return place
+
+
+def test_the_package_is_an_algorithm_with_an_entry_point_a_scenario_and_tests(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Quick: nothing is installed, and the algorithm runs as an object."""
+    names = ["README.md", "my_sgd2.py", "pyproject.toml", "scenario.yaml", "tests/test_my_sgd2.py"]
+    assert sorted(str(f.relative_to(package)) for f in package.rglob("*") if f.is_file()) == names
+    assert "$" not in "".join((package / name).read_text() for name in names)
+    monkeypatch.syspath_prepend(package)
+    project = tomllib.loads((package / "pyproject.toml").read_text())
+    ((name, value),) = project["project"]["entry-points"]["fedsim.algorithms"].items()
+    module, _, attribute = value.partition(":")
+    assert (name, module, project["tool"]["setuptools"]["py-modules"]) == ("my_sgd2", "my_sgd2", ["my_sgd2"])
+    kind = getattr(__import__(module), attribute)
+    tree = yaml.safe_load((package / "scenario.yaml").read_text())
+    section = tree.pop("algorithm")
+    assert section.pop("name") == "my_sgd2"
+    assert set(section) <= {field.name for field in fields(kind)}
+    base = tree | {"trials": 1, "algorithm": STARTING["algorithm"]}
+    run = fedsim.simulate(base, algorithm=kind(**section))
+    assert run.summary.metrics.error is not None
+    assert run.summary.metrics.error < 0.2
+    tests: dict[str, Any] = {"__file__": str(package / names[-1])}
+    exec((package / names[-1]).read_text(), tests)
+    for check in PROPERTIES:
+        if "optimum" not in check.name:  # they take more rounds
+            check.holds(tests["TestProperties"].example)
+
+
+@pytest.mark.slow
+def test_the_package_installs_and_passes_as_it_is(package: Path, tmp_path: Path) -> None:
+    """In an environment of its own, into which everything that fedsim needs is linked."""
+    home = tmp_path / "environment"
+    venv.create(home)
+    (site,) = home.glob("lib/python*/site-packages")
+    (here,) = {path for path in sys.path if path.endswith("site-packages")}
+    (site / "parent.pth").write_text(f"{ROOT}\n{here}\n")
+
+    def done(*command: object) -> str:
+        arguments = [str(home / "bin" / "python"), "-m", *map(str, command)]
+        ran = subprocess.run(
+            arguments, cwd=package, capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"}
+        )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    done("pip", "install", "--no-deps", "--no-build-isolation", "--no-index", "-e", ".")
+    assert "my_sgd2" in done("fedsim", "list")
+    assert "guaranteed" in done("fedsim", "simulate", "scenario.yaml", "--out", "run")
+    assert " passed" in done("pytest", "-q", "-W", "error")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("My_sgd", "small letters"),
+        ("my-sgd", "small letters"),
+        ("../sgd", "small letters"),
+        ("2sgd", "small letters"),
+        ("lambda", "small letters"),
+        ("local_sgd", "fedsim has an algorithm of this name"),
+        ("json", "is installed"),
+        ("numpy", "is installed"),
+        ("fedsim", "is installed"),
+    ],
+)
+def test_a_name_that_will_not_do_is_refused_and_nothing_is_written(
+    name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = new(name)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert f"NAME: {name!r}" in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["my_sgd", "there"], ["scenario", "there"]])
+def test_what_is_there_is_left_as_it_is(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there").write_text("mine")
+    done = new(*arguments)
+    assert done.exit_code == 2
+    assert "is there already" in done.output
+    assert Path("there").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_folder_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
+    done = new("scenario", tmp_path / "nowhere" / "s.yaml")
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+    assert "cannot be written" in done.output
+
+
+def test_a_new_scenario_runs_and_explains_every_field(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert new("scenario").exit_code == 0
+    text = Path("scenario.yaml").read_text()
+    assert yaml.safe_load(text) == STARTING
+    above, missing = "", []
+    for line in text.splitlines():
+        if found := re.match(r" *#?(\w+):", line):
+            missing += [] if above.lstrip().startswith("# ") else [found[1]]
+        above = line
+    assert missing == []
+    ran = CliRunner().invoke(app, ["simulate", "scenario.yaml", "--set", "trials=1", "--out", "run"])
+    assert ran.exit_code == 0, ran.output
+
+
+def test_removing_the_comment_signs_changes_nothing() -> None:
+    """Each field that is commented out is there under its own name, in its place, with its default."""
+    text = re.sub(r"(?m)^( *)#(?=[^\s#])", r"\1", commented())
+    tree = yaml.safe_load(text)
+    assert parse(tree) == parse(STARTING)
+
+    def names(node: Any, above: str = "") -> list[str]:
+        inner = node.items() if isinstance(node, dict) else ()
+        return [name for k, v in inner for name in (above + k, *names(v, f"{above}{k}."))]
+
+    expected = {name for name in scenario_fields(tree) if not _within_null(name, tree)}
+    assert set(names(tree)) == expected
+
+
+def _within_null(name: str, tree: Any) -> bool:
+    """Whether it is a field of a part that is null: such a part has no fields yet."""
+    for key in name.split(".")[:-1]:
+        tree = tree.get(key)
+        if tree is None:
+            return True
+    return False

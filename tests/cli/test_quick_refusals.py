@@ -1,0 +1,132 @@
+"""What is wrong without a look at records is said before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from fedsim.common import lazily, reach
+from fedsim.common.errors import InputError
+from fedsim.common.reach import check_reachable
+
+HEAVY = (
+    "torch._C",
+    "scipy.stats._stats_py",
+    "scipy.special._ufuncs",
+    "sklearn",
+    "pandas",
+    "pyarrow",
+    "ray",
+    "flwr",
+)
+REFUSED = {
+    "unknown field": ["simulate", "quickstart", "--set", "algorithm.clip_nrom=1"],
+    "wrong type": ["simulate", "quickstart", "--set", "algorithm.num_rounds=many"],
+    "missing file": ["simulate", "missing.yaml"],
+    "missing table": [
+        "simulate",
+        "quickstart",
+        "--set",
+        "data={name: csv, path: no.csv, target: y, schema: s.yaml}",
+    ],
+    "unknown scenario": ["simulate", "quikstart"],
+    "unknown algorithm": ["simulate", "quickstart", "--set", "algorithm.name=noisy"],
+    "unreachable address": ["simulate", "quickstart", "--address", "127.0.0.1:1"],
+    "no override": ["simulate", "quickstart", "--set", "trials"],
+    "taken directory": ["simulate", "quickstart", "--out", "full"],
+    "sections at odds": ["simulate", "quickstart", "--set", "privacy.theorem=experiments"],
+    "a sweep": ["simulate", "mlp_digits_sweep"],
+    "a sweep's field": ["sweep", "quickstart", "--set", "sweep={grid: {privacy.epsilon: [0]}}"],
+    "a sweep's address": [
+        "sweep",
+        "quickstart",
+        "--address",
+        "127.0.0.1:1",
+        "--set",
+        "sweep={grid: {seed: [1]}}",
+    ],
+    "price": ["privacy", "quickstart", "--set", "privacy.epsilon=0"],
+    "audit": ["audit", "quickstart", "--set", "x=1"],
+    "bounds": ["bounds", "quickstart", "--set", "x=1"],
+    "up": ["up", "quickstart", "--out", "full"],
+    "deploy": ["deploy", "nothing", "--federation", "f.yaml", "--out", "new"],
+    "silo": ["silo", "--config", "silo.yaml"],
+}
+
+
+def test_a_refusal_loads_neither_torch_nor_ray_nor_a_table_reader(tmp_path: Path) -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from fedsim.common.lazily import HEAVY, lazily\n"
+        "lazily(*HEAVY); from fedsim.cli.main import app\n"
+        f"for name, arguments in {REFUSED!r}.items():\n"
+        "    done = CliRunner().invoke(app, arguments)\n"
+        f"    heavy = [module for module in {HEAVY!r} if module in sys.modules]\n"
+        "    print(name, done.exit_code, len(done.output.splitlines()), heavy)\n"
+    )
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "kept").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stdout.splitlines() == [f"{name} 2 1 []" for name in REFUSED]
+
+
+def test_a_library_runs_at_its_first_use_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "slow_one").mkdir()
+    (tmp_path / "slow_one" / "__init__.py").write_text("import slow_one.inner\nasked = []\nvalue = 3\n")
+    (tmp_path / "slow_one" / "inner.py").write_text("import slow_one\nearly = hasattr(slow_one, 'value')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lazily.lazily("slow_one", "no_such_library")
+    import slow_one  # type: ignore[import-not-found]
+
+    assert "slow_one.inner" not in sys.modules
+    assert slow_one.value == 3
+    assert slow_one.inner.early is False
+    assert type(slow_one).__name__ == "module"
+    with pytest.raises(AttributeError):
+        _ = slow_one.absent
+    assert "no_such_library" not in sys.modules
+
+
+def test_a_library_that_cannot_run_says_so_whenever_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_one.py").write_text("import nothing_of_the_kind\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lazily.lazily("broken_one")
+    import broken_one  # type: ignore[import-not-found]
+
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_the_kind"):
+        _ = broken_one.value
+    assert "broken_one" not in sys.modules
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "host:port", "127.0.0.1:99999999"])
+def test_an_address_where_nobody_listens_is_refused(address: str) -> None:
+    with pytest.raises(InputError, match="must be host:port of a running one"):
+        check_reachable(address, "--address", "cluster")
+
+
+def test_an_address_that_swallows_all_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answer = Event(), Event()
+
+    def hang(*_: object, **__: object) -> None:
+        asked.set()
+        answer.wait(60)
+        raise TimeoutError("in the end")
+
+    monkeypatch.setattr(socket, "create_connection", hang)
+    monkeypatch.setattr("fedsim.common.reach.SECONDS", 0.01)
+    with pytest.raises(InputError, match="timed out"):
+        check_reachable("10.255.255.1:6379", "--address", "cluster")
+    assert asked.is_set()
+    answer.set()
+
+
+def test_an_address_is_waited_for_less_than_five_seconds() -> None:
+    assert reach.SECONDS < 5

@@ -1,0 +1,45 @@
+"""Links between documents lead somewhere, here and on the site, which has the same paths."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.distribution import ROOT
+
+DOCUMENTS = sorted(
+    path for pattern in ("*.md", "docs/*.md", "*/README.md", ".github/**/*.md") for path in ROOT.glob(pattern)
+)
+PROSE = re.compile(r"^```.*?^```|`[^`\n]*`", re.S | re.M)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """What GitHub calls the headings of a page."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+    titles = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title) for title in re.findall(r"^#+ (.*)$", text, re.M))
+    return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
+
+
+def dead(page: Path) -> list[str]:
+    """The page's relative links that lead nowhere."""
+    links = LINK.findall(PROSE.sub("", page.read_text(encoding="utf-8")))
+    return [link for link in links if not re.match(r"\w+:", link) and not leads_somewhere(page, link)]
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    name, _, anchor = link.partition("#")
+    target = (page.parent / name).resolve() if name else page
+    return target.is_file() and (not anchor or anchor in anchors(target))
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: str(page.relative_to(ROOT)))
+def test_relative_links_lead_to_files_and_headings(page: Path) -> None:
+    assert dead(page) == []
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("# Here `it` is\n[a](gone.md) [b](#there) [c](#here-it-is) [d](https://x) `[e](f)`\n")
+    assert dead(page) == ["gone.md", "#there"]

@@ -1,0 +1,114 @@
+"""What the clip takes away: counted right, in every kind of run, and by nobody but a simulation."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support.report_runs import SMALL
+
+import fedsim
+import silos
+from fedsim.problems.glm import LinearRegression
+from fedsim.simulation.clipping import MOST, Part, Recorder, Watched, joined, together
+from silos.gate import hold
+
+NORMS = [0.5, 1.0, 4.0, 0.0, 2.5]
+"""Of the terms at w = 0 of records x = (1, 0), y = norm."""
+
+
+def watched(norms: list[float], clip: float | torch.Tensor) -> Part:
+    recorder = Recorder()
+    x = np.tile([1.0, 0.0], (len(norms), 1))
+    records = Watched([(x, np.array(norms))], LinearRegression(2), torch.float64, recorder)
+    recorder.begin(3)
+    records.clipped_sum(LinearRegression(2), records.full([0])[0], [torch.zeros(2).double()], clip)
+    return recorder.rounds()[3]
+
+
+def test_terms_and_clipped_terms_are_counted() -> None:
+    part = watched(NORMS, 2.0)
+    assert (part.terms, part.clipped) == (5, 2)
+    assert np.median(part.ratios) == pytest.approx(0.5)
+
+
+def test_of_many_terms_the_count_is_exact_and_the_median_of_some() -> None:
+    part = watched(list(np.linspace(0, 2, 20_001)), 0.5)
+    assert (part.terms, part.clipped) == (20_001, 15_000)
+    assert len(part.ratios) == MOST
+    assert np.median(part.ratios) == pytest.approx(2.0, rel=0.01)
+
+
+def test_hosts_together_say_what_one_host_would() -> None:
+    rng = np.random.default_rng(0)
+    few, many = rng.exponential(size=700), 3 + rng.exponential(size=7_000)
+    parts = [Part(len(v), int((v > 3).sum()), v[:: max(1, len(v) // MOST)]) for v in (few, many)]
+    both = together([{0: parts[0], 4: parts[0]}, {0: parts[1]}])
+    assert both[4] == parts[0]
+    assert both[0].terms == 7_700
+    assert np.median(both[0].ratios) == pytest.approx(np.median(np.concatenate([few, many])), rel=0.05)
+    assert joined([parts[0]]) is parts[0]
+
+
+NETWORK = {"name": "neural_network", "model": "mlp"}
+SUMS = {"mechanism": "summed_gaussian", "epsilon": 4.0, "honest_fraction": 1.0}
+KINDS: dict[str, dict[str, Any]] = {
+    "linear": {},
+    "local steps": {"algorithm": SMALL["algorithm"] | {"name": "local_sgd", "local_steps": 2}},
+    "network": {"problem": NETWORK},
+    "sums": {"privacy": SUMS},
+    "softmax": {
+        "problem": "softmax_regression",
+        "data": {"name": "synthetic", "link": "softmax", "classes": 3, "rows": 120, "features": 3},
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_says_what_its_clip_takes(kind: str) -> None:
+    tree = SMALL | {"trials": 1, "privacy": {"epsilon": 4.0}} | KINDS[kind]
+    shares = []
+    for clip in (1e-6, 1e6):
+        algorithm = tree["algorithm"] | {"clip_norm": clip, "step_size": 1e-9}
+        run = fedsim.simulate(tree | {"algorithm": algorithm}, progress=False)
+        table = run.results.clipping
+        assert table["round"].to_pylist() == list(range(1, 7))
+        shares.append(np.mean(table["clipped"]))
+        assert all((norm > 1) == (clip < 1) for norm in table["median_norm"].to_pylist())
+        assert run.summary.clipping is not None
+    assert shares == [1.0, 0.0]
+
+
+def test_watching_changes_nothing_and_can_be_left_out() -> None:
+    on, off = (fedsim.simulate(SMALL, {"report.clipping": on}, progress=False) for on in (True, False))
+    assert np.array_equal(on.model, off.model)
+    assert len(off.results.clipping) == 0
+    assert off.summary.clipping is None
+    bare = fedsim.simulate(SMALL | {"privacy": {"mechanism": "none"}}, progress=False)
+    assert len(bare.results.clipping) == 0
+
+
+def test_a_silo_of_its_own_tells_nobody_of_its_terms() -> None:
+    """Its records take no listener, and no code of a silo makes one: `seen` is only ever passed on."""
+    records = hold([(np.eye(2), np.ones(2))], LinearRegression(2), torch.float64)
+    block, points = records.full([0])[0], [torch.zeros(2).double()]
+    with pytest.raises(TypeError):
+        records.clipped_sum(LinearRegression(2), block, points, 1.0, print)  # type: ignore[call-arg]
+    (folder,) = silos.__path__
+    given = [
+        argument
+        for file in Path(folder).glob("*.py")
+        for call in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(call, ast.Call) and _name(call) in ("clipped_sum", "network_sum", "_sum", "bounded")
+        for argument in [*call.args[3 + (_name(call) != "bounded") :], *(k.value for k in call.keywords)]
+    ]
+    assert given
+    assert all(isinstance(argument, ast.Name) and argument.id == "seen" for argument in given)
+
+
+def _name(call: ast.Call) -> str:
+    return getattr(call.func, "id", getattr(call.func, "attr", ""))
