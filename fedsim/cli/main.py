@@ -17,6 +17,8 @@ COMMANDS = (
     "sweep",
     "compare",
     "report",
+    "predict",
+    "export",
     "privacy",
     "audit",
     "bounds",
