@@ -16,7 +16,7 @@ from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.privacy.rounding import shown_up
 from fedsim.report.remarks import error_text
 from fedsim.results.silo_table import TITLE, Table, silo_table
-from fedsim.results.summary import Parameters, SiloRow
+from fedsim.results.summary import Parameters, SiloRow, spans
 
 MOST_ROWS = 20
 
@@ -94,7 +94,11 @@ def titled(title: str) -> RichTable:
 
 def sweep_table(sweep: SweepSummary) -> RichTable:
     """One row per combination: what was varied and chosen, error and cost."""
-    note = f"mean of {sweep.trials} trials, 90 % of them in brackets" if sweep.trials > 1 else "one trial"
+    note = (
+        f"mean of {sweep.trials} trials, in brackets {spans(sweep.trials)}"
+        if sweep.trials > 1
+        else "one trial"
+    )
     table = titled(f"Test error: {note}")
     for name in sweep.varied:
         table.add_column(last_part(name), overflow="fold")

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsim.report.curves import draw_runs
+from fedsim.report.frame import frame_lines
 from fedsim.report.remarks import unmeasured
-from fedsim.report.style import GREY, any_text, from_zero, label, look, styled
+from fedsim.report.style import GREY, any_text, label, look, styled
 from fedsim.results.collected import Run
-from fedsim.results.summary import SiloRow
+from fedsim.results.summary import FEW, SiloRow
 
 _MOST_BARS = 30
 
@@ -36,13 +37,17 @@ def _draw_errors(axes: Axes, run: Run) -> None:
         _say(axes, f"test error not measured:\n{unmeasured(run.summary)}")
         return
     trials = run.summary.trials.finished
-    spread = f" (mean of {trials} trials; band: 90 % of them)" if trials > 1 else ""
+    spread = f" (mean of {trials} trials{_shown(trials)})" if trials > 1 else ""
     axes.set_title(f"Test error{spread}", fontsize="medium")
     axes.set(xlabel="rounds", ylabel=run.summary.metrics.error_name)
-    from_zero(axes, "y")
+    frame_lines(axes)
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend(frameon=False)
+
+
+def _shown(trials: int) -> str:
+    return "; band: 90 % of them" if trials >= FEW else "; points: each"
 
 
 def budgets(silos: Sequence[SiloRow]) -> Figure:

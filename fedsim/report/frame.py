@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
+
+from fedsim.report.ends import is_level
 
 _UPPER = 0.5
 """Values that all lie above this share of the largest leave the axis's lower part empty."""
+_EARLY = 0.1
+"""The share of the rounds after which a run has begun in earnest."""
 _FLAT = 0.25
 """Later values that take less than this share of an axis cannot be read on it."""
 
@@ -29,6 +34,25 @@ def frame(axes: Axes, direction: str, values: Sequence[float], late: Sequence[fl
     getattr(axes, f"set_{direction}lim")(bottom, top)
     shown = f"axis from {_number(bottom)}{f' to {_number(top)}' if first else ', not 0'}" if cut else ""
     return "; ".join(filter(None, [shown or (first and f"axis to {_number(top)}"), first]))
+
+
+def frame_lines(axes: Axes) -> None:
+    """Let the y axis show all lines, the later nine tenths of them at least, and say in its label where it
+    begins.
+    """
+    drawn = [np.asarray(line.get_data(), dtype=float) for line in axes.get_lines()]
+    levels = [is_level(axes, line) for line in axes.get_lines()]
+    last = max((x.max() for (x, _), level in zip(drawn, levels, strict=True) if not level), default=0.0)
+    late = [y if level else y[x >= _EARLY * last] for (x, y), level in zip(drawn, levels, strict=True)]
+    said = frame(axes, "y", _finite([y for _, y in drawn]), _finite(late))
+    if said:
+        axes.set_ylabel(f"{axes.get_ylabel()}\n({said})")
+
+
+def _finite(values: Sequence[np.ndarray]) -> list[float]:
+    joined = np.concatenate([*values, np.empty(0)])
+    found: list[float] = joined[np.isfinite(joined)].tolist()
+    return found
 
 
 def _number(value: float) -> str:

@@ -10,6 +10,7 @@ from fedsim.results.summary import (
     Participation,
     Spread,
     Summary,
+    spans,
 )
 
 
@@ -18,7 +19,7 @@ def result_line(summary: Summary) -> str:
     error, twin = measured(summary)
     beside = f", non-private {twin}" if twin else ""
     trials = summary.trials.finished
-    note = f"mean of {trials} trials, 90 % of them in brackets" if trials > 1 else _one(summary)
+    note = f"mean of {trials} trials, in brackets {spans(trials)}" if trials > 1 else _one(summary)
     of = f" ({note})" if trials and error else ""
     return f"{summary.scenario}: test error {error or f'not measured ({unmeasured(summary)})'}{beside}{of}"
 

@@ -15,6 +15,7 @@ from fedsim.protocol.participants import Available, announced, attendance_law, p
 from fedsim.results.outcome import Deployed, Outcome
 from fedsim.results.privacy_statement import parameters, statement
 from fedsim.results.summary import (
+    FEW,
     FORMAT,
     MEASURED,
     OF_TRAINING,
@@ -126,10 +127,12 @@ def _final_values(outcome: Outcome, variant: str, name: str) -> np.ndarray:
 
 
 def interval90(values: np.ndarray) -> Interval | None:
-    """The 5th and 95th percentile over trials: where 90 % of single runs fall, not where the mean lies."""
+    """The 5th and 95th percentile over trials: where 90 % of single runs fall, not where the mean lies. Of
+    fewer than `FEW` the lowest and the highest.
+    """
     if not len(values):
         return None
-    low, high = np.percentile(values, [5, 95])
+    low, high = np.percentile(values, [0, 100] if len(values) < FEW else [5, 95])
     return float(low), float(high)
 
 

@@ -44,10 +44,10 @@ def parsed(directory: Path) -> Page:
 
 def test_simulate_writes_the_page_and_its_figures(small_run: Path) -> None:
     objective = ("excess-risk-against-rounds", "gradient-mapping-against-rounds")
-    stems = ("error-against-rounds", "error-by-silo", "spend-over-rounds", *objective)
+    stems = ("clipping-over-rounds", "error-against-rounds", "error-by-silo", "spend-over-rounds", *objective)
     found = sorted(file.name for file in (small_run / "figures").iterdir())
     assert found == sorted(f"{stem}.{kind}" for stem in stems for kind in ("png", "svg"))
-    assert parsed(small_run).tags.count("svg") == 5
+    assert parsed(small_run).tags.count("svg") == 6
 
 
 def test_privacy_comes_first_then_results_then_how_to_repeat_it(small_run: Path) -> None:
@@ -186,7 +186,7 @@ def test_an_interrupted_run_without_a_complete_trial_still_has_a_page(run_copy: 
     tree["privacy"]["silos"] = []
     tree["metrics"] = dict.fromkeys(tree["metrics"]) | {"error_name": "share misclassified"}
     path.write_text(json.dumps(tree))
-    for name in ("silos", "spend"):
+    for name in ("silos", "spend", "clipping"):
         table = pq.read_table(run_copy / f"{name}.parquet")
         pq.write_table(table.slice(0, 0), run_copy / f"{name}.parquet")
     text = render(read(run_copy), tmp_path)
