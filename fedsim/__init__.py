@@ -13,6 +13,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from fedsim.common.siblings import pin
+
 if TYPE_CHECKING:
     from fedsim.api.audit import Audit as Audit
     from fedsim.api.audit import audit as audit
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from fedsim.scenario.model import Scenario as Scenario
 
     __version__: str
+
+pin()
 
 _HOMES = {
     "fedsim.api.audit": ("Audit", "audit"),

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from fedsim.data.recipe import Fitted, declared_recipe
 from fedsim.deployment.deployable import NO_TEST, UNMEASURED
 from fedsim.measure.evaluator import Evaluator
 from fedsim.protocol.messages import Admission, Closed, Greeting, Offer
@@ -82,7 +83,7 @@ class History:
         count = progress.participants if last is None else len(last.members)
         measurement = self._measured(progress.rounds, progress.answer, count)
         if measurement is not None:
-            self._results.measurements.append(measurement)
+            self._results.add(measurement)
         answered = 0 if last is None else len(last.members)
         return Step(progress.rounds, self._total, answered, left_out, measurement)
 
@@ -126,7 +127,8 @@ class History:
             self._unstated(name) if name in reasons else self._statement(name, closed[name])
             for name in self._resolved.names
         ]
-        self._results.trials[0] = TrialResult(0, {"private": self._model}, statements)
+        fitted = _declared(self._resolved)
+        self._results.trials[0] = TrialResult(0, {"private": self._model}, statements, fitted=fitted)
         receipts = {name: said.receipt for name, said in closed.items()}
         deployed = self._deployed(reasons, receipts, [*self._versions(), *remarks])
         return Outcome(
@@ -188,6 +190,13 @@ class History:
             for name, said in sorted(self._greetings.items())
             if release(said.version) != own
         ]
+
+
+def _declared(resolved: Resolved) -> Fitted | None:
+    """How the scenario says that silos prepare records: public, and the server has no other way to know."""
+    outline = resolved.outline
+    made = declared_recipe(resolved.scenario.data, outline.num_features, outline.num_classes)
+    return None if made is None else Fitted(made)
 
 
 def release(version: str) -> str:

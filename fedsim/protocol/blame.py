@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import FrozenInstanceError, dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import FunctionType
@@ -107,11 +108,16 @@ def _home(kind: type) -> str:
     top = kind.__module__.partition(".")[0]
     if top == _OWN:
         return top
-    found = metadata.packages_distributions().get(top, ()) if top not in ("tests", "__main__") else ()
+    found = _distributions().get(top, ())
     if found:
         return f"{found[0]} {metadata.version(found[0])}"
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return Path(file).name if file else "defined in this session"
+
+
+@cache
+def _distributions() -> Mapping[str, list[str]]:
+    return metadata.packages_distributions()
 
 
 def _line(error: Exception) -> str:

@@ -102,7 +102,7 @@ def _played(blame: Blame, r: int, quiet: Walk, loud: Walk) -> tuple[Ask, ...]:
 _DEPENDS = "the queries depend on the answers, so the plan cannot be priced"
 
 
-_UNSTATED = 10_000
+_UNSTATED = 2_000
 """Rounds that an algorithm may have whatever its numbers are."""
 
 

@@ -46,7 +46,7 @@ class Shape:
         if value.dtype != self.dtype or not any(value.shape == self._sizes[shape] for shape in shapes):
             wanted = " or ".join(dict.fromkeys(str(self._sizes[shape]) for shape in shapes))
             given = f"{tuple(value.shape)} {value.dtype}"
-            raise Refused(f"{what} is {given}; it must be {', '.join(shapes)}, here {wanted} {self.dtype}")
+            raise Refused(f"{what} is {given}; it must be {' or '.join(shapes)}, here {wanted} {self.dtype}")
 
     def rows(self, value: Tensor) -> Tensor:
         """One row a silo."""

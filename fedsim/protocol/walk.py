@@ -62,10 +62,11 @@ class Walk:
             Refused: it breaks the contract.
             PluginError: it raises.
         """
+        where = self._server.where
         last, self.step = self.step, self._server.next(self._sent)
         self._round += 1
         if last is not None and self._close:
-            self._check_in_place(last, self._server.where, "it broadcast")
+            self._check_in_place(last, where, "it broadcast")
 
     def play(self, planned: tuple[Ask, ...] | None, closely: bool = False) -> tuple[Ask, ...]:
         """The silos' half of the round; what it asks.

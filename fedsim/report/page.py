@@ -45,10 +45,10 @@ def save(outcome: Outcome, directory: Path) -> list[str]:
     Raises:
         OSError: it cannot be written.
     """
-    run = run_of(outcome)
+    run = run_of(outcome, directory)
     began = directory.is_dir() and any(directory.iterdir())
     with whole_files(directory) if began else whole_directory(directory) as draft:
-        write(outcome, run, draft)
+        write(outcome, run, draft, directory)
         draw(run, draft / "metrics.png")
         _fill(run, draft)
     return listing(directory)

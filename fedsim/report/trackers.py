@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import entry_points
 from fedsim.common.suggest import suggest
+from fedsim.results.collected import SECRETS
 from fedsim.results.outcome import Measurement, Outcome
 from fedsim.results.summary import MEASURED
+from fedsim.scenario.load import relative
 from fedsim.scenario.resolve import Resolved
 
 GROUP = "fedsim.trackers"
@@ -51,7 +54,7 @@ class Trackers:
         run = {
             "name": scenario.name,
             "silos": len(resolved.names),
-            "scenario": scenario.model_dump(mode="json", exclude={"seed"}),
+            "scenario": relative(scenario.model_dump(mode="json", exclude=SECRETS), Path.cwd()),
         }
         self._each(lambda tracker: tracker.start(run))
 

@@ -13,10 +13,12 @@ import pyarrow as pa
 
 from fedsim.common.yaml_file import text
 from fedsim.results.audit_file import AuditPart
+from fedsim.results.model_file import Trained, trained
 from fedsim.results.outcome import ClippedRound, Measurement, Outcome, SiloMeasurement, variants
 from fedsim.results.spend import spend_table
 from fedsim.results.summarise import summarise
 from fedsim.results.summary import Summary
+from fedsim.scenario.load import relative
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,6 +41,7 @@ class Run:
         clipping: one row per trial and round; see `clipping_table`.
         price_spend: makes `spend`.
         load_models: makes `models`.
+        load_trained: makes `trained`.
         directory: where it was read from.
         audit: what attacks attained, where somebody has tried.
     """
@@ -52,6 +55,7 @@ class Run:
     clipping: pa.Table
     price_spend: Callable[[], pa.Table] = field(repr=False)
     load_models: Callable[[], Models] = field(repr=False)
+    load_trained: Callable[[], Trained] = field(repr=False)
     directory: Path | None = None
     audit: AuditPart | None = None
 
@@ -65,10 +69,15 @@ class Run:
         """By variant and trial, the final parameters, flat (d,)."""
         return self.load_models()
 
+    @cached_property
+    def trained(self) -> Trained:
+        """What the parameters are parameters of; see `fedsim.results.model_file`."""
+        return self.load_trained()
 
-def run_of(outcome: Outcome) -> Run:
-    """The results of a run that has ended."""
-    scenario = scenario_tree(outcome)
+
+def run_of(outcome: Outcome, folder: Path | None = None) -> Run:
+    """The results of a run that has ended; file names are relative to `folder`, else the current one."""
+    scenario = scenario_tree(outcome, folder or Path.cwd())
     return Run(
         summarise(outcome),
         without_seed(scenario),
@@ -79,28 +88,40 @@ def run_of(outcome: Outcome) -> Run:
         clipping_table(outcome),
         lambda: spend_table(outcome),
         lambda: _models(outcome),
+        lambda: trained(outcome),
     )
 
 
-def scenario_tree(outcome: Outcome) -> dict[str, Any]:
-    """The run's scenario as plain values, its seed among them; if deployed, without what it did not use."""
-    unused = None if outcome.deployed is None else _SIMULATED
+def scenario_tree(outcome: Outcome, folder: Path) -> dict[str, Any]:
+    """The run's scenario as plain values, its seed and the digests of its files among them.
+
+    File names are relative to `folder`. Of a deployed run it lacks what that did not use.
+    """
+    unused = {"files"} if outcome.deployed is None else _SIMULATED
     scenario = outcome.resolved.scenario
-    tree: dict[str, Any] = scenario.model_dump(mode="json", exclude_none=True, exclude=unused)
-    return tree
+    tree = relative(scenario.model_dump(mode="json", exclude_none=True, exclude=unused), folder)
+    return tree | ({"files": dict(outcome.files)} if outcome.files else {})
 
 
-_SIMULATED: Any = {"data": True, "partition": True, "runtime": {"name", "silo_hosts", "address"}}
+SECRETS = {"seed", "files"}
+"""Sections that are for nobody but those who may see the records."""
+
+_SIMULATED: Any = {
+    "data": True,
+    "partition": True,
+    "files": True,
+    "runtime": {"name", "silo_hosts", "address"},
+}
 """Where the records of a simulation are, and where it happens."""
 
 
 def without_seed(scenario: Mapping[str, Any]) -> str:
     """A scenario as YAML to show to anybody: whoever knows the seed can remove the noise.
 
-    Nor has it the hashes that stand for records in memory: they tell whoever knows all records but one
-    whether a guess at that one is right.
+    Nor has it the hashes of files, or those that stand for records in memory: they tell whoever knows all
+    records but one whether a guess at that one is right.
     """
-    shown = {key: value for key, value in scenario.items() if key != "seed"}
+    shown = {key: value for key, value in scenario.items() if key not in SECRETS}
     if isinstance(data := shown.get("data"), Mapping):
         shown["data"] = {key: _unhashed(value) for key, value in data.items()}
     return text(shown)

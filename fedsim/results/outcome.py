@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.scenario.model import Scenario
@@ -18,14 +20,15 @@ class Measurement(NamedTuple):
     """The model after `round` rounds, on the pooled test records of all silos.
 
     `excess_risk` is F(w) - F(w*), and `gradient_mapping_sq` |G_eta(w)|^2, of the training objective; None
-    where they are not measured or do not exist (`fedsim.measure.objective`).
+    where they are not measured or do not exist (`fedsim.measure.objective`). Among `Results` an error or loss
+    that is not a number is None; an observer is told what was found.
     """
 
     trial: int
     variant: Variant
     round: int
-    error: float
-    loss: float
+    error: float | None
+    loss: float | None
     participants: int
     seconds: float
     excess_risk: float | None = None
@@ -60,8 +63,8 @@ class TrialResult:
     """One finished trial: its final model per variant, and what each silo states about the run.
 
     `silos` is measured on test records, and `clipping` on training records, so they exist in simulation only;
-    `objective` says how the excess
-    risk was measured, on training records; `warnings` say what is odd about the records it read.
+    `objective` says how the excess risk was measured, on training records; `warnings` say what is odd about
+    the records it read; `fitted` prepares others as those were, and is None where only the silos know how.
     """
 
     trial: int
@@ -71,6 +74,7 @@ class TrialResult:
     objective: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
     clipping: list[ClippedRound] = field(default_factory=list)
+    fitted: Fitted | None = None
 
 
 @dataclass
@@ -84,6 +88,10 @@ class Results:
     trials: dict[int, TrialResult] = field(default_factory=dict)
     keep: Callable[[TrialResult, list[Measurement]], None] = lambda result, measurements: None
 
+    def add(self, measurement: Measurement) -> None:
+        """Add a measurement; a number that is none, such as an error over no spread, is None from here on."""
+        self.measurements.append(Measurement(*map(_defined, measurement)))
+
     def finish(self, result: TrialResult) -> None:
         """Add a trial that has ended."""
         self.trials[result.trial] = result
@@ -92,6 +100,12 @@ class Results:
     def left(self, trials: int) -> list[int]:
         """The trials that have not ended, of so many."""
         return [trial for trial in range(trials) if trial not in self.trials]
+
+
+def _defined(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _defined(each) for key, each in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 Observer = Callable[[Measurement], None]
@@ -140,6 +154,8 @@ class Outcome:
     admitted: Sequence[Admitted] = ()
     """What silos accepted before round 0, of all trials whose participation differs."""
     deployed: Deployed | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the scenario's files as the run began; see `fedsim.scenario.files`."""
 
     @property
     def main(self) -> Variant:

@@ -14,6 +14,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import value
 from fedsim.results.audit_file import read_audit
 from fedsim.results.collected import Models, Run, without_seed
+from fedsim.results.model_file import FITTED, Trained, read_trained
 from fedsim.results.place import UNFINISHED
 from fedsim.results.summary import AGAIN, FILE, read_summary
 
@@ -51,6 +52,7 @@ def read(directory: Path) -> Run:
         clipping,
         lambda: spend,
         lambda: _models(directory),
+        lambda: _trained(directory),
         directory,
         read_audit(directory),
     )
@@ -81,7 +83,7 @@ def _models(directory: Path) -> Models:
     from safetensors.torch import load_file
 
     found: Models = {}
-    for path in sorted(directory.glob("*.safetensors")):
+    for path in sorted(set(directory.glob("*.safetensors")) - {directory / FITTED}):
         try:
             tensors = load_file(path)
         except (OSError, SafetensorError):
@@ -90,6 +92,10 @@ def _models(directory: Path) -> Models:
             trial, variant = key.removeprefix("trial-").split(".")
             found.setdefault(variant, {})[int(trial)] = tensor
     return {variant: dict(sorted(trials.items())) for variant, trials in found.items()}
+
+
+def _trained(directory: Path) -> Trained:
+    return read_trained(directory, {trial for models in _models(directory).values() for trial in models})
 
 
 def _opened(path: Path, load: Callable[[], Any]) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fedsim.results.outcome import Outcome
+from collections.abc import Sequence
+
+from fedsim.results.outcome import Measurement, Outcome
 from fedsim.scenario.resolve import Resolved
 
 
@@ -10,12 +12,25 @@ def warnings(outcome: Outcome) -> list[str]:
     """Of the scenario, then of the records as the trials found them; each once."""
     trials = [trial for _, trial in sorted(outcome.results.trials.items())]
     found = [*of_scenario(outcome.resolved), *(line for trial in trials for line in trial.warnings)]
+    found += _undefined(outcome.results.measurements)
     return list(dict.fromkeys(found))
 
 
 def of_scenario(resolved: Resolved) -> list[str]:
     """Those that need no record: they hold before the run."""
     return [*_delta(resolved), *_ignored(resolved), *_left_out(resolved)]
+
+
+def _undefined(measurements: Sequence[Measurement]) -> list[str]:
+    """Numbers that came to nothing: infinite, or not one at all."""
+    lines = []
+    for name in ("error", "loss"):
+        missing = [row for row in measurements if getattr(row, name) is None]
+        if missing:
+            first = f"first in trial {missing[0].trial}, round {missing[0].round}"
+            share = f"{len(missing):,} of {len(measurements):,} evaluations"
+            lines.append(f"the test {name} is not a number in {share} ({first}): it is kept as null")
+    return lines
 
 
 def _delta(resolved: Resolved) -> list[str]:

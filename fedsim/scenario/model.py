@@ -195,5 +195,10 @@ class Scenario(Section):
     )
     participation: Participation = Field(AllSilos(), description="who takes part in a round")
     runtime: Annotated[RuntimeSection, Shorthand()] = Field(RuntimeSection(), description="where it runs")
+    files: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None = Field(
+        None,
+        description="SHA-256 of files by the field that names them, such as data.path, as a run writes it: "
+        "with other contents it is refused",
+    )
     report: ReportSection = Field(ReportSection(), description="what is measured")
     sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")

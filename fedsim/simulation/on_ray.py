@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.common.reach import check_reachable
+from fedsim.common.siblings import hiding
 from fedsim.data.federation import Hosted, load_silos
 from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.links import Variant
@@ -58,7 +60,7 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
     left = results.left(scenario.trials)
     if not left:
         return
-    require_none()
+    check_place()
     actors: list[Any] = []
     others = set(psutil.Process().children(recursive=True))
     try:
@@ -113,12 +115,15 @@ def cpus() -> int:
     return max(1, int(resources.get("CPU", 1)))
 
 
-def require_none() -> None:
-    """One Ray a process: ours ends with a run, and a caller's must not.
+def check_place() -> None:
+    """One Ray a process, as ours ends with a run and a caller's must not; and its processes find libraries.
 
     Raises:
-        InputError: the caller has started one.
+        InputError: the caller has started one, or a file here has the name of a library.
     """
+    if (file := hiding(Path.cwd())) is not None:
+        expected = "processes of Ray would take it for a library: rename it, or take runtime inprocess"
+        raise InputError("scenario.runtime", str(file), expected)
     if ray.is_initialized():
         expected = "this process has a Ray of its own: call ray.shutdown() first, or take runtime inprocess"
         raise InputError("scenario.runtime", "ray", expected)
@@ -150,7 +155,7 @@ def _drive(actors: list[Any], trials: Sequence[int], results: Results, observe: 
             actor = pending.pop(future)
             measured, result = ray.get(future)
             for measurement in measured:
-                results.measurements.append(measurement)
+                results.add(measurement)
                 observe(measurement)
             if result is not None:
                 results.finish(result)
@@ -183,7 +188,7 @@ class TrialWorker:
         remote = _RemoteHosts(self._resolved, trial, data.digest, hosts)
         measures = evaluator(self._resolved, data.silos)
         odd = odd_records(data)
-        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, odd)
+        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, odd, data.fitted)
 
 
 class HostWorker(SiloHost):

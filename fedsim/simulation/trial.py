@@ -10,6 +10,7 @@ from torch import Tensor
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.one_thread import one_thread
 from fedsim.data.federation import Federation, SiloSplit, load
+from fedsim.data.recipe import Fitted
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.objective import TrainingObjective
 from fedsim.measure.odd_records import odd_records
@@ -77,6 +78,7 @@ class Trial:
         digest: str,
         party: Callable[[], Party] = LocalParty,
         warnings: Sequence[str] = (),
+        fitted: Fitted | None = None,
     ) -> None:
         """A trial that has not begun.
 
@@ -86,8 +88,10 @@ class Trial:
             digest: of the trial's records (`Federation.digest`).
             party: makes the second aggregator, where silos are added up.
             warnings: what is odd about its records.
+            fitted: how its records were prepared.
         """
         self._digest, self._party, self._warnings = digest, party, list(warnings)
+        self._fitted = fitted
         self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
         self._models: dict[Variant, Tensor] = {}
         self._events = self._run()
@@ -121,7 +125,8 @@ class Trial:
             for index, part in self._hosts.clipping().items()
             if part.terms
         ]
-        return TrialResult(self._trial, self._models, said, silos, objective, self._warnings, clipped)
+        warned, fitted = self._warnings, self._fitted
+        return TrialResult(self._trial, self._models, said, silos, objective, warned, clipped, fitted)
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
@@ -197,7 +202,7 @@ def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = 
     """A trial whose silos all live in this process, as one cohort; of `party` see `Trial`."""
     data = read(resolved, trial)
     hosts, measures = SiloHost(resolved, trial, data), evaluator(resolved, data.silos)
-    return Trial(resolved, trial, hosts, measures, data.digest, party, odd_records(data))
+    return Trial(resolved, trial, hosts, measures, data.digest, party, odd_records(data), data.fitted)
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
@@ -212,6 +217,6 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
             trial = in_one_process(resolved, number)
             while not trial.finished:
                 for measurement in trial.advance(_SLICE):
-                    results.measurements.append(measurement)
+                    results.add(measurement)
                     observe(measurement)
             results.finish(trial.result())

@@ -55,7 +55,7 @@ class Workers(AbstractContextManager["Workers"]):
     def _start(self) -> None:
         from fedsim.simulation import on_ray as ray_runtime
 
-        ray_runtime.require_none()
+        ray_runtime.check_place()
         self._started = True
         ray_runtime.start(self._address)
         count = min(self._wanted or ray_runtime.cpus(), ray_runtime.cpus())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.optimize import minimize
-from scipy.special import log_softmax, softmax
+from scipy.special import log_softmax
 
 from fedsim.data.by_count import IidPartition
 from fedsim.data.federation import Federation, load
@@ -35,9 +35,10 @@ def cross_entropy(w: np.ndarray, x: np.ndarray, y: np.ndarray) -> tuple[float, n
     weights = w.reshape(x.shape[1], -1).copy()
     weights[:, -1] = 0
     scores = x @ weights
-    gradient = x.T @ (softmax(scores, axis=1) - np.eye(weights.shape[1])[y]) / len(y)
+    log_likely = log_softmax(scores, axis=1)
+    gradient = x.T @ (np.exp(log_likely) - np.eye(weights.shape[1])[y]) / len(y)
     gradient[:, -1] = 0
-    return float(-log_softmax(scores, axis=1)[np.arange(len(y)), y].mean()), gradient.reshape(-1)
+    return float(-log_likely[np.arange(len(y)), y].mean()), gradient.reshape(-1)
 
 
 LOSSES = {"logistic": logistic, "linear": squared, "softmax": cross_entropy}
@@ -54,7 +55,7 @@ def test_the_optimum_is_the_minimiser(link: str, intercept: bool) -> None:
     federation = load(data, IidPartition(num_partitions=1), 0, 0)
     x, y = records(federation)
     start = np.zeros(len(federation.optimum))
-    found = minimize(LOSSES[link], start, (x, y), jac=True, method="BFGS", options={"gtol": 1e-6})
+    found = minimize(LOSSES[link], start, (x, y), jac=True, method="BFGS", options={"gtol": 1e-4})
     assert found.x == pytest.approx(federation.optimum, abs=0.1)
     assert np.linalg.norm(federation.optimum) > 1
 
