@@ -92,7 +92,10 @@ def _end(axes: Axes, line: Line2D) -> End:
     last = np.flatnonzero(np.isfinite(y))[-1] if np.isfinite(y).any() else 0
     at = axes.get_xlim()[1] if is_level(axes, line) else x[last]
     style = {"color": line.get_color(), "linestyle": "-"}
-    return End(float(at), float(y[last]), str(line.get_label()), style)
+    value, top, name = float(y[last]), axes.get_ylim()[1], str(line.get_label())
+    if is_level(axes, line) and value > top:
+        return End(float(at), top, f"{name} {value:.3g}, above", style)
+    return End(float(at), value, name, style)
 
 
 def apart(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:

@@ -38,13 +38,16 @@ def frame(axes: Axes, direction: str, values: Sequence[float], late: Sequence[fl
 
 def frame_lines(axes: Axes) -> None:
     """Let the y axis show all lines, the later nine tenths of them at least, and say in its label where it
-    begins.
+    begins. Levels more than twice as high as the rest may lie above it.
     """
-    drawn = [np.asarray(line.get_data(), dtype=float) for line in axes.get_lines()]
-    levels = [is_level(axes, line) for line in axes.get_lines()]
-    last = max((x.max() for (x, _), level in zip(drawn, levels, strict=True) if not level), default=0.0)
-    late = [y if level else y[x >= _EARLY * last] for (x, y), level in zip(drawn, levels, strict=True)]
-    said = frame(axes, "y", _finite([y for _, y in drawn]), _finite(late))
+    lines = [(*np.asarray(line.get_data(), dtype=float), is_level(axes, line)) for line in axes.get_lines()]
+    last = max((x.max() for x, _, level in lines if not level), default=0.0)
+    late = [y[x >= _EARLY * last] for x, y, level in lines if not level]
+    far = 2 * max(_finite(late), default=np.inf)
+    levels = [y for _, y, level in lines if level and y[0] <= far]
+    said = frame(
+        axes, "y", _finite([*(y for _, y, level in lines if not level), *levels]), _finite([*late, *levels])
+    )
     if said:
         axes.set_ylabel(f"{axes.get_ylabel()}\n({said})")
 
