@@ -59,7 +59,7 @@ class Run:
 
     @property
     def metrics(self) -> Table:
-        """One row per evaluation: trial, variant, round, error, loss, ...; simulation only."""
+        """One row per evaluation: trial, variant, round, error, loss, auc, ...; simulation only."""
         return Table(self.results.metrics)
 
     @property
@@ -71,6 +71,16 @@ class Run:
     def silos(self) -> Table:
         """One row per trial, variant and silo: the final model on its test records; simulation only."""
         return Table(self.results.silos)
+
+    @property
+    def baselines(self) -> Table:
+        """One row per trial and baseline: what could be had without the federation; simulation only."""
+        return Table(self.results.baselines)
+
+    @property
+    def calibration(self) -> Table:
+        """Predicted and observed shares of final models, in ten bins; simulation only."""
+        return Table(self.results.calibration)
 
     @property
     def spend(self) -> Table:
@@ -153,13 +163,14 @@ class Run:
             raise InputError("out", str(path), f"cannot be written ({error.strerror})") from None
         return page.listing(place)
 
-    def plot(self, what: str = "error") -> Figure:
-        """A figure: "error", "loss", "excess_risk" or "gradient_mapping_sq" against rounds, "silos", "spend".
+    def plot(self, what: str | None = None) -> Figure:
+        """A figure: a metric ("error", "auc", "excess_risk", ...; None: the chosen one) against rounds,
+        "calibration", "silos" (the chosen metric on each) or "spend".
 
         Raises:
             InputError: there is no such figure, or nothing to show in it.
         """
-        return figure_of(self.results, what)
+        return figure_of(self.results, what or self.summary.metrics.metric)
 
     def _models(self, variant: str) -> np.ndarray:
         found = [model.numpy() for model in self.results.models.get(variant, {}).values()]

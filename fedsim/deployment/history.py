@@ -33,6 +33,7 @@ class Step(NamedTuple):
         answered: silos that answered the last one; 0 before the first.
         left_out: those that did not, by name, and why.
         measurement: of the model, on public test records; None where it was not measured.
+        metric: which of its numbers is shown.
     """
 
     rounds: int
@@ -40,6 +41,7 @@ class Step(NamedTuple):
     answered: int
     left_out: Mapping[str, str]
     measurement: Measurement | None
+    metric: str = "error"
 
 
 class History:
@@ -85,7 +87,8 @@ class History:
         if measurement is not None:
             self._results.add(measurement)
         answered = 0 if last is None else len(last.members)
-        return Step(progress.rounds, self._total, answered, left_out, measurement)
+        metric = self._resolved.scenario.report.metric
+        return Step(progress.rounds, self._total, answered, left_out, measurement, metric)
 
     def _keep(self, r: int, last: Kept, left_out: Mapping[str, str]) -> None:
         for member in last.members:
@@ -101,9 +104,10 @@ class History:
         every = self._resolved.scenario.report.evaluate_every
         if self._evaluate is None or (rounds % every and rounds != self._total):
             return None
-        error, loss = self._evaluate(model)
+        tested = self._evaluate(model, last=rounds == self._total)
         elapsed = time.perf_counter() - self._start
-        return Measurement(0, "private", rounds, error, loss, participants, elapsed)
+        error, loss, more = tested
+        return Measurement(0, "private", rounds, error, loss, participants, elapsed, more=more)
 
     def outcome(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,11 +14,21 @@ import pyarrow as pa
 from fedsim.common.yaml_file import text
 from fedsim.results.audit_file import AuditPart
 from fedsim.results.model_file import Trained, trained
-from fedsim.results.outcome import ClippedRound, Measurement, Outcome, SiloMeasurement, variants
+from fedsim.results.outcome import (
+    BaselineMeasurement,
+    CalibrationBin,
+    ClippedRound,
+    Measured,
+    Measurement,
+    Outcome,
+    SiloMeasurement,
+    variants,
+)
 from fedsim.results.spend import spend_table
 from fedsim.results.summarise import summarise
 from fedsim.results.summary import Summary
 from fedsim.scenario.load import relative
+from fedsim.scenario.metric import BY_SKLEARN
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +47,8 @@ class Run:
         description: the scenario's.
         metrics: one row per evaluation; see `metrics_table`.
         silos: one row per trial, variant and silo; see `silos_table`.
+        baselines: one row per trial and baseline; see `baselines_table`.
+        calibration: one row per trial, variant and bin; see `calibration_table`.
         ledger: one row per trial, silo and round paid for; see `ledger_table`.
         clipping: one row per trial and round; see `clipping_table`.
         price_spend: makes `spend`.
@@ -51,6 +63,8 @@ class Run:
     description: str
     metrics: pa.Table
     silos: pa.Table
+    baselines: pa.Table
+    calibration: pa.Table
     ledger: pa.Table
     clipping: pa.Table
     price_spend: Callable[[], pa.Table] = field(repr=False)
@@ -84,6 +98,8 @@ def run_of(outcome: Outcome, folder: Path | None = None) -> Run:
         str(scenario.get("description", "")),
         metrics_table(outcome),
         silos_table(outcome),
+        baselines_table(outcome),
+        calibration_table(outcome),
         ledger_table(outcome),
         clipping_table(outcome),
         lambda: spend_table(outcome),
@@ -132,21 +148,36 @@ def _unhashed(value: Any) -> Any:
 
 
 def metrics_table(outcome: Outcome) -> pa.Table:
-    """One row per evaluation, `Measurement`'s fields; simulation only, or of public test records."""
-    numbers = [pa.float64()] * 2
-    types = [pa.int64(), pa.string(), pa.int64(), *numbers, pa.int64(), pa.float64(), *numbers]
+    """One row per evaluation: all metrics after the last round, before it error, loss and the chosen one;
+    simulation only, or of public test records.
+    """
     said = "made of test records, and excess_risk and gradient_mapping_sq of training ones"
     marked = {"simulation_only": said} if outcome.deployed is None else {"public": "made of public records"}
-    schema = pa.schema(list(zip(Measurement._fields, types, strict=True)), metadata=marked)
-    return pa.Table.from_pylist([row._asdict() for row in outcome.results.measurements], schema=schema)
+    return _measured(Measurement, outcome.results.measurements, marked)
 
 
 def silos_table(outcome: Outcome) -> pa.Table:
     """One row per trial, variant and silo: the final model on that silo's test records; simulation only."""
     rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.silos]
-    types = [pa.int64(), pa.string(), pa.string(), pa.float64(), pa.float64(), pa.int64()]
-    fields = list(zip(SiloMeasurement._fields, types, strict=True))
-    marked = pa.schema(fields, metadata={"simulation_only": "made of test records, which no silo releases"})
+    return _measured(
+        SiloMeasurement, rows, {"simulation_only": "made of test records, which no silo releases"}
+    )
+
+
+def baselines_table(outcome: Outcome) -> pa.Table:
+    """One row per trial and baseline, of silos alone per silo; simulation only, not private."""
+    rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.baselines]
+    said = "made of training and test records without noise: not private"
+    return _measured(BaselineMeasurement, rows, {"simulation_only": said})
+
+
+def calibration_table(outcome: Outcome) -> pa.Table:
+    """One row per trial, variant and bin of probabilities, of final models; simulation only."""
+    rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.calibration]
+    marked = pa.schema(
+        [(name, _TYPES.get(name, pa.float64())) for name in CalibrationBin._fields],
+        metadata={"simulation_only": "made of test records, which no silo releases"},
+    )
     return pa.Table.from_pylist([row._asdict() for row in rows], schema=marked)
 
 
@@ -157,6 +188,21 @@ def clipping_table(outcome: Outcome) -> pa.Table:
     said = {"simulation_only": "made of training records; a federation would have to query for it"}
     schema = pa.schema(list(zip(ClippedRound._fields, types, strict=True)), metadata=said)
     return pa.Table.from_pylist([row._asdict() for row in rows], schema=schema)
+
+
+def _measured(kind: type[Measured], rows: Sequence[Measured], marked: Mapping[str, str]) -> pa.Table:
+    """The rows' own fields, and a column for every other metric."""
+    columns = [*(name for name in kind._fields if name != "more"), *BY_SKLEARN]
+    schema = pa.schema([(name, _TYPES.get(name, pa.float64())) for name in columns], metadata=dict(marked))
+    own = ({**row._asdict(), **row.more} for row in rows)
+    return pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in own], schema=schema)
+
+
+_TYPES = {
+    **dict.fromkeys(("trial", "round", "participants", "test_records", "train_records", "bin"), pa.int64()),
+    "records": pa.int64(),
+    **dict.fromkeys(("variant", "silo", "baseline", "method"), pa.string()),
+}
 
 
 _LEDGER = {

@@ -16,11 +16,14 @@ from fedsim.results.audit_file import read_audit
 from fedsim.results.collected import Models, Run, without_seed
 from fedsim.results.model_file import FITTED, Trained, read_trained
 from fedsim.results.place import UNFINISHED
-from fedsim.results.summary import AGAIN, FILE, read_summary
+from fedsim.results.summary import AGAIN, FILE, MEASURED, read_summary
+from fedsim.scenario.metric import BY_SKLEARN
 
 _COLUMNS = {
-    "metrics": ("trial", "variant", "round", "error", "loss", "excess_risk", "gradient_mapping_sq"),
-    "silos": ("trial", "variant", "silo", "error", "loss"),
+    "metrics": ("trial", "variant", "round", *MEASURED),
+    "silos": ("trial", "variant", "silo", "error", "loss", *BY_SKLEARN),
+    "baselines": ("trial", "baseline", "silo", "error", "loss", *BY_SKLEARN),
+    "calibration": ("trial", "variant", "bin", "records", "predicted", "observed"),
     "ledger": ("trial", "silo", "round", "releases"),
     "clipping": ("trial", "round", "terms", "clipped", "median_norm"),
     "spend": ("silo", "round", "epsilon_spent", "budget"),
@@ -41,13 +44,16 @@ def read(directory: Path) -> Run:
         raise InputError("RUN", str(directory), expected)
     summary = read_summary(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
-    metrics, silos, ledger, clipping, spend = (_table(directory, name) for name in _COLUMNS)
+    tables = (_table(directory, name) for name in _COLUMNS)
+    metrics, silos, baselines, calibration, ledger, clipping, spend = tables
     return Run(
         summary,
         scenario,
         description,
         metrics,
         silos,
+        baselines,
+        calibration,
         ledger,
         clipping,
         lambda: spend,

@@ -33,7 +33,7 @@ def write(outcome: Outcome, run: Run, folder: Path, place: Path) -> None:
     head = _DEPLOYED if outcome.deployed else SECRET if outcome.main == "private" else _NO_NOISE
     (folder / "scenario.yaml").write_text(head + text(scenario_tree(outcome, place)), encoding="utf-8")
     (folder / FILE).write_text(run.summary.json_text() + "\n", encoding="utf-8")
-    for name in ("metrics", "silos", "ledger", "clipping", "spend"):
+    for name in ("metrics", "silos", "baselines", "calibration", "ledger", "clipping", "spend"):
         pq.write_table(getattr(run, name), folder / f"{name}.parquet")
     for variant, models in run.models.items():
         named = {f"trial-{trial}.{variant}": model for trial, model in models.items()}
