@@ -38,7 +38,9 @@ def test_a_budget_that_nothing_keeps_to_is_named() -> None:
 
 
 def test_a_warning_stands_once_in_the_terminal_and_on_the_page(tmp_path: Path) -> None:
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SMALL | {"privacy": NONE}))
+    (tmp_path / "scenario.yaml").write_text(
+        yaml.safe_dump(SMALL | {"privacy": NONE, "report": {"baselines": False}})
+    )
     out = tmp_path / "run"
     result = CliRunner().invoke(app, ["simulate", str(tmp_path / "scenario.yaml"), "--out", str(out)])
     assert result.output.count("warning: privacy.epsilon is ignored") == 1
@@ -55,7 +57,9 @@ def test_records_that_a_partition_leaves_out_are_counted() -> None:
 def test_targets_that_are_all_alike_are_named() -> None:
     features = np.random.default_rng(0).normal(size=(40, 2))
     data = fedsim.Arrays(features, np.ones(40, dtype=int), classes=2)
-    run = fedsim.simulate(SMALL | {"report": {"nonprivate_twin": False}}, data=data, progress=False)
+    run = fedsim.simulate(
+        SMALL | {"report": {"nonprivate_twin": False, "baselines": False}}, data=data, progress=False
+    )
     training, test = run.summary.warnings  # once, of two trials
     assert training.startswith("all 31 training records have one and the same target")
     assert test.startswith("all 9 test records")
