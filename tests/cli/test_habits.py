@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -63,9 +64,10 @@ def test_h_is_help_everywhere() -> None:
     ]
     assert len(names) > len(COMMANDS)
     for name in [[], *names]:
-        short, long = run(*name, "-h"), run(*name, "--help")
-        assert (short.exit_code, short.output) == (0, long.output)
-        assert "Usage" in short.output
+        shown = run(*name, "-h")
+        assert shown.exit_code == 0
+        assert "Usage" in shown.output
+        assert re.search(r"--help\s+-h", shown.output)
 
 
 def test_quiet_prints_nothing_and_writes_the_run(place: Path) -> None:
