@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -210,7 +209,7 @@ def _sorted(axes: Axes, spread: dict[str, Spread], look_: Look, name: str) -> No
 
 def spend(run: Run) -> Figure | None:
     """Epsilon spent over rounds per silo, and its budget as a level; None where nothing is guaranteed."""
-    lines: dict[str, list[tuple[int, float | None, float | None]]] = {}
+    lines: dict[str, Points] = {}
     for silo, *point in zip(*(column.to_pylist() for column in run.spend.columns), strict=True):
         lines.setdefault(silo, []).append(tuple(point))
     if not lines:
@@ -228,14 +227,32 @@ def spend(run: Run) -> Figure | None:
         return figure
 
 
-def _alike(lines: dict[str, list[tuple[int, float | None, float | None]]]) -> list[list[str]]:
-    """The silos, those together whose curves no eye could tell apart: within a hundredth of the axis."""
+Points = list[tuple[int, float | None, float | None]]
+"""(round, epsilon spent, budget)."""
+
+
+def _alike(lines: dict[str, Points]) -> list[list[str]]:
+    """The silos, those together whose curves and budgets no eye could tell apart."""
     top = max((value for points in lines.values() for _, value, _ in points if value), default=1.0)
-    found: dict[tuple[Any, ...], list[str]] = {}
+    groups: list[list[str]] = []
     for silo, points in lines.items():
-        shape = tuple((at, None if value is None else round(50 * value / top)) for at, value, _ in points)
-        found.setdefault((shape, points[0][2]), []).append(silo)
-    return list(found.values())
+        known = next((group for group in groups if _close(lines[group[0]], points, _WIDTH * top)), None)
+        if known is None:
+            groups.append([silo])
+        else:
+            known.append(silo)
+    return groups
+
+
+_WIDTH = 0.01
+"""A line's, as a share of the axis."""
+
+
+def _close(one: Points, other: Points, least: float) -> bool:
+    return len(one) == len(other) and all(
+        a[0] == b[0] and a[2] == b[2] and abs((a[1] or 0) - (b[1] or 0)) <= least
+        for a, b in zip(one, other, strict=True)
+    )
 
 
 def _shared(silos: list[str]) -> str:
