@@ -32,8 +32,8 @@ html_theme = "furo"
 html_title = f"fedsim {release}"
 
 SHELVES = {
-    "Use it": ["scenarios/README", "examples/README", "docs/audit", "docs/performance"],
-    "Guides": ["docs/adding-*", "docs/memory", "docs/deployment", "docs/shuffler"],
+    "Use it": ["scenarios/README", "examples/README", "docs/using-a-model", "docs/audit", "docs/performance"],
+    "Guides": ["docs/your-own-table", "docs/adding-*", "docs/memory", "docs/deployment", "docs/shuffler"],
     "Reference": ["docs/reference"],
     "Guarantees": [
         "docs/threat-model",

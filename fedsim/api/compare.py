@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from fedsim.api.sweep import Sweep
 from fedsim.api.table import Table
 from fedsim.common.errors import InputError
 from fedsim.curves import compare as curves
-from fedsim.curves.compare import COLUMNS, Source, source_of
+from fedsim.curves.compare import Source, source_of
 from fedsim.results.place import check_free
 
 if TYPE_CHECKING:
@@ -33,12 +33,11 @@ class Comparison:
 
     @property
     def errors(self) -> Table:
-        """One row per mean test error: whose, at which epsilon (none: without privacy), its 90 % interval."""
-        rows = [{name: asdict(row)[name] for name in COLUMNS} for row in self.lines.rows]
-        return Table(pa.Table.from_pylist(rows))
+        """One row per mean of the metric: whose, at which epsilon (none: no privacy), its 90 % interval."""
+        return Table(pa.Table.from_pylist(self.lines.table()))
 
     def plot(self) -> Figure:
-        """Error against epsilon."""
+        """The metric against epsilon."""
         return self.lines.figure()
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -50,7 +49,7 @@ class Comparison:
         curves.write(self.lines, check_free(Path(path)))
 
     def __repr__(self) -> str:
-        return f"Comparison({len(self.lines.rows)} errors: {self.lines.error})"
+        return f"Comparison({len(self.lines.rows)} values: {self.lines.title})"
 
     def _repr_html_(self) -> str:
         return self.errors._repr_html_()
@@ -60,13 +59,15 @@ def compare(
     runs: Mapping[str, Comparable] | Iterable[Comparable],
     *,
     points: str | os.PathLike[str] | None = None,
+    metric: str | None = None,
 ) -> Comparison:
-    """Put several runs and sweeps beside each other, error against epsilon.
+    """Put several runs and sweeps beside each other, a metric against epsilon.
 
     Args:
         runs: runs, sweeps and directories of such; {name: run} to name them. Runs of one name and algorithm
             at several epsilons make one line.
-        points: a CSV file of published points: series, epsilon, error[, low, high].
+        points: a CSV file of published points: series, epsilon, error (or another metric)[, low, high].
+        metric: what is compared, such as "auc"; None: what the first run's scenario chose.
 
     Raises:
         InputError: something is neither, was left unfinished, or measures another error than the rest.
@@ -77,7 +78,7 @@ def compare(
         runs.items() if isinstance(runs, Mapping) else (("", run) for run in runs)
     )
     sources = [_source(name, run) for name, run in named]
-    return Comparison(curves.compare(sources, None if points is None else Path(points)))
+    return Comparison(curves.compare(sources, None if points is None else Path(points), metric))
 
 
 def _source(name: str, run: Comparable) -> Source:

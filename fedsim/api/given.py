@@ -15,6 +15,7 @@ from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find
 from fedsim.scenario.early import check_single
+from fedsim.scenario.files import check_unchanged
 from fedsim.scenario.load import anchored, load_tree, parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import apply
@@ -98,6 +99,8 @@ def resolved_of(
         Refused: the algorithm's plan is not accepted.
     """
     objects: dict[str, Any] = {}
+    if data is None:
+        check_unchanged(scenario)
     if algorithm is not None:
         objects["algorithm"] = GivenAlgorithm.of(algorithm)
     if data is not None:

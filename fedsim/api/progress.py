@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedsim.results.outcome import Measurement, Observer, variants
+from fedsim.results.outcome import Measurement, Observer, said, variants
 from fedsim.scenario.resolve import Resolved
 
 if TYPE_CHECKING:
@@ -60,14 +60,14 @@ def watcher(progress: bool | Observer | None) -> Watch:
 @contextmanager
 def run_display(console: Console | None, resolved: Resolved) -> Iterator[Observer]:
     """Show a run's measurements."""
-    done, total = 0, _evaluations(resolved)
+    done, total, metric = 0, _evaluations(resolved), resolved.scenario.report.metric
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     with display(console, total, *columns) as draw:
 
         def observe(measurement: Measurement) -> None:
             nonlocal done
             done += 1
-            text = _text(measurement)
+            text = _text(measurement, metric)
             draw(done, text, f"{done}/{total} {text}")
 
         yield observe
@@ -162,6 +162,6 @@ def _evaluations(resolved: Resolved) -> int:
     return per_variant * len(variants(resolved)) * resolved.scenario.trials
 
 
-def _text(measurement: Measurement) -> str:
+def _text(measurement: Measurement, metric: str) -> str:
     kind = "" if measurement.variant == "private" else " (non-private)"
-    return f"trial {measurement.trial} round {measurement.round}{kind}: test error {measurement.error:.4f}"
+    return f"trial {measurement.trial} round {measurement.round}{kind}: {said(measurement, metric)}"

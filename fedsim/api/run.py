@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,10 +20,15 @@ from fedsim.report.remarks import remarks, result_line
 from fedsim.results import collected
 from fedsim.results.outcome import Outcome
 from fedsim.results.place import check_free
+from fedsim.results.predictor import Predictor, predictor_of
 from fedsim.results.read import read
+from fedsim.results.write import move_scenario
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
+    from sklearn.pipeline import Pipeline
+    from torch import nn
 
     from fedsim.results.summary import Summary
 
@@ -54,7 +59,7 @@ class Run:
 
     @property
     def metrics(self) -> Table:
-        """One row per evaluation: trial, variant, round, error, loss, ...; simulation only."""
+        """One row per evaluation: trial, variant, round, error, loss, auc, ...; simulation only."""
         return Table(self.results.metrics)
 
     @property
@@ -66,6 +71,16 @@ class Run:
     def silos(self) -> Table:
         """One row per trial, variant and silo: the final model on its test records; simulation only."""
         return Table(self.results.silos)
+
+    @property
+    def baselines(self) -> Table:
+        """One row per trial and baseline: what could be had without the federation; simulation only."""
+        return Table(self.results.baselines)
+
+    @property
+    def calibration(self) -> Table:
+        """Predicted and observed shares of final models, in ten bins; simulation only."""
+        return Table(self.results.calibration)
 
     @property
     def spend(self) -> Table:
@@ -81,6 +96,47 @@ class Run:
     def twin(self) -> np.ndarray:
         """Those of the twin without clipping and noise, (trials, d), not private; no rows without a twin."""
         return self._models("nonprivate")
+
+    def predictor(self, trial: int | None = None, *, nonprivate: bool = False) -> Predictor:
+        """A trial's model with what a prediction needs; it takes a DataFrame's raw columns.
+
+        Args:
+            trial: which; default the first finished one.
+            nonprivate: take a model that nothing protects: the twin, or that of a run without privacy.
+
+        Raises:
+            InputError: there is no such trial, or its model is not private and `nonprivate` does not say so.
+        """
+        return predictor_of(self.results, trial, nonprivate)
+
+    def predict(self, table: Any, trial: int | None = None, *, nonprivate: bool = False) -> pd.DataFrame:
+        """A row for each record: its predicted class and every class's probability, or a number in its units.
+
+        Args:
+            table: a pandas.DataFrame with the raw columns that the model was trained on, or the path of a CSV
+                or Parquet file with them; other columns do no harm.
+            trial: see `predictor`, as for `nonprivate`.
+
+        Raises:
+            InputError: as `predictor`; or names the column and the row that are wrong.
+        """
+        return self.predictor(trial, nonprivate=nonprivate).predict(table)
+
+    def to_sklearn(self, trial: int | None = None, *, nonprivate: bool = False) -> Pipeline:
+        """A linear model as a fitted scikit-learn pipeline, whose first step takes a DataFrame's raw columns.
+
+        Raises:
+            InputError: as `predictor`; or it is a network, or of a loss that scikit-learn has no model for.
+        """
+        return self.predictor(trial, nonprivate=nonprivate).to_sklearn()
+
+    def to_torch(self, trial: int | None = None, *, nonprivate: bool = False) -> nn.Module:
+        """The model as a torch module, which takes `predictor().features(table)`; see `Predictor.to_torch`.
+
+        Raises:
+            InputError: as `predictor`.
+        """
+        return self.predictor(trial, nonprivate=nonprivate).to_torch()
 
     @property
     def interrupted(self) -> bool:
@@ -102,17 +158,19 @@ class Run:
                 return page.save(self.source, place)
             with whole_directory(place) as draft:
                 shutil.copytree(self.source, draft, dirs_exist_ok=True)
+                move_scenario(draft / "scenario.yaml", self.source, place)
         except OSError as error:
             raise InputError("out", str(path), f"cannot be written ({error.strerror})") from None
         return page.listing(place)
 
-    def plot(self, what: str = "error") -> Figure:
-        """A figure: "error", "loss", "excess_risk" or "gradient_mapping_sq" against rounds, "silos", "spend".
+    def plot(self, what: str | None = None) -> Figure:
+        """A figure: a metric ("error", "auc", "excess_risk", ...; None: the chosen one) against rounds,
+        "calibration", "silos" (the chosen metric on each) or "spend".
 
         Raises:
             InputError: there is no such figure, or nothing to show in it.
         """
-        return figure_of(self.results, what)
+        return figure_of(self.results, what or self.summary.metrics.metric)
 
     def _models(self, variant: str) -> np.ndarray:
         found = [model.numpy() for model in self.results.models.get(variant, {}).values()]

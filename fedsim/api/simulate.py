@@ -25,6 +25,7 @@ from fedsim.report import page
 from fedsim.report.trackers import open_trackers
 from fedsim.results.collected import run_of
 from fedsim.results.outcome import Measurement, Observer, Outcome, Results
+from fedsim.scenario.files import digests
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.price import preview
@@ -116,7 +117,7 @@ def _followed(
 ) -> Run:
     start = time.perf_counter()
     trackers = open_trackers(resolved.scenario.report.trackers, True, complain)
-    heterogeneity, end = None, None
+    heterogeneity, end, files = None, None, digests(resolved.scenario)
     try:
         trackers.start(resolved)
         with watch(resolved) as show:
@@ -133,7 +134,7 @@ def _followed(
         end = caught
     with undisturbed():
         seconds, failure = time.perf_counter() - start, None if end is None else str(end) or None
-        outcome = Outcome(resolved, results, seconds, end is not None, heterogeneity, admitted)
+        outcome = Outcome(resolved, results, seconds, end is not None, heterogeneity, admitted, files=files)
         run = Run(run_of(outcome), outcome, failure)
         if out is not None:
             run = _saved(run, outcome, out)

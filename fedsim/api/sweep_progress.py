@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from fedsim.api.progress import display, watching
+from fedsim.results.outcome import value
+from fedsim.scenario.metric import METRICS
 from fedsim.sweeps.cell import CellResult
 from fedsim.sweeps.engine import Event
 from fedsim.sweeps.job import Job
@@ -40,11 +42,13 @@ def sweep_display(console: Console | None, job: Job) -> Iterator[Callable[[Event
 
 
 class Board:
-    """Counts cells, and keeps the private candidate of least mean test error so far."""
+    """Counts cells, and keeps the private candidate whose mean of the metric is best so far."""
 
     def __init__(self, job: Job) -> None:
         self._job, self.total = job, job.cells
         self.done = self.cached = self.failed = 0
+        self._metric = job.scenario.report.metric
+        self._sign = -1 if METRICS[self._metric].higher else 1
         self._sums: dict[tuple[int, int], tuple[float, int]] = {}
         self._first: float | None = None  # when the first cell was run: starting workers tells no pace
 
@@ -55,11 +59,16 @@ class Board:
         if self._first is None and not event.cached:
             self._first = time.monotonic()
         if isinstance(event.outcome, CellResult):
-            place = event.place.combination, event.place.candidate
-            total, count = self._sums.get(place, (0.0, 0))
-            self._sums[place] = total + event.outcome.error, count + 1
+            self._sum(event, event.outcome)
         else:
             self.failed += 1
+
+    def _sum(self, event: Event, result: CellResult) -> None:
+        place = event.place.combination, event.place.candidate
+        found = value(result, self._metric)
+        if found is not None:  # a run that tunes by its training loss has error and loss alone
+            total, count = self._sums.get(place, (0.0, 0))
+            self._sums[place] = total + found, count + 1
 
     def seconds_left(self) -> float | None:
         """At the pace so far; None before two cells were run."""
@@ -71,13 +80,13 @@ class Board:
     def best(self) -> str:
         """Words for the best so far, private ones first."""
         means = [
-            (not self._job.combinations[place[0]].private, total / count, place)
+            (not self._job.combinations[place[0]].private, self._sign * total / count, place)
             for place, (total, count) in self._sums.items()
         ]
         if not means:
             return ""
-        _, error, (number, candidate) = min(means)
-        return f"best so far {error:.4f}: {self._job.combinations[number].title(candidate)}"
+        _, least, (number, candidate) = min(means)
+        return f"best so far {self._sign * least:.4f}: {self._job.combinations[number].title(candidate)}"
 
     def text(self) -> str:
         """Failures, and the best so far."""

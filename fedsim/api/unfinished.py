@@ -21,6 +21,7 @@ from fedsim.results.outcome import Measurement, Results, TrialResult, variants
 from fedsim.results.place import UNFINISHED, check_free, unwritable
 from fedsim.results.summary import FILE
 from fedsim.results.write import SECRET
+from fedsim.scenario.load import relative
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.run_digest import run_digest
 from fedsim.sweeps.keys import code_version, contents
@@ -119,7 +120,7 @@ def _made_of(resolved: Resolved) -> dict[str, Any]:
 def _begin(folder: Path, made_of: dict[str, Any], resolved: Resolved, resume: bool) -> None:
     file = folder / _MADE_OF
     if not resume:
-        scenario = text(resolved.scenario.model_dump(mode="json", exclude_none=True))
+        scenario = text(relative(resolved.scenario.model_dump(mode="json", exclude_none=True), folder))
         (folder / _SCENARIO).write_text(SECRET + scenario, encoding="utf-8")
         with whole_file(file) as draft:
             draft.write_text(json.dumps(made_of), encoding="utf-8")

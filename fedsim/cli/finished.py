@@ -7,9 +7,10 @@ from pathlib import Path
 from rich.console import Console
 
 from fedsim.api.run import Run
-from fedsim.cli.tables import print_notices, print_silos, print_warnings, say, shown
+from fedsim.cli.tables import print_notices, print_silos, print_warnings, rendered, say, shown
 from fedsim.report.page import listing
 from fedsim.report.remarks import remarks, result_line
+from fedsim.results.metrics_table import TITLE, metrics_table
 
 
 def print_failure(console: Console, failure: str) -> None:
@@ -25,6 +26,9 @@ def print_run(console: Console, done: Run, directory: Path) -> None:
     console.print(result_line(summary))
     for line in remarks(summary):
         console.print(line, markup=False, highlight=False)
+    if summary.trials.finished and summary.deployment is None:
+        console.print()
+        console.print(rendered(metrics_table(summary), TITLE))
     if summary.privacy.silos:
         console.print()
         print_silos(console, summary.privacy.silos)

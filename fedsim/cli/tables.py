@@ -14,9 +14,10 @@ from rich.table import Table as RichTable
 from fedsim.curves.naming import last_part
 from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.privacy.rounding import shown_up
-from fedsim.report.remarks import error_text
+from fedsim.report.remarks import value_text
 from fedsim.results.silo_table import TITLE, Table, silo_table
 from fedsim.results.summary import Parameters, SiloRow
+from fedsim.scenario.metric import METRICS
 
 MOST_ROWS = 20
 
@@ -95,17 +96,25 @@ def titled(title: str) -> RichTable:
 def sweep_table(sweep: SweepSummary) -> RichTable:
     """One row per combination: what was varied and chosen, error and cost."""
     note = f"mean of {sweep.trials} trials, 90 % of them in brackets" if sweep.trials > 1 else "one trial"
-    table = titled(f"Test error: {note}")
+    what = METRICS[sweep.metric].title
+    table = titled(f"{what[0].upper()}{what[1:]}: {note}")
     for name in sweep.varied:
         table.add_column(last_part(name), overflow="fold")
     for name in sweep.chosen:
         table.add_column(f"chosen {last_part(name)}", justify="right")
-    for name in ("test error", "guaranteed"):
+    for name in (what, "guaranteed"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in sweep.combinations:
         cells = [_value(row.varied.get(name, "-")) for name in sweep.varied]
         cells += [_value((row.chosen or {}).get(name, "-")) for name in sweep.chosen]
-        table.add_row(*cells, error_text(row.error_spread) or "failed", shown_up(row.epsilon_guaranteed))
+        table.add_row(
+            *cells, value_text(row.spread(sweep.metric)) or "failed", shown_up(row.epsilon_guaranteed)
+        )
+    if sweep.baselines:
+        table.add_section()
+    for label, one in sweep.levels():
+        blank = ["-"] * (len(sweep.varied) + len(sweep.chosen) - 1)
+        table.add_row(label, *blank, value_text(one.spread(sweep.metric)) or "not fitted", "not private")
     return table
 
 

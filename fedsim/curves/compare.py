@@ -6,21 +6,24 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_directory
+from fedsim.common.suggest import suggest
 from fedsim.curves.naming import title
 from fedsim.curves.points import Compared, read_points
 from fedsim.curves.series import EPSILON, interval_note, x_label
 from fedsim.curves.sweep_summary import SweepSummary, is_sweep, read_sweep
 from fedsim.report.style import save
 from fedsim.report.sweep_figure import Point, Series, draw
-from fedsim.results.summary import FILE, Summary, read_summary
+from fedsim.results.baseline_lines import named
+from fedsim.results.summary import FILE, Baseline, Summary, read_summary
+from fedsim.scenario.metric import METRICS
 
-COLUMNS = ("source", "series", "epsilon", "error", "low", "high", "trials")
+COLUMNS = ("source", "series", "epsilon", "value", "low", "high", "trials")
 FILES = ("comparison.csv", "comparison.png", "comparison.svg")
 
 
@@ -29,12 +32,14 @@ class Comparison:
     """Rows in the order of their sources.
 
     Args:
-        rows: mean errors.
-        error: what they measure.
+        rows: means.
+        metric: what is compared.
+        error: what the error is.
         shares_noise: whether the runs of some sweep carry no guarantee together.
     """
 
     rows: tuple[Compared, ...]
+    metric: str
     error: str
     shares_noise: bool
 
@@ -45,13 +50,23 @@ class Comparison:
         for row in self.rows:
             prefix = f"{row.source}: " if several else ""
             key = prefix + row.series, prefix + (row.family or row.series), row.trials is None
-            found.setdefault(key, []).append(Point(row.epsilon, row.error, row.low, row.high))
+            found.setdefault(key, []).append(Point(row.epsilon, row.value, row.low, row.high))
         return [Series(label, tuple(p), family, published) for (label, family, published), p in found.items()]
 
+    def table(self) -> list[dict[str, Any]]:
+        """The rows by `COLUMNS`, of which `value` bears the metric's name."""
+        names = [self.metric if name == "value" else name for name in COLUMNS]
+        return [dict(zip(names, (getattr(row, c) for c in COLUMNS), strict=True)) for row in self.rows]
+
+    @property
+    def title(self) -> str:
+        """What is compared, in words."""
+        return self.error if self.metric == "error" else METRICS[self.metric].title
+
     def figure(self) -> Figure:
-        """Error against epsilon."""
+        """The metric against epsilon."""
         note = interval_note([row.trials for row in self.rows if row.trials])
-        return draw(self.lines(), x_label(EPSILON), "test error", self.error, note)
+        return draw(self.lines(), x_label(EPSILON), METRICS[self.metric].title, self.title, note)
 
 
 class Source(NamedTuple):
@@ -61,12 +76,13 @@ class Source(NamedTuple):
     summary: Summary | SweepSummary
 
 
-def compare(sources: Sequence[Source], points: Path | None = None) -> Comparison:
+def compare(sources: Sequence[Source], points: Path | None = None, metric: str | None = None) -> Comparison:
     """Compare finished runs and sweeps.
 
     Args:
         sources: at least one.
         points: a CSV file of published points (`fedsim.curves.points`).
+        metric: what is compared; None: what the first source's scenario chose.
 
     Raises:
         InputError: a run was left unfinished, the file of points cannot be used, or two sources measure
@@ -75,16 +91,31 @@ def compare(sources: Sequence[Source], points: Path | None = None) -> Comparison
     if not sources:
         raise InputError("RUN", [], "name at least one run or sweep")
     rows, shared, first = list[Compared](), False, sources[0]
+    metric = _known(metric) if metric else _chosen(first)
     for source in sources:
         if (error := _error(source)) != _error(first):
             expected = f"measures {error!r} and {first.name} {_error(first)!r}; compare runs of one kind"
             raise InputError("RUN", source.name, expected)
         if isinstance(source.summary, SweepSummary):
-            rows += _of_sweep(source.summary, source.name)
+            rows += _of_sweep(source.summary, source.name, metric)
             shared |= source.summary.shares_noise
         else:
-            rows += _of_run(source.summary, source.name)
-    return Comparison((*rows, *(read_points(points) if points else [])), _error(first), shared)
+            rows += _of_run(source.summary, source.name, metric)
+        rows += _baselines(source, metric, rows)
+    return Comparison(
+        (*rows, *(read_points(points, metric) if points else [])), metric, _error(first), shared
+    )
+
+
+def _known(metric: str) -> str:
+    if metric not in METRICS:
+        raise InputError("metric", metric, suggest(metric, METRICS))
+    return metric
+
+
+def _chosen(source: Source) -> str:
+    summary = source.summary
+    return summary.metric if isinstance(summary, SweepSummary) else summary.metrics.metric
 
 
 def source_of(directory: Path) -> Source:
@@ -110,37 +141,61 @@ def write(comparison: Comparison, folder: Path) -> None:
     with whole_directory(folder) as draft:
         with (draft / FILES[0]).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(COLUMNS)
-            writer.writerows([getattr(row, name) for name in COLUMNS] for row in comparison.rows)
+            table = comparison.table()
+            writer.writerow(table[0])
+            writer.writerows(row.values() for row in table)
         save(comparison.figure(), draft, "comparison")
 
 
-def _of_sweep(sweep: SweepSummary, source: str) -> list[Compared]:
+def _of_sweep(sweep: SweepSummary, source: str, metric: str) -> list[Compared]:
     rows = []
     for row in sweep.combinations:
-        if row.error_spread is None:
+        if (spread := row.spread(metric)) is None:
             continue
         series, family = (title(row.varied, private, without=[EPSILON]) for private in (row.private, True))
         limit = row.epsilon_budget
         at = row.epsilon_guaranteed if limit is None else limit  # what it costs, where nothing limits it
-        rows.append(Compared(source, series, at, *row.error_spread, row.trials, family))
+        rows.append(Compared(source, series, at, *spread, row.trials, family))
+    if not rows:
+        raise InputError("RUN", source, f"has no {METRICS[metric].title}")
     return rows
 
 
-def _of_run(run: Summary, source: str) -> list[Compared]:
+def _of_run(run: Summary, source: str, metric: str) -> list[Compared]:
     rows = []
     for private in [True, False] if run.privacy.private else [False]:
-        spread = run.metrics.spread("error", nonprivate=run.privacy.private and not private)
+        spread = (run.metrics if private or not run.privacy.private else run.metrics.nonprivate).spread(
+            metric
+        )
         if spread is not None:
             label = title({"algorithm": run.algorithm}, private)
             at = _epsilon(run) if private else None
             rows.append(Compared(source, label, at, *spread, run.trials.finished, run.algorithm))
     if not rows:
         expected = "no trial of it is complete; run its scenario.yaml to the end"
-        if run.deployment is not None:
-            expected = "has no test error: it was deployed without public test records"
+        if run.deployment is not None and not run.deployment.measured:
+            expected = f"has no {METRICS[metric].title}: it was deployed without public test records"
+        elif run.trials.finished:
+            expected = f"has no {METRICS[metric].title}"
         raise InputError("RUN", source, expected)
     return rows
+
+
+def _baselines(source: Source, metric: str, known: Sequence[Compared]) -> list[Compared]:
+    """Those of a source that no other has: runs on the same records have the same."""
+    found = [
+        Compared(source.name, label, None, *spread, trials)
+        for label, one, trials in _levels(source.summary)
+        if (spread := one.spread(metric)) is not None
+    ]
+    old = {(row.series, row.value) for row in known}
+    return [row for row in found if (row.series, row.value) not in old]
+
+
+def _levels(summary: Summary | SweepSummary) -> list[tuple[str, Baseline, int]]:
+    if isinstance(summary, SweepSummary):
+        return [(label, one, summary.trials) for label, one in summary.levels()]
+    return [(named(one), one, summary.trials.finished) for one in summary.baselines]
 
 
 def _epsilon(run: Summary) -> float | None:

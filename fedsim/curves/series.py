@@ -21,15 +21,22 @@ def abscissa(summary: SweepSummary) -> str | None:
 
 
 def series(summary: SweepSummary, x: str | None) -> list[Series]:
-    """One per combination of the other fields; those without `x` are levels, and so are all without x."""
+    """One per combination of the other fields; those without `x` are levels, and so are all without x, and
+    baselines.
+    """
     lines: dict[tuple[str, str], list[Point]] = {}
     for row in summary.combinations:
-        if row.error_spread is None:
+        if (spread := row.spread(summary.metric)) is None:
             continue
         label, family = (title(row.varied, private, without=[x]) for private in (row.private, True))
         at = row.varied.get(x) if x else None
-        lines.setdefault((label, family), []).append(Point(_number(at), *row.error_spread))
-    return [Series(label, tuple(points), family) for (label, family), points in lines.items()]
+        lines.setdefault((label, family), []).append(Point(_number(at), *spread))
+    found = [Series(label, tuple(points), family) for (label, family), points in lines.items()]
+    return found + [
+        Series(label, (Point(None, *level),))
+        for label, one in summary.levels()
+        if (level := one.spread(summary.metric)) is not None
+    ]
 
 
 def _number(value: object) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -10,12 +11,14 @@ from fedsim.curves.naming import last_part, title
 from fedsim.curves.series import abscissa, interval_note, series, x_label
 from fedsim.curves.sweep_summary import SweepPrivacy, SweepSummary, Tuning, TuningLedger, read_sweep
 from fedsim.privacy.rounding import shown_up
-from fedsim.report.page import PAGE, named, publish, template
-from fedsim.report.remarks import error_text
+from fedsim.report.page import PAGE, capital, named, publish, template
+from fedsim.report.remarks import value_text
 from fedsim.report.style import save
 from fedsim.report.sweep_figure import draw
 from fedsim.results.read import scenario_of
 from fedsim.results.silo_table import Table, given, plain
+from fedsim.results.summary import Values
+from fedsim.scenario.metric import METRICS
 
 _NOTHING = Table("", [], [])
 
@@ -36,9 +39,9 @@ def write_page(directory: Path) -> Path:
 
 
 def figure_name(sweep: SweepSummary) -> str:
-    """`error_vs_epsilon`, or by the last part of whatever field is on the axis."""
+    """`error_vs_epsilon`, or by the metric and the last part of whatever field is on the axis."""
     field = abscissa(sweep)
-    return f"error_vs_{last_part(field)}" if field else "error"
+    return f"{sweep.metric}_vs_{last_part(field)}" if field else sweep.metric
 
 
 def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) -> str:
@@ -52,7 +55,7 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
         ledger=_ledger(sweep.privacy.tuning),
         figure=_figure(sweep, folder),
         errors=errors(sweep),
-        candidates=_candidates(sweep.tuning),
+        candidates=_candidates(sweep.tuning, sweep.metric),
         failures=_failures(sweep),
         environment=_environment(sweep),
         scenario=scenario,
@@ -108,24 +111,28 @@ def _largest(values: tuple[float | None, ...]) -> float | None:
 
 
 def figure_of(sweep: SweepSummary) -> Figure:
-    """Test error against what was varied."""
+    """The metric against what was varied."""
     x = abscissa(sweep)
     trials = [row.trials for row in sweep.combinations if row.trials]
     tuned = sweep.privacy.tuning.note if sweep.privacy.tuning else ""
     note = "; ".join(filter(None, [interval_note(trials), tuned]))
-    return draw(series(sweep, x), x_label(x), "test error", sweep.scenario, note)
+    return draw(series(sweep, x), x_label(x), METRICS[sweep.metric].title, sweep.scenario, note)
 
 
 def _figure(sweep: SweepSummary, folder: Path) -> str:
     x = abscissa(sweep)
     drawn = save(figure_of(sweep), folder, figure_name(sweep))
-    return named(drawn, f"Test error against {x_label(x)}" if x else "Test error")
+    return named(drawn, capital(METRICS[sweep.metric].title) + (f" against {x_label(x)}" if x else ""))
 
 
 def errors(sweep: SweepSummary) -> Table:
-    """One row per combination: what was chosen, and its error."""
-    chosen = sweep.chosen
-    columns = ["combination", *(f"chosen {last_part(field)}" for field in chosen), "test error", "trials"]
+    """One row per combination: what was chosen, and its metrics; below them baselines."""
+    chosen, metric = sweep.chosen, sweep.metric
+    others = [
+        name for name in METRICS if name != metric and any(row.spread(name) for row in sweep.combinations)
+    ]
+    columns = ["combination", *(f"chosen {last_part(field)}" for field in chosen), METRICS[metric].title]
+    columns += [*(METRICS[name].short for name in others), "trials"]
     rows = []
     for row in sweep.combinations:
         values = [str((row.chosen or {}).get(field, "-")) for field in chosen]
@@ -133,14 +140,32 @@ def errors(sweep: SweepSummary) -> Table:
             [
                 title(row.varied, row.private),
                 *values,
-                error_text(row.error_spread) or "failed",
+                *_values(row, metric, others, "failed"),
                 str(row.trials),
             ]
+        )
+    for name, one in sweep.levels():
+        rows.append(
+            [name, *["-"] * len(chosen), *_values(one, metric, others, "not fitted"), str(sweep.trials)]
         )
     return Table("", columns, rows)
 
 
-def _candidates(tuning: Tuning | None) -> Table:
+def _values(row: Values, metric: str, others: Sequence[str], without: str) -> list[str]:
+    """The chosen metric with its interval, and the others' means."""
+    means = [plain(each.mean) if (each := row.spread(name)) else "-" for name in others]
+    return [value_text(row.spread(metric)) or without, *means]
+
+
+CRITERIA = {
+    "final_train_loss": "final training loss",
+    "private_error": "noisy share of mistakes",
+    "final_metric": "",
+}
+"""In words; empty for the metric's own."""
+
+
+def _candidates(tuning: Tuning | None, metric: str) -> Table:
     if tuning is None:
         return _NOTHING
     rows = []
@@ -148,8 +173,9 @@ def _candidates(tuning: Tuning | None) -> Table:
         mean = tuning.mean(row)
         value, mark = "failed" if mean is None else f"{mean:.5g}", "chosen" if row.selected else ""
         rows.append([title(row.varied, row.private), title(row.candidate, True), value, mark])
-    caption = f"Mean {tuning.criterion} over {tuning.repetitions} runs."
-    return Table(caption, ["combination", "candidate", tuning.criterion, ""], rows)
+    what = CRITERIA[tuning.criterion] or METRICS[metric].title
+    caption = f"Mean {what} over {tuning.repetitions} runs."
+    return Table(caption, ["combination", "candidate", what, ""], rows)
 
 
 def _failures(sweep: SweepSummary) -> Table:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError
-from fedsim.results.summary import FILE, Interval, Part, Spread, read_json, validated
+from fedsim.curves.naming import title
+from fedsim.results.baseline_lines import named
+from fedsim.results.summary import FILE, Baseline, Part, Values, read_json, validated
 from fedsim.scenario.sweep import Criterion
 
 FORMAT = "fedsim sweep 2"
@@ -38,8 +40,8 @@ class Runs(Part):
     failed: int
 
 
-class CombinationRow(Part):
-    """One point of the grid, over its finished trials.
+class CombinationRow(Values):
+    """One point of the grid, over its finished trials; its metrics are those of `Values`.
 
     `epsilon_guaranteed` is what it costs the silo that it costs most, tuning included where that was private.
     `epsilon_budget` is the largest of the silos' budgets; None without a mechanism, or without a limit.
@@ -54,18 +56,7 @@ class CombinationRow(Part):
     costliest_silo: str | None
     noise_multiplier: float | None
     trials: int
-    error: float | None
-    error_interval90: Interval | None
-    loss: float | None
-    loss_interval90: Interval | None
     seconds_per_run: float | None
-
-    @property
-    def error_spread(self) -> Spread | None:
-        """The test error; None where no trial finished."""
-        if self.error is None or self.error_interval90 is None:
-            return None
-        return Spread(self.error, *self.error_interval90)
 
 
 class FailureRow(Part):
@@ -85,8 +76,7 @@ class CandidateRow(Part):
     private: bool
     candidate: Setting
     final_train_loss: float | None = None
-    final_test_loss: float | None = None
-    final_test_error: float | None = None
+    final_metric: float | None = None
     private_error: float | None = None
     values: list[float | None]
     selected: bool
@@ -157,8 +147,19 @@ class SweepPrivacy(Part):
     tuning: TuningLedger | None = None
 
 
+class BaselineGroup(Part):
+    """Baselines on the records and the problem of some combinations, by their place; see `Baseline`.
+
+    `varied` is what those have in common.
+    """
+
+    varied: Labels
+    combinations: list[int]
+    baselines: list[Baseline]
+
+
 class SweepSummary(Part):
-    """A sweep; `error_name` says what its test error measures, None where nothing finished."""
+    """A sweep; `metric` is plotted, `error_name` says what the error is (None where nothing finished)."""
 
     format: str
     scenario: str
@@ -166,13 +167,24 @@ class SweepSummary(Part):
     trials: int
     runs: Runs
     wall_seconds: float
+    metric: str
     error_name: str | None
     varied: list[str]
     combinations: list[CombinationRow]
+    baselines: list[BaselineGroup]
     failures: list[FailureRow]
     tuning: Tuning | None
     privacy: SweepPrivacy
     code: dict[str, str]
+
+    def levels(self) -> list[tuple[str, Baseline]]:
+        """Every baseline by what it is called, with its own records and problem where there are several."""
+        several = len(self.baselines) > 1
+        return [
+            (f"{named(one)}, {title(group.varied, True)}" if several else named(one), one)
+            for group in self.baselines
+            for one in group.baselines
+        ]
 
     @property
     def chosen(self) -> list[str]:

@@ -14,7 +14,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 from fedsim.data.column_values import Cells
 from fedsim.data.dataset import Dataset
-from fedsim.data.features import features_of
+from fedsim.data.features import features_of, names_of
 from fedsim.data.joined import SILO, JoinedTable
 from fedsim.data.reading import Label, Reading
 from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, SchemaOrFile, ranges, read_schema
@@ -115,8 +115,14 @@ class CsvSource(Source):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """A column's name, once for each feature that it becomes."""
-        return tuple(name for name, column in self._features.items() for _ in range(column.width))
+        """The columns', in the schema's order, with each category behind its own."""
+        return tuple(made for name, column in self._features.items() for made in names_of(name, column))
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The target's categories."""
+        target = self._schema[self.target]
+        return target.categories if isinstance(target, CategoryColumn) else ()
 
     @cached_property
     def num_rows(self) -> int:  # type: ignore[override]

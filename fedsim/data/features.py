@@ -65,7 +65,10 @@ def features_of(columns: Mapping[str, Input], cells: Mapping[str, Cells]) -> Flo
 def _block(cells: Cells, column: Input) -> Floats:
     """A column's features, (n, width)."""
     if isinstance(column, CategoryColumn):
-        return np.eye(column.width, dtype=np.float64)[cells.codes(column)]
+        codes = cells.codes(column)
+        block = np.zeros((len(codes), column.width))
+        block[np.arange(len(codes)), codes] = 1.0
+        return block
     return cells.numbers(column)[:, None]  # type: ignore[arg-type]  # of which it asks the fill
 
 

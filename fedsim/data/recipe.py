@@ -6,7 +6,7 @@ on all silos' pooled training records stands apart, in `Fitted`, and is not priv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,13 +16,17 @@ from pydantic import Field, ValidationError
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
+from fedsim.data.breast_cancer import BreastCancer
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset, Scaling
+from fedsim.data.digits import Digits
 from fedsim.data.features import Input, MeasuredColumn, names_of, ranges_of, read_features
+from fedsim.data.frames import FIELD, columns_of
 from fedsim.data.prepare import Components, Preparation, Standard
 from fedsim.data.reading import DEFAULTS, Reading
-from fedsim.data.schema import CategoryColumn, NumberColumn, read_schema
+from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, read_schema
 from fedsim.data.source import Design, Floats, Matrix, Ranges, Source
+from fedsim.data.synthetic import Synthetic
 
 
 class Recipe(Section):
@@ -75,19 +79,19 @@ class Fitted:
             self.components,
         )
 
-    def features(self, table: Mapping[str, Any], field: str = "table") -> Floats:
+    def features(self, table: Any) -> Floats:
         """Prepared features (n, d) of a table's records, in their order.
 
         Args:
-            table: pyarrow.ChunkedArray of length n by column; more columns than the recipe's do no harm.
-            field: what an error is about.
+            table: a pandas.DataFrame, the path of a CSV or Parquet file, or an array whose columns are the
+                recipe's in their order; more columns than those do no harm.
 
         Raises:
             InputError: names the column and the row that are wrong, and what would be right.
         """
-        return self.preparation.features(
-            read_features(self.recipe.columns, table, field, self.recipe.reading)
-        )
+        columns, reading = self.recipe.columns, self.recipe.reading
+        found = columns_of(table, columns, reading)
+        return self.preparation.features(read_features(columns, found, FIELD, reading))
 
 
 def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
@@ -96,22 +100,51 @@ def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
     Raises:
         InputError: a data set's own ranges make no sense.
     """
+    return _of_schema(data) if isinstance(data, Csv) else _of_source(data, source, design)
+
+
+def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recipe | None:
+    """What is known without any record: of a declared schema, or of a data set that everybody has.
+
+    Args:
+        data: a scenario's section; nothing is opened but a schema's file.
+        num_features: that silos state of their prepared records.
+        num_classes: that silos state.
+
+    Returns:
+        None where nothing is declared, or it does not fit what silos state.
+    """
+    try:
+        made = _declared(data)
+    except InputError:  # a schema's file that is not here, which nobody needs
+        return None
+    fits = made and (made.num_features, len(made.classes)) == (num_features, num_classes)
+    return made if fits else None
+
+
+def _declared(data: Dataset) -> Recipe | None:
     if isinstance(data, Csv):
         return _of_schema(data)
-    names = _names(source, len(design.ranges.lower))
-    columns = dict(zip(names, _inputs(names, design.ranges), strict=True))
-    return _recipe(data, columns, source.target, _predicts(source, design))
-
-
-def declared_recipe(data: Dataset) -> Recipe | None:
-    """As much as is known without any record: of a declared schema; None for other data sets."""
-    return _of_schema(data) if isinstance(data, Csv) else None
+    if isinstance(data, BreastCancer | Digits | Synthetic):
+        source, nothing = data.open(), np.zeros(0, dtype=np.int64)
+        return _of_source(
+            data, source, Design(np.zeros((0, source.num_features)), source.ranges, nothing, None)
+        )
+    return None
 
 
 def _of_schema(data: Csv) -> Recipe:
     columns: dict[str, Input] = dict(read_schema(data.columns))
+    if data.target not in columns:
+        raise InputError(SCHEMA, data.target, "the target needs an entry in the schema too")
     predicts = columns.pop(data.target)
     return _recipe(data, columns, data.target, predicts)
+
+
+def _of_source(data: Dataset, source: Source, design: Design) -> Recipe:
+    names = _names(source, len(design.ranges.lower))
+    columns = dict(zip(names, _inputs(names, design.ranges), strict=True))
+    return _recipe(data, columns, source.target, _predicts(source, design))
 
 
 def _recipe(data: Dataset, columns: dict[str, Input], target: str, predicts: Input) -> Recipe:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from fedsim.data.recipe import Fitted, declared_recipe
 from fedsim.deployment.deployable import NO_TEST, UNMEASURED
 from fedsim.measure.evaluator import Evaluator
 from fedsim.protocol.messages import Admission, Closed, Greeting, Offer
@@ -32,6 +33,7 @@ class Step(NamedTuple):
         answered: silos that answered the last one; 0 before the first.
         left_out: those that did not, by name, and why.
         measurement: of the model, on public test records; None where it was not measured.
+        metric: which of its numbers is shown.
     """
 
     rounds: int
@@ -39,6 +41,7 @@ class Step(NamedTuple):
     answered: int
     left_out: Mapping[str, str]
     measurement: Measurement | None
+    metric: str = "error"
 
 
 class History:
@@ -84,7 +87,8 @@ class History:
         if measurement is not None:
             self._results.add(measurement)
         answered = 0 if last is None else len(last.members)
-        return Step(progress.rounds, self._total, answered, left_out, measurement)
+        metric = self._resolved.scenario.report.metric
+        return Step(progress.rounds, self._total, answered, left_out, measurement, metric)
 
     def _keep(self, r: int, last: Kept, left_out: Mapping[str, str]) -> None:
         for member in last.members:
@@ -100,9 +104,10 @@ class History:
         every = self._resolved.scenario.report.evaluate_every
         if self._evaluate is None or (rounds % every and rounds != self._total):
             return None
-        error, loss = self._evaluate(model)
+        tested = self._evaluate(model, last=rounds == self._total)
         elapsed = time.perf_counter() - self._start
-        return Measurement(0, "private", rounds, error, loss, participants, elapsed)
+        error, loss, more = tested
+        return Measurement(0, "private", rounds, error, loss, participants, elapsed, more=more)
 
     def outcome(
         self,
@@ -126,7 +131,8 @@ class History:
             self._unstated(name) if name in reasons else self._statement(name, closed[name])
             for name in self._resolved.names
         ]
-        self._results.trials[0] = TrialResult(0, {"private": self._model}, statements)
+        fitted = _declared(self._resolved)
+        self._results.trials[0] = TrialResult(0, {"private": self._model}, statements, fitted=fitted)
         receipts = {name: said.receipt for name, said in closed.items()}
         deployed = self._deployed(reasons, receipts, [*self._versions(), *remarks])
         return Outcome(
@@ -188,6 +194,13 @@ class History:
             for name, said in sorted(self._greetings.items())
             if release(said.version) != own
         ]
+
+
+def _declared(resolved: Resolved) -> Fitted | None:
+    """How the scenario says that silos prepare records: public, and the server has no other way to know."""
+    outline = resolved.outline
+    made = declared_recipe(resolved.scenario.data, outline.num_features, outline.num_classes)
+    return None if made is None else Fitted(made)
 
 
 def release(version: str) -> str:

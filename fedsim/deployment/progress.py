@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from fedsim.deployment.history import Step
+from fedsim.results.outcome import said
 
 
 @dataclass(frozen=True)
@@ -27,12 +28,12 @@ class Line:
 
 
 def of_step(step: Step) -> Line:
-    """A round in one line: its silos, who was left out, and the test error where it was measured."""
+    """A round in one line: its silos, who was left out, and the metric where it was measured."""
     told = f"round {step.rounds} of {step.of}: {step.answered} silos"
     if step.left_out:
         told += f" (without {', '.join(sorted(step.left_out))})"
     if step.measurement is not None:
-        told += f", test error {step.measurement.error:.4f}"
+        told += f", {said(step.measurement, step.metric)}"
     return Line(step.rounds, step.of, told, words=False)
 
 

@@ -9,6 +9,7 @@ from fedsim.data.dataset import Dataset
 from fedsim.data.federation import SiloSplit
 from fedsim.data.prepare import prepare
 from fedsim.measure.evaluator import Evaluator
+from fedsim.measure.metrics import asked_of
 from fedsim.scenario.resolve import Resolved
 
 NAME = "public test records"
@@ -23,7 +24,7 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
     try:
         source = test.open()
         rows = np.arange(source.num_rows)
-        features, target, _ = prepare(test, source.design(rows), rows, rows)
+        features, target, by = prepare(test, source.design(rows), rows, rows)
     except InputError as error:
         field = error.field.replace("scenario.data", "federation.test", 1)
         raise InputError(field, error.value, error.expected) from None
@@ -40,4 +41,5 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
         )
         raise InputError("federation.test", f"{source.num_classes} classes", expected)
     nothing = features[:0], target[:0]
-    return Evaluator(resolved.problem, [SiloSplit(NAME, *nothing, features, target)], resolved.dtype)
+    silo = SiloSplit(NAME, *nothing, features, target)
+    return Evaluator(resolved.problem, [silo], resolved.dtype, asked_of(resolved, by))

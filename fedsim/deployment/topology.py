@@ -30,6 +30,7 @@ from fedsim.deployment.deployable import deployable
 from fedsim.deployment.federation_file import load_federation
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.envelopes import KEY_FILE
+from fedsim.scenario.load import relative
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
@@ -151,7 +152,8 @@ def prepare(resolved: Resolved, directory: Path) -> Topology:
     if resolved.sums is not None:
         scenario = _with_shuffler(topology, scenario, resolved.sums.pool.min_silos)
     _yaml(topology.federation, _federation(topology))
-    _yaml(topology.scenario, scenario.model_dump(mode="json", exclude_none=True))
+    tree = scenario.model_dump(mode="json", exclude_none=True, exclude={"files"})
+    _yaml(topology.scenario, relative(tree, topology.server))
     return topology
 
 

@@ -1,36 +1,64 @@
-"""A model's error and loss on test records. Simulation only: no silo releases them."""
+"""A model's metrics on test records. Simulation only: no silo releases them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedsim.data.federation import SiloSplit
+from fedsim.measure.metrics import Asked, Bin, Values, calibration, values_of
 from fedsim.measure.objective import Risk, TrainingObjective
 from fedsim.problems.kinds import Problem
+from fedsim.scenario.metric import BY_SKLEARN, BaselineName
 
 
 class SiloTest(NamedTuple):
-    """A model on one silo's own test records; None where they do not define the number."""
+    """A model on one silo's own test records; a value is None where they do not define it."""
 
     silo: str
     error: float | None
     loss: float | None
     test_records: int
+    more: Values
+
+
+class Alternative(NamedTuple):
+    """What could be had without the federation; numbers are None where `method` says why there are none."""
+
+    baseline: BaselineName
+    silo: str | None
+    train_records: int
+    method: str
+    error: float | None
+    loss: float | None
+    more: Values
+
+
+Baselines = Callable[["Evaluator"], list[Alternative]]
+
+
+class Tested(NamedTuple):
+    """A model on the pooled test records."""
+
+    error: float
+    loss: float
+    more: Values
 
 
 class Evaluator:
-    """Error and loss on the pooled test records.
+    """Metrics on the pooled test records.
 
     Args:
         problem: what is minimised.
         silos: all of them, in canonical order.
         dtype: of features and parameters.
+        asked: what to measure beside error and loss; None: nothing.
         objective: the training objective, where it is to be measured too.
+        baselines: measures baselines on the test records that it is handed an evaluator of.
     """
 
     def __init__(
@@ -38,20 +66,42 @@ class Evaluator:
         problem: Problem,
         silos: Sequence[SiloSplit],
         dtype: torch.dtype,
+        asked: Asked | None = None,
         objective: TrainingObjective | None = None,
+        baselines: Baselines | None = None,
     ) -> None:
-        self.objective = objective
-        self._problem = problem
-        self._features = torch.cat([torch.as_tensor(silo.test_features) for silo in silos]).to(dtype)
+        self.objective, self._baselines = objective, baselines
+        self._problem, self._asked = problem, asked
+        self.features = torch.cat([torch.as_tensor(silo.test_features) for silo in silos]).to(dtype)
         self._target = torch.cat([torch.as_tensor(silo.test_target) for silo in silos]).to(dtype)
         self._names = [silo.name for silo in silos]
         self._counts = [len(silo.test_target) for silo in silos]
 
-    def __call__(self, w: Tensor) -> tuple[float, float]:
-        """(error, mean loss) of the parameters w, (d,)."""
-        scores = self._problem.scores(self._features, w)
+    def __call__(self, w: Tensor, last: bool = False) -> Tested:
+        """Of the parameters w, (d,): error, mean loss and the chosen metric; at the last evaluation all."""
+        return self.of_scores(self._problem.scores(self.features, w), last)
+
+    def of_scores(self, scores: Tensor, last: bool = True) -> Tested:
+        """As the call, of scores of the pooled test records."""
+        error = self._problem.error(scores, self._target)
         loss = self._problem.losses(scores, self._target).mean()
-        return float(self._problem.error(scores, self._target)), float(loss)
+        return Tested(float(error), float(loss), self._more(scores, self._target, last))
+
+    def _more(self, scores: Tensor, target: Tensor, last: bool) -> Values:
+        if self._asked is None:
+            return {}
+        names = BY_SKLEARN if last else (self._asked.metric,)
+        return values_of(names, self._problem, scores, target, self._asked)
+
+    def calibration(self, w: Tensor) -> list[Bin]:
+        """How probabilities at w, (d,), compare with what is so."""
+        if self._asked is None:
+            return []
+        return calibration(self._problem, self._problem.scores(self.features, w), self._target, self._asked)
+
+    def baselines(self) -> list[Alternative]:
+        """What could be had without the federation; nothing where nobody asked."""
+        return [] if self._baselines is None else self._baselines(self)
 
     def risk(self, w: Tensor) -> Risk:
         """The training objective's, at w, (d,)."""
@@ -61,14 +111,14 @@ class Evaluator:
         """Each silo's own test records alone, in canonical order; an error relative to the mean of the
         targets does not exist where a silo has no records, or targets that are all alike.
         """
-        scores = self._problem.scores(self._features, w)
+        scores = self._problem.scores(self.features, w)
         losses = self._problem.losses(scores, self._target)
         parts = (torch.split(tensor, self._counts) for tensor in (scores, self._target, losses))
         measured = []
         for name, own, target, loss in zip(self._names, *parts, strict=True):
             error = float(self._problem.error(own, target)) if len(target) else math.nan
             values = (_defined(error), _defined(float(loss.mean())) if len(target) else None)
-            measured.append(SiloTest(name, *values, len(target)))
+            measured.append(SiloTest(name, *values, len(target), self._more(own, target, last=False)))
         return measured
 
 
@@ -77,11 +127,15 @@ class Unseen(Evaluator):
 
     def __init__(self) -> None:
         """Takes no records."""
-        self.objective = None
+        self.objective = self._baselines = None
 
-    def __call__(self, w: Tensor) -> tuple[float, float]:
+    def __call__(self, w: Tensor, last: bool = False) -> Tested:
         """Nothing."""
-        return math.nan, math.nan
+        return Tested(math.nan, math.nan, {})
+
+    def calibration(self, w: Tensor) -> list[Bin]:
+        """Nothing."""
+        return []
 
     def by_silo(self, w: Tensor) -> list[SiloTest]:
         """Nothing."""

@@ -20,6 +20,7 @@ Pairs = Sequence[tuple[Tensor, Tensor]]
 _SMOOTH = (LinearRegression, LogisticRegression, SoftmaxRegression)
 _NEWTON_STEPS, _PROXIMAL_STEPS = 100, 50_000
 _TOLERANCE = 1e-9
+_PIVOT = 1e-5  # a condition number of at most about 1e10
 _MOST_PARAMETERS = 2_000
 
 
@@ -54,8 +55,12 @@ def pooled(pairs: Pairs, weights: Sequence[float]) -> tuple[Tensor, Tensor, Tens
     return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), torch.cat(share)
 
 
-def constrained(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float]) -> Tensor:
+def constrained(
+    problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float], more: Tensor | None = None
+) -> Tensor:
     """w* whatever the public part, (d,): by Newton's method where it applies, else by proximal gradients.
+
+    With `more`, (d,), sum_j more_j w_j^2 / 2 is added to the objective.
 
     Raises:
         NoOptimumError: see there.
@@ -65,14 +70,16 @@ def constrained(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[floa
         raise NoOptimumError(f"{most}, and there are {problem.dimension:,}")
     if is_smooth(problem):
         try:
-            return minimiser(problem, pairs, weights)
+            return minimiser(problem, pairs, weights, more)
         except NoOptimumError:
             if isinstance(problem.composite.constraint, WholeSpace):
                 raise
-    return _proximal(problem, pairs, weights)
+    return _proximal(problem, pairs, weights, torch.zeros(problem.dimension) if more is None else more)
 
 
-def minimiser(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float]) -> Tensor:
+def minimiser(
+    problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float], more: Tensor | None = None
+) -> Tensor:
     """w* of sum_i p_i F_i by Newton's method with step halving, (d,), for a smooth public part.
 
     A minimum-norm step serves where the Hessian is singular (softmax, repeated features).
@@ -81,36 +88,75 @@ def minimiser(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float]
         NoOptimumError: there is none, it is outside the constraint set, or it is out of reach.
     """
     features, target, share = pooled(pairs, weights)
+    start = torch.zeros(problem.dimension, dtype=torch.float64)
+    extra, quadratic = start if more is None else more, problem.composite.l2 + problem.composite.ridge.weight
+    bounded = quadratic > 0 or more is not None
 
     def objective(w: Tensor) -> Tensor:
         losses = problem.losses(problem.scores(features, w), target)
-        return share @ losses + problem.composite.value(w)
+        return share @ losses + problem.composite.value(w) + extra @ w.square() / 2
 
-    # Not all columns at once: a vectorised Hessian needs d times the memory of a gradient.
-    columns = max(1, min(32, 2**24 // len(target)))
-    w = _newton(objective, torch.zeros(problem.dimension, dtype=torch.float64), columns)
-    if problem.composite.l2 + problem.composite.ridge.weight == 0 and _separates(
-        problem, features, target, w
-    ):
-        raise NoOptimumError("the training records are separable: no minimiser exists; add an l2 term")
+    def slope(w: Tensor) -> Tensor:
+        return gradient(problem, features, target, share, w) + problem.public_gradient(w) + extra * w
+
+    def hessian(w: Tensor) -> Tensor:
+        return _hessian(problem, features, share, w) + torch.diag(extra + quadratic)
+
+    def check(w: Tensor) -> None:
+        if not bounded and _separates(problem, features, target, w):
+            raise NoOptimumError("the training records are separable: no minimiser exists; add an l2 term")
+
+    w = _newton(objective, slope, hessian, start, check)
     if not torch.allclose(problem.project(w), w, rtol=0, atol=0):
         raise NoOptimumError("the constraint set leaves the unconstrained minimiser out")
     return w
 
 
-def _newton(objective: Objective, w: Tensor, columns: int) -> Tensor:
-    """Minimise a smooth convex function."""
-    gradient: Objective = torch.func.grad(objective)
-    hessian: Objective = torch.func.jacrev(gradient, chunk_size=columns)
+def _hessian(problem: GeneralisedLinear, features: Tensor, share: Tensor, w: Tensor) -> Tensor:
+    """sum_x share_x (x x') outer l''(x W), (d, d): what automatic differentiation gives, d times as fast."""
+    scores = problem.scores(features, w)
+    if isinstance(problem, SoftmaxRegression):
+        p = scores.softmax(-1)
+        count = problem.num_outputs
+        blocks = torch.empty(problem.num_features, count, problem.num_features, count, dtype=w.dtype)
+        for a in range(count):
+            for b in range(a + 1):
+                second = share * p[:, a] * (float(a == b) - p[:, b])
+                blocks[:, a, :, b] = blocks[:, b, :, a] = features.T @ (second.unsqueeze(1) * features)
+        return blocks.reshape(problem.dimension, problem.dimension)
+    if isinstance(problem, LogisticRegression):
+        share = share * scores.sigmoid() * (-scores).sigmoid()
+    return features.T @ (share.unsqueeze(1) * features)
+
+
+def _newton(
+    objective: Objective,
+    gradient: Objective,
+    hessian: Objective,
+    w: Tensor,
+    check: Callable[[Tensor], None],
+) -> Tensor:
+    """Minimise a smooth convex function; `check` may give every point up."""
     for _ in range(_NEWTON_STEPS):
         slope = gradient(w)
-        step: Tensor = torch.linalg.lstsq(hessian(w), -slope, driver="gelsd").solution
+        step = -_solved(hessian(w), slope)
         if step.norm() <= _TOLERANCE * (1 + w.norm()):
             return w + step
         w = _descended(objective, w, step, float(slope @ step))
+        check(w)
     raise NoOptimumError(
         f"Newton's method did not converge in {_NEWTON_STEPS} steps; the records may be separable"
     )
+
+
+def _solved(matrix: Tensor, right: Tensor) -> Tensor:
+    """The solution of least norm; by Cholesky's factors where they show that there is only one."""
+    factor, failed = torch.linalg.cholesky_ex(matrix)
+    pivots = factor.diagonal()
+    if not failed and pivots.min() > _PIVOT * pivots.max():
+        return torch.cholesky_solve(right.unsqueeze(1), factor).squeeze(1)
+    solution: Tensor = torch.linalg.lstsq(matrix, right, driver="gelsd").solution
+    return solution
 
 
 def _descended(objective: Objective, w: Tensor, step: Tensor, slope: float) -> Tensor:
@@ -130,7 +176,7 @@ def _separates(problem: GeneralisedLinear, features: Tensor, target: Tensor, w: 
     return bool(problem.error(problem.scores(features, w), target) == 0)
 
 
-def _proximal(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float]) -> Tensor:
+def _proximal(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float], more: Tensor) -> Tensor:
     """Accelerated proximal gradient steps 1 / L (Beck and Teboulle, 2009), with restarts where they turn back
     (O'Donoghue and Candes, 2015), until the gradient mapping is as good as zero.
 
@@ -139,15 +185,14 @@ def _proximal(problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float]
     """
     features, target, share = pooled(pairs, weights)
     gram = features.T @ (share.unsqueeze(1) * features)
-    smoothness = float(torch.linalg.eigvalsh(gram)[-1]) * _curvature(problem)
+    smoothness = float(torch.linalg.eigvalsh(gram)[-1]) * _curvature(problem) + float(more.max())
     if smoothness == 0:
         return problem.prox(torch.zeros(problem.dimension, dtype=torch.float64), 1.0)
     previous = point = problem.project(torch.zeros(problem.dimension, dtype=torch.float64))
     momentum = 1.0
     for _ in range(_PROXIMAL_STEPS):
-        w = problem.prox(
-            point - gradient(problem, features, target, share, point) / smoothness, 1 / smoothness
-        )
+        slope = gradient(problem, features, target, share, point) + more * point
+        w = problem.prox(point - slope / smoothness, 1 / smoothness)
         if (w - point).norm() <= _PROXIMAL_TOLERANCE * (1 + w.norm()):
             return w
         turned = (point - w) @ (w - previous) > 0

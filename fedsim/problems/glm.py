@@ -92,6 +92,14 @@ class GeneralisedLinear(HasComposite, ABC):
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """l(score, y) for every record, (..., records)."""
 
+    def probabilities(self, scores: Tensor) -> Tensor | None:
+        """P(y = k) of every class, (..., records, classes); None where the loss gives none."""
+        return None
+
+    def numbers(self, scores: Tensor) -> Tensor:
+        """The numbers that scores predict, (..., records), on the scale of the targets: the scores."""
+        return scores
+
     @abstractmethod
     def error(self, scores: Tensor, target: Tensor) -> Tensor:
         """The test error of predictions made from the scores, a scalar."""
@@ -124,6 +132,10 @@ class LogisticRegression(GeneralisedLinear):
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
         """log(1 + e^s) - y s."""
         return torch.nn.functional.softplus(scores) - target * scores
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """1 - sigmoid(s) and sigmoid(s)."""
+        return torch.stack([(-scores).sigmoid(), scores.sigmoid()], dim=-1)
 
     def error(self, scores: Tensor, target: Tensor) -> Tensor:
         """Share of records on the wrong side of score 0."""
@@ -161,6 +173,10 @@ class SoftmaxRegression(GeneralisedLinear):
         """log sum_j e^(s_j) - s_y."""
         chosen = scores.gather(-1, target.long().unsqueeze(-1)).squeeze(-1)
         return scores.logsumexp(-1) - chosen
+
+    def probabilities(self, scores: Tensor) -> Tensor:
+        """softmax(s)."""
+        return scores.softmax(-1)
 
     def error(self, scores: Tensor, target: Tensor) -> Tensor:
         """Share of records whose largest score is another class's."""

@@ -45,3 +45,16 @@ def scores_of_records(problem: Problem, features: Tensor, w: Tensor) -> Tensor:
     from fedsim.problems import linear_records  # with graphs of records, which take torch a while
 
     return linear_records.scores(problem, features, w)
+
+
+def head(problem: Problem) -> GeneralisedLinear:
+    """What makes losses and predictions of scores."""
+    return problem.head if isinstance(problem, NeuralNetwork) else problem
+
+
+def gives_probabilities(problem: Problem) -> bool:
+    """Whether its scores stand for probabilities of classes."""
+    import torch
+
+    outputs = problem.num_outputs
+    return head(problem).probabilities(torch.zeros((1, outputs) if outputs > 1 else 1)) is not None

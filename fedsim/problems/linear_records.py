@@ -86,7 +86,7 @@ def _one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> tuple[Capture
             given = tuple(captured({}, *record).shape)
         except (NotCapturedError, RuntimeError, TypeError) as error:
             expected = "must be operations of torch on tensors, the same whatever a record's values are"
-            raise _wrong(problem, method, f"{expected} ({error})") from None
+            raise _wrong(problem, method, f"{expected} ({error})") from error
         if given != tuple(record[0].shape):
             raise _wrong(
                 problem, method, f"must have shape {tuple(record[0].shape)} for one record, not {given}"

@@ -160,8 +160,9 @@ class Played:
 class SiloHalf:
     """The silo half of a cohort."""
 
-    def __init__(self, algorithm: Algorithm, problem: PublicProblem, limits: Limits) -> None:
-        self._algorithm, self._problem, self._limits = algorithm, problem, limits
+    def __init__(self, algorithm: Algorithm, problem: PublicProblem, limits: Limits, most: int) -> None:
+        """`most`: queries in a round that the algorithm's numbers account for."""
+        self._algorithm, self._problem, self._limits, self._most = algorithm, problem, limits, most
         self._blame, self._asked = Blame(algorithm), 0
 
     def play(
@@ -185,7 +186,7 @@ class SiloHalf:
             PluginError: it raises.
         """
         part = memory.select(list(range(shape.silos)))
-        recorder = _Recorder(self._limits, answer, shape, planned, self._asked, keep)
+        recorder = _Recorder(self._limits, answer, shape, planned, self._asked, self._most, keep)
         try:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, recorder), part)
             recorder.finish()
@@ -221,11 +222,12 @@ class _Recorder:
         shape: Shape,
         planned: tuple[Ask, ...] | None,
         asked: int,
+        most: int,
         keep: bool,
     ) -> None:
         self.asks: list[Ask] = []
         self.answers: list[Tensor] = []
-        self.count, self._asked, self._keep = 0, asked, keep
+        self.count, self._asked, self._most, self._keep = 0, asked, most, keep
         self._limits, self._answer, self._shape, self._planned = limits, answer, shape, planned
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
@@ -234,6 +236,8 @@ class _Recorder:
         place = len(self.asks) - 1
         if self._planned is not None and self._planned[place : place + 1] != (ask,):
             raise Unplanned
+        if self.count + len(plain) > self._most:
+            raise Refused(f"it asks on after {self._most} queries, which its numbers do not account for")
         self._limits.check_count(self.count + len(plain), self._asked, self._shape.dimension)
         self._limits.check_ask(ask)
         answers = tuple(self._answered(query) for query in plain)

@@ -43,14 +43,15 @@ class Walk:
         public: Public,
         seed: int,
         limits: Limits,
+        most: int,
         silos: int,
         draw: Draw,
     ) -> None:
         dtype = public.weights.dtype
         self._shape, self._draw, self._blame = Shape(silos, problem.dimension, dtype), draw, Blame(algorithm)
         self._server = ServerHalf(algorithm, problem, public, seed, self._shape)
-        self._silo = SiloHalf(algorithm, problem, limits)
-        self._mirror = partial(SiloHalf, algorithm, problem, limits)
+        self._silo = SiloHalf(algorithm, problem, limits, most)
+        self._mirror = partial(SiloHalf, algorithm, problem, limits, most)
         self._kinds: Counter[object] = Counter()
         self._round, self._close = -1, False
         self._sent: Combined | None = None

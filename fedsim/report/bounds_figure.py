@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_files
 from fedsim.report.curves import draw_runs, logarithmic
-from fedsim.report.plots import METRICS
+from fedsim.report.plots import FIGURES
 from fedsim.report.style import label, legend_below, look, save, styled
 from fedsim.results.collected import Run
 from fedsim.results.summary import OF_TRAINING
@@ -55,14 +55,14 @@ def draw(run: Run, lines: Sequence[Line], directory: Path, folder: str) -> list[
 
 
 def _stem(column: str) -> str:
-    return f"bounds-{METRICS[column][0]}"
+    return f"bounds-{FIGURES[column][0]}"
 
 
 def _draw(run: Run, column: str, lines: Sequence[Line], folder: Path) -> None:
     with styled(3.4) as (figure, axes):
         draw_runs(axes, run, column)
         _levels(axes, lines)
-        axes.set(xlabel="rounds", ylabel=METRICS[column][1])
+        axes.set(xlabel="rounds", ylabel=FIGURES[column][1])
         logarithmic(axes)
         legend_below(figure, axes)
         save(figure, folder, _stem(column))

@@ -10,10 +10,13 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter
 
-from fedsim.report.style import Look, look, thinned
+from fedsim.report.remarks import TWIN
+from fedsim.report.style import GREY, Look, look, thinned
+from fedsim.results.baseline_lines import named
 from fedsim.results.collected import Run
+from fedsim.results.summary import Summary
 
-VARIANTS = {"private": (0, "private"), "nonprivate": (1, "non-private twin")}
+VARIANTS = {"private": (0, "private"), "nonprivate": (1, TWIN)}
 _ROUNDING = 1e-14
 
 
@@ -61,6 +64,16 @@ def draw_runs(axes: Axes, run: Run, column: str) -> None:
             markevery=(int(every * VARIANTS[variant][0] / 2), every),
             markerfacecolor=style.colour if variant == "private" else "white",
         )
+
+
+_LEVELS = {"pooled": "-.", "silo_alone": "--", "majority": ":", "mean": ":"}
+
+
+def draw_baselines(axes: Axes, summary: Summary, column: str) -> None:
+    """Each baseline's mean as a level."""
+    for one in summary.baselines:
+        if (level := one.spread(column)) is not None:
+            axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=_LEVELS[one.name], label=named(one))
 
 
 def of_trials(metrics: pa.Table, variant: str, column: str) -> tuple[np.ndarray, np.ndarray]:

@@ -9,11 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedsim.report.curves import draw_runs
+from fedsim.report.curves import draw_baselines, draw_runs
 from fedsim.report.remarks import unmeasured
 from fedsim.report.style import GREY, any_text, from_zero, label, look, styled
 from fedsim.results.collected import Run
 from fedsim.results.summary import SiloRow
+from fedsim.scenario.metric import METRICS
 
 _MOST_BARS = 30
 
@@ -31,14 +32,17 @@ def draw(run: Run, path: Path) -> None:
 
 
 def _draw_errors(axes: Axes, run: Run) -> None:
-    draw_runs(axes, run, "error")
+    metric = run.summary.metrics.metric
+    what = METRICS[metric].title
+    draw_runs(axes, run, metric)
     if not axes.lines and run.summary.deployment is not None:
-        _say(axes, f"test error not measured:\n{unmeasured(run.summary)}")
+        _say(axes, f"{what} not measured:\n{unmeasured(run.summary)}")
         return
     trials = run.summary.trials.finished
     spread = f" (mean of {trials} trials; band: 90 % of them)" if trials > 1 else ""
-    axes.set_title(f"Test error{spread}", fontsize="medium")
-    axes.set(xlabel="rounds", ylabel=run.summary.metrics.error_name)
+    axes.set_title(f"{what[0].upper()}{what[1:]}{spread}", fontsize="medium")
+    axes.set(xlabel="rounds", ylabel=run.summary.metrics.error_name if metric == "error" else what)
+    draw_baselines(axes, run.summary, metric)
     from_zero(axes, "y")
     axes.grid(alpha=0.3)
     if axes.lines:

@@ -18,12 +18,15 @@ from fedsim.report.audit_section import audit_figure, audit_table, verdict
 from fedsim.report.figure import draw
 from fedsim.report.remarks import measured, remarks, unmeasured
 from fedsim.results.audit_file import AuditPart
+from fedsim.results.baseline_lines import methods
 from fedsim.results.collected import Run, run_of
+from fedsim.results.metrics_table import metrics_table
 from fedsim.results.outcome import Outcome
 from fedsim.results.read import read
 from fedsim.results.silo_table import silo_table
 from fedsim.results.summary import SiloRow, Summary
 from fedsim.results.write import write
+from fedsim.scenario.metric import METRICS
 
 PAGE, FIGURES = "report.html", "figures"
 _MOST_SILOS = 60
@@ -45,10 +48,10 @@ def save(outcome: Outcome, directory: Path) -> list[str]:
     Raises:
         OSError: it cannot be written.
     """
-    run = run_of(outcome)
+    run = run_of(outcome, directory)
     began = directory.is_dir() and any(directory.iterdir())
     with whole_files(directory) if began else whole_directory(directory) as draft:
-        write(outcome, run, draft)
+        write(outcome, run, draft, directory)
         draw(run, draft / "metrics.png")
         _fill(run, draft)
     return listing(directory)
@@ -112,6 +115,7 @@ def ticks(text: str) -> Markup:
 
 def render(run: Run, figures: Path) -> str:
     """The page's text; the figures' files go to the folder `figures`."""
+    metric = run.summary.metrics.metric
     return template(PAGE).render(
         title=run.summary.scenario,
         run=run.summary,
@@ -120,7 +124,10 @@ def render(run: Run, figures: Path) -> str:
         facts=_facts(run.summary),
         table=silo_table(run.summary.privacy.silos, _MOST_SILOS),
         audit=_audit(run.audit, figures),
+        metric=run.summary.metrics.error_name if metric == "error" else METRICS[metric].title,
         results=measured(run.summary),
+        metrics=metrics_table(run.summary),
+        methods=methods(run.summary.baselines),
         unmeasured=unmeasured(run.summary),
         remarks=remarks(run.summary),
         figures=_figures(run, figures),
@@ -175,25 +182,32 @@ def _verdict(failed: list[str], total: int, good: str, bad: str) -> str:
     return f"guaranteed epsilon is {bad} in {len(failed):,} of {total:,} silos: {', '.join(failed[:5])}{more}"
 
 
+def capital(text: str) -> str:
+    """With a first letter for a sentence's start."""
+    return f"{text[0].upper()}{text[1:]}"
+
+
 def _figures(run: Run, folder: Path) -> list[PageFigure]:
     """The figures that have something to show."""
-    spread = _spread(run)
+    spread, metric = _spread(run), run.summary.metrics.metric
+    what = capital(METRICS[metric].title)
     drawn = {
-        "error-against-rounds": (
-            plots.against_rounds(run, "error"),
-            f"Test error against rounds: mean{spread}. {_markers(run.summary)}",
+        f"{plots.FIGURES[metric][0]}-against-rounds": (
+            plots.against_rounds(run, metric),
+            f"{what} against rounds: mean{spread}. {_markers(run.summary)}",
         ),
         **{
-            f"{plots.METRICS[column][0]}-against-rounds": (
+            f"{plots.FIGURES[column][0]}-against-rounds": (
                 plots.against_rounds(run, column),
                 f"{caption}: mean{spread}. Simulation only, not private.",
             )
             for column, caption in _objective(run.summary).items()
         },
-        "error-by-silo": (
-            plots.silo_errors(run),
-            f"Final test error on each silo's own test records{spread}. Simulation only.",
+        f"{plots.FIGURES[metric][0]}-by-silo": (
+            plots.silo_values(run),
+            f"Final {METRICS[metric].title} on each silo's own test records{spread}. Simulation only.",
         ),
+        "calibration": (plots.calibration(run), f"{_CALIBRATION} Simulation only."),
         "spend-over-rounds": (
             plots.spend(run),
             f"Epsilon spent by the rounds gone by, dotted: budgets{_priced(run)}.",
@@ -205,7 +219,16 @@ def _figures(run: Run, folder: Path) -> list[PageFigure]:
 def _markers(summary: Summary) -> str:
     if summary.deployment is not None:
         return "On public test records of the server's own."
-    return "Filled markers: the run; hollow: its twin without clipping and noise."
+    return (
+        "Filled markers: the run; hollow: the same algorithm without noise and clipping; levels: baselines, "
+        "which are not private."
+    )
+
+
+_CALIBRATION = (
+    "Calibration of the final model: of test records to which it gives about this probability (of class 1, "
+    "or among more than two classes of the one that it predicts), the share of which it is so."
+)
 
 
 def _saved(figure: Figure, folder: Path, stem: str, caption: str) -> PageFigure:

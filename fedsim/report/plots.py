@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
-from fedsim.report.curves import VARIANTS, curve, draw_runs, logarithmic, variants_of
+from fedsim.report.curves import VARIANTS, curve, draw_baselines, draw_runs, logarithmic, variants_of
 from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, styled, thinned
 from fedsim.results.collected import Run
 from fedsim.results.summary import OF_TRAINING
+from fedsim.scenario.metric import METRICS
 
 _MOST_NAMED = 30
 """Silos that get a row of their own."""
@@ -23,9 +24,8 @@ _MOST_NAMED = 30
 Spread = tuple[float, float, float]
 """Mean, 5th and 95th percentile over trials."""
 
-METRICS = {
-    "error": ("error", "test error"),
-    "loss": ("loss", "test loss"),
+FIGURES = {
+    **{name: (name.replace("_", "-"), metric.title) for name, metric in METRICS.items()},
     "excess_risk": ("excess-risk", "excess risk F(w) - F(w*)"),
     "gradient_mapping_sq": ("gradient-mapping", "squared gradient mapping"),
 }
@@ -33,48 +33,53 @@ METRICS = {
 
 
 def against_rounds(run: Run, column: str) -> Figure | None:
-    """One of `METRICS`; None where it was not measured, but for a simulation's test error."""
+    """One of `FIGURES`; None where it was not measured, but for the metric that a simulation chose."""
     with styled() as (figure, axes):
         draw_runs(axes, run, column)
-        axes.set(xlabel="rounds", ylabel=METRICS[column][1])
-        if column not in OF_TRAINING:
-            from_zero(axes, "y")
-        elif axes.lines:
+        axes.set(xlabel="rounds", ylabel=FIGURES[column][1])
+        measured = bool(axes.lines)
+        if column in OF_TRAINING and measured:
             logarithmic(axes)
+        elif column not in OF_TRAINING:
+            draw_baselines(axes, run.summary, column)
+            from_zero(axes, "y")
         legend_below(figure, axes)
-        asked = column == "error" and run.summary.deployment is None
-        return figure if asked or axes.lines else None
+        asked = column == run.summary.metrics.metric and run.summary.deployment is None
+        return figure if asked or measured else None
 
 
 def figure_of(run: Run, what: str) -> Figure:
-    """One of `METRICS` (or "error", "loss") against rounds, "silos" or "spend".
+    """One of `FIGURES` against rounds, "calibration", "silos" or "spend".
 
     Raises:
         InputError: there is no such figure, or nothing to show in it.
     """
-    column = {short: name for name, (short, _) in METRICS.items()}.get(what, what)
+    column = {short: name for name, (short, _) in FIGURES.items()}.get(what, what)
     known: dict[str, Callable[[Run], Figure | None]] = {
-        **{name: partial(against_rounds, column=name) for name in METRICS},
-        "silos": silo_errors,
+        **{name: partial(against_rounds, column=name) for name in FIGURES},
+        "calibration": calibration,
+        "silos": silo_values,
         "spend": spend,
     }
     if column not in known:
         raise InputError("plot", what, suggest(what, known))
     figure = known[column](run)
     if figure is None:
-        measured = ", ".join(name for name in METRICS if run.metrics[name].null_count < len(run.metrics))
+        measured = ", ".join(name for name in FIGURES if run.metrics[name].null_count < len(run.metrics))
         raise InputError(
             "plot", what, f"has nothing to show; measured against rounds: {measured or 'nothing yet'}"
         )
     return figure
 
 
-def silo_errors(run: Run) -> Figure | None:
-    """Each silo's own test error, mean and 90 % of the trials; of many silos the sorted curve.
+def silo_values(run: Run) -> Figure | None:
+    """The chosen metric on each silo's test records, mean and 90 % of the trials; of many the sorted curve.
 
-    None where no trial is complete, or no silo has an error of its own.
+    None where no trial is complete, or no silo has a value of its own.
     """
-    spreads = {variant: by_silo(run.silos, variant) for variant in VARIANTS}
+    metric = run.summary.metrics.metric
+    spreads = {variant: by_silo(run.silos, variant, metric) for variant in VARIANTS}
+    title = METRICS[metric].title
     names = list(dict.fromkeys(name for spread in spreads.values() for name in spread))
     if not names:
         return None
@@ -89,19 +94,38 @@ def silo_errors(run: Run) -> Figure | None:
         if few:
             axes.locator_params("x", nbins=6)
             axes.set_yticks(range(len(names)), [label(name) for name in names])
-            axes.set(xlabel="test error on the silo's own records", ylim=(len(names) - 0.4, -0.6))
+            axes.set(xlabel=f"{title} on the silo's own records", ylim=(len(names) - 0.4, -0.6))
             from_zero(axes, "x")
         else:
-            axes.set(xlabel="silos, in order of error", ylabel="test error on its own records")
+            axes.set(xlabel=f"silos, in order of {title}", ylabel=f"{title} on its own records")
             from_zero(axes, "y")
         legend_below(figure, axes)
         return figure
 
 
-def by_silo(silos: pa.Table, variant: str) -> dict[str, Spread]:
-    """{silo: (mean, 5th, 95th percentile) over trials}; silos without an error are left out."""
+def calibration(run: Run) -> Figure | None:
+    """Observed shares against predicted probabilities, of all trials' test records; None without any."""
+    rows = run.calibration.to_pandas()
+    if rows.empty:
+        return None
+    with styled() as (figure, axes):
+        axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.9, linestyle=":", label="calibrated")
+        for variant, style, name in variants_of(run):
+            own = rows[rows.variant == variant]
+            if not own.empty:
+                bins = own.assign(**{at: own[at] * own.records for at in ("predicted", "observed")})
+                sums = bins.groupby("bin")[["records", "predicted", "observed"]].sum()
+                x, y = sums.predicted / sums.records, sums.observed / sums.records
+                curve(axes, x.to_numpy(), y.to_numpy(), style, name, markevery=1)
+        axes.set(xlabel="predicted probability", ylabel="observed share", xlim=(0, 1), ylim=(0, 1))
+        legend_below(figure, axes)
+        return figure
+
+
+def by_silo(silos: pa.Table, variant: str, metric: str) -> dict[str, Spread]:
+    """{silo: (mean, 5th, 95th percentile) over trials}; silos without a value are left out."""
     errors: dict[str, list[float]] = {}
-    columns = (silos[name].to_pylist() for name in ("variant", "silo", "error"))
+    columns = (silos[name].to_pylist() for name in ("variant", "silo", metric))
     for kind, name, error in zip(*columns, strict=True):
         if kind == variant and error is not None:
             errors.setdefault(name, []).append(error)

@@ -1,4 +1,4 @@
-"""What a run says of itself in lines: test error, excess risk, who took part, how silos differ."""
+"""What a run says of itself in lines: its metric, excess risk, who took part, how silos differ."""
 
 from __future__ import annotations
 
@@ -11,16 +11,20 @@ from fedsim.results.summary import (
     Spread,
     Summary,
 )
+from fedsim.scenario.metric import METRICS
+
+TWIN = "without noise and clipping"
 
 
 def result_line(summary: Summary) -> str:
-    """Test error beside the non-private error of the same run."""
-    error, twin = measured(summary)
-    beside = f", non-private {twin}" if twin else ""
+    """The chosen metric, beside that of the same algorithm without noise and clipping."""
+    found, twin = measured(summary)
+    beside = f"; the same algorithm {TWIN}: {twin}" if twin else ""
     trials = summary.trials.finished
     note = f"mean of {trials} trials, 90 % of them in brackets" if trials > 1 else _one(summary)
-    of = f" ({note})" if trials and error else ""
-    return f"{summary.scenario}: test error {error or f'not measured ({unmeasured(summary)})'}{beside}{of}"
+    of = f" ({note})" if trials and found else ""
+    what = METRICS[summary.metrics.metric].title
+    return f"{summary.scenario}: {what} {found or f'not measured ({unmeasured(summary)})'}{beside}{of}"
 
 
 def _one(summary: Summary) -> str:
@@ -28,19 +32,22 @@ def _one(summary: Summary) -> str:
 
 
 def unmeasured(summary: Summary) -> str:
-    """Why a run has no test error."""
-    return "no trial is complete" if summary.deployment is None else "there are no public test records"
+    """Why a run has no value of its metric."""
+    if summary.deployment is not None and not summary.deployment.measured:
+        return "there are no public test records"
+    return "it has no finite value" if summary.trials.finished else "no trial is complete"
 
 
 def measured(summary: Summary) -> tuple[str, str]:
-    """The final test error, and that of the non-private twin; empty where there is none."""
-    twin = summary.metrics.spread("error", nonprivate=True) if summary.privacy.private else None
-    return error_text(summary.metrics.spread("error")), error_text(twin)
+    """The chosen metric's final value, and the twin's; empty where there is none."""
+    name = summary.metrics.metric
+    twin = summary.metrics.nonprivate.spread(name) if summary.privacy.private else None
+    return value_text(summary.metrics.spread(name)), value_text(twin)
 
 
-def error_text(error: Spread | None) -> str:
+def value_text(value: Spread | None) -> str:
     """`0.0553 [0.0254, 0.0838]`: the mean and, where trials differ, where 90 % of them fall."""
-    return "" if error is None else _text(error, ".4f")
+    return "" if value is None else _text(value, ".4f")
 
 
 def _text(value: Spread, form: str) -> str:
@@ -74,8 +81,8 @@ def objective(summary: Summary, found: Objective) -> list[str]:
 
 
 def _twin(summary: Summary, name: str) -> str:
-    twin = summary.metrics.spread(name, nonprivate=True) if summary.privacy.private else None
-    return f", non-private {_text(twin, '.3g')}" if twin else ""
+    twin = summary.metrics.nonprivate.spread(name) if summary.privacy.private else None
+    return f"; {TWIN} {_text(twin, '.3g')}" if twin else ""
 
 
 _MATTERS = 0.1

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, cast
 
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import entry_points
 from fedsim.common.suggest import suggest
-from fedsim.results.outcome import Measurement, Outcome
+from fedsim.results.collected import shown
+from fedsim.results.outcome import Measurement, Outcome, value
 from fedsim.results.summary import MEASURED
+from fedsim.scenario.load import relative
 from fedsim.scenario.resolve import Resolved
 
 GROUP = "fedsim.trackers"
@@ -51,7 +54,7 @@ class Trackers:
         run = {
             "name": scenario.name,
             "silos": len(resolved.names),
-            "scenario": scenario.model_dump(mode="json", exclude={"seed"}),
+            "scenario": shown(relative(scenario.model_dump(mode="json"), Path.cwd())),
         }
         self._each(lambda tracker: tracker.start(run))
 
@@ -59,8 +62,8 @@ class Trackers:
         """One evaluation of one trial."""
         values: dict[str, float] = {"participants": m.participants, "seconds": m.seconds}
         if self._simulation:
-            measured = {name: getattr(m, name) for name in MEASURED}
-            values |= {name: value for name, value in measured.items() if value is not None}
+            measured = {name: value(m, name) for name in MEASURED}
+            values |= {name: number for name, number in measured.items() if number is not None}
         prefix = f"trial-{m.trial}/{m.variant}"
         named = {f"{prefix}/{name}": value for name, value in values.items()}
         self._each(lambda tracker: tracker.log(m.round, named))
@@ -68,11 +71,12 @@ class Trackers:
     def finish(self, outcome: Outcome) -> None:
         """After the run directory has been written."""
         rounds = len(outcome.resolved.trace.plan.rounds)
+        metric = outcome.resolved.scenario.report.metric
         for _, trial in sorted(outcome.results.trials.items() if self._simulation else ()):
             values = {
-                f"trial-{row.trial}/{row.variant}/silo/{row.silo}/error": row.error
+                f"trial-{row.trial}/{row.variant}/silo/{row.silo}/{metric}": number
                 for row in trial.silos
-                if row.error is not None
+                if (number := value(row, metric)) is not None
             }
             self._each(lambda tracker, values=values: tracker.log(rounds, values))  # type: ignore[misc]
         self._each(lambda tracker: tracker.finish())

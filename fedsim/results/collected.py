@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +13,22 @@ import pyarrow as pa
 
 from fedsim.common.yaml_file import text
 from fedsim.results.audit_file import AuditPart
-from fedsim.results.outcome import ClippedRound, Measurement, Outcome, SiloMeasurement, variants
+from fedsim.results.model_file import Trained, trained
+from fedsim.results.outcome import (
+    BaselineMeasurement,
+    CalibrationBin,
+    ClippedRound,
+    Measured,
+    Measurement,
+    Outcome,
+    SiloMeasurement,
+    variants,
+)
 from fedsim.results.spend import spend_table
 from fedsim.results.summarise import summarise
 from fedsim.results.summary import Summary
+from fedsim.scenario.load import relative
+from fedsim.scenario.metric import BY_SKLEARN
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,10 +47,13 @@ class Run:
         description: the scenario's.
         metrics: one row per evaluation; see `metrics_table`.
         silos: one row per trial, variant and silo; see `silos_table`.
+        baselines: one row per trial and baseline; see `baselines_table`.
+        calibration: one row per trial, variant and bin; see `calibration_table`.
         ledger: one row per trial, silo and round paid for; see `ledger_table`.
         clipping: one row per trial and round; see `clipping_table`.
         price_spend: makes `spend`.
         load_models: makes `models`.
+        load_trained: makes `trained`.
         directory: where it was read from.
         audit: what attacks attained, where somebody has tried.
     """
@@ -48,10 +63,13 @@ class Run:
     description: str
     metrics: pa.Table
     silos: pa.Table
+    baselines: pa.Table
+    calibration: pa.Table
     ledger: pa.Table
     clipping: pa.Table
     price_spend: Callable[[], pa.Table] = field(repr=False)
     load_models: Callable[[], Models] = field(repr=False)
+    load_trained: Callable[[], Trained] = field(repr=False)
     directory: Path | None = None
     audit: AuditPart | None = None
 
@@ -65,45 +83,69 @@ class Run:
         """By variant and trial, the final parameters, flat (d,)."""
         return self.load_models()
 
+    @cached_property
+    def trained(self) -> Trained:
+        """What the parameters are parameters of; see `fedsim.results.model_file`."""
+        return self.load_trained()
 
-def run_of(outcome: Outcome) -> Run:
-    """The results of a run that has ended."""
-    scenario = scenario_tree(outcome)
+
+def run_of(outcome: Outcome, folder: Path | None = None) -> Run:
+    """The results of a run that has ended; file names are relative to `folder`, else the current one."""
+    scenario = scenario_tree(outcome, folder or Path.cwd())
     return Run(
         summarise(outcome),
         without_seed(scenario),
         str(scenario.get("description", "")),
         metrics_table(outcome),
         silos_table(outcome),
+        baselines_table(outcome),
+        calibration_table(outcome),
         ledger_table(outcome),
         clipping_table(outcome),
         lambda: spend_table(outcome),
         lambda: _models(outcome),
+        lambda: trained(outcome),
     )
 
 
-def scenario_tree(outcome: Outcome) -> dict[str, Any]:
-    """The run's scenario as plain values, its seed among them; if deployed, without what it did not use."""
-    unused = None if outcome.deployed is None else _SIMULATED
+def scenario_tree(outcome: Outcome, folder: Path) -> dict[str, Any]:
+    """The run's scenario as plain values, its seed and the digests of its files among them.
+
+    File names are relative to `folder`. Of a deployed run it lacks what that did not use.
+    """
+    unused = {"files"} if outcome.deployed is None else _SIMULATED
     scenario = outcome.resolved.scenario
-    tree: dict[str, Any] = scenario.model_dump(mode="json", exclude_none=True, exclude=unused)
-    return tree
+    tree = relative(scenario.model_dump(mode="json", exclude_none=True, exclude=unused), folder)
+    return tree | ({"files": dict(outcome.files)} if outcome.files else {})
 
 
-_SIMULATED: Any = {"data": True, "partition": True, "runtime": {"name", "silo_hosts", "address"}}
+SECRETS = {"seed", "files"}
+"""Sections that are for nobody but those who may see the records."""
+
+_SIMULATED: Any = {
+    "data": True,
+    "partition": True,
+    "files": True,
+    "runtime": {"name", "silo_hosts", "address"},
+}
 """Where the records of a simulation are, and where it happens."""
 
 
 def without_seed(scenario: Mapping[str, Any]) -> str:
-    """A scenario as YAML to show to anybody: whoever knows the seed can remove the noise.
+    """A scenario as YAML to show to anybody; see `shown`."""
+    return text(shown(scenario))
 
-    Nor has it the hashes that stand for records in memory: they tell whoever knows all records but one
-    whether a guess at that one is right.
+
+def shown(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """A scenario without what is secret: whoever knows the seed can remove the noise.
+
+    Nor has it the hashes of files, or those that stand for records in memory: they tell whoever knows all
+    records but one whether a guess at that one is right.
     """
-    shown = {key: value for key, value in scenario.items() if key != "seed"}
-    if isinstance(data := shown.get("data"), Mapping):
-        shown["data"] = {key: _unhashed(value) for key, value in data.items()}
-    return text(shown)
+    public = {key: value for key, value in scenario.items() if key not in SECRETS}
+    if isinstance(data := public.get("data"), Mapping):
+        public["data"] = {key: _unhashed(value) for key, value in data.items()}
+    return public
 
 
 def _unhashed(value: Any) -> Any:
@@ -111,21 +153,36 @@ def _unhashed(value: Any) -> Any:
 
 
 def metrics_table(outcome: Outcome) -> pa.Table:
-    """One row per evaluation, `Measurement`'s fields; simulation only, or of public test records."""
-    numbers = [pa.float64()] * 2
-    types = [pa.int64(), pa.string(), pa.int64(), *numbers, pa.int64(), pa.float64(), *numbers]
+    """One row per evaluation: all metrics after the last round, before it error, loss and the chosen one;
+    simulation only, or of public test records.
+    """
     said = "made of test records, and excess_risk and gradient_mapping_sq of training ones"
     marked = {"simulation_only": said} if outcome.deployed is None else {"public": "made of public records"}
-    schema = pa.schema(list(zip(Measurement._fields, types, strict=True)), metadata=marked)
-    return pa.Table.from_pylist([row._asdict() for row in outcome.results.measurements], schema=schema)
+    return _measured(Measurement, outcome.results.measurements, marked)
 
 
 def silos_table(outcome: Outcome) -> pa.Table:
     """One row per trial, variant and silo: the final model on that silo's test records; simulation only."""
     rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.silos]
-    types = [pa.int64(), pa.string(), pa.string(), pa.float64(), pa.float64(), pa.int64()]
-    fields = list(zip(SiloMeasurement._fields, types, strict=True))
-    marked = pa.schema(fields, metadata={"simulation_only": "made of test records, which no silo releases"})
+    return _measured(
+        SiloMeasurement, rows, {"simulation_only": "made of test records, which no silo releases"}
+    )
+
+
+def baselines_table(outcome: Outcome) -> pa.Table:
+    """One row per trial and baseline, of silos alone per silo; simulation only, not private."""
+    rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.baselines]
+    said = "made of training and test records without noise: not private"
+    return _measured(BaselineMeasurement, rows, {"simulation_only": said})
+
+
+def calibration_table(outcome: Outcome) -> pa.Table:
+    """One row per trial, variant and bin of probabilities, of final models; simulation only."""
+    rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.calibration]
+    marked = pa.schema(
+        [(name, _TYPES.get(name, pa.float64())) for name in CalibrationBin._fields],
+        metadata={"simulation_only": "made of test records, which no silo releases"},
+    )
     return pa.Table.from_pylist([row._asdict() for row in rows], schema=marked)
 
 
@@ -136,6 +193,21 @@ def clipping_table(outcome: Outcome) -> pa.Table:
     said = {"simulation_only": "made of training records; a federation would have to query for it"}
     schema = pa.schema(list(zip(ClippedRound._fields, types, strict=True)), metadata=said)
     return pa.Table.from_pylist([row._asdict() for row in rows], schema=schema)
+
+
+def _measured(kind: type[Measured], rows: Sequence[Measured], marked: Mapping[str, str]) -> pa.Table:
+    """The rows' own fields, and a column for every other metric."""
+    columns = [*(name for name in kind._fields if name != "more"), *BY_SKLEARN]
+    schema = pa.schema([(name, _TYPES.get(name, pa.float64())) for name in columns], metadata=dict(marked))
+    own = ({**row._asdict(), **row.more} for row in rows)
+    return pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in own], schema=schema)
+
+
+_TYPES = {
+    **dict.fromkeys(("trial", "round", "participants", "test_records", "train_records", "bin"), pa.int64()),
+    "records": pa.int64(),
+    **dict.fromkeys(("variant", "silo", "baseline", "method"), pa.string()),
+}
 
 
 _LEDGER = {

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
+from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement
+from fedsim.scenario.metric import METRICS, BaselineName
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
@@ -18,6 +20,7 @@ from fedsim.scenario.resolve import Resolved
 class Measurement(NamedTuple):
     """The model after `round` rounds, on the pooled test records of all silos.
 
+    `more` has the other metrics (`fedsim.scenario.metric`): after the last round all of them.
     `excess_risk` is F(w) - F(w*), and `gradient_mapping_sq` |G_eta(w)|^2, of the training objective; None
     where they are not measured or do not exist (`fedsim.measure.objective`). Among `Results` an error or loss
     that is not a number is None; an observer is told what was found.
@@ -32,10 +35,14 @@ class Measurement(NamedTuple):
     seconds: float
     excess_risk: float | None = None
     gradient_mapping_sq: float | None = None
+    more: Mapping[str, float | None] = {}
 
 
 class SiloMeasurement(NamedTuple):
-    """A trial's final model on one silo's own test records; None where they do not define the number."""
+    """A trial's final model on one silo's own test records; None where they do not define the number.
+
+    Of other metrics `more` has the one that the scenario chose.
+    """
 
     trial: int
     variant: Variant
@@ -43,6 +50,65 @@ class SiloMeasurement(NamedTuple):
     error: float | None
     loss: float | None
     test_records: int
+    more: Mapping[str, float | None] = {}
+
+
+class CalibrationBin(NamedTuple):
+    """Test records to which a trial's final model gives probabilities in one of ten equal parts of [0, 1].
+
+    `predicted` is their mean, `observed` the share of records of which it was so.
+    """
+
+    trial: int
+    variant: Variant
+    bin: int
+    records: int
+    predicted: float
+    observed: float
+
+
+class BaselineMeasurement(NamedTuple):
+    """What could be had without the federation, on the pooled test records of one trial; not private.
+
+    `method` says how it was fitted, or why it was not; the numbers are None then.
+    """
+
+    trial: int
+    baseline: BaselineName
+    silo: str | None
+    train_records: int
+    method: str
+    error: float | None
+    loss: float | None
+    more: Mapping[str, float | None] = {}
+
+
+Measured = Measurement | SiloMeasurement | BaselineMeasurement
+
+
+class HasMetrics(Protocol):
+    """A row of any table of metrics; `error`, `loss` and what its table adds are fields of its own."""
+
+    @property
+    def more(self) -> Mapping[str, float | None]:
+        """The other metrics."""
+        ...
+
+
+def value(row: HasMetrics, name: str) -> float | None:
+    """A metric of a row; None where it was not measured.
+
+    >>> value(SiloMeasurement(0, "private", "a", 0.5, 0.7, 9, {"auc": 0.75}), "auc")
+    0.75
+    """
+    own: float | None = getattr(row, name, None)
+    return row.more.get(name) if own is None else own
+
+
+def said(row: HasMetrics, metric: str) -> str:
+    """`test error 0.1234`."""
+    number = value(row, metric)
+    return f"{METRICS[metric].title} {'not defined' if number is None else f'{number:.4f}'}"
 
 
 class ClippedRound(NamedTuple):
@@ -61,9 +127,10 @@ class ClippedRound(NamedTuple):
 class TrialResult:
     """One finished trial: its final model per variant, and what each silo states about the run.
 
-    `silos` is measured on test records, and `clipping` on training records, so they exist in simulation only;
-    `objective` says how the excess
-    risk was measured, on training records; `warnings` say what is odd about the records it read.
+    `silos`, `calibration` and `baselines` are measured on test records, `clipping` on training records, so
+    they exist in simulation only; `objective` says how the excess risk was measured, on training records;
+    `warnings` say what is odd about the records it read; `fitted` prepares others as those were, and is None
+    where only the silos know how.
     """
 
     trial: int
@@ -73,6 +140,9 @@ class TrialResult:
     objective: dict[str, Any] | None = None
     warnings: list[str] = field(default_factory=list)
     clipping: list[ClippedRound] = field(default_factory=list)
+    fitted: Fitted | None = None
+    calibration: list[CalibrationBin] = field(default_factory=list)
+    baselines: list[BaselineMeasurement] = field(default_factory=list)
 
 
 @dataclass
@@ -152,6 +222,8 @@ class Outcome:
     admitted: Sequence[Admitted] = ()
     """What silos accepted before round 0, of all trials whose participation differs."""
     deployed: Deployed | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    """SHA-256 of the scenario's files as the run began; see `fedsim.scenario.files`."""
 
     @property
     def main(self) -> Variant:

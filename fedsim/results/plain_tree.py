@@ -7,13 +7,16 @@ from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+import torch
+from pydantic import BaseModel
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
 
 
 def to_tree(value: Any, tensors: Tensors) -> Any:
-    """A value of plain types, tensors, and dataclasses and named tuples of fedsim; whatever their fields are.
+    """A value of plain types, tensors, arrays, and fedsim's dataclasses, named tuples and sections.
 
     Args:
         value: what to write.
@@ -24,10 +27,10 @@ def to_tree(value: Any, tensors: Tensors) -> Any:
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | np.ndarray):
         name = str(len(tensors))
-        tensors[name] = value.contiguous()
-        return {"tensor": name}
+        tensors[name] = torch.as_tensor(value).contiguous()
+        return {"tensor" if isinstance(value, Tensor) else "array": name}
     if isinstance(value, range):
         return {"range": [value.start, value.stop, value.step]}
     inner = [to_tree(each, tensors) for each in _parts(value)]
@@ -43,15 +46,18 @@ def from_tree(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
     if not isinstance(tree, dict):
         return tree
     ((name, inner),) = tree.items()
-    if name == "tensor":
-        return tensors[inner]
+    if name in ("tensor", "array"):
+        return tensors[inner] if name == "tensor" else tensors[inner].numpy()
     parts = [from_tree(each, tensors) for each in inner]
     makers: dict[str, Callable[[], Any]] = {
         "tuple": lambda: tuple(parts),
         "range": lambda: range(*parts),
         "dict": lambda: dict(parts),
     }
-    return makers[name]() if name in makers else _class(name)(*parts)
+    if name in makers:
+        return makers[name]()
+    kind = _class(name)
+    return kind.model_validate(*parts) if issubclass(kind, BaseModel) else kind(*parts)
 
 
 def _parts(value: Any) -> list[Any]:
@@ -62,6 +68,8 @@ def _parts(value: Any) -> list[Any]:
         return list(value)
     if is_dataclass(value):
         return [getattr(value, field.name) for field in fields(value) if field.init]
+    if isinstance(value, BaseModel):
+        return [value.model_dump(mode="json")]
     raise TypeError(f"{type(value).__qualname__} cannot be kept")
 
 
@@ -71,11 +79,12 @@ def _name(value: Any) -> str:
 
 
 def _class(name: str) -> Any:
-    """A dataclass or named tuple of fedsim: nothing else is ever called."""
+    """A dataclass, named tuple or section of fedsim: nothing else is ever called."""
     module, _, kind = name.partition(":")
     if module.partition(".")[0] != "fedsim":
         raise ValueError(f"{name} is not of fedsim")
     found = getattr(import_module(module), kind)
-    if not (isinstance(found, type) and (is_dataclass(found) or hasattr(found, "_fields"))):
+    known = is_dataclass, lambda kind: hasattr(kind, "_fields"), lambda kind: issubclass(kind, BaseModel)
+    if not (isinstance(found, type) and any(is_one(found) for is_one in known)):
         raise ValueError(f"{name} holds no plain values")
     return found

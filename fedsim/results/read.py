@@ -14,12 +14,16 @@ from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import value
 from fedsim.results.audit_file import read_audit
 from fedsim.results.collected import Models, Run, without_seed
+from fedsim.results.model_file import FITTED, Trained, read_trained
 from fedsim.results.place import UNFINISHED
-from fedsim.results.summary import AGAIN, FILE, read_summary
+from fedsim.results.summary import AGAIN, FILE, MEASURED, read_summary
+from fedsim.scenario.metric import BY_SKLEARN
 
 _COLUMNS = {
-    "metrics": ("trial", "variant", "round", "error", "loss", "excess_risk", "gradient_mapping_sq"),
-    "silos": ("trial", "variant", "silo", "error", "loss"),
+    "metrics": ("trial", "variant", "round", *MEASURED),
+    "silos": ("trial", "variant", "silo", "error", "loss", *BY_SKLEARN),
+    "baselines": ("trial", "baseline", "silo", "error", "loss", *BY_SKLEARN),
+    "calibration": ("trial", "variant", "bin", "records", "predicted", "observed"),
     "ledger": ("trial", "silo", "round", "releases"),
     "clipping": ("trial", "round", "terms", "clipped", "median_norm"),
     "spend": ("silo", "round", "epsilon_spent", "budget"),
@@ -40,17 +44,21 @@ def read(directory: Path) -> Run:
         raise InputError("RUN", str(directory), expected)
     summary = read_summary(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
-    metrics, silos, ledger, clipping, spend = (_table(directory, name) for name in _COLUMNS)
+    tables = (_table(directory, name) for name in _COLUMNS)
+    metrics, silos, baselines, calibration, ledger, clipping, spend = tables
     return Run(
         summary,
         scenario,
         description,
         metrics,
         silos,
+        baselines,
+        calibration,
         ledger,
         clipping,
         lambda: spend,
         lambda: _models(directory),
+        lambda: _trained(directory),
         directory,
         read_audit(directory),
     )
@@ -81,7 +89,7 @@ def _models(directory: Path) -> Models:
     from safetensors.torch import load_file
 
     found: Models = {}
-    for path in sorted(directory.glob("*.safetensors")):
+    for path in sorted(set(directory.glob("*.safetensors")) - {directory / FITTED}):
         try:
             tensors = load_file(path)
         except (OSError, SafetensorError):
@@ -90,6 +98,10 @@ def _models(directory: Path) -> Models:
             trial, variant = key.removeprefix("trial-").split(".")
             found.setdefault(variant, {})[int(trial)] = tensor
     return {variant: dict(sorted(trials.items())) for variant, trials in found.items()}
+
+
+def _trained(directory: Path) -> Trained:
+    return read_trained(directory, {trial for models in _models(directory).values() for trial in models})
 
 
 def _opened(path: Path, load: Callable[[], Any]) -> Any:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
 
+from fedsim.problems.kinds import gives_probabilities
 from fedsim.protocol.participants import Available, announced, attendance_law, pull
-from fedsim.results.outcome import Deployed, Outcome
+from fedsim.results.baseline_lines import no_better
+from fedsim.results.outcome import BaselineMeasurement, Deployed, HasMetrics, Measurement, Outcome, value
 from fedsim.results.privacy_statement import parameters, statement
 from fedsim.results.summary import (
     FORMAT,
     MEASURED,
-    OF_TRAINING,
+    Baseline,
     Clipping,
     Deployment,
     Heterogeneity,
@@ -28,13 +31,15 @@ from fedsim.results.summary import (
     Participation,
     Summary,
     Trials,
+    Values,
 )
 from fedsim.results.warnings import warnings
+from fedsim.scenario.metric import BaselineName
 
 
 def summarise(outcome: Outcome) -> Summary:
     """What a run came to and what it cost whom."""
-    scenario = outcome.resolved.scenario
+    scenario, metrics, baselines = outcome.resolved.scenario, _metrics(outcome), _baselines(outcome)
     return Summary(
         format=FORMAT,
         scenario=scenario.name,
@@ -46,8 +51,9 @@ def summarise(outcome: Outcome) -> Summary:
         rounds=len(outcome.resolved.trace.plan.rounds),
         dimension=outcome.resolved.problem.dimension,
         wall_seconds=round(outcome.wall_seconds, 3),
-        warnings=warnings(outcome),
-        metrics=_metrics(outcome),
+        warnings=[*warnings(outcome), *no_better(metrics, baselines)],
+        metrics=metrics,
+        **({"baselines": baselines} if baselines else {}),
         participation=_participation(outcome),
         privacy=statement(outcome),
         versions=_versions(),
@@ -104,25 +110,58 @@ def _deployment(deployed: Deployed) -> Deployment:
     )
 
 
+def _baselines(outcome: Outcome) -> list[Baseline]:
+    return baselines_of(
+        [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.baselines]
+    )
+
+
+def baselines_of(rows: Sequence[BaselineMeasurement]) -> list[Baseline]:
+    """One for each kind, in the order in which they come."""
+    kinds = dict.fromkeys(row.baseline for row in rows)
+    return [_baseline(kind, [row for row in rows if row.baseline == kind]) for kind in kinds]
+
+
+def _baseline(kind: BaselineName, rows: Sequence[BaselineMeasurement]) -> Baseline:
+    sizes = [row.train_records for row in rows]
+    silos = {row.silo for row in rows} - {None}
+    return Baseline(
+        name=kind,
+        **({"silos": len(silos)} if silos else {}),
+        train_records=(min(sizes), max(sizes)),
+        methods=list(dict.fromkeys(row.method for row in rows)),
+        **spreads(rows),
+    )
+
+
 def _metrics(outcome: Outcome) -> Metrics:
-    metrics: dict[str, Any] = {}
-    for variant, suffix in ((outcome.main, ""), ("nonprivate", "_nonprivate")):
-        for name in MEASURED:
-            values = _final_values(outcome, variant, name)
-            if name in OF_TRAINING and not len(values):
-                continue
-            metrics[name + suffix] = float(values.mean()) if len(values) else None
-            metrics[f"{name}{suffix}_interval90"] = interval90(values)
-    return Metrics(error_name=outcome.resolved.problem.error_name, **metrics)
+    resolved, report = outcome.resolved, outcome.resolved.scenario.report
+    own: dict[str, Any] = {"error_name": resolved.problem.error_name, "metric": report.metric}
+    if resolved.outline.num_classes == 2 and gives_probabilities(resolved.problem):
+        own["threshold"] = report.threshold
+    twin = Values(**_finals(outcome, "nonprivate"))
+    return Metrics(**_finals(outcome, outcome.main), **own, nonprivate=twin)
 
 
-def _final_values(outcome: Outcome, variant: str, name: str) -> np.ndarray:
-    """The last value of a metric in each finished trial that has one."""
-    last: dict[int, float | None] = {}
-    for measurement in outcome.results.measurements:
-        if measurement.variant == variant and measurement.trial in outcome.results.trials:
-            last[measurement.trial] = getattr(measurement, name)
-    return np.array([value for _, value in sorted(last.items()) if value is not None])
+def _finals(outcome: Outcome, variant: str) -> dict[str, Any]:
+    """What was measured of a variant, and always `error` and `loss`, as fields of `Values`."""
+    rows: dict[int, Measurement] = {}
+    for row in outcome.results.measurements:
+        if row.variant == variant and row.trial in outcome.results.trials:
+            rows[row.trial] = row
+    return spreads([rows[trial] for trial in sorted(rows)])
+
+
+def spreads(rows: Sequence[HasMetrics]) -> dict[str, Any]:
+    """Fields of `Values`: of every metric that some row has, and of `error` and `loss`."""
+    found: dict[str, Any] = {}
+    for name in MEASURED:
+        values = np.array([each for row in rows if (each := value(row, name)) is not None])
+        if len(values) or name in ("error", "loss"):
+            known = values if np.isfinite(values).all() else values[:0]  # a run that diverged has no mean
+            found[name] = float(known.mean()) if len(known) else None
+            found[f"{name}_interval90"] = interval90(known)
+    return found
 
 
 def interval90(values: np.ndarray) -> Interval | None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.registry import NONE
+from fedsim.scenario.metric import METRICS, BaselineName
 
 FORMAT = 3
 """Of the run directory; a reader refuses any other."""
@@ -20,7 +21,7 @@ FILE = "summary.json"
 AGAIN = "a run directory is what `fedsim simulate` writes; run the scenario again"
 
 OF_TRAINING = ("excess_risk", "gradient_mapping_sq")
-MEASURED = ("error", "loss", *OF_TRAINING)
+MEASURED = (*METRICS, *OF_TRAINING)
 """Metrics of an evaluation."""
 
 Interval = tuple[float, float]
@@ -108,36 +109,75 @@ class Spread(NamedTuple):
     high: float
 
 
-class Metrics(Part):
-    """Final values over the finished trials: mean, and 5th to 95th percentile.
+class Values(Part):
+    """Mean of each metric and its 5th to 95th percentile; those that do not apply are left out.
 
-    `error_name` says what `error` is, `_nonprivate` is the twin without clipping and noise. Those of
-    training are there where they were measured.
+    On test records (`fedsim.scenario.metric`), but for the last two, which are of training records.
     """
 
-    error_name: str
-    error: float | None
-    error_interval90: Interval | None
-    loss: float | None
-    loss_interval90: Interval | None
+    error: float | None = None
+    error_interval90: Interval | None = None
+    loss: float | None = None
+    loss_interval90: Interval | None = None
+    log_loss: float | None = None
+    log_loss_interval90: Interval | None = None
+    auc: float | None = None
+    auc_interval90: Interval | None = None
+    average_precision: float | None = None
+    average_precision_interval90: Interval | None = None
+    balanced_accuracy: float | None = None
+    balanced_accuracy_interval90: Interval | None = None
+    sensitivity: float | None = None
+    sensitivity_interval90: Interval | None = None
+    specificity: float | None = None
+    specificity_interval90: Interval | None = None
+    brier: float | None = None
+    brier_interval90: Interval | None = None
+    rmse: float | None = None
+    rmse_interval90: Interval | None = None
+    mae: float | None = None
+    mae_interval90: Interval | None = None
+    r2: float | None = None
+    r2_interval90: Interval | None = None
     excess_risk: float | None = None
     excess_risk_interval90: Interval | None = None
     gradient_mapping_sq: float | None = None
     gradient_mapping_sq_interval90: Interval | None = None
-    error_nonprivate: float | None
-    error_nonprivate_interval90: Interval | None
-    loss_nonprivate: float | None
-    loss_nonprivate_interval90: Interval | None
-    excess_risk_nonprivate: float | None = None
-    excess_risk_nonprivate_interval90: Interval | None = None
-    gradient_mapping_sq_nonprivate: float | None = None
-    gradient_mapping_sq_nonprivate_interval90: Interval | None = None
 
-    def spread(self, name: str, nonprivate: bool = False) -> Spread | None:
+    def spread(self, name: str) -> Spread | None:
         """Of a metric in `MEASURED`; None where it was not measured."""
-        key = f"{name}_nonprivate" if nonprivate else name
-        mean, interval = getattr(self, key), getattr(self, f"{key}_interval90")
+        mean, interval = getattr(self, name), getattr(self, f"{name}_interval90")
         return None if mean is None else Spread(mean, *(interval or (mean, mean)))
+
+
+class Metrics(Values):
+    """Final values over the finished trials.
+
+    `error_name` says what `error` is, `metric` what is plotted, tuned and compared; `threshold` is of class
+    1's probability. `nonprivate` is the twin: the same algorithm without noise and clipping.
+    """
+
+    error_name: str
+    metric: str = "error"
+    threshold: float | None = None
+    nonprivate: Values = Values()
+
+    @property
+    def chosen(self) -> Spread | None:
+        """Of the chosen metric."""
+        return self.spread(self.metric)
+
+
+class Baseline(Values):
+    """What could be had without the federation, over trials (and silos): on the same records, not private.
+
+    `silos` were fitted, where each is one; `methods` say how, or why not.
+    """
+
+    name: BaselineName
+    silos: int | None = None
+    train_records: tuple[int, int]
+    methods: list[str]
 
 
 class Participation(Part):
@@ -235,6 +275,7 @@ class Summary(Part):
     wall_seconds: float
     warnings: list[str] = []
     metrics: Metrics
+    baselines: list[Baseline] = []
     participation: Participation
     heterogeneity: Heterogeneity | None = None
     objective: Objective | None = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,24 +73,45 @@ def _change(override: str) -> dict[str, Any]:
 
 
 def anchored(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A scenario with the file names in it made absolute; relative ones are relative to `folder`."""
-    return dict(_anchored("", dict(tree), folder))
+    """A scenario with the file names in it made absolute.
+
+    Args:
+        tree: nested mappings.
+        folder: what relative names are relative to; absolute, and no symbolic link.
+    """
+    return dict(_renamed("", dict(tree), lambda name: str(_below(folder, Path(name)))))
+
+
+def relative(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """The inverse of `anchored`: a scenario to write into `folder`, without an absolute path in it."""
+
+    def renamed(name: str) -> str:
+        place = Path(name)  # a link is named, not what it leads to: that may have another suffix
+        return os.path.relpath(place.parent.resolve() / place.name, folder.resolve())
+
+    return dict(_renamed("", dict(tree), renamed))
+
+
+def _below(folder: Path, name: Path) -> Path:
+    while name.parts[:1] == ("..",):
+        folder, name = folder.parent, Path(*name.parts[1:])
+    return folder / name
 
 
 FILES = {"data": ("path", "schema"), "participation": ("path",)}
 """Fields that name files, by section; `data.path` may name one for each silo."""
 
 
-def _anchored(field: str, value: Any, folder: Path) -> Any:
-    """The dotted field's value with file names relative to `folder`, those that a sweep varies too."""
+def _renamed(field: str, value: Any, name_of: Callable[[str], str]) -> Any:
+    """The dotted field's value with file names replaced, those that a sweep varies too."""
     section, _, key = field.partition(".")
     each_silos = section == "data" and key.startswith("path.")
     if isinstance(value, str) and (each_silos or key in FILES.get(section, ())):
-        return str(folder / value)
+        return name_of(value)
     if isinstance(value, list) and field == "sweep.cells":
-        return [_anchored("", cell, folder) for cell in value]
+        return [_renamed("", cell, name_of) for cell in value]
     if isinstance(value, list) and (swept := SWEPT.match(field)):
-        return [_anchored(swept[2], each, folder) for each in value]
+        return [_renamed(swept[2], each, name_of) for each in value]
     if isinstance(value, dict):
-        return {k: _anchored(f"{field}.{k}" if field else str(k), each, folder) for k, each in value.items()}
+        return {k: _renamed(f"{field}.{k}" if field else str(k), each, name_of) for k, each in value.items()}
     return value

@@ -12,6 +12,7 @@ from fedsim.common.section import Section
 from fedsim.data.registry import DataConfig, PartitionConfig
 from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.scenario.algorithm import AlgorithmConfig
+from fedsim.scenario.metric import MetricName
 from fedsim.scenario.participation import AllSilos, Participation
 from fedsim.scenario.per_silo import PerSilo
 from fedsim.scenario.problem import ProblemSection
@@ -163,6 +164,22 @@ class ReportSection(Section):
     """What is measured along the way; all of it exists in simulation only."""
 
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations on the test records")
+    metric: MetricName = Field(
+        "error",
+        description="what is plotted, tuned and compared; all others are measured after the last round",
+    )
+    threshold: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="probability above which class 1 of two is predicted, for balanced_accuracy, sensitivity "
+        "and specificity",
+    )
+    baselines: bool = Field(
+        True,
+        description="also measure the majority class or mean, silos alone, and all training records pooled, "
+        "without privacy",
+    )
     nonprivate_twin: bool = Field(True, description="also run with neither clipping nor noise, to compare")
     clipping: bool = Field(True, description="count the terms that the clip shortens, round by round")
     heterogeneity: bool = Field(
@@ -195,5 +212,10 @@ class Scenario(Section):
     )
     participation: Participation = Field(AllSilos(), description="who takes part in a round")
     runtime: Annotated[RuntimeSection, Shorthand()] = Field(RuntimeSection(), description="where it runs")
+    files: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{64}$")]] | None = Field(
+        None,
+        description="SHA-256 of files by the field that names them, such as data.path, as a run writes it: "
+        "with other contents it is refused",
+    )
     report: ReportSection = Field(ReportSection(), description="what is measured")
     sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")

@@ -22,6 +22,7 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.participants import Participants, effective_m
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
 from fedsim.scenario.early import check
+from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants
 from fedsim.scenario.per_silo import per_silo
@@ -132,6 +133,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
     with blaming("problem", problems()[scenario.problem.name]):
         problem = problem_of(scenario.problem, shape, dtype_of(scenario))
+    check_metric(scenario.report.metric, scenario.report.threshold, problem, shape.num_classes)
     epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
     weights = _weights(scenario.problem, names, sizes)
     active = participants(scenario.participation, names)

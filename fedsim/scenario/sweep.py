@@ -9,7 +9,7 @@ from pydantic import Field
 from fedsim.common.section import Section
 
 Grid = dict[str, list[Any]]
-Criterion = Literal["final_train_loss", "final_test_loss", "final_test_error", "private_error"]
+Criterion = Literal["final_train_loss", "final_metric", "private_error"]
 
 
 class PrivateSection(Section):
@@ -28,11 +28,13 @@ class TuneSection(Section):
     """Fields that are chosen, not reported: for each combination the values with the best criterion."""
 
     grid: Grid = Field(description="dotted field to candidate values; every combination of them is tried")
-    criterion: Criterion = Field(
-        "final_train_loss",
-        description="what is least for the chosen values, as a mean over repetitions: the final model's loss "
-        "on all silos' training records (weighted by p_i, without the regulariser), or on the test records, "
-        "which are not private; with private, private_error: silos' noisy shares of misclassified records",
+    criterion: Criterion | None = Field(
+        None,
+        description="what is best for the chosen values, as a mean over repetitions. final_train_loss: the "
+        "final model's loss on all silos' training records (weighted by p_i, without the regulariser); "
+        "final_metric: report.metric on the test records; neither is private. With private, private_error: "
+        "silos' noisy shares of misclassified records. Default: private_error with private, else "
+        "final_metric where report.metric is not error, else final_train_loss",
     )
     repetitions: int = Field(3, ge=1, description="runs of each candidate, on trials that are not reported")
     private: PrivateSection | None = Field(
@@ -40,6 +42,13 @@ class TuneSection(Section):
         description="each silo may spend its (epsilon_i, delta_i) once more, on records put aside, for all "
         "runs of all candidates together; no record is in both, so the total is the larger of the two",
     )
+
+
+def with_criterion(tune: TuneSection, metric: object) -> TuneSection:
+    """With the criterion that is meant where none is given, for a scenario with that `report.metric`."""
+    by_metric: Criterion = "final_train_loss" if metric in (None, "error") else "final_metric"
+    meant = tune.criterion or ("private_error" if tune.private else by_metric)
+    return tune.model_copy(update={"criterion": meant})
 
 
 class SweepSection(Section):

@@ -186,9 +186,9 @@ class TrialWorker:
             return in_one_process(self._resolved, trial, _RemoteParty)
         data = read(self._resolved, trial)
         remote = _RemoteHosts(self._resolved, trial, data.digest, hosts)
-        measures = evaluator(self._resolved, data.silos)
+        measures = evaluator(self._resolved, data)
         odd = odd_records(data)
-        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, odd)
+        return Trial(self._resolved, trial, remote, measures, data.digest, _RemoteParty, odd, data.fitted)
 
 
 class HostWorker(SiloHost):

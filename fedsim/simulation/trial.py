@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.one_thread import one_thread
-from fedsim.data.federation import Federation, SiloSplit, load
+from fedsim.data.federation import Federation, load
+from fedsim.data.recipe import Fitted
+from fedsim.measure.baselines import baselines
 from fedsim.measure.evaluator import Evaluator
+from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import TrainingObjective
 from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.terms import Admitted
 from fedsim.results.outcome import (
+    BaselineMeasurement,
+    CalibrationBin,
     ClippedRound,
     Measurement,
     Observer,
@@ -77,6 +83,7 @@ class Trial:
         digest: str,
         party: Callable[[], Party] = LocalParty,
         warnings: Sequence[str] = (),
+        fitted: Fitted | None = None,
     ) -> None:
         """A trial that has not begun.
 
@@ -86,8 +93,10 @@ class Trial:
             digest: of the trial's records (`Federation.digest`).
             party: makes the second aggregator, where silos are added up.
             warnings: what is odd about its records.
+            fitted: how its records were prepared.
         """
         self._digest, self._party, self._warnings = digest, party, list(warnings)
+        self._fitted = fitted
         self._resolved, self._trial, self._hosts, self._evaluate = resolved, trial, hosts, evaluate
         self._models: dict[Variant, Tensor] = {}
         self._events = self._run()
@@ -113,6 +122,11 @@ class Trial:
             for variant, w in self._models.items()
             for row in self._evaluate.by_silo(w)
         ]
+        calibration = [
+            CalibrationBin(self._trial, variant, *row)
+            for variant, w in self._models.items()
+            for row in self._evaluate.calibration(w)
+        ]
         measured = self._evaluate.objective
         objective = None if measured is None else measured.statement(self._trial)
         said = self._hosts.statements(main)
@@ -121,7 +135,18 @@ class Trial:
             for index, part in self._hosts.clipping().items()
             if part.terms
         ]
-        return TrialResult(self._trial, self._models, said, silos, objective, self._warnings, clipped)
+        return TrialResult(
+            self._trial,
+            self._models,
+            said,
+            silos,
+            objective,
+            self._warnings,
+            clipped,
+            self._fitted,
+            calibration,
+            [BaselineMeasurement(self._trial, *row) for row in self._evaluate.baselines()],
+        )
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds
@@ -157,17 +182,18 @@ class Trial:
         for progress in run(resolved.algorithm, resolved.problem, public, seed, link, rounds, aggregate):
             self._models[variant] = progress.answer
             if progress.rounds % every == 0 or progress.rounds == last:
-                error, loss = self._evaluate(progress.answer)
+                tested = self._evaluate(progress.answer, last=progress.rounds == last)
                 elapsed = time.perf_counter() - start
                 yield Measurement(
                     self._trial,
                     variant,
                     progress.rounds,
-                    error,
-                    loss,
+                    tested.error,
+                    tested.loss,
                     progress.participants,
                     elapsed,
                     *self._evaluate.risk(progress.answer),
+                    tested.more,
                 )
 
 
@@ -186,18 +212,27 @@ def read(resolved: Resolved, trial: int) -> Federation:
     return federation
 
 
-def evaluator(resolved: Resolved, silos: Sequence[SiloSplit]) -> Evaluator:
+def evaluator(resolved: Resolved, data: Federation) -> Evaluator:
     """What a run measures, as its scenario asks."""
+    silos = data.silos
     asked = measures_objective(resolved.scenario)
     objective = TrainingObjective(resolved, silos) if asked else None
-    return Evaluator(resolved.problem, silos, resolved.dtype, objective)
+    compared = partial(baselines, resolved, silos) if resolved.scenario.report.baselines else None
+    return Evaluator(
+        resolved.problem,
+        silos,
+        resolved.dtype,
+        asked_of(resolved, data.fitted.preparation),
+        objective,
+        compared,
+    )
 
 
 def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = LocalParty) -> Trial:
     """A trial whose silos all live in this process, as one cohort; of `party` see `Trial`."""
     data = read(resolved, trial)
-    hosts, measures = SiloHost(resolved, trial, data), evaluator(resolved, data.silos)
-    return Trial(resolved, trial, hosts, measures, data.digest, party, odd_records(data))
+    hosts, measures = SiloHost(resolved, trial, data), evaluator(resolved, data)
+    return Trial(resolved, trial, hosts, measures, data.digest, party, odd_records(data), data.fitted)
 
 
 def execute(resolved: Resolved, results: Results, observe: Observer) -> None:

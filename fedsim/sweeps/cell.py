@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -65,6 +65,7 @@ class Cell(NamedTuple):
 class CellResult:
     """A finished cell: the final model on test records, and what the run costs the silo it costs most.
 
+    `more` has the other metrics on the pooled test records, none in a cell with `train_loss`.
     `epsilon` is that silo's epsilon_guaranteed (infinity without a mechanism) and `silo` its name. In a
     cell that is `scored`, `error` is the noisy score, sum_i p_i (silo i's), and `loss` is None.
     """
@@ -77,6 +78,7 @@ class CellResult:
     noise_multiplier: float
     error_name: str
     seconds: float
+    more: dict[str, float | None] = field(default_factory=dict)
 
 
 Outcome = CellResult | Failure
@@ -87,7 +89,8 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
     tree = scenario.model_dump(mode="json", exclude_none=True)
     private = MECHANISMS[scenario.privacy.mechanism].private
     runtime = {"name": "inprocess", "dtype": tree["runtime"]["dtype"]}
-    report = {"nonprivate_twin": False}
+    threshold = scenario.report.threshold
+    report = {"nonprivate_twin": False} | ({"threshold": threshold} if threshold != 0.5 else {})
     privacy = tree["privacy"] if private else {"mechanism": NONE.name}
     # Not its defaults: a theorem chooses what is not given, in the cell as in the scenario.
     tree["algorithm"] = scenario.algorithm.model_dump(mode="json", exclude_none=True, exclude_unset=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from fedsim.common.canonical import canonical, finite
+from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.sweeps.engine import Results, Row
 from fedsim.sweeps.job import Job
 
@@ -29,6 +30,7 @@ def _row(job: Job, row: Row) -> dict[str, Any]:
         "trial": row.place.trial,
         "error": result.error,
         "loss": result.loss,
+        **{name: result.more[name] for name in BY_SKLEARN if name in result.more},
         "epsilon_guaranteed": finite(result.epsilon),
         "worst_silo": result.silo if combination.private else None,
         "noise_multiplier": result.noise_multiplier,

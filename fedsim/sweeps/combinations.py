@@ -17,7 +17,7 @@ from fedsim.mechanisms.registry import MECHANISMS, NONE
 from fedsim.scenario.load import parse, parse_sweep
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import place
-from fedsim.scenario.sweep import Grid, SweepSection
+from fedsim.scenario.sweep import Grid, SweepSection, with_criterion
 from fedsim.sweeps.labels import labels
 from fedsim.sweeps.section_checks import SWEEP, check_distinct, check_section, grids
 
@@ -76,7 +76,12 @@ def base_and_section(tree: Mapping[str, Any]) -> tuple[dict[str, Any], SweepSect
         raise InputError(
             SWEEP, tree.get("sweep"), "give a grid, cells or tune; `fedsim simulate` runs one scenario"
         )
-    return {key: value for key, value in tree.items() if key != "sweep"}, parse_sweep(tree["sweep"])
+    base, section = {key: value for key, value in tree.items() if key != "sweep"}, parse_sweep(tree["sweep"])
+    if section.tune is None:
+        return base, section
+    report = base.get("report")
+    tune = with_criterion(section.tune, report.get("metric") if isinstance(report, Mapping) else None)
+    return base, section.model_copy(update={"tune": tune})
 
 
 def _outer(section: SweepSection) -> Iterator[Setting]:

@@ -18,6 +18,7 @@ from fedsim.curves.sweep_summary import CELLS, SweepSummary
 from fedsim.mechanisms.registry import NONE
 from fedsim.results.summary import FILE
 from fedsim.results.write import SECRET
+from fedsim.scenario.load import relative
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cells_table import cells_table
 from fedsim.sweeps.engine import Event, Results
@@ -58,7 +59,7 @@ def claimed(directory: Path) -> Iterator[Path]:
 
 def write(job: Job, results: Results, summary: SweepSummary, directory: Path) -> list[str]:
     """Write or replace the results; returns the names of the files."""
-    scenario = SECRET + yaml_file.text(dict(job.tree))
+    scenario = SECRET + yaml_file.text(relative(job.tree, directory))
     with whole_files(directory) as draft:
         (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
         (draft / FILE).write_text(summary.json_text() + "\n", encoding="utf-8")
@@ -81,7 +82,7 @@ def write_failure(event: Event, failure: Failure, title: str, directory: Path) -
             "\n# In the sweep its noise had another key: simulate draws noise of its own, and may not fail."
         )
     seed = "" if cell.scenario["privacy"].get("mechanism") == NONE.name else SECRET
-    text = f"{head}\n# fedsim simulate {path.name}\n{seed}{yaml_file.text(tree)}"
+    text = f"{head}\n# fedsim simulate {path.name}\n{seed}{yaml_file.text(relative(tree, path.parent))}"
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
 

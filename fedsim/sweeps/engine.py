@@ -9,6 +9,8 @@ from math import isfinite
 from typing import NamedTuple, Protocol
 
 from fedsim.protocol.limits import LIMITS
+from fedsim.results.outcome import value
+from fedsim.scenario.metric import METRICS
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cache import Folder, Memory
 from fedsim.sweeps.cell import Cell, CellResult, Outcome, cell_of
@@ -79,7 +81,8 @@ class Engine:
 
     def __init__(self, job: Job, cache: Folder | Memory) -> None:
         self._job, self._cache = job, cache
-        self._criterion = job.tune.criterion if job.tune else ""
+        self._criterion = (job.tune.criterion or "") if job.tune else ""
+        self._metric = job.scenario.report.metric
         self._untuned: dict[int, Parts] = {}  # of combinations with nothing to choose
         self.results = Results()
 
@@ -89,13 +92,17 @@ class Engine:
         If it is interrupted, `results` has what was done.
         """
         for event in self._events(runner, self._job.tuning_places(), self._tuning_cell):
-            self.results.scores[event.place] = measure(self._criterion, event.outcome)
+            self.results.scores[event.place] = measure(self._criterion, self._metric, event.outcome)
             observe(event)
         self._choose()
         for event in self._events(runner, self._reported_places(), self._granted_cell):
             self._report(event)
             observe(event)
         return self.results
+
+    @property
+    def _higher(self) -> bool:
+        return self._criterion == "final_metric" and METRICS[self._metric].higher
 
     def _reported_places(self) -> list[Place]:
         return [
@@ -109,7 +116,7 @@ class Engine:
         scores = self.results.criterion
         for number, combination in enumerate(self._job.combinations):
             values = [scores.get((number, c), []) for c in range(len(combination.candidates))]
-            self.results.chosen[number] = best(values) if len(values) > 1 else 0
+            self.results.chosen[number] = best(values, self._higher) if len(values) > 1 else 0
 
     def _events(
         self, runner: Runner, places: Sequence[Place], cell_at: Callable[[Place], Cell]
@@ -165,11 +172,15 @@ class Engine:
         return cell._replace(grant=selection.parts.candidate(cell.run_id), selection=selection.digest)
 
 
-def measure(criterion: str, outcome: Outcome) -> float | None:
+_READ = {"private_error": "error", "final_train_loss": "train_loss"}
+
+
+def measure(criterion: str, metric: str, outcome: Outcome) -> float | None:
     """The criterion's value; None where it is not finite, or the run failed."""
-    name = "error" if criterion == "private_error" else criterion.removeprefix("final_").removeprefix("test_")
-    value = getattr(outcome, name, None)
-    return value if value is not None and isfinite(value) else None
+    if not isinstance(outcome, CellResult):
+        return None
+    found = value(outcome, _READ.get(criterion, metric))
+    return found if found is not None and isfinite(found) else None
 
 
 def mean(values: Sequence[float | None]) -> float | None:
@@ -182,11 +193,14 @@ def mean(values: Sequence[float | None]) -> float | None:
     return sum(present) / len(present) if present and len(present) == len(values) else None
 
 
-def best(criterion: Sequence[Sequence[float | None]]) -> int | None:
-    """The candidate of least mean, the first of equals; None if none has one.
+def best(criterion: Sequence[Sequence[float | None]], higher: bool = False) -> int | None:
+    """The candidate of least mean, or with `higher` of largest, the first of equals; None if none has one.
 
     >>> best([[3.0, 3.0], [0.0, None], [2.0, 2.0]])
     2
+    >>> best([[3.0], [4.0], [4.0]], higher=True)
+    1
     """
-    means = [(value, place) for place, values in enumerate(criterion) if (value := mean(values)) is not None]
+    sign = -1 if higher else 1
+    means = [(sign * found, at) for at, values in enumerate(criterion) if (found := mean(values)) is not None]
     return min(means)[1] if means else None

@@ -10,23 +10,23 @@ import torch
 from torch import Tensor
 
 from fedsim.data.federation import Federation, SiloSplit
-from fedsim.measure.evaluator import Evaluator
+from fedsim.measure.evaluator import Evaluator, Tested
 from fedsim.protocol.limits import LIMITS
 from fedsim.scenario.resolve import Resolved
 from silos.parts import GrantedRun
 from silos.seeded_entropy import SeededEntropy
 
 
-def on_test_records(evaluate: Evaluator, model: Tensor) -> tuple[float, float]:
-    """Error and loss on all silos' test records; not private.
+def on_test_records(evaluate: Evaluator, model: Tensor, all_metrics: bool) -> Tested:
+    """Error, loss and, if asked for, all metrics on all silos' test records; not private.
 
     Raises:
         ValueError: one of them is not finite.
     """
-    error, loss = evaluate(model)
-    if not (isfinite(error) and isfinite(loss)):
-        raise ValueError(f"the final model has test error {error:g} and loss {loss:g}")
-    return error, loss
+    tested = evaluate(model, last=all_metrics)
+    if not (isfinite(tested.error) and isfinite(tested.loss)):
+        raise ValueError(f"the final model has test error {tested.error:g} and loss {tested.loss:g}")
+    return tested
 
 
 def train_loss(resolved: Resolved, silos: Sequence[SiloSplit], w: Tensor) -> float:

@@ -34,6 +34,12 @@ def key_of(cell: Cell) -> str:
     return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
 
+def baselines_key(cell: Cell, depends_on: Mapping[str, Any]) -> str:
+    """As `key_of`, of the baselines of a cell's trial, which depend on fewer fields."""
+    made_of = [_files(cell.scenario), _installed(cell.scenario), code_version()]
+    return hashlib.sha256(canonical([depends_on, cell.trial, *made_of]).encode()).hexdigest()
+
+
 def _files(scenario: Mapping[str, Any]) -> list[str]:
     section = scenario["data"]
     data = data_sets()[section["name"]].model_validate(section)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsim.common.interrupts import undisturbed
-from fedsim.curves.sweep_summary import CELLS, SweepSummary
+from fedsim.curves.sweep_summary import CELLS, BaselineGroup, SweepSummary
 from fedsim.simulation.failures import WorkerLost
+from fedsim.sweeps.baselines import measured
 from fedsim.sweeps.cache import Folder, Memory
 from fedsim.sweeps.directory import claimed, write
 from fedsim.sweeps.engine import Engine, Event, Results, Runner
@@ -70,14 +71,16 @@ def run(
     with claimed(out) if out else nullcontext() as place:
         engine = Engine(job, Folder(place / CELLS, warn) if place else Memory())
         interrupted, lost = False, ""
+        compared: list[BaselineGroup] = []
         try:
             with watch(job) as observe, _runner(job, workers) as runner:
                 engine.run(runner, observe)
+            compared = measured(job, engine.results, place)
         except (KeyboardInterrupt, WorkerLost) as error:
             interrupted, lost = True, str(error)
         with undisturbed():
             seconds = time.perf_counter() - start
-            summary = summarise(job, engine.results, seconds, interrupted)
+            summary = summarise(job, engine.results, compared, seconds, interrupted)
             files = write(job, engine.results, summary, place) if place and not interrupted else []
     return Sweep(job, engine.results, summary, interrupted, lost, tuple(files))
 

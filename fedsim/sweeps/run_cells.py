@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from fedsim.common.canonical import canonical
 from fedsim.data.federation import Federation
 from fedsim.measure.evaluator import Evaluator, Unseen
+from fedsim.measure.metrics import asked_of
 from fedsim.results.outcome import variants
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved
@@ -21,6 +22,7 @@ from fedsim.sweeps.final_model import on_test_records, private_score, train_loss
 from fedsim.sweeps.kept import records_of, resolved_of
 from silos.parts import GrantedRun
 
+Measured = tuple[float, float | None, dict[str, float | None]]
 _FOREVER = 1e9  # seconds
 _NEVER = 10**9  # rounds between two evaluations: only the first and the last are made
 
@@ -64,13 +66,13 @@ def _run_alone(cell: Cell) -> CellResult:
     trial.advance(_FOREVER)
     result = trial.result()
     (model,) = result.models.values()
-    loss: float | None
+    measured: Measured
     if cell.scored and granted is not None:
-        error, loss = private_score(resolved, cell.trial, granted, data, model, run), None
+        measured = private_score(resolved, cell.trial, granted, data, model, run), None, {}
     else:
-        error, loss = on_test_records(Evaluator(resolved.problem, data.silos, resolved.dtype), model)
+        measured = on_test_records(_evaluator(resolved, data), model, not cell.train_loss)
     outcome = Folded(model, [said.admitted for said in result.statements])
-    return _result(cell, resolved, data, outcome, (error, loss), time.perf_counter() - start)
+    return _result(cell, resolved, data, outcome, measured, time.perf_counter() - start)
 
 
 def _run_folded(cells: Sequence[Cell]) -> list[Outcome]:
@@ -87,18 +89,24 @@ def _run_folded(cells: Sequence[Cell]) -> list[Outcome]:
     first = next(iter(resolved.values()))
     data = {trial: records_of(first, trial) for trial in trials}
     outcomes = dict(zip(resolved, run_fold(list(resolved.values()), data), strict=True))
-    evaluate = {t: Evaluator(first.problem, own.silos, first.dtype) for t, own in data.items()}
+    evaluate = {t: _evaluator(first, own) for t, own in data.items()}
     seconds = (time.perf_counter() - start) / len(cells)
     found: list[Outcome] = []
     for cell in cells:
         setting, trial = canonical(cell.scenario), cell.trial
         outcome = outcomes[setting][trials.index(trial)]
         try:
-            measured = on_test_records(evaluate[trial], outcome.model)
+            measured = on_test_records(evaluate[trial], outcome.model, not cell.train_loss)
             found.append(_result(cell, resolved[setting], data[trial], outcome, measured, seconds))
         except ValueError as error:
             found.append(failure(error))
     return found
+
+
+def _evaluator(resolved: Resolved, data: Federation) -> Evaluator:
+    return Evaluator(
+        resolved.problem, data.silos, resolved.dtype, asked_of(resolved, data.fitted.preparation)
+    )
 
 
 def _resolved(cell: Cell) -> Resolved:
@@ -131,17 +139,20 @@ def _result(
     resolved: Resolved,
     data: Federation,
     outcome: Folded,
-    measured: tuple[float, float | None],
+    measured: Measured,
     seconds: float,
 ) -> CellResult:
-    """`measured`: error or score, and loss."""
+    """`measured`: error or score, loss, and other metrics."""
+    error, loss, more = measured
     worst = max(outcome.admitted, key=lambda admitted: admitted.epsilon_guaranteed)
     return CellResult(
-        *measured,
+        error,
+        loss,
         train_loss(resolved, data.silos, outcome.model) if cell.train_loss else None,
         worst.epsilon_guaranteed,
         worst.terms.name,
         worst.noise_multiplier,
         resolved.problem.error_name,
         seconds,
+        more,
     )

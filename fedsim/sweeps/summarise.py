@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
 from fedsim.common.canonical import finite
 from fedsim.curves.sweep_summary import (
     FORMAT,
+    BaselineGroup,
     CandidateRow,
     CombinationRow,
     FailureRow,
@@ -18,7 +17,7 @@ from fedsim.curves.sweep_summary import (
     SweepSummary,
     Tuning,
 )
-from fedsim.results.summarise import interval90
+from fedsim.results.summarise import spreads
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cell import CellResult
 from fedsim.sweeps.combinations import Combination
@@ -29,7 +28,9 @@ from fedsim.sweeps.private_tuning import Selection
 from fedsim.sweeps.sweep_statement import statement
 
 
-def summarise(job: Job, results: Results, wall_seconds: float, interrupted: bool) -> SweepSummary:
+def summarise(
+    job: Job, results: Results, baselines: list[BaselineGroup], wall_seconds: float, interrupted: bool
+) -> SweepSummary:
     """The summary of a sweep, of what there is if it was interrupted."""
     ended = "finished with failures" if results.failures else "finished"
     return SweepSummary(
@@ -39,9 +40,11 @@ def summarise(job: Job, results: Results, wall_seconds: float, interrupted: bool
         trials=job.scenario.trials,
         runs=Runs(made=results.ran, from_cache=results.cached, failed=len(results.failures)),
         wall_seconds=round(wall_seconds, 3),
+        metric=job.scenario.report.metric,
         error_name=next((row.result.error_name for row in results.rows), None),
         varied=job.varied,
         combinations=[_combination(job, results, number) for number in range(len(job.combinations))],
+        baselines=baselines,
         failures=[_failure(job, event.place, failure) for event, failure in results.failures],
         tuning=_tuning(job, results),
         privacy=statement(job, results.chosen),
@@ -62,15 +65,9 @@ def _combination(job: Job, results: Results, number: int) -> CombinationRow:
         costliest_silo=None if worst is None or not combination.private else worst.silo,
         noise_multiplier=None if worst is None else worst.noise_multiplier,
         trials=len(found),
-        **_spread("error", found),
-        **_spread("loss", found),
+        **spreads(found),
         seconds_per_run=float(np.mean([result.seconds for result in found])) if found else None,
     )
-
-
-def _spread(name: str, results: Sequence[CellResult]) -> dict[str, Any]:
-    values = np.array([getattr(result, name) for result in results])
-    return {name: float(values.mean()) if len(values) else None, f"{name}_interval90": interval90(values)}
 
 
 def _guaranteed(worst: CellResult | None, selection: Selection | None) -> float | None:
@@ -110,11 +107,11 @@ def _tuning(job: Job, results: Results) -> Tuning | None:
                 candidate=combination.candidates[candidate].chosen,
                 values=values,
                 selected=results.chosen.get(number) == candidate,
-                **{job.tune.criterion: mean(values)},
+                **{str(job.tune.criterion): mean(values)},
             )
         )
     return Tuning(
-        criterion=job.tune.criterion,
+        criterion=job.tune.criterion or "final_train_loss",
         repetitions=job.tune.repetitions,
         private=job.tune.private is not None,
         candidates=rows,

@@ -27,7 +27,12 @@ class Property:
 
     def left_out(self, example: Example) -> str | None:
         """Why it need not hold of this example; None where it must."""
-        return example.left_out.get(self.name) or example.left_out.get(self.name.rpartition(": ")[2])
+        return example.left_out.get(self.name) or example.left_out.get(self.case)
+
+    @property
+    def case(self) -> str:
+        """What a property of several cases is about: the name from the colon on."""
+        return self.name.rpartition(": ")[2]
 
 
 def _runs_dry(example: Example) -> None:

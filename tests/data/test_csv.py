@@ -136,3 +136,9 @@ def test_a_schema_with_a_column_twice_is_refused_and_labels_like_numbers_survive
     (tmp_path / "table.csv").write_text("grade,sick\n1e3,yes\n2e3,no\nlow,yes\n")
     path.write_text(draft_schema(tmp_path / "table.csv", "sick"))
     assert read_schema(path)["grade"].categories == ("1e3", "2e3", "low")
+
+
+def test_features_and_classes_have_names(make_csv) -> None:
+    source = make_csv().open()
+    assert source.feature_names == ("age", "sex=female", "sex=male", "chol")
+    assert source.classes == ("well", "ill")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
 import pytest
 from pydantic import Field
 
@@ -25,7 +25,6 @@ from fedsim.data.recipe import Fitted, Recipe, declared_recipe
 from fedsim.data.schema import NumberColumn
 from fedsim.data.source import Design, Labels, Ranges, Source
 from fedsim.data.synthetic import Synthetic
-from fedsim.data.table import open_table
 
 ALONE = IidPartition(num_partitions=1)
 
@@ -81,13 +80,13 @@ DATA: dict[str, Callable[[], Dataset]] = {
 }
 
 
-def raw(data: Dataset, recipe: Recipe) -> dict[str, Any]:
-    """The records before they are prepared, as a table's columns."""
+def raw(data: Dataset, recipe: Recipe) -> Any:
+    """The records before they are prepared, as a table."""
     if isinstance(data, Csv):
-        return open_table(data.path, "table").read(recipe.columns)
+        return data.path
     source = data.open()
     values = source.design(np.arange(source.num_rows)).features
-    return {name: pa.chunked_array([column]) for name, column in zip(recipe.columns, values.T, strict=True)}
+    return pd.DataFrame(values, columns=list(recipe.columns))
 
 
 def trained_on(federation: Federation) -> list[tuple[float, ...]]:
@@ -120,7 +119,10 @@ def test_records_are_prepared_bit_for_bit_as_in_training(name: str) -> None:
 def test_a_table_is_read_by_its_schema(make_csv, target: str) -> None:
     data = make_csv(target=target, silo_column=None)
     recipe = assert_prepares_alike(data).recipe
-    assert recipe == declared_recipe(data)
+    assert recipe == declared_recipe(data, recipe.num_features, len(recipe.classes))
+    assert declared_recipe(data, recipe.num_features + 1, len(recipe.classes)) is None
+    gone = make_csv(target=target, silo_column=None, schema=data.path.parent / "gone.yaml")
+    assert declared_recipe(gone, recipe.num_features, len(recipe.classes)) is None
     assert recipe.names[:3] == ["age", "sex=female", "sex=male"]
     assert recipe.classes == (("well", "ill") if target == "outcome" else ())
 
@@ -154,6 +156,15 @@ def test_a_number_is_given_back_in_its_own_units(make_csv) -> None:
     assert plain.number(values).tolist() == values.tolist()
 
 
+def test_what_everybody_has_is_declared() -> None:
+    for data in (BreastCancer(), Digits(), Synthetic(rows=30, features=3, link="linear")):
+        known = load(data, ALONE, 0, 0)
+        recipe = declared_recipe(data, known.num_features, known.num_classes)
+        assert recipe == known.fitted.recipe
+    assert declared_recipe(Scales(), 3, 2) is None
+    assert declared_recipe(_arrays(), 4, 0) is None
+
+
 def test_ranges_that_make_no_sense_are_named() -> None:
     with pytest.raises(InputError, match=re.escape("range of weight: [1.0, 0.5]")):
         load(Scales(upper=0.5), ALONE, 0, 0)
@@ -162,20 +173,19 @@ def test_ranges_that_make_no_sense_are_named() -> None:
 def test_what_a_table_lacks_or_has_wrong_is_named(make_csv) -> None:
     data = make_csv(silo_column=None)
     fitted = load(data, ALONE, 0, 0).fitted
-    table = raw(data, fitted.recipe)
-    with pytest.raises(InputError, match=r"table: 'sex': there is no such column, .*did you mean 'sx'"):
-        fitted.features({"age": table["age"], "sx": table["sex"], "chol": table["chol"]})
+    table = pd.read_csv(data.path)
+    with pytest.raises(InputError, match=r"table: 'sex': .*needs this column.*did you mean 'sx'"):
+        fitted.features(table.rename(columns={"sex": "sx"}))
     with pytest.raises(InputError, match=r"table.sex: 'men': row 1: not a declared category"):
-        fitted.features(table | {"sex": pa.chunked_array([["men"] * 6])})
+        fitted.features(table.assign(sex="men"))
     with pytest.raises(InputError, match=r"table.age: None: row 2: no value"):
-        fitted.features(table | {"age": pa.chunked_array([[1.0, None, 3, 4, 5, 6]])})
+        fitted.features(table.assign(age=[1.0, None, 3, 4, 5, 6]))
 
 
-def test_a_prediction_means_by_a_marker_what_training_meant(make_csv) -> None:
-    """As of a table that writes 99 where cholesterol is not known, and NA where it is a word."""
-    data = make_csv("age,sex,hospital,chol,outcome\n30,male,a,99,ill\n40,male,a,300,well\n", missing=["99"])
-    recipe = declared_recipe(data)
-    assert recipe is not None
-    table = open_table(data.path, "table", recipe.reading).read(recipe.columns)
-    assert sorted(map(tuple, Fitted(recipe).features(table))) == trained_on(load(data, ALONE, 0, 0))
-    assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
+def test_what_means_no_value_still_does(make_csv) -> None:
+    data = make_csv(silo_column=None, missing=["?", "NaN", "unknown"])
+    fitted = load(data, ALONE, 0, 0).fitted
+    assert fitted.recipe.reading.missing == ("?", "NaN", "unknown")
+    frame = pd.DataFrame({"age": [30, 30], "sex": ["male"] * 2, "chol": ["unknown", 200]})
+    first, second = fitted.features(frame)
+    assert np.array_equal(first, second)

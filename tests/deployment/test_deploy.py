@@ -157,6 +157,7 @@ def test_a_run_directory_says_that_it_was_deployed(
     assert [step.answered for step in steps] == [0, 3, 3, 3, 3, 3, 3]
     assert said == [f"checkpoint {checkpoint_of(out)}: at most about 3 kB"]
     loaded = load_run(out)
+    assert list(loaded.predict(np.zeros((2, 4))).columns) == ["prediction", "probability 0", "probability 1"]
     summary = loaded.summary
     assert (summary.runtime, summary.trials.asked, summary.trials.finished) == ("deployed", 1, 1)
     assert summary.metrics.error == pytest.approx(steps[-1].measurement.error)  # type: ignore[union-attr]

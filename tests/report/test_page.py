@@ -44,7 +44,7 @@ def parsed(directory: Path) -> Page:
 
 def test_simulate_writes_the_page_and_its_figures(small_run: Path) -> None:
     objective = ("excess-risk-against-rounds", "gradient-mapping-against-rounds")
-    stems = ("error-against-rounds", "error-by-silo", "spend-over-rounds", *objective)
+    stems = ("error-against-rounds", "error-by-silo", "spend-over-rounds", "calibration", *objective)
     found = sorted(file.name for file in (small_run / "figures").iterdir())
     assert found == sorted(f"{stem}.{kind}" for stem in stems for kind in ("png", "svg"))
     assert parsed(small_run).tags.count("svg") == 5
@@ -184,9 +184,10 @@ def test_an_interrupted_run_without_a_complete_trial_still_has_a_page(run_copy: 
     tree = json.loads(path.read_text())
     tree |= {"status": "interrupted", "trials": {"asked": 2, "finished": 0}}
     tree["privacy"]["silos"] = []
-    tree["metrics"] = dict.fromkeys(tree["metrics"]) | {"error_name": "share misclassified"}
+    tree["metrics"] = {"error_name": "share misclassified", "metric": "error"}
+    del tree["baselines"]
     path.write_text(json.dumps(tree))
-    for name in ("silos", "spend"):
+    for name in ("silos", "spend", "calibration"):
         table = pq.read_table(run_copy / f"{name}.parquet")
         pq.write_table(table.slice(0, 0), run_copy / f"{name}.parquet")
     text = render(read(run_copy), tmp_path)

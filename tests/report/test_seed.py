@@ -42,7 +42,7 @@ def test_the_page_made_again_does_not_have_it_either(run: Path) -> None:
     """Also where a person has written into the scenario."""
     path = run / "scenario.yaml"
     before = path.read_text()
-    path.write_text(before.replace("seed:", "# as ever\n'seed' :"))
+    path.write_text(before.replace("\nseed:", "\n# as ever\n'seed' :"))
     assert CliRunner().invoke(app, ["report", str(run)]).exit_code == 0
     path.write_text(before)
     assert with_the_seed(run) == {"scenario.yaml"}

@@ -65,7 +65,7 @@ def test_on_the_page_and_in_a_notebook(costly: Path, tmp_path: Path) -> None:
 def test_in_a_comparison(costly: Path) -> None:
     from fedsim.cli.compare import _table
 
-    assert "1.00004" in printed(_table(compare([source_of(costly)]).rows))
+    assert "1.00004" in printed(_table(compare([source_of(costly)])))
 
 
 def test_in_a_sweep() -> None:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import fedsim
 from fedsim.api.given import resolved_of
 from fedsim.cli.main import app
+from fedsim.results.privacy_statement import not_private
 from fedsim.results.read import read
 from fedsim.results.warnings import of_scenario
 from fedsim.scenario.model import Scenario
@@ -32,13 +33,20 @@ def test_a_delta_above_one_over_n_is_named(delta: object, silos: int) -> None:
     assert not silos or f"above 1/n in {silos} of 3 silos" in lines[0]
 
 
+def test_baselines_and_warnings_made_of_records_are_said_not_to_be_private() -> None:
+    said = not_private(Scenario.model_validate(SMALL))
+    assert any(line.startswith("baselines, and warnings about records") for line in said)
+
+
 def test_a_budget_that_nothing_keeps_to_is_named() -> None:
     assert said(privacy=NONE) == ["privacy.epsilon is ignored: mechanism none neither clips nor adds noise"]
     assert said(privacy={"mechanism": "none"}) == []
 
 
 def test_a_warning_stands_once_in_the_terminal_and_on_the_page(tmp_path: Path) -> None:
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(SMALL | {"privacy": NONE}))
+    (tmp_path / "scenario.yaml").write_text(
+        yaml.safe_dump(SMALL | {"privacy": NONE, "report": {"baselines": False}})
+    )
     out = tmp_path / "run"
     result = CliRunner().invoke(app, ["simulate", str(tmp_path / "scenario.yaml"), "--out", str(out)])
     assert result.output.count("warning: privacy.epsilon is ignored") == 1
@@ -55,7 +63,9 @@ def test_records_that_a_partition_leaves_out_are_counted() -> None:
 def test_targets_that_are_all_alike_are_named() -> None:
     features = np.random.default_rng(0).normal(size=(40, 2))
     data = fedsim.Arrays(features, np.ones(40, dtype=int), classes=2)
-    run = fedsim.simulate(SMALL | {"report": {"nonprivate_twin": False}}, data=data, progress=False)
+    run = fedsim.simulate(
+        SMALL | {"report": {"nonprivate_twin": False, "baselines": False}}, data=data, progress=False
+    )
     training, test = run.summary.warnings  # once, of two trials
     assert training.startswith("all 31 training records have one and the same target")
     assert test.startswith("all 9 test records")
@@ -77,4 +87,4 @@ def test_a_declared_range_that_misses_its_column_is_named(tmp_path: Path) -> Non
     held = "the declared range [0, 1] of age holds 0 of 60 values: the others count as its ends"
     assert run.summary.warnings == [held]
     summary = fedsim.simulate(SMALL | {"data": data | {"scaling": "none"}}, progress=False).summary
-    assert summary.warnings == []
+    assert not any("declared range" in line for line in summary.warnings)

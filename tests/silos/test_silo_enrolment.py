@@ -195,6 +195,37 @@ def test_records_of_several_silos_are_refused(configure, tmp_path: Path) -> None
         enrol(configure(section))
 
 
+def test_a_silo_reads_its_table_as_it_comes(configure, tmp_path: Path) -> None:
+    """With the options and the errors that a simulation has."""
+    (tmp_path / "t.csv").write_text(TABLE)
+    section = {"name": "csv", "path": "t.csv", "target": "ill", "schema": SCHEMA}
+    expected = read_records(configure(section)).features
+    odd = TABLE.replace(",", ";").replace("63;", "63,0;").replace("ward", "Köln").replace("57;", "k. A.;")
+    (tmp_path / "t.csv").write_bytes(odd.encode("latin-1"))
+    filled = {**SCHEMA, "age": {**SCHEMA["age"], "fill": 57}}
+    options = {"encoding": "latin-1", "decimal": ",", "missing": ["k. A."], "schema": filled}
+    assert np.array_equal(read_records(configure({**section, **options})).features, expected)
+    with pytest.raises(InputError, match=r"silo\.records\.path: .*line 1 is not utf-8 text.*`encoding"):
+        read_records(configure(section))
+
+
+def test_a_silo_may_name_its_file_by_its_own_name_and_no_other_silos(configure, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TABLE)
+    (tmp_path / "u.csv").write_text(TABLE)
+    section = {"name": "csv", "path": {"silo-1": "t.csv"}, "target": "ill", "schema": SCHEMA}
+    assert read_records(configure(section)).n == 3
+    both = {**section, "path": {"silo-1": "t.csv", "silo-2": "u.csv"}}
+    with pytest.raises(InputError, match=r"silo\.records\.path: .*this silo's records alone"):
+        read_records(configure(both))
+
+
+def test_a_record_that_names_no_silo_is_refused(configure, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(TABLE.replace("41,f,1", "41,f,NA"))
+    section = {"name": "csv", "path": "t.csv", "target": "ill", "silo_column": "ward", "schema": SCHEMA}
+    with pytest.raises(InputError, match=r"silo\.records\.silo_column: 'ward': 1 of 3 records have no value"):
+        read_records(configure(section))
+
+
 def test_a_missing_file_is_named(configure) -> None:
     with pytest.raises(InputError, match=r"silo\.records\.path: .*no such file"):
         enrol(configure({"name": "npz", "path": "nothing.npz"}))

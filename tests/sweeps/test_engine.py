@@ -58,7 +58,7 @@ def test_the_best_mean_is_chosen_for_each_combination_and_reported_on_trials_of_
 
 
 def test_train_loss_is_measured_only_where_it_chooses(base: dict[str, Any], tmp_path: Path) -> None:
-    results, runner = run(tuned(base, "final_test_error"), tmp_path, lambda cell: result(distance(cell)))
+    results, runner = run(tuned(base, "final_metric"), tmp_path, lambda cell: result(distance(cell)))
     assert not any(cell.train_loss for cell in runner.cells)
     assert [STEPS[results.chosen[number] or 0] for number in range(3)] == [0.1, 0.4, 0.2]
 

@@ -42,7 +42,7 @@ def test_the_statement_comes_first_and_names_what_is_not_private(swept: Path) ->
     assert privacy < results < again
     for text in ("replace one record", "exact Gaussian", "accountant", "the choice of algorithm.step_size"):
         assert privacy < page.index(text) < results
-    for text in ("<svg", "final_train_loss", "chosen"):
+    for text in ("<svg", "final training loss", "chosen"):
         assert results < page.index(text, results) < again
     assert "<script>" not in page
     summary = json.loads((swept / "summary.json").read_text())

@@ -16,10 +16,13 @@ def compare(
     points: Annotated[
         Path | None, typer.Option(help="CSV of published points: series, epsilon, error[, low, high].")
     ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What is compared, such as auc; default: what the first run chose.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="New directory; default runs/comparison-TIME.")] = None,
 ) -> None:
-    """Put several runs and sweeps into one table and one figure, error against epsilon."""
+    """Put several runs and sweeps into one table and one figure, a metric against epsilon."""
     from fedsim.cli.compare import run
 
     with plain_errors():
-        run(runs, points, out)
+        run(runs, points, metric, out)

@@ -1,0 +1,208 @@
+"""What could be had without the federation, measured on the same test records. Simulation only, not private.
+
+- `majority` or `mean`: no features at all. Of classes their shares among all training records are predicted,
+  so that the majority class is; of a number its mean.
+- `silo_alone`: each silo's own training records, at their own optimum; of more than `MOST_SILOS` silos so
+  many, evenly in order of size.
+- `pooled`: all training records in one place, each with equal weight.
+
+Each minimises the scenario's own problem, its public part included, until it has converged: Newton's method
+or accelerated proximal gradients where the loss is convex and smooth, else L-BFGS, which of a network is a
+local search from the run's own start (a loss with a kink is Moreau-smoothed for it, by at most `_KINK` a
+record). Where the records do not determine an optimum (separable classes, or no more records than features),
+scikit-learn's default decides: the sum of losses plus |w|^2 / 2, without the constant feature's weights; with
+them where a silo lacks a class, of which they would go to infinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.data.federation import SiloSplit
+from fedsim.measure.evaluator import Alternative, Evaluator
+from fedsim.measure.optimum import NoOptimumError, constrained, pair, smooth
+from fedsim.problems.composite import WholeSpace
+from fedsim.problems.glm import GeneralisedLinear, LinearRegression
+from fedsim.problems.kinds import Problem, gives_probabilities
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.nonsmooth import KinkedLoss
+from fedsim.scenario.metric import BaselineName
+from fedsim.scenario.resolve import Resolved
+
+MOST_SILOS = 20
+_STEPS, _ROWS, _SLOPE = 300, 4096, 1e-7
+_WORK = 3e8
+"""Records times parameters, above which a network is not fitted: what one of `_STEPS` steps costs."""
+_KINK, _CERTAIN = 1e-3, 25.0
+"""A score of 25 is a probability of 1 - 1e-11: no optimum that records determine, but one at infinity."""
+_LIKE_SKLEARN = "with |w|^2 / 2 beside the sum of losses, as in scikit-learn's default"
+
+
+class Fit(NamedTuple):
+    """Parameters, (d,), None where there are none; and how they were found, or why not."""
+
+    w: Tensor | None
+    method: str
+
+
+def baselines(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> list[Alternative]:
+    """Every baseline of one trial, on the records that `evaluate` tests on."""
+    return [
+        _constant(resolved, silos, evaluate),
+        *(_fitted(resolved, "silo_alone", [silo], evaluate) for silo in _some(silos)),
+        _fitted(resolved, "pooled", silos, evaluate),
+    ]
+
+
+def _some(silos: Sequence[SiloSplit]) -> list[SiloSplit]:
+    """At most `MOST_SILOS`, evenly in order of training records."""
+    ordered = sorted(
+        (silo for silo in silos if len(silo.train_target)), key=lambda silo: len(silo.train_target)
+    )
+    places = np.unique(np.linspace(0, len(ordered) - 1, min(MOST_SILOS, len(ordered))).round().astype(int))
+    return [ordered[place] for place in places]
+
+
+def _constant(resolved: Resolved, silos: Sequence[SiloSplit], evaluate: Evaluator) -> Alternative:
+    target = np.concatenate([silo.train_target for silo in silos])
+    classes = resolved.outline.num_classes
+    tested = evaluate.of_scores(_constant_scores(resolved, target, len(evaluate.features)))
+    name: BaselineName = "majority" if classes else "mean"
+    method = "shares of the classes in all training records" if classes else "mean of all training records"
+    return Alternative(name, None, len(target), method, *tested)
+
+
+def _constant_scores(resolved: Resolved, target: np.ndarray, count: int) -> Tensor:
+    """The same for each of `count` records: of classes the logarithms of their shares, where scores stand for
+    probabilities, else 1 for the majority class and -1.
+    """
+    problem, classes, dtype = resolved.problem, resolved.outline.num_classes, resolved.dtype
+    if not classes:
+        return torch.full((count,), float(target.mean()), dtype=dtype)
+    counts = np.bincount(target.astype(int), minlength=classes)
+    if gives_probabilities(problem):
+        score = np.log(np.maximum(counts, 0.5) / len(target))  # a class without a record keeps a finite score
+    else:
+        score = np.where(np.arange(classes) == counts.argmax(), 0.5, -0.5)
+    one = score if problem.num_outputs > 1 else score[-1:] - score[:1]
+    scores = torch.tensor(one, dtype=dtype).expand(count, -1)
+    return scores if problem.num_outputs > 1 else scores[:, 0]
+
+
+def _fitted(
+    resolved: Resolved, name: BaselineName, silos: Sequence[SiloSplit], evaluate: Evaluator
+) -> Alternative:
+    pairs = [pair(silo) for silo in silos]
+    features, target = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+    found = fit(resolved.problem, features, target, resolved.scenario.data.intercept, resolved.scenario.seed)
+    silo = silos[0].name if name == "silo_alone" else None
+    head = (name, silo, len(target), found.method)
+    if found.w is None:
+        return Alternative(*head, None, None, {})
+    return Alternative(*head, *evaluate(found.w.to(resolved.dtype), last=True))
+
+
+def fit(problem: Problem, features: Tensor, target: Tensor, intercept: bool, seed: int = 0) -> Fit:
+    """The optimum of the mean loss over these records plus the public part.
+
+    Args:
+        problem: what is minimised.
+        features: (n, features), float64.
+        target: (n,), float64.
+        intercept: whether the last feature is constant.
+        seed: where a network starts.
+    """
+    try:
+        linear = smooth(problem)
+        whole = isinstance(linear, LinearRegression) or len(torch.unique(target)) == max(
+            2, linear.num_outputs
+        )
+        return _convex(linear, features, target, _tiny(linear, len(target), intercept and whole))
+    except NoOptimumError:
+        return _descended(problem, features, target, intercept, seed)
+
+
+def _tiny(problem: GeneralisedLinear, n: int, intercept: bool) -> Tensor:
+    """1 / n for every parameter but the constant feature's, (d,)."""
+    weights = torch.full((problem.num_features, problem.num_outputs), 1 / n, dtype=torch.float64)
+    if intercept:
+        weights[-1] = 0
+    return weights.flatten()
+
+
+def _convex(problem: GeneralisedLinear, features: Tensor, target: Tensor, tiny: Tensor) -> Fit:
+    pairs, method = [(features, target)], "converged"
+    penalised = problem.composite.l2 + problem.composite.ridge.weight > 0
+    if len(target) > problem.num_features or penalised:
+        try:
+            w = constrained(problem, pairs, [1.0])
+            if isinstance(problem, LinearRegression) or problem.scores(features, w).abs().max() < _CERTAIN:
+                return Fit(w, method)
+        except NoOptimumError:
+            pass
+    return Fit(constrained(problem, pairs, [1.0], tiny), f"{method}, {_LIKE_SKLEARN}")
+
+
+def _descended(problem: Problem, features: Tensor, target: Tensor, intercept: bool, seed: int) -> Fit:
+    """By L-BFGS with strong Wolfe steps (Liu and Nocedal, 1989)."""
+    if not _is_differentiable(problem):
+        return Fit(None, "not fitted: no solver for this loss with a norm or a constraint")
+    if isinstance(problem, NeuralNetwork) and problem.dimension * len(target) > _WORK:
+        size = f"{len(target):,} records times {problem.dimension:,} parameters"
+        return Fit(None, f"not fitted: a network with {size} takes too long")
+    loss, note = _loss(problem, features, target, intercept)
+    w = problem.start(seed).double().requires_grad_()
+    optimiser = torch.optim.LBFGS(
+        [w], max_iter=_STEPS, tolerance_grad=_SLOPE, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimiser.zero_grad()
+        return loss(w)
+
+    optimiser.step(closure)  # type: ignore[no-untyped-call]
+    steps = optimiser.state[w]["n_iter"]
+    ended = f"after {steps} steps" if steps < _STEPS else f"stopped after {steps} steps"
+    return Fit(w.detach(), f"L-BFGS {ended}{note}")
+
+
+def _is_differentiable(problem: Problem) -> bool:
+    public = problem.composite
+    return public.l1 == 0 and public.group_lasso.weight == 0 and isinstance(public.constraint, WholeSpace)
+
+
+def _loss(
+    problem: Problem, features: Tensor, target: Tensor, intercept: bool
+) -> tuple[Callable[[Tensor], Tensor], str]:
+    """The objective, which adds its gradient to its argument's; and what is to be said of it."""
+    n = len(target)
+    if isinstance(problem, NeuralNetwork):
+        scores_of, tiny, note = problem.slope_scores, torch.zeros(1), ", a local search"
+    else:
+        scores_of, tiny, note = problem.scores, _tiny(problem, n, intercept), f" {_LIKE_SKLEARN}"
+
+    def loss(w: Tensor) -> Tensor:
+        total = problem.composite.value(w) + (tiny * w.square()).sum() / 2
+        total.backward()  # type: ignore[no-untyped-call]
+        value = total.detach()
+        for x, y in zip(torch.split(features, _ROWS), torch.split(target, _ROWS), strict=True):
+            part = _smoothed(problem, scores_of(x, w), y).sum() / n
+            part.backward()  # type: ignore[no-untyped-call]
+            value = value + part.detach()
+        return value
+
+    return loss, note
+
+
+def _smoothed(problem: Problem, scores: Tensor, target: Tensor) -> Tensor:
+    """The losses, (n,); of a kink the envelope m s - s^2 / (2 b), with s the slope b m cut to its range."""
+    if not isinstance(problem, KinkedLoss):
+        return problem.losses(scores, target)
+    distance, b = problem.from_kink(scores, target), 1 / (2 * _KINK)
+    slope = (b * distance).clamp(*problem.range)
+    return distance * slope - slope.square() / (2 * b)

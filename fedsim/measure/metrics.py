@@ -1,0 +1,245 @@
+"""What scores are worth on test records. scikit-learn computes it; what has no meaning is None.
+
+- Two classes: class 1 is the positive one. It is predicted where its probability is above the threshold, or
+  where a problem gives no probability (a hinge loss) its score is above that of class 0.
+- More classes: the one with the largest score is predicted, and values are macro ones, each class against the
+  rest, as a mean over the classes that the test records decide: those that some have, and some have not. The
+  Brier score is the sum over classes, from 0 to 2 (Brier, 1950); of two classes it is half of that.
+- A number: in its own units, whatever scale it is trained on.
+- Log loss and Brier score need probabilities, which a hinge loss does not give.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
+from math import nan
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from fedsim.data.prepare import Preparation
+from fedsim.data.source import Floats, Ints
+from fedsim.problems.kinds import Problem, head
+from fedsim.scenario.metric import METRICS
+from fedsim.scenario.resolve import Resolved
+
+Values = dict[str, float | None]
+"""By the names of `fedsim.scenario.metric`."""
+BINS = 10
+
+
+class Asked(NamedTuple):
+    """What to measure beside error and loss.
+
+    Args:
+        classes: of the target; 0 for a number.
+        metric: what is measured at every evaluation; all others only at the last.
+        threshold: see `report.threshold`.
+        units: from targets as they are trained on to the target's own units, (n,) to (n,).
+    """
+
+    classes: int
+    metric: str = "error"
+    threshold: float = 0.5
+    units: Callable[[Floats], Floats] = lambda scaled: scaled
+
+
+def asked_of(resolved: Resolved, prepared: Preparation) -> Asked:
+    """What a scenario asks for, of records that were prepared so."""
+    report = resolved.scenario.report
+    return Asked(resolved.outline.num_classes, report.metric, report.threshold, prepared.number)
+
+
+@dataclass(frozen=True, eq=False)
+class Classified:
+    """Records as scikit-learn takes them.
+
+    Args:
+        target: classes, (n,).
+        rank: the larger, the rather this class, (n, classes).
+        probability: (n, classes); None where the problem gives none.
+        threshold: of class 1's probability.
+    """
+
+    target: Ints
+    rank: Floats
+    probability: Floats | None
+    threshold: float
+
+    @property
+    def classes(self) -> int:
+        """How many there are."""
+        return int(self.rank.shape[1])
+
+    @cached_property
+    def predicted(self) -> Ints:
+        """(n,)."""
+        largest: Ints = self.rank.argmax(axis=1)
+        if self.classes == 2 and self.probability is not None:
+            return (self.probability[:, 1] > self.threshold).astype(np.int64)
+        return largest
+
+    @cached_property
+    def decided(self) -> list[int]:
+        """Class 1 of two, or all of several, as far as some records have it and some have not."""
+        counts = np.bincount(self.target, minlength=self.classes)
+        asked = [1] if self.classes == 2 else range(self.classes)
+        return [k for k in asked if 0 < counts[k] < len(self.target)]
+
+
+def values_of(
+    names: Collection[str], problem: Problem, scores: Tensor, target: Tensor, asked: Asked
+) -> Values:
+    """Those of the named metrics that scikit-learn computes; None where one has no value, NaN where scores
+    are not finite.
+
+    Args:
+        names: of which those that are of such a target are kept.
+        problem: whose scores they are.
+        scores: (n,), or (n, outputs).
+        target: (n,).
+        asked: says how.
+    """
+    kind = "classes" if asked.classes else "numbers"
+    found: Values = dict.fromkeys(name for name in names if METRICS[name].of == kind)
+    if not found or not len(target):
+        return found
+    if not bool(scores.isfinite().all()):
+        return dict.fromkeys(found, nan)
+    records = (
+        _classified(problem, scores, target, asked) if asked.classes else _numbers(scores, target, asked)
+    )
+    return found if records is None else {name: _value(name, records) for name in found}
+
+
+def _value(name: str, records: Any) -> float | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what has no meaning: that is None
+        value = _COMPUTED[name](records)
+    return float(value) if value is not None and np.isfinite(value) else None
+
+
+def _classified(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) -> Classified | None:
+    """None for scores that do not say which class they speak for."""
+    scores = scores.double()
+    probability = head(problem).probabilities(scores)
+    if scores.dim() == 1:
+        if asked.classes != 2:
+            return None
+        rank = np.stack([-scores.numpy(), scores.numpy()], axis=1)
+    else:
+        rank = scores.numpy()
+        if probability is not None and asked.classes > 2:
+            rank = probability.numpy()  # between records only probabilities compare
+        elif asked.classes == 2:
+            rank = rank - rank[:, ::-1]
+    known = None if probability is None else probability.numpy()
+    return Classified(target.numpy().astype(np.int64), rank, known, asked.threshold)
+
+
+class _Pairs(NamedTuple):
+    """Numbers and what was predicted, (n,) each."""
+
+    target: Floats
+    predicted: Floats
+
+
+def _numbers(scores: Tensor, target: Tensor, asked: Asked) -> _Pairs | None:
+    if scores.dim() != 1:
+        return None
+    return _Pairs(*(asked.units(values.double().numpy()) for values in (target, scores)))
+
+
+def _sklearn() -> Any:
+    from sklearn import metrics  # half a second, of which `import fedsim` needs nothing
+
+    return metrics
+
+
+def _of_probabilities(score: str) -> Callable[[Classified], Any]:
+    def value(c: Classified) -> Any:
+        if c.probability is None:
+            return None
+        return getattr(_sklearn(), score)(c.target, c.probability, labels=range(c.classes))
+
+    return value
+
+
+def _of_ranks(score: str) -> Callable[[Classified], Any]:
+    """Each decided class against the rest."""
+
+    def value(c: Classified) -> Any:
+        each = [getattr(_sklearn(), score)(c.target == k, c.rank[:, k]) for k in c.decided]
+        return np.mean(each) if each else None
+
+    return value
+
+
+def _recall(of_class: bool) -> Callable[[Classified], Any]:
+    """Of each class, or of the rest against it; of two classes that of class 1."""
+
+    def value(c: Classified) -> Any:
+        asked = [1] if c.classes == 2 else range(c.classes)
+        pairs = [((c.target == k) == of_class, (c.predicted == k) == of_class) for k in asked]
+        each = [_sklearn().recall_score(*pair) for pair in pairs if pair[0].any()]
+        return np.mean(each) if each else None
+
+    return value
+
+
+def _balanced_accuracy(c: Classified) -> Any:
+    several = len(np.unique(c.target)) > 1
+    return _sklearn().balanced_accuracy_score(c.target, c.predicted) if several else None
+
+
+def _r2(pairs: _Pairs) -> Any:
+    return _sklearn().r2_score(*pairs) if np.ptp(pairs.target) > 0 else None
+
+
+_COMPUTED: dict[str, Callable[[Any], Any]] = {
+    "log_loss": _of_probabilities("log_loss"),
+    "auc": _of_ranks("roc_auc_score"),
+    "average_precision": _of_ranks("average_precision_score"),
+    "balanced_accuracy": _balanced_accuracy,
+    "sensitivity": _recall(of_class=True),
+    "specificity": _recall(of_class=False),
+    "brier": _of_probabilities("brier_score_loss"),
+    "rmse": lambda pairs: _sklearn().root_mean_squared_error(*pairs),
+    "mae": lambda pairs: _sklearn().mean_absolute_error(*pairs),
+    "r2": _r2,
+}
+
+
+class Bin(NamedTuple):
+    """Records whose probability is in one of `BINS` equal parts of [0, 1]: what was said, and what was so."""
+
+    bin: int
+    records: int
+    predicted: float
+    observed: float
+
+
+def calibration(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) -> list[Bin]:
+    """Of two classes class 1's probability beside its share; of more the largest probability beside the share
+    of records whose class that is (Guo et al., 2017). Empty bins are left out; nothing without probabilities.
+    """
+    from sklearn.calibration import calibration_curve
+
+    if not asked.classes or not len(target) or not bool(scores.isfinite().all()):
+        return []
+    c = _classified(problem, scores, target, asked)
+    if c is None or c.probability is None:
+        return []
+    said = c.probability[:, 1] if c.classes == 2 else c.probability.max(axis=1)
+    so = c.target == (1 if c.classes == 2 else c.probability.argmax(axis=1))
+    observed, predicted = calibration_curve(so.astype(int), said, pos_label=1, n_bins=BINS)
+    counts = np.bincount(np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], said), minlength=BINS)
+    full = np.flatnonzero(counts)
+    return [
+        Bin(int(k), int(counts[k]), float(p), float(o))
+        for k, p, o in zip(full, predicted, observed, strict=True)
+    ]

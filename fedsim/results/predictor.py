@@ -1,0 +1,198 @@
+"""A trained model that can be used: on a table's records, and outside fedsim."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedsim.common.errors import InputError
+from fedsim.data.frames import FIELD
+from fedsim.data.recipe import Fitted, Recipe
+from fedsim.data.source import Floats
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
+from fedsim.results.collected import Run
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from sklearn.pipeline import Pipeline
+
+PREDICTION, PROBABILITY, SCORE = "prediction", "probability", "score"
+
+
+@dataclass(frozen=True, eq=False)
+class Predictor:
+    """A trial's final model, and how it takes records.
+
+    Attributes:
+        problem: what was minimised, which says what scores mean.
+        parameters: flat, (d,).
+        fitted: how records are prepared; None where only the silos know.
+        num_classes: 0 for a number.
+    """
+
+    problem: Problem
+    parameters: Tensor
+    fitted: Fitted | None
+    num_classes: int
+
+    @property
+    def recipe(self) -> Recipe:
+        """The columns that it takes and what it predicts.
+
+        Raises:
+            InputError: only the silos know.
+        """
+        return self._known.recipe
+
+    @property
+    def _known(self) -> Fitted:
+        if self.fitted is None:
+            expected = "a model whose columns are known: of this deployed run only the silos know them; "
+            expected += "declare the schema in the scenario's data section (name: csv)"
+            raise InputError("model", "no recipe", expected)
+        return self.fitted
+
+    def features(self, table: Any) -> Floats:
+        """What `to_torch()` takes of a table's records: float64, (n, d), in their order.
+
+        Args:
+            table: a pandas.DataFrame, the path of a CSV or Parquet file, or an array whose columns are the
+                recipe's in their order; other columns of a table do no harm.
+
+        Raises:
+            InputError: names the column and the row that are wrong, and what would be right.
+        """
+        prepared = self._prepared(table)
+        return prepared[:, :-1] if self._has_bias else prepared
+
+    @property
+    def _has_bias(self) -> bool:
+        """Whether coefficients of the constant feature are a bias; a network takes that feature as it is."""
+        linear = isinstance(self.problem, GeneralisedLinear)
+        return linear and self.fitted is not None and self.fitted.recipe.intercept
+
+    def _prepared(self, table: Any) -> Floats:
+        return self._known.features(table)
+
+    def scores(self, table: Any) -> Floats:
+        """What the problem scores records with, those of training's very code: (n,), or (n, outputs).
+
+        Raises:
+            InputError: as `features`, or a network cannot be applied to a record.
+        """
+        features = torch.as_tensor(self._prepared(table)).to(self.parameters.dtype)
+        scores = self.problem.scores(features, self.parameters)
+        bad = (~scores.isfinite()).nonzero()
+        if len(bad):
+            raise InputError(FIELD, f"row {int(bad[0][0]) + 1}", "has no finite score")
+        return np.asarray(scores.double().numpy())
+
+    def predict(self, table: Any) -> pd.DataFrame:
+        """A row for each record, in their order and with a DataFrame's own index.
+
+        Returns:
+            `prediction`: a class's own label, or a number in its own units. For classes also
+            `probability LABEL` of each, or `score` where the loss gives no probabilities.
+
+        Raises:
+            InputError: as `scores`.
+        """
+        import pandas as pd
+
+        scores = torch.as_tensor(self.scores(table))
+        made = self._of_classes(scores) if self.num_classes else self._of_number(scores)
+        return pd.DataFrame(made, index=table.index if isinstance(table, pd.DataFrame) else None)
+
+    def _of_number(self, scores: Tensor) -> dict[str, Any]:
+        numbers = _head(self.problem).numbers(scores).numpy()
+        return {PREDICTION: self._known.preparation.number(numbers)}
+
+    def _of_classes(self, scores: Tensor) -> dict[str, Any]:
+        labels = np.array(self.recipe.classes, dtype=object)
+        codes = scores.argmax(-1) if scores.dim() > 1 else (scores > 0).long()
+        probabilities = _head(self.problem).probabilities(scores)
+        if probabilities is None:
+            columns = scores.reshape(len(scores), -1).T.numpy()
+            names = [SCORE] if len(columns) == 1 else [f"{SCORE} {label}" for label in labels]
+        else:
+            columns, names = probabilities.T.numpy(), [f"{PROBABILITY} {label}" for label in labels]
+        return {PREDICTION: labels[codes.numpy()], **dict(zip(names, columns, strict=True))}
+
+    def to_torch(self) -> nn.Module:
+        """The model as a module: of `features`, in the parameters' type, to scores, (n, outputs).
+
+        A linear model is a torch.nn.Linear, with a bias where there is an intercept; a network is its own
+        module with the parameters in it.
+        """
+        if isinstance(self.problem, NeuralNetwork):
+            module = copy.deepcopy(self.problem.module).to(self.parameters.dtype)
+            values = self.problem.parameters(self.parameters)
+        else:
+            weights, bias = self.coefficients()
+            module = nn.Linear(
+                weights.shape[1], weights.shape[0], bias=self._has_bias, dtype=self.parameters.dtype
+            )
+            values = {"weight": weights, **({"bias": bias} if self._has_bias else {})}
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter.copy_(values[name])
+        return module.eval()
+
+    def coefficients(self) -> tuple[Tensor, Tensor]:
+        """Of a linear model: weights (outputs, d) of `features`, and biases (outputs,), 0 without one.
+
+        Raises:
+            InputError: it is a network.
+        """
+        if isinstance(self.problem, NeuralNetwork):
+            raise InputError("model", "neural_network", "must be linear; a network has `to_torch`")
+        matrix = self.parameters.reshape(self.problem.num_features, self.problem.num_outputs)
+        if not self._has_bias:
+            return matrix.T.clone(), torch.zeros(self.problem.num_outputs, dtype=matrix.dtype)
+        return matrix[:-1].T.clone(), matrix[-1].clone()
+
+    def to_sklearn(self) -> Pipeline:
+        """A linear model as scikit-learn's own: see `fedsim.results.to_sklearn`.
+
+        Raises:
+            InputError: it is a network, or of a loss that scikit-learn has no model for.
+        """
+        from fedsim.results.to_sklearn import pipeline_of
+
+        return pipeline_of(self)
+
+
+def predictor_of(run: Run, trial: int | None = None, nonprivate: bool = False) -> Predictor:
+    """A run's model.
+
+    Args:
+        trial: which; None: the first that is finished.
+        nonprivate: whether to take a model that nothing protects: the twin, or of a run without privacy.
+
+    Raises:
+        InputError: there is no such trial, or its model is not private and `nonprivate` does not say so.
+    """
+    if not (run.summary.privacy.private or nonprivate):
+        expected = "this run's model is not private; nonprivate=True (--nonprivate) takes it all the same"
+        raise InputError("nonprivate", False, expected)
+    models = run.models.get("nonprivate" if nonprivate else "private", {})
+    if not models:
+        expected = "the run has no twin" if nonprivate else "no trial of the run is finished"
+        raise InputError("nonprivate", nonprivate, expected)
+    number = next(iter(models)) if trial is None else trial
+    if number not in models:
+        raise InputError("trial", trial, f"must be one of the finished ones, {', '.join(map(str, models))}")
+    kept, fitted = run.trained
+    return Predictor(kept.made(), models[number], fitted.get(number), kept.num_classes)
+
+
+def _head(problem: Problem) -> GeneralisedLinear:
+    """What scores mean."""
+    return problem.head if isinstance(problem, NeuralNetwork) else problem

@@ -1,0 +1,89 @@
+"""A trained linear model as scikit-learn's: raw columns in, the predictions of `Predictor.predict` out.
+
+scikit-learn has no way to make a fitted model from coefficients. So its model is fitted to records of zeros,
+which gives it all its attributes, and is then given ours.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.pipeline import Pipeline
+from sklearn.svm import LinearSVC
+
+from fedsim.common.errors import InputError
+from fedsim.data.schema import NumberColumn
+from fedsim.data.sklearn_step import PrepareColumns
+from fedsim.data.source import Floats
+from fedsim.problems import glm, nonsmooth
+
+if TYPE_CHECKING:
+    from fedsim.results.predictor import Predictor
+
+_CLASSIFIERS: dict[type, Any] = {
+    glm.LogisticRegression: LogisticRegression,
+    glm.SoftmaxRegression: LogisticRegression,
+    nonsmooth.HingeLoss: LinearSVC,
+}
+_OF_NUMBERS = (glm.LinearRegression, nonsmooth.AbsoluteError)
+
+
+def pipeline_of(model: Predictor) -> Pipeline:
+    """Steps `prepare`, which takes a DataFrame's raw columns, and `model`.
+
+    Logistic and softmax regression become a LogisticRegression, hinge loss a LinearSVC, squared and absolute
+    error a LinearRegression, in a TransformedTargetRegressor where the target has a log scale.
+
+    Raises:
+        InputError: the problem is another one.
+    """
+    kind = type(model.problem)
+    if kind not in (*_CLASSIFIERS, *_OF_NUMBERS):
+        expected = f"one of {', '.join(each.__name__ for each in (*_CLASSIFIERS, *_OF_NUMBERS))}"
+        raise InputError("model", kind.__name__, f"for scikit-learn {expected}; a network has `to_torch`")
+    weights, bias = (value.double().numpy() for value in model.coefficients())
+    if kind in _CLASSIFIERS:
+        last = _classifier(_CLASSIFIERS[kind](), weights, bias, np.array(model.recipe.classes))
+    else:
+        last = _regressor(weights[0], bias[0], model.recipe.predicts, model.recipe.scaling != "none")
+    return Pipeline([("prepare", PrepareColumns.of(model._known)), ("model", last)])
+
+
+def _classifier(made: Any, weights: Floats, bias: Floats, classes: Any) -> Any:
+    """Its classes are sorted, as scikit-learn has them, and ours are in declared order."""
+    made.fit(np.zeros((len(classes), weights.shape[1])), classes)
+    order = np.argsort(classes)
+    if len(weights) == 1:  # one score, of the second class
+        sign = 1.0 if order[0] == 0 else -1.0
+        weights, bias = sign * weights, sign * bias
+    elif len(weights) == 2:
+        weights, bias = weights[order[1:]] - weights[order[:1]], bias[order[1:]] - bias[order[:1]]
+    else:
+        weights, bias = weights[order], bias[order]
+    made.coef_, made.intercept_ = weights, bias
+    return made
+
+
+def _regressor(weights: Floats, bias: float, target: Any, scaled: bool) -> Any:
+    """Predicts in the target's own units: the inverse of its scaling is linear too, or an exponential."""
+    made = LinearRegression()
+    if not (scaled and isinstance(target, NumberColumn)):
+        return _with(made.fit(np.zeros((2, len(weights))), np.zeros(2)), weights, bias)
+    log = target.scale == "log"
+    lower, upper = (np.log(end) if log else end for end in (target.lower, target.upper))
+    half = (upper - lower) / 2
+    numbers = half * weights, lower + (bias + 1) * half
+    if not log:
+        return _with(made.fit(np.zeros((2, len(weights))), np.zeros(2)), *numbers)
+    outer = TransformedTargetRegressor(made, func=np.log, inverse_func=np.exp)
+    outer.fit(np.zeros((2, len(weights))), np.ones(2))
+    _with(outer.regressor_, *numbers)
+    return outer
+
+
+def _with(made: LinearRegression, weights: Floats, bias: float) -> LinearRegression:
+    made.coef_, made.intercept_ = weights, float(bias)
+    return made

@@ -1,0 +1,78 @@
+"""What may be measured of a model on test records: names, words, and which way is better.
+
+`error` and `loss` are the problem's own. scikit-learn computes the others (`fedsim.measure.metrics`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from fedsim.common.errors import InputError
+from fedsim.problems.kinds import Problem, gives_probabilities
+
+
+class Metric(NamedTuple):
+    """Words for a reader, a table's heading, whether more is better, and which targets have it."""
+
+    title: str
+    short: str
+    higher: bool = False
+    of: Literal["classes", "numbers", "all"] = "classes"
+    needs_probabilities: bool = False
+
+
+METRICS = {
+    "error": Metric("test error", "error", of="all"),
+    "loss": Metric("test loss", "loss", of="all"),
+    "log_loss": Metric("log loss", "log loss", needs_probabilities=True),
+    "auc": Metric("ROC AUC", "AUC", higher=True),
+    "average_precision": Metric("average precision", "avg. prec.", higher=True),
+    "balanced_accuracy": Metric("balanced accuracy", "bal. acc.", higher=True),
+    "sensitivity": Metric("sensitivity", "sens.", higher=True),
+    "specificity": Metric("specificity", "spec.", higher=True),
+    "brier": Metric("Brier score", "Brier", needs_probabilities=True),
+    "rmse": Metric("root mean squared error", "RMSE", of="numbers"),
+    "mae": Metric("mean absolute error", "MAE", of="numbers"),
+    "r2": Metric("R^2", "R^2", higher=True, of="numbers"),
+}
+BY_SKLEARN = tuple(name for name, metric in METRICS.items() if metric.of != "all")
+
+BaselineName = Literal["majority", "mean", "silo_alone", "pooled"]
+
+if TYPE_CHECKING:
+    MetricName = str
+else:
+    MetricName = Literal[tuple(METRICS)]
+
+
+def applicable(problem: Problem, classes: int) -> tuple[str, ...]:
+    """The metrics of a problem on a target of so many classes, 0 for a number."""
+    kind = "classes" if classes else "numbers"
+    known = gives_probabilities(problem)
+    return tuple(
+        name
+        for name, metric in METRICS.items()
+        if metric.of in (kind, "all") and (known or not metric.needs_probabilities)
+    )
+
+
+def check_metric(metric: str, threshold: float, problem: Problem, classes: int) -> None:
+    """Check that the problem has such a metric, and a threshold.
+
+    Raises:
+        InputError: names the field, the value and what would be right.
+    """
+    known, what = applicable(problem, classes), type(problem).__name__
+    if metric not in known:
+        suits = METRICS[metric].of == ("classes" if classes else "numbers")
+        target = f"the target is {f'{classes} classes' if classes else 'a number'}"
+        why = f"{what} gives no probabilities" if suits else target
+        raise InputError("scenario.report.metric", metric, f"{why}; use {', '.join(known)}")
+    if threshold != 0.5 and not (classes == 2 and gives_probabilities(problem)):
+        expected = "0.5: a threshold needs two classes, and a problem that gives their probabilities"
+        raise InputError("scenario.report.threshold", threshold, expected)
+
+
+def better(metric: str, value: float, other: float) -> bool:
+    """Whether `value` is better than `other`."""
+    return value > other if METRICS[metric].higher else value < other

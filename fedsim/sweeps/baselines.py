@@ -1,0 +1,90 @@
+"""A sweep's baselines: once for each set of records and each problem, and kept beside its cells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedsim.common.canonical import canonical
+from fedsim.common.files import whole_file
+from fedsim.common.one_thread import one_thread
+from fedsim.curves.sweep_summary import BaselineGroup, Labels
+from fedsim.measure.baselines import baselines
+from fedsim.measure.evaluator import Evaluator
+from fedsim.measure.metrics import asked_of
+from fedsim.results.outcome import BaselineMeasurement
+from fedsim.results.summarise import baselines_of
+from fedsim.scenario.model import Scenario
+from fedsim.sweeps.cell import cell_of
+from fedsim.sweeps.engine import Results
+from fedsim.sweeps.job import Job
+from fedsim.sweeps.kept import records_of, resolved_of
+from fedsim.sweeps.keys import baselines_key
+
+FOLDER = "baselines"
+
+
+def measured(job: Job, results: Results, place: Path | None) -> list[BaselineGroup]:
+    """Of every combination that was reported, those with the same records and problem together.
+
+    Args:
+        job: what was asked for.
+        results: which candidates were chosen.
+        place: the sweep's directory; None: nothing is kept.
+    """
+    if not job.scenario.report.baselines:
+        return []
+    alike: dict[str, list[int]] = {}
+    chosen = {number: _chosen(job, number, at) for number, at in results.chosen.items() if at is not None}
+    for number, scenario in chosen.items():
+        alike.setdefault(canonical(_depends_on(scenario)), []).append(number)
+    found = []
+    for numbers in alike.values():
+        rows = _rows(chosen[numbers[0]], job.reported_trials, place)
+        common = _common([job.combinations[number].varied for number in numbers])
+        found.append(BaselineGroup(varied=common, combinations=numbers, baselines=baselines_of(rows)))
+    return found
+
+
+def _chosen(job: Job, number: int, candidate: int) -> Scenario:
+    return job.combinations[number].candidates[candidate].scenario
+
+
+def _depends_on(scenario: Scenario) -> Mapping[str, Any]:
+    """The scenario's fields that decide its baselines, as a cell has them."""
+    tree = cell_of(scenario, 0, False).scenario
+    problem = {key: value for key, value in tree["problem"].items() if key != "silo_weights"}
+    kept = {key: tree[key] for key in ("data", "partition", "seed", "runtime", "report")}
+    return {**kept, "problem": problem}
+
+
+def _common(varied: Sequence[Labels]) -> Labels:
+    return {
+        field: value
+        for field, value in varied[0].items()
+        if all(field in other and other[field] == value for other in varied)
+    }
+
+
+def _rows(scenario: Scenario, trials: Sequence[int], place: Path | None) -> list[BaselineMeasurement]:
+    with one_thread():
+        return [row for trial in trials for row in _of_trial(scenario, trial, place)]
+
+
+def _of_trial(scenario: Scenario, trial: int, place: Path | None) -> list[BaselineMeasurement]:
+    key = baselines_key(cell_of(scenario, trial, False), _depends_on(scenario))
+    file = None if place is None else place / FOLDER / f"{key}.json"
+    if file is not None and file.exists():
+        return [BaselineMeasurement(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
+    resolved = resolved_of(scenario)
+    data = records_of(resolved, trial)
+    asked = asked_of(resolved, data.fitted.preparation)
+    tests = Evaluator(resolved.problem, data.silos, resolved.dtype, asked)
+    rows = [BaselineMeasurement(trial, *row) for row in baselines(resolved, data.silos, tests)]
+    if file is not None:
+        file.parent.mkdir(exist_ok=True)
+        with whole_file(file, sync=False) as draft:
+            draft.write_text(json.dumps([row._asdict() for row in rows]), encoding="utf-8")
+    return rows

@@ -1,0 +1,180 @@
+"""A heart study with NA, a census with ?, homes in three files: as pandas reads them, and as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from support.distribution import ROOT
+
+from fedsim.common.errors import InputError
+from fedsim.data.csv_table import Csv
+from fedsim.data.draft import draft_schema
+from fedsim.data.federation import Federation, load
+from fedsim.data.inspection import inspect
+from fedsim.data.reading import Reading
+from fedsim.data.schema import NumberColumn, read_schema
+from fedsim.scenario.load import load as load_scenario
+from fedsim.scenario.model import Scenario
+
+TABLES = ROOT / "examples" / "tables"
+NAMES = ("heart", "census", "homes")
+
+
+def scenario(name: str, **data: Any) -> Scenario:
+    found = load_scenario(TABLES / f"{name}.yaml")
+    return found.model_copy(update={"data": found.data.model_copy(update=data)}) if data else found
+
+
+def federation(name: str, **data: Any) -> Federation:
+    found = scenario(name, **data)
+    return load(found.data, found.partition, 0, 0)
+
+
+def frame(name: str) -> pd.DataFrame:
+    """The table as somebody who knows it reads it with pandas; empty and NA alike are missing."""
+    if name != "homes":
+        return pd.read_csv(TABLES / f"{name}.csv", na_values="?" if name == "census" else "NA")
+    parts = {
+        town: pd.read_csv(
+            TABLES / "homes" / f"{town}.csv",
+            sep=";",
+            decimal=",",
+            encoding="latin-1",
+            na_values=["-", "k. A."],
+        )
+        for town in ("north", "south", "east")
+    }
+    return pd.concat(parts, names=["silo"]).reset_index("silo")
+
+
+SILO = {"heart": "hospital", "census": "workclass", "homes": "silo"}
+TEXTS = {True: "TRUE", False: "FALSE"}
+
+
+def by_hand(name: str, records: pd.DataFrame) -> np.ndarray:
+    """Scaled features, the constant one, and the target."""
+    data = scenario(name).data
+    assert isinstance(data, Csv)
+    schema = dict(read_schema(data.columns))
+    schema[data.target] = schema.pop(data.target)
+    columns = []
+    for column, declared in schema.items():
+        values = records[column]
+        if isinstance(declared, NumberColumn):
+            clipped = values.astype(float).fillna(declared.fill).clip(declared.lower, declared.upper)
+            columns.append(2 * (clipped - declared.lower) / (declared.upper - declared.lower) - 1)
+            continue
+        texts = values.map(lambda value: TEXTS.get(value, value)).fillna(declared.fill)
+        codes = texts.map(declared.categories.index)
+        columns += [codes] if column == data.target else [codes == k for k in range(declared.width)]
+    made = np.column_stack([np.asarray(column, dtype=float) for column in columns])
+    return np.insert(made, made.shape[1] - 1, 1.0, axis=1)
+
+
+def rows(values: np.ndarray) -> np.ndarray:
+    """In an order of their own."""
+    return values[np.lexsort(values.round(9).T)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_silo_has_the_records_that_pandas_reads(name: str) -> None:
+    whole = frame(name)
+    silos = {silo.name: silo for silo in federation(name).silos}
+    groups = dict(list(whole.groupby(SILO[name])))
+    assert set(silos) == set(groups)
+    for silo, records in groups.items():
+        mine = silos[silo]
+        features = np.concatenate([mine.train_features, mine.test_features])
+        target = np.concatenate([mine.train_target, mine.test_target])
+        expected = by_hand(name, records)
+        assert rows(np.column_stack([features, target])) == pytest.approx(rows(expected))
+
+
+FILES = {
+    "heart": [TABLES / "heart.csv"],
+    "census": [TABLES / "census.csv"],
+    "homes": [TABLES / "homes" / f"{town}.csv" for town in ("north", "south", "east")],
+}
+READING = {"homes": Reading(encoding="latin-1", decimal=",", missing=("-", "k. A."))}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_inspect_counts_what_pandas_counts(name: str) -> None:
+    whole, data = frame(name), scenario(name).data
+    assert isinstance(data, Csv)
+    found = inspect(FILES[name], data.target, SILO[name], READING.get(name, Reading()))
+    assert found.records == len(whole)
+    for column in found.columns:
+        assert column.missing == whole[column.name].isna().sum(), column.name
+        if column.kind == "number":
+            assert (column.lower, column.upper) == (whole[column.name].min(), whole[column.name].max())
+    assert found.silos is not None
+    assert {silo.name: silo.records for silo in found.silos.sizes} == whole[
+        SILO[name]
+    ].value_counts().to_dict()
+    assert found.silos.without == whole[SILO[name]].isna().sum()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_draft_sees_every_number_and_reads_its_table(name: str) -> None:
+    whole, data = frame(name), scenario(name).data
+    assert isinstance(data, Csv)
+    entries = yaml.safe_load(draft_schema(FILES[name], data.target, READING.get(name, Reading()), SILO[name]))
+    numbers = {column for column in entries if entries[column]["kind"] == "number"}
+    assert numbers == set(whole.select_dtypes("number").columns) - {"id"}
+    assert set(whole.columns) - set(entries) == {SILO[name]} | {"heart": {"id"}}.get(name, set())
+    columns = Csv.model_validate({**data.model_dump(by_alias=True), "schema": entries}).columns
+    silos = federation(name, columns=columns).silos
+    assert sum(len(s.train_target) + len(s.test_target) for s in silos) == whole[SILO[name]].notna().sum()
+
+
+def without_fill(name: str, column: str) -> dict[str, Any]:
+    data = scenario(name).data
+    assert isinstance(data, Csv)
+    schema = dict(read_schema(data.columns))
+    schema[column] = schema[column].model_copy(update={"fill": None})
+    return {"columns": schema}
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "told"),
+    [
+        ("heart", without_fill("heart", "chol"), r"schema\.chol: None: .*none\); declare a `fill`"),
+        ("heart", {"missing": ("?",)}, r"schema\.trestbps: 'NA': row .*list it under `missing`"),
+        ("heart", {"delimiter": ";"}, r"data\.target: 'disease': heart\.csv has no such column"),
+        ("heart", {"silo_column": "clinic"}, r"silo_column: 'clinic': heart\.csv has no such column"),
+        ("census", {"target": ">50k"}, r"data\.target: '>50k': .*did you mean '>50K'"),
+        ("homes", {"encoding": None}, r"data\.path\.\w+: '.*line \d+ is not utf-8 text.*`encoding: latin-1`"),
+        ("homes", {"decimal": "."}, r"schema\.Wohnfläche: '\d+,\d': \w+\.csv, row .*`decimal: ','`"),
+        (
+            "homes",
+            {"missing": ("-",)},
+            r"schema\.Energieklasse: 'k\. A\.': \w+\.csv, row \d+: not a declared",
+        ),
+        ("homes", {"path": {"a": TABLES / "homes" / "west.csv"}}, r"data\.path\.a: '.*west\.csv': no such"),
+    ],
+)
+def test_what_does_not_fit_is_named_with_the_remedy(name: str, data: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        federation(name, **data)
+
+
+def test_nobodys_records_are_counted_before_anything_is_made_up() -> None:
+    found = scenario("census")
+    partition = found.partition.model_copy(update={"without_silo": "error"})
+    with pytest.raises(
+        InputError, match=r"'workclass': 31 of 600 records have no value there .*`without_silo:"
+    ):
+        load(found.data, partition, 0, 0)
+
+
+def test_the_files_of_a_scenario_are_beside_it_and_all_are_named() -> None:
+    """Their contents decide whether a result is still the scenario's."""
+    files = scenario("homes").data.files
+    assert files == {f"path.{town}": TABLES / "homes" / f"{town}.csv" for town in ("north", "south", "east")}
+    assert all(isinstance(path, Path) and path.is_absolute() for path in files.values())
