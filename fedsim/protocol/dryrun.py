@@ -34,7 +34,7 @@ class Trace:
         plan: by round.
         holds: for each round whether the participating silos are kept from the round before.
         messages: for each round the names of the arrays in a silo's message, sorted.
-        remembers: whether the silo half keeps memory.
+        remembers: whether the silo half keeps memory, on any answers.
     """
 
     plan: Plan
@@ -70,7 +70,7 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
     if names := changed(algorithm, before):
         raise blame.breach("in its rounds", f"it changes self.{', self.'.join(names)}; {STATE}")
     plan = limits.check_plan(Plan(tuple(rounds)), problem.dimension)
-    return Trace(plan, tuple(holds), tuple(messages), bool(quiet.memory))
+    return Trace(plan, tuple(holds), tuple(messages), bool(quiet.memory or loud.memory))
 
 
 def _next(blame: Blame, r: int, quiet: Walk, loud: Walk) -> Step | None:

@@ -142,7 +142,7 @@ class Played:
 
     Args:
         asks: in their order.
-        answers: to each query, (silos, d), where the asks were planned.
+        answers: to each query, (silos, d), where they were to be kept.
         message: {name: (silos, d)}.
         memory: what is kept.
     """
@@ -173,18 +173,20 @@ class SiloHalf:
         answer: Answerer,
         shape: Shape,
         planned: tuple[Ask, ...] | None = None,
+        keep: bool = False,
     ) -> Played:
         """One round; `memory` stays as it is.
 
         Args:
             planned: what it must ask; None: anything.
+            keep: the answers, to play it again.
 
         Raises:
             Refused: it breaks the contract or a limit, or asks something else than planned.
             PluginError: it raises.
         """
         part = memory.select(list(range(shape.silos)))
-        recorder = _Recorder(self._limits, answer, shape, planned, self._asked, self._most)
+        recorder = _Recorder(self._limits, answer, shape, planned, self._asked, self._most, keep)
         try:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, recorder), part)
             recorder.finish()
@@ -221,10 +223,11 @@ class _Recorder:
         planned: tuple[Ask, ...] | None,
         asked: int,
         most: int,
+        keep: bool,
     ) -> None:
         self.asks: list[Ask] = []
         self.answers: list[Tensor] = []
-        self.count, self._asked, self._most = 0, asked, most
+        self.count, self._asked, self._most, self._keep = 0, asked, most, keep
         self._limits, self._answer, self._shape, self._planned = limits, answer, shape, planned
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
@@ -253,6 +256,6 @@ class _Recorder:
         self._limits.check_clip(query.clip)
         value = self._answer(query, self.count)
         self.count += 1
-        if self._planned is not None:  # else nobody plays it again
+        if self._keep:
             self.answers.append(value.clone())  # the silo half may write to its own
         return value

@@ -23,6 +23,9 @@ Draw = Callable[[PlainQuery, Shape], Tensor]
 _CLOSELY = 3
 """As many rounds of a kind are looked at closely."""
 
+_MOST_KEPT = 2**22
+"""Numbers in the answers of a round that is looked at closely: no offer must fill a silo's memory."""
+
 
 class Walk:
     """Goes from round to round.
@@ -74,7 +77,7 @@ class Walk:
 
         Args:
             planned: what it must ask; None: anything.
-            closely: play rounds of a new kind again.
+            closely: play rounds of a new kind again, unless their answers are too large to keep.
 
         Raises:
             Unplanned: it asks something else.
@@ -83,7 +86,10 @@ class Walk:
         """
         step = self.step
         assert step is not None
-        played = self._silo.play(self._round, step.broadcast, self.memory, self._answer, self._shape, planned)
+        closely = closely and self._fits(planned or ())
+        played = self._silo.play(
+            self._round, step.broadcast, self.memory, self._answer, self._shape, planned, closely
+        )
         self.names = tuple(sorted(played.message))
         self._close = closely and self._is_new(step, played)
         if self._close:
@@ -95,6 +101,10 @@ class Walk:
 
     def _answer(self, query: PlainQuery, number: int) -> Tensor:
         return self._draw(query, self._shape)
+
+    def _fits(self, planned: tuple[Ask, ...]) -> bool:
+        each = self._shape.silos * self._shape.dimension
+        return each * sum(len(ask.queries) for ask in planned) <= _MOST_KEPT
 
     def _is_new(self, step: Step, played: Played) -> bool:
         kind = played.asks, tuple(step.broadcast), self.names, tuple(played.memory)
