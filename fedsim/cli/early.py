@@ -19,11 +19,21 @@ def single(path: Path, overrides: Sequence[str], out: Path | None = None) -> Sce
     Raises:
         InputError: of scenario, address or directory, whatever is wrong without a look at records.
     """
-    scenario = load(path, overrides)
+    scenario = base(path, overrides)
     check_single(scenario)
-    _check(scenario)
     if out is not None:
         check_free(out)
+    return scenario
+
+
+def base(path: Path, overrides: Sequence[str]) -> Scenario:
+    """The scenario, a sweep's section set aside.
+
+    Raises:
+        InputError: as `single`.
+    """
+    scenario = load(path, overrides)
+    _check(scenario)
     return scenario
 
 

@@ -44,7 +44,7 @@ def test_the_summary_has_what_a_reviewer_asks_for(run_directory: Path) -> None:
     for key in ("scenario", "algorithm", "runtime", "rounds", "wall_seconds"):
         assert summary[key]
     assert 0 < summary["metrics"]["error"] < 0.15
-    assert 0 < summary["metrics"]["error_nonprivate"] < 0.15
+    assert 0 < summary["metrics"]["nonprivate"]["error"] < 0.15
     privacy = summary["privacy"]
     assert privacy["unit"] == "one record of one silo"
     assert "replace one record" in privacy["adjacency"]

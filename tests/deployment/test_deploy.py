@@ -178,7 +178,7 @@ def test_a_run_directory_says_that_it_was_deployed(
     assert not checkpoint_of(out).exists()
 
 
-UNKNOWN = ("test error on each silo", "non-private twin", "excess risk", "heterogeneity")
+UNKNOWN = ("test error on each silo", "without noise and clipping", "excess risk", "heterogeneity")
 
 
 def test_what_only_a_simulation_knows_is_left_out_by_name(
@@ -195,7 +195,6 @@ def test_what_only_a_simulation_knows_is_left_out_by_name(
             assert name in text
     assert "simulated" not in page
     assert "deployed" in page
-    assert "twin of the same run" not in page
     assert "no public test records" in repr(load_run(out))
     with pytest.raises(InputError, match="deployed without public test records"):
         compare([source_of(out)])

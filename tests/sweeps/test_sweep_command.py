@@ -240,10 +240,11 @@ def test_compare_puts_runs_sweeps_and_points_into_one_table_and_figure(
     assert code == 0, output
     lines = (tmp_path / "compared" / "comparison.csv").read_text().splitlines()
     assert lines[0] == "source,series,epsilon,error,low,high,trials"
-    assert [line.split(",")[0] for line in lines[1:]] == ["out"] * 3 + ["one"] * 2 + ["points.csv"] * 2
-    assert [line.split(",")[2] for line in lines[1:]] == ["0.5", "8.0", "", "1.0", "", "1.0", ""]
+    assert [line.split(",")[0] for line in lines[1:]] == ["out"] * 6 + ["one"] * 5 + ["points.csv"] * 2
+    at = ["0.5", "8.0", *[""] * 4, "1.0", *[""] * 4, "1.0", ""]  # levels: without privacy, and three baselines
+    assert [line.split(",")[2] for line in lines[1:]] == at
     summary = json.loads((run_directory / "summary.json").read_text())
-    assert float(lines[4].split(",")[3]) == summary["metrics"]["error"]
+    assert float(lines[7].split(",")[3]) == summary["metrics"]["error"]
     assert (tmp_path / "compared" / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (tmp_path / "compared" / "comparison.svg").read_bytes()
 

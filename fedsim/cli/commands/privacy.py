@@ -25,7 +25,7 @@ def privacy(
     with plain_errors():
         from fedsim.cli import early
 
-        early.single(scenario, overrides or [])
+        early.base(scenario, overrides or [])
         from fedsim.cli.privacy import show
 
         show(scenario, overrides or [], as_json, verify, conversions)
