@@ -27,7 +27,7 @@ class LocalSGD:
 
     linear: ClassVar[bool] = False
     num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
-    local_steps: Annotated[int, Field(ge=1, description="K: steps of a silo in one round")]
+    local_steps: Annotated[int, Field(ge=1, le=10_000, description="K: steps of a silo in one round")]
     step_size: Annotated[float, Field(gt=0, description="eta: step size of the local steps")]
     clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
     batch: Annotated[Batch, Field(description="which records a silo uses in one local step")] = FULL

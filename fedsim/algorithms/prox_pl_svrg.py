@@ -25,6 +25,11 @@ class ProxPLSVRG(ProxSVRG):
 
     restarts: Annotated[int, Field(ge=1, description="S: runs of prox-SVRG")]
 
+    @property
+    def num_rounds(self) -> int:
+        """S E (1 + Q)."""
+        return self.restarts * super().num_rounds
+
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
     ) -> ServerHalf:

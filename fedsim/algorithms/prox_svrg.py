@@ -45,6 +45,11 @@ class ProxSVRG:
             expected = "at least 2 where epochs is 1: the only inner iterate is where the run begins"
             raise InputError("inner_steps", self.inner_steps, expected)
 
+    @property
+    def num_rounds(self) -> int:
+        """E (1 + Q)."""
+        return self.epochs * (1 + self.inner_steps)
+
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
     ) -> ServerHalf:

@@ -52,6 +52,7 @@ def kept(out: Path | None, resolved: Resolved, resume: bool) -> Iterator[Results
         yield Results()
         return
     folder = (_found(out) if resume else check_free(out)) / UNFINISHED
+    missing = [each for each in folder.parent.parents if not each.exists()]  # from the inmost
     handle = _opened(folder, out, resume)
     try:
         try:
@@ -61,7 +62,7 @@ def kept(out: Path | None, resolved: Resolved, resume: bool) -> Iterator[Results
             raise unwritable(out, error) from None
         yield results
     finally:
-        _tidy(folder)
+        _tidy(folder, missing)
         os.close(handle)
 
 
@@ -151,9 +152,10 @@ def _results(folder: Path, out: Path) -> Results:
     return results
 
 
-def _tidy(folder: Path) -> None:
-    """Leave nothing of a run that has nothing to go on from."""
+def _tidy(folder: Path, made: Sequence[Path]) -> None:
+    """Leave nothing of a run that has nothing to go on from, nor of the folders that were made for it."""
     if not kept_in(folder.parent) and not (folder.parent / FILE).exists():
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
-            folder.parent.rmdir()
+            for each in (folder.parent, *made):
+                each.rmdir()

@@ -61,4 +61,4 @@ def _check(scenario: Scenario) -> None:
                 f"scenario.data.{field}", str(file), "cannot be read (No such file or directory)"
             )
     if scenario.runtime.address is not None:
-        check_reachable(scenario.runtime.address, "scenario.runtime.address", "Ray cluster")
+        check_reachable(scenario.runtime.address, "scenario.runtime.address")

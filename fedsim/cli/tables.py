@@ -16,7 +16,7 @@ from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.privacy.rounding import shown_up
 from fedsim.report.remarks import value_text
 from fedsim.results.silo_table import TITLE, Table, silo_table
-from fedsim.results.summary import Parameters, SiloRow
+from fedsim.results.summary import Parameters, SiloRow, spans
 from fedsim.scenario.metric import METRICS
 
 MOST_ROWS = 20
@@ -95,7 +95,11 @@ def titled(title: str) -> RichTable:
 
 def sweep_table(sweep: SweepSummary) -> RichTable:
     """One row per combination: what was varied and chosen, error and cost."""
-    note = f"mean of {sweep.trials} trials, 90 % of them in brackets" if sweep.trials > 1 else "one trial"
+    note = (
+        f"mean of {sweep.trials} trials, in brackets {spans(sweep.trials)}"
+        if sweep.trials > 1
+        else "one trial"
+    )
     what = METRICS[sweep.metric].title
     table = titled(f"{what[0].upper()}{what[1:]}: {note}")
     for name in sweep.varied:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fedsim.curves.naming import title
 from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.report.sweep_figure import Point, Series
+from fedsim.results.summary import spans
 
 EPSILON = "privacy.epsilon"
 
@@ -54,11 +55,11 @@ def interval_note(trials: Sequence[int]) -> str:
     """How to read the bars.
 
     >>> interval_note([3, 3]), interval_note([1])
-    ('mean of 3 trials; bars hold 90 % of them', 'one trial')
+    ('mean of 3 trials; bars from the lowest to the highest', 'one trial')
     """
     if not trials:
         return ""
     if max(trials) == 1:
         return "one trial"
     count = f"{min(trials)}" if min(trials) == max(trials) else f"{min(trials)} to {max(trials)}"
-    return f"mean of {count} trials; bars hold 90 % of them"
+    return f"mean of {count} trials; bars {spans(max(trials))}"

@@ -17,7 +17,7 @@ from fedsim.report.style import save
 from fedsim.report.sweep_figure import draw
 from fedsim.results.read import scenario_of
 from fedsim.results.silo_table import Table, given, plain
-from fedsim.results.summary import Values
+from fedsim.results.summary import Values, spans
 from fedsim.scenario.metric import METRICS
 
 _NOTHING = Table("", [], [])
@@ -49,6 +49,7 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
         title=sweep.scenario,
         description=description,
         sweep=sweep,
+        spans=spans(sweep.trials),
         facts=_facts(sweep.privacy),
         costs=_costs(sweep),
         shared=sweep.shares_noise,

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from fedsim.data.column_values import Cells
 from fedsim.data.joined import open_tables
 from fedsim.data.reading import DEFAULTS, Reading
+from fedsim.data.source import Floats
 from fedsim.data.survey import Kind, Survey, no_feature, survey
 from fedsim.data.table import Table
 
 NOT_PRIVATE = "Counted in the records without any noise: not private. Keep it where the records are."
 _MOST_COMMON = 20
+Balance = tuple[dict[str, int] | None, float | None]
 
 
 @dataclass(frozen=True)
@@ -136,30 +138,34 @@ def _target(found: Survey) -> Target:
 
 def _silos(table: Table, reading: Reading, silo: str, target: Survey | None) -> Silos:
     names = _cells(table, silo, reading).names()
-    groups = pd.DataFrame({"silo": pd.Series(names, dtype=object), "target": _values(table, reading, target)})
-    sizes = [
-        Silo(str(name), len(own), *_balance(own["target"], target))
-        for name, own in groups.groupby("silo", sort=True)
-    ]
+    rows = defaultdict[str, list[int]](list)
+    for row, name in enumerate(names):
+        if name is not None:
+            rows[name].append(row)
+    balance = _balance(table, reading, target)
+    sizes = [Silo(name, len(own), *balance(own)) for name, own in sorted(rows.items())]
     return Silos(silo, names.count(None), sizes)
 
 
-def _values(table: Table, reading: Reading, target: Survey | None) -> object:
-    if target is None:
-        return None
-    cells = _cells(table, target.name, reading)
-    if target.looks_like_classes:
-        return pd.Series(cells.names(), dtype=object)
-    return cells.as_numbers() if target.kind == "number" else None
+def _balance(table: Table, reading: Reading, target: Survey | None) -> Callable[[list[int]], Balance]:
+    """Of some rows: the counts of the target's classes, or its mean."""
+    if target is not None and target.looks_like_classes:
+        texts, classes = _cells(table, target.name, reading).names(), list(dict(target.counts.most_common()))
+        return lambda rows: (_counts([texts[row] for row in rows], classes), None)
+    if target is not None and target.kind == "number":
+        numbers = _cells(table, target.name, reading).as_numbers()
+        return lambda rows: (None, _mean(numbers[rows]))
+    return lambda rows: (None, None)
 
 
-def _balance(own: pd.Series, target: Survey | None) -> tuple[dict[str, int] | None, float | None]:
-    if target is None or not (target.looks_like_classes or target.kind == "number"):
-        return None, None
-    if target.looks_like_classes:
-        counts = own.value_counts()
-        return {name: int(counts.get(name, 0)) for name, _ in target.counts.most_common()}, None
-    return None, float(own.mean())
+def _counts(texts: list[str | None], classes: list[str]) -> dict[str, int]:
+    found = Counter(texts)
+    return {name: found[name] for name in classes}
+
+
+def _mean(numbers: Floats) -> float | None:
+    present = numbers[~np.isnan(numbers)]
+    return float(present.mean()) if len(present) else None
 
 
 def _cells(table: Table, name: str, reading: Reading) -> Cells:

@@ -114,10 +114,10 @@ def _unusable(column: Survey) -> str | None:
     if column.kind == "date":
         return f"it holds dates or times, such as {next(iter(column.counts))!r}; {MEND}"
     if column.kind == "mixed":
-        odd = ", ".join(
-            f"{text!r} ({count:,} times)" for text, count in list(_odd(column.counts).items())[:3]
-        )
-        return f"it holds numbers, and {odd}: if that means no value, list it under `missing`"
+        few = list(_odd(column.counts).items())[:3]
+        odd = ", ".join(f"{text!r} in {count:,}" for text, count in few)
+        cure = "if that means no value, list it under `missing`"
+        return f"it holds numbers, and {odd} of {column.records:,} records: {cure}"
     if column.kind == "text":
         return f"it has {len(column.counts)} different texts"
     if column.kind == "number" and not np.isfinite(column.numbers).all():

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from fedsim.common.errors import Refused
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Public, PublicProblem
 from fedsim.protocol.halves import Shape, Step, Unplanned
@@ -35,7 +34,7 @@ class Trace:
         plan: by round.
         holds: for each round whether the participating silos are kept from the round before.
         messages: for each round the names of the arrays in a silo's message, sorted.
-        remembers: whether the silo half keeps memory.
+        remembers: whether the silo half keeps memory, on any answers.
     """
 
     plan: Plan
@@ -52,15 +51,15 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
         PluginError: the algorithm's code raises.
     """
     blame, before = Blame(algorithm), state(algorithm)
-    most = _most_rounds(algorithm, limits)
-    quiet = Walk(algorithm, problem, _with_noise(public, 1.0), seed, limits, 1, _zeros)
-    loud = Walk(algorithm, problem, _with_noise(public, 7.0), seed, limits, 2, _random(seed))
+    most = _accounted(algorithm, limits)
+    quiet = Walk(algorithm, problem, _with_noise(public, 1.0), seed, limits, most, 1, _zeros)
+    loud = Walk(algorithm, problem, _with_noise(public, 7.0), seed, limits, most, 2, _random(seed))
     rounds: list[tuple[Ask, ...]] = []
     known: dict[tuple[Ask, ...], tuple[Ask, ...]] = {}
     holds: list[bool] = []
     messages: list[tuple[str, ...]] = []
     while (step := _next(blame, len(rounds), quiet, loud)) is not None:
-        if len(rounds) >= most:
+        if len(rounds) >= min(most, limits.max_rounds):
             raise blame.breach("server half", _too_many(limits, most))
         asks = _played(blame, len(rounds), quiet, loud)
         rounds.append(known.setdefault(asks, asks))
@@ -71,7 +70,7 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
     if names := changed(algorithm, before):
         raise blame.breach("in its rounds", f"it changes self.{', self.'.join(names)}; {STATE}")
     plan = limits.check_plan(Plan(tuple(rounds)), problem.dimension)
-    return Trace(plan, tuple(holds), tuple(messages), bool(quiet.memory))
+    return Trace(plan, tuple(holds), tuple(messages), bool(quiet.memory or loud.memory))
 
 
 def _next(blame: Blame, r: int, quiet: Walk, loud: Walk) -> Step | None:
@@ -102,33 +101,29 @@ def _played(blame: Blame, r: int, quiet: Walk, loud: Walk) -> tuple[Ask, ...]:
 _DEPENDS = "the queries depend on the answers, so the plan cannot be priced"
 
 
-_UNSTATED = 2_000
-"""Rounds that an algorithm may have whatever its numbers are."""
+_UNSTATED = 5_000
+"""Rounds, and queries in one, that an algorithm may have whatever its numbers are."""
 
 
-def _most_rounds(algorithm: Algorithm, limits: Limits) -> int:
-    """As many as its whole numbers can account for, so that a loop without end does not walk to the limit.
+def _accounted(algorithm: Algorithm, limits: Limits) -> int:
+    """Rounds, or queries in one, that its whole numbers account for, so that a loop without end is short.
 
     Raises:
         Refused: its own count of rounds passes the limit.
     """
     stated = getattr(algorithm, "num_rounds", 0)
     if isinstance(stated, int | float) and not stated <= limits.max_rounds:
-        raise Refused(
-            f"the plan exceeds the silo's limit of {limits.max_rounds} rounds: num_rounds is {stated:g}"
-        )
-    counts = [
-        value
-        for value in (stated, *getattr(algorithm, "__dict__", {}).values())
-        if type(value) is int and value > 0
-    ]
-    return min(limits.max_rounds, max(_UNSTATED, 10 * math.prod(1 + value for value in counts)))
+        limit = f"the plan exceeds the silo's limit of {limits.max_rounds} rounds"
+        raise Blame(algorithm).breach("its numbers", f"{limit}: num_rounds is {stated:g}")
+    numbers = (stated, *getattr(algorithm, "__dict__", {}).values())
+    counts = (1 + number for number in numbers if type(number) is int and number > 0)
+    return max(_UNSTATED, 10 * math.prod(counts))
 
 
-def _too_many(limits: Limits, most: int) -> str:
-    if most == limits.max_rounds:
-        return f"the plan exceeds the silo's limit of {most} rounds"
-    return f"it goes on after {most} rounds, which its numbers do not account for; give it a field num_rounds"
+def _too_many(limits: Limits, accounted: int) -> str:
+    if accounted >= limits.max_rounds:
+        return f"the plan exceeds the silo's limit of {limits.max_rounds} rounds"
+    return f"it goes on after {accounted} rounds, which its numbers do not account for: give it a num_rounds"
 
 
 def _zeros(query: PlainQuery, shape: Shape) -> Tensor:

@@ -142,7 +142,7 @@ class Played:
 
     Args:
         asks: in their order.
-        answers: to each query, (silos, d), where the asks were planned.
+        answers: to each query, (silos, d), where they were to be kept.
         message: {name: (silos, d)}.
         memory: what is kept.
     """
@@ -160,8 +160,9 @@ class Played:
 class SiloHalf:
     """The silo half of a cohort."""
 
-    def __init__(self, algorithm: Algorithm, problem: PublicProblem, limits: Limits) -> None:
-        self._algorithm, self._problem, self._limits = algorithm, problem, limits
+    def __init__(self, algorithm: Algorithm, problem: PublicProblem, limits: Limits, most: int) -> None:
+        """`most`: queries in a round that the algorithm's numbers account for."""
+        self._algorithm, self._problem, self._limits, self._most = algorithm, problem, limits, most
         self._blame, self._asked = Blame(algorithm), 0
 
     def play(
@@ -172,18 +173,20 @@ class SiloHalf:
         answer: Answerer,
         shape: Shape,
         planned: tuple[Ask, ...] | None = None,
+        keep: bool = False,
     ) -> Played:
         """One round; `memory` stays as it is.
 
         Args:
             planned: what it must ask; None: anything.
+            keep: the answers, to play it again.
 
         Raises:
             Refused: it breaks the contract or a limit, or asks something else than planned.
             PluginError: it raises.
         """
         part = memory.select(list(range(shape.silos)))
-        recorder = _Recorder(self._limits, answer, shape, planned, self._asked)
+        recorder = _Recorder(self._limits, answer, shape, planned, self._asked, self._most, keep)
         try:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, recorder), part)
             recorder.finish()
@@ -219,10 +222,12 @@ class _Recorder:
         shape: Shape,
         planned: tuple[Ask, ...] | None,
         asked: int,
+        most: int,
+        keep: bool,
     ) -> None:
         self.asks: list[Ask] = []
         self.answers: list[Tensor] = []
-        self.count, self._asked = 0, asked
+        self.count, self._asked, self._most, self._keep = 0, asked, most, keep
         self._limits, self._answer, self._shape, self._planned = limits, answer, shape, planned
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
@@ -231,6 +236,8 @@ class _Recorder:
         place = len(self.asks) - 1
         if self._planned is not None and self._planned[place : place + 1] != (ask,):
             raise Unplanned
+        if self.count + len(plain) > self._most:
+            raise Refused(f"it asks on after {self._most} queries, which its numbers do not account for")
         self._limits.check_count(self.count + len(plain), self._asked, self._shape.dimension)
         self._limits.check_ask(ask)
         answers = tuple(self._answered(query) for query in plain)
@@ -249,6 +256,6 @@ class _Recorder:
         self._limits.check_clip(query.clip)
         value = self._answer(query, self.count)
         self.count += 1
-        if self._planned is not None:  # else nobody plays it again
+        if self._keep:
             self.answers.append(value.clone())  # the silo half may write to its own
         return value

@@ -23,6 +23,9 @@ Draw = Callable[[PlainQuery, Shape], Tensor]
 _CLOSELY = 3
 """As many rounds of a kind are looked at closely."""
 
+_MOST_KEPT = 2**22
+"""Numbers in the answers of a round that is looked at closely: no offer must fill a silo's memory."""
+
 
 class Walk:
     """Goes from round to round.
@@ -40,14 +43,15 @@ class Walk:
         public: Public,
         seed: int,
         limits: Limits,
+        most: int,
         silos: int,
         draw: Draw,
     ) -> None:
         dtype = public.weights.dtype
         self._shape, self._draw, self._blame = Shape(silos, problem.dimension, dtype), draw, Blame(algorithm)
         self._server = ServerHalf(algorithm, problem, public, seed, self._shape)
-        self._silo = SiloHalf(algorithm, problem, limits)
-        self._mirror = partial(SiloHalf, algorithm, problem, limits)
+        self._silo = SiloHalf(algorithm, problem, limits, most)
+        self._mirror = partial(SiloHalf, algorithm, problem, limits, most)
         self._kinds: Counter[object] = Counter()
         self._round, self._close = -1, False
         self._sent: Combined | None = None
@@ -73,7 +77,7 @@ class Walk:
 
         Args:
             planned: what it must ask; None: anything.
-            closely: play rounds of a new kind again.
+            closely: play rounds of a new kind again, unless their answers are too large to keep.
 
         Raises:
             Unplanned: it asks something else.
@@ -82,7 +86,10 @@ class Walk:
         """
         step = self.step
         assert step is not None
-        played = self._silo.play(self._round, step.broadcast, self.memory, self._answer, self._shape, planned)
+        closely = closely and self._fits(planned or ())
+        played = self._silo.play(
+            self._round, step.broadcast, self.memory, self._answer, self._shape, planned, closely
+        )
         self.names = tuple(sorted(played.message))
         self._close = closely and self._is_new(step, played)
         if self._close:
@@ -94,6 +101,10 @@ class Walk:
 
     def _answer(self, query: PlainQuery, number: int) -> Tensor:
         return self._draw(query, self._shape)
+
+    def _fits(self, planned: tuple[Ask, ...]) -> bool:
+        each = self._shape.silos * self._shape.dimension
+        return each * sum(len(ask.queries) for ask in planned) <= _MOST_KEPT
 
     def _is_new(self, step: Step, played: Played) -> bool:
         kind = played.asks, tuple(step.broadcast), self.names, tuple(played.memory)

@@ -14,7 +14,7 @@ from fedsim.report.remarks import TWIN
 from fedsim.report.style import GREY, Look, look, thinned
 from fedsim.results.baseline_lines import named
 from fedsim.results.collected import Run
-from fedsim.results.summary import Summary
+from fedsim.results.summary import FEW, Summary
 
 VARIANTS = {"private": (0, "private"), "nonprivate": (1, TWIN)}
 _ROUNDING = 1e-14
@@ -43,8 +43,8 @@ def curve(
 
 
 def draw_runs(axes: Axes, run: Run, column: str) -> None:
-    """A metric against rounds, of the run (filled markers) and its twin (hollow): mean over trials, and the
-    range that 90 % of them fall in.
+    """A metric against rounds, of the run (filled markers) and its twin (hollow): mean over trials, and each
+    of few trials as points, or the range that 90 % of many fall in.
     """
     for variant, style, name in variants_of(run):
         rounds, values = of_trials(run.metrics, variant, column)
@@ -54,16 +54,25 @@ def draw_runs(axes: Axes, run: Run, column: str) -> None:
         rounds, values = rounds[kept], values[:, kept]
         every = max(1, len(rounds) // 8)
         low, high = np.percentile(values, [5, 95], axis=0)
+        many = len(values) >= FEW
         curve(
             axes,
             rounds,
             values.mean(0),
             style,
             name,
-            (low, high) if len(values) > 1 else None,
+            (low, high) if many else None,
             markevery=(int(every * VARIANTS[variant][0] / 2), every),
             markerfacecolor=style.colour if variant == "private" else "white",
         )
+        if len(values) > 1 and not many:
+            _points(axes, rounds[::every], values[:, ::every], style)
+
+
+def _points(axes: Axes, x: np.ndarray, values: np.ndarray, style: Look) -> None:
+    """Each of few trials, (trials, points), by itself."""
+    for row in values:
+        axes.plot(x, row, ".", color=style.colour, markersize=3, alpha=0.6)
 
 
 _LEVELS = {"pooled": "-.", "silo_alone": "--", "majority": ":", "mean": ":"}

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 _LINE = 0.165
 """Inches of a line of a label."""
@@ -68,6 +69,33 @@ def _room(figure: Figure, axes: Axes) -> float:
     """The axes' height in inches, once their titles and ticks have found their places."""
     figure.draw_without_rendering()
     return float(axes.get_position().height * figure.get_figheight())
+
+
+def label_lines(figure: Figure, axes: Axes) -> bool:
+    """As `label_ends`, of every line on the axes that has a name; levels end at the edge."""
+    return label_ends(figure, axes, [_end(axes, line) for line in named(axes)])
+
+
+def named(axes: Axes) -> list[Line2D]:
+    """The lines that have a name."""
+    return [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
+
+
+def is_level(axes: Axes, line: Line2D) -> bool:
+    """Whether it goes from edge to edge."""
+    across, _ = line.get_transform().contains_branch_seperately(axes.transData)
+    return not across
+
+
+def _end(axes: Axes, line: Line2D) -> End:
+    x, y = (np.asarray(values, dtype=float) for values in line.get_data())
+    last = np.flatnonzero(np.isfinite(y))[-1] if np.isfinite(y).any() else 0
+    at = axes.get_xlim()[1] if is_level(axes, line) else x[last]
+    style = {"color": line.get_color(), "linestyle": "-"}
+    value, top, name = float(y[last]), axes.get_ylim()[1], str(line.get_label())
+    if is_level(axes, line) and value > top:
+        return End(float(at), top, f"{name} {value:.3g}, above", style)
+    return End(float(at), value, name, style)
 
 
 def apart(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:

@@ -10,10 +10,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedsim.report.curves import draw_baselines, draw_runs
+from fedsim.report.frame import frame_lines
 from fedsim.report.remarks import unmeasured
-from fedsim.report.style import GREY, any_text, from_zero, label, look, styled
+from fedsim.report.style import GREY, any_text, label, look, styled
 from fedsim.results.collected import Run
-from fedsim.results.summary import SiloRow
+from fedsim.results.summary import FEW, SiloRow
 from fedsim.scenario.metric import METRICS
 
 _MOST_BARS = 30
@@ -39,14 +40,18 @@ def _draw_errors(axes: Axes, run: Run) -> None:
         _say(axes, f"{what} not measured:\n{unmeasured(run.summary)}")
         return
     trials = run.summary.trials.finished
-    spread = f" (mean of {trials} trials; band: 90 % of them)" if trials > 1 else ""
+    spread = f" (mean of {trials} trials{_shown(trials)})" if trials > 1 else ""
     axes.set_title(f"{what[0].upper()}{what[1:]}{spread}", fontsize="medium")
     axes.set(xlabel="rounds", ylabel=run.summary.metrics.error_name if metric == "error" else what)
     draw_baselines(axes, run.summary, metric)
-    from_zero(axes, "y")
+    frame_lines(axes)
     axes.grid(alpha=0.3)
     if axes.lines:
         axes.legend(frameon=False)
+
+
+def _shown(trials: int) -> str:
+    return "; band: 90 % of them" if trials >= FEW else "; points: each"
 
 
 def budgets(silos: Sequence[SiloRow]) -> Figure:

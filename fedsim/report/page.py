@@ -24,7 +24,7 @@ from fedsim.results.metrics_table import metrics_table
 from fedsim.results.outcome import Outcome
 from fedsim.results.read import read
 from fedsim.results.silo_table import silo_table
-from fedsim.results.summary import SiloRow, Summary
+from fedsim.results.summary import FEW, SiloRow, Summary, spans
 from fedsim.results.write import write
 from fedsim.scenario.metric import METRICS
 
@@ -129,6 +129,7 @@ def render(run: Run, figures: Path) -> str:
         metrics=metrics_table(run.summary),
         methods=methods(run.summary.baselines),
         unmeasured=unmeasured(run.summary),
+        spans=spans(run.summary.trials.finished),
         remarks=remarks(run.summary),
         figures=_figures(run, figures),
         environment=_environment(run.summary),
@@ -207,10 +208,16 @@ def _figures(run: Run, folder: Path) -> list[PageFigure]:
             plots.silo_values(run),
             f"Final {METRICS[metric].title} on each silo's own test records{spread}. Simulation only.",
         ),
+        "clipping-over-rounds": (
+            plots.clipping(run),
+            "What the clip takes away: the share of terms that it shortens, and the median norm of them all "
+            "over the clip. Simulation only, not private: an honest federation must query for it.",
+        ),
         "calibration": (plots.calibration(run), f"{_CALIBRATION} Simulation only."),
         "spend-over-rounds": (
             plots.spend(run),
-            f"Epsilon spent by the rounds gone by, dotted: budgets{_priced(run)}.",
+            f"Epsilon spent by the rounds gone by, dotted: budgets{_priced(run)}. Equal curves are drawn "
+            "once; each silo in the trial that cost it most, as in the table.",
         ),
     }
     return [_saved(figure, folder, stem, said) for stem, (figure, said) in drawn.items() if figure]
@@ -236,7 +243,10 @@ def _saved(figure: Figure, folder: Path, stem: str, caption: str) -> PageFigure:
 
 
 def _spread(run: Run) -> str:
-    return "; bands and bars hold 90 % of the trials" if run.summary.trials.finished > 1 else ""
+    trials = run.summary.trials.finished
+    if trials >= FEW:
+        return "; bands and bars hold 90 % of the trials"
+    return f" of {trials} trials; points: each; bars: {spans(trials)}" if trials > 1 else ""
 
 
 def _priced(run: Run) -> str:

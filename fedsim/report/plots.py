@@ -13,9 +13,11 @@ from matplotlib.figure import Figure
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 from fedsim.report.curves import VARIANTS, curve, draw_baselines, draw_runs, logarithmic, variants_of
+from fedsim.report.ends import label_lines
+from fedsim.report.frame import frame, frame_lines
 from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, styled, thinned
 from fedsim.results.collected import Run
-from fedsim.results.summary import OF_TRAINING
+from fedsim.results.summary import FEW, OF_TRAINING
 from fedsim.scenario.metric import METRICS
 
 _MOST_NAMED = 30
@@ -42,10 +44,50 @@ def against_rounds(run: Run, column: str) -> Figure | None:
             logarithmic(axes)
         elif column not in OF_TRAINING:
             draw_baselines(axes, run.summary, column)
-            from_zero(axes, "y")
-        legend_below(figure, axes)
+            frame_lines(axes)
+        _name(figure, axes)
         asked = column == run.summary.metrics.metric and run.summary.deployment is None
         return figure if asked or measured else None
+
+
+def _name(figure: Figure, axes: Axes) -> None:
+    if not label_lines(figure, axes):
+        legend_below(figure, axes)
+
+
+def clipping(run: Run) -> Figure | None:
+    """The share of terms that the clip shortens against rounds; None where nobody counted."""
+    if not len(run.clipping):
+        return None
+    with styled(2.6) as (figure, axes):
+        rounds, shares = by_round(run.clipping, "clipped")
+        kept = thinned(len(rounds))
+        many = len(shares) >= FEW
+        band = np.percentile(shares[:, kept], [5, 95], axis=0) if many else None
+        edges = None if band is None else (band[0], band[1])
+        curve(axes, rounds[kept], shares[:, kept].mean(0), look(0), "share clipped", edges)
+        norms = by_round(run.clipping, "median_norm")[1][:, kept].mean(0)
+        curve(axes, rounds[kept], norms, look(1), "median norm / clip")
+        axes.axhline(1.0, color=GREY, linewidth=0.9, linestyle=":", label="the clip; all terms")
+        axes.set(xlabel="rounds", ylabel="share, or multiple of the clip", ylim=(0, 1.08))
+        if norms.max() > _TIMES:
+            axes.set_yscale("symlog", linthresh=1.0)
+        axes.set_ylim(0, 1.08 * max(1.0, norms.max()))
+        _name(figure, axes)
+        return figure
+
+
+_TIMES = 3.0
+"""A median above so many clips needs a logarithmic axis for the shares to be seen."""
+
+
+def by_round(table: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
+    """(rounds, values (trials, rounds)) of the rounds that every trial has."""
+    rows: dict[int, dict[int, float]] = {}
+    for trial, index, value in zip(*(table[c].to_pylist() for c in ("trial", "round", column)), strict=True):
+        rows.setdefault(trial, {})[index] = value
+    rounds = sorted(set.intersection(*map(set, rows.values())))
+    return np.array(rounds), np.array([[row[r] for r in rounds] for row in rows.values()])
 
 
 def figure_of(run: Run, what: str) -> Figure:
@@ -59,6 +101,7 @@ def figure_of(run: Run, what: str) -> Figure:
         **{name: partial(against_rounds, column=name) for name in FIGURES},
         "calibration": calibration,
         "silos": silo_values,
+        "clipping": clipping,
         "spend": spend,
     }
     if column not in known:
@@ -95,10 +138,11 @@ def silo_values(run: Run) -> Figure | None:
             axes.locator_params("x", nbins=6)
             axes.set_yticks(range(len(names)), [label(name) for name in names])
             axes.set(xlabel=f"{title} on the silo's own records", ylim=(len(names) - 0.4, -0.6))
-            from_zero(axes, "x")
+            values = [end for spread in spreads.values() for row in spread.values() for end in row]
+            axes.set_xlabel("\n".join(filter(None, [axes.get_xlabel(), frame(axes, "x", values)])))
         else:
             axes.set(xlabel=f"silos, in order of {title}", ylabel=f"{title} on its own records")
-            from_zero(axes, "y")
+            frame_lines(axes)
         legend_below(figure, axes)
         return figure
 
@@ -133,7 +177,7 @@ def by_silo(silos: pa.Table, variant: str, metric: str) -> dict[str, Spread]:
     for count in set(map(len, errors.values())):  # all silos at once: there may be ten thousand
         own = {name: values for name, values in errors.items() if len(values) == count}
         matrix = np.array(list(own.values()))
-        low, high = np.percentile(matrix, [5, 95], axis=1)
+        low, high = np.percentile(matrix, [0, 100] if count < FEW else [5, 95], axis=1)
         rows = np.stack([matrix.mean(1), low, high], axis=1).tolist()
         spread |= {name: (row[0], row[1], row[2]) for name, row in zip(own, rows, strict=True)}
     return {name: spread[name] for name in errors}
@@ -165,25 +209,61 @@ def _sorted(axes: Axes, spread: dict[str, Spread], look_: Look, name: str) -> No
 
 def spend(run: Run) -> Figure | None:
     """Epsilon spent over rounds per silo, and its budget as a level; None where nothing is guaranteed."""
-    lines: dict[str, list[tuple[int, float | None, float | None]]] = {}
+    lines: dict[str, Points] = {}
     for silo, *point in zip(*(column.to_pylist() for column in run.spend.columns), strict=True):
         lines.setdefault(silo, []).append(tuple(point))
     if not lines:
         return None
+    alike = _alike(lines)
     with styled(3.2) as (figure, axes):
-        for index, (silo, points) in enumerate(lines.items()):
-            _spend_line(axes, points, look(index), index, label(silo, 16))
-        axes.plot([], [], color=GREY, linewidth=0.9, linestyle=":", label="budget")
+        for index, silos in enumerate(alike):
+            _spend_line(axes, lines[silos[0]], look(index), index, _shared(silos))
+        for budget in sorted({points[0][2] for points in lines.values() if points[0][2] is not None}):
+            name = f"budget {budget:g}"
+            axes.axhline(budget, color=GREY, linewidth=0.9, linestyle=":", label=name)
         axes.set(xlabel="rounds", ylabel="epsilon spent")
         from_zero(axes, "x", "y")
-        legend_below(figure, axes)
+        _name(figure, axes)
         return figure
+
+
+Points = list[tuple[int, float | None, float | None]]
+"""(round, epsilon spent, budget)."""
+
+
+def _alike(lines: dict[str, Points]) -> list[list[str]]:
+    """The silos, those together whose curves and budgets no eye could tell apart."""
+    top = max((value for points in lines.values() for _, value, _ in points if value), default=1.0)
+    groups: list[list[str]] = []
+    for silo, points in lines.items():
+        known = next((group for group in groups if _close(lines[group[0]], points, _WIDTH * top)), None)
+        if known is None:
+            groups.append([silo])
+        else:
+            known.append(silo)
+    return groups
+
+
+_WIDTH = 0.01
+"""A line's, as a share of the axis."""
+
+
+def _close(one: Points, other: Points, least: float) -> bool:
+    return len(one) == len(other) and all(
+        a[0] == b[0] and a[2] == b[2] and abs((a[1] or 0) - (b[1] or 0)) <= least
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _shared(silos: list[str]) -> str:
+    """The name of a curve: its silo's, or how many have the same."""
+    return label(silos[0], 16) if len(silos) == 1 else f"{len(silos)} silos, as {label(silos[0], 16)}"
 
 
 def _spend_line(
     axes: Axes, points: list[tuple[int, float | None, float | None]], look_: Look, index: int, name: str
 ) -> None:
-    rounds, spent, budgets = zip(*points, strict=True)
+    rounds, spent, _ = zip(*points, strict=True)
     values = np.array([np.nan if value is None else value for value in spent])
     every = max(1, len(rounds) // 5)
     curve(
@@ -195,5 +275,3 @@ def _spend_line(
         markevery=(min(index % every + 1, len(rounds) - 1), every),
         drawstyle="steps-post" if len(rounds) < 8 else "default",
     )
-    if budgets[0] is not None:
-        axes.axhline(budgets[0], color=GREY, linewidth=0.9, linestyle=":")

@@ -10,6 +10,7 @@ from fedsim.results.summary import (
     Participation,
     Spread,
     Summary,
+    spans,
 )
 from fedsim.scenario.metric import METRICS
 
@@ -21,7 +22,7 @@ def result_line(summary: Summary) -> str:
     found, twin = measured(summary)
     beside = f"; the same algorithm {TWIN}: {twin}" if twin else ""
     trials = summary.trials.finished
-    note = f"mean of {trials} trials, 90 % of them in brackets" if trials > 1 else _one(summary)
+    note = f"mean of {trials} trials, in brackets {spans(trials)}" if trials > 1 else _one(summary)
     of = f" ({note})" if trials and found else ""
     what = METRICS[summary.metrics.metric].title
     return f"{summary.scenario}: {what} {found or f'not measured ({unmeasured(summary)})'}{beside}{of}"

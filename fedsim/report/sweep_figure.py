@@ -66,7 +66,7 @@ def draw(series: Sequence[Series], x_label: str, y_label: str, title: str, note:
         else:
             _draw_rows(axes, series)
         notes = [x_label, note] if xs else [y_label, note]
-        notes.append(frame(axes, "y" if xs else "x", _ends(series)))
+        notes.append(frame(axes, "y" if xs else "x", _ends(series, bool(xs))))
         axes.set_xlabel("\n".join(textwrap.fill(each, _NOTE if xs else _ROW) for each in notes if each))
         if xs:
             axes.set_ylabel(y_label)
@@ -112,8 +112,11 @@ def _named(axes: Axes, series: Sequence[Series], xs: Sequence[float]) -> Iterato
         yield End(axes.get_xlim()[1], error, " = ".join(names), own)
 
 
-def _ends(series: Sequence[Series]) -> list[float]:
-    return [end for one in series for p in one.points for end in (p.error - p.bars[0], p.error + p.bars[1])]
+def _ends(series: Sequence[Series], lines: bool) -> list[float]:
+    """All that is drawn; of levels among lines no bars are."""
+    points = [point for one in series for point in one.points]
+    bars = [(0.0, 0.0) if lines and point.x is None else point.bars for point in points]
+    return [at for p, (down, up) in zip(points, bars, strict=True) for at in (p.error - down, p.error + up)]
 
 
 def _style(family: int, one: Series) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, cast
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import entry_points
 from fedsim.common.suggest import suggest
-from fedsim.results.collected import SECRETS
+from fedsim.results.collected import shown
 from fedsim.results.outcome import Measurement, Outcome, value
 from fedsim.results.summary import MEASURED
 from fedsim.scenario.load import relative
@@ -54,7 +54,7 @@ class Trackers:
         run = {
             "name": scenario.name,
             "silos": len(resolved.names),
-            "scenario": relative(scenario.model_dump(mode="json", exclude=SECRETS), Path.cwd()),
+            "scenario": shown(relative(scenario.model_dump(mode="json"), Path.cwd())),
         }
         self._each(lambda tracker: tracker.start(run))
 

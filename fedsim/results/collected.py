@@ -132,15 +132,20 @@ _SIMULATED: Any = {
 
 
 def without_seed(scenario: Mapping[str, Any]) -> str:
-    """A scenario as YAML to show to anybody: whoever knows the seed can remove the noise.
+    """A scenario as YAML to show to anybody; see `shown`."""
+    return text(shown(scenario))
+
+
+def shown(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """A scenario without what is secret: whoever knows the seed can remove the noise.
 
     Nor has it the hashes of files, or those that stand for records in memory: they tell whoever knows all
     records but one whether a guess at that one is right.
     """
-    shown = {key: value for key, value in scenario.items() if key not in SECRETS}
-    if isinstance(data := shown.get("data"), Mapping):
-        shown["data"] = {key: _unhashed(value) for key, value in data.items()}
-    return text(shown)
+    public = {key: value for key, value in scenario.items() if key not in SECRETS}
+    if isinstance(data := public.get("data"), Mapping):
+        public["data"] = {key: _unhashed(value) for key, value in data.items()}
+    return public
 
 
 def _unhashed(value: Any) -> Any:

@@ -128,6 +128,8 @@ def not_private(scenario: Scenario) -> list[str]:
         "heterogeneity: it is computed from all silos' training records, which only a simulation can do": (
             scenario.report.heterogeneity
         ),
+        "baselines, and warnings about records: they are made of silos' records without noise, which only a "
+        "simulation can do": True,
         "the share of terms that is clipped, and their norms: they are computed from training records, which "
         "only a simulation can do": private and scenario.report.clipping,
         "excess risk and gradient mapping: they are computed from training records of all silos, which only "

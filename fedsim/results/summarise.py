@@ -18,6 +18,7 @@ from fedsim.results.baseline_lines import no_better
 from fedsim.results.outcome import BaselineMeasurement, Deployed, HasMetrics, Measurement, Outcome, value
 from fedsim.results.privacy_statement import parameters, statement
 from fedsim.results.summary import (
+    FEW,
     FORMAT,
     MEASURED,
     Baseline,
@@ -165,10 +166,12 @@ def spreads(rows: Sequence[HasMetrics]) -> dict[str, Any]:
 
 
 def interval90(values: np.ndarray) -> Interval | None:
-    """The 5th and 95th percentile over trials: where 90 % of single runs fall, not where the mean lies."""
+    """The 5th and 95th percentile over trials: where 90 % of single runs fall, not where the mean lies. Of
+    fewer than `FEW` the lowest and the highest.
+    """
     if not len(values):
         return None
-    low, high = np.percentile(values, [5, 95])
+    low, high = np.percentile(values, [0, 100] if len(values) < FEW else [5, 95])
     return float(low), float(high)
 
 

@@ -101,8 +101,21 @@ class Privacy(Part):
         return self.mechanism != NONE.name
 
 
+FEW = 10
+"""Trials below which there are no percentiles to speak of."""
+
+
+def spans(trials: int) -> str:
+    """What an interval over so many trials holds.
+
+    >>> spans(3), spans(100)
+    ('from the lowest to the highest', 'where 90 % of them fall')
+    """
+    return "from the lowest to the highest" if trials < FEW else "where 90 % of them fall"
+
+
 class Spread(NamedTuple):
-    """A mean over trials, and where 90 % of them fall."""
+    """A mean over trials, and where 90 % of them fall; of fewer than `FEW`, the lowest and the highest."""
 
     mean: float
     low: float

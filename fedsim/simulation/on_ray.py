@@ -130,11 +130,19 @@ def check_place() -> None:
 
 
 def start(address: str | None) -> None:
-    """Start a Ray that nobody outside this machine reaches, or join the one at `address`."""
+    """Start a Ray that nobody outside this machine reaches, or join the one at `address`.
+
+    Raises:
+        InputError: none answers there.
+    """
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     if address is not None:
-        check_reachable(address, "scenario.runtime.address", "Ray cluster")
-        ray.init(address=address, **quiet)
+        check_reachable(address, "scenario.runtime.address")
+        try:
+            ray.init(address=address, **quiet)
+        except ConnectionError as error:
+            expected = f"no Ray cluster answers there ({error})"
+            raise InputError("scenario.runtime.address", address, expected) from None
         return
     ray.init(
         address="local",

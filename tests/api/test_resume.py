@@ -77,7 +77,9 @@ def check_equal(one: fedsim.Run, other: fedsim.Run) -> None:
     assert trees[0] == trees[1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if not KINDS[kind] else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 def test_a_resumed_run_equals_one_that_was_never_stopped(kind: str, tmp_path: Path) -> None:
     out, began = tmp_path / "run", list[int]()
     stopped = simulate(out, KINDS[kind], progress=stop_in(1))

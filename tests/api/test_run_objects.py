@@ -153,7 +153,8 @@ def test_an_interrupt_before_anything_was_measured_is_an_interrupt(
 
 
 def test_a_lost_worker_says_why() -> None:
-    run = fedsim.simulate(SMALL, progress=stop_after(3, WorkerLost("the machine ran out of memory")))
+    with pytest.warns(UserWarning, match="the machine ran out of memory"):
+        run = fedsim.simulate(SMALL, progress=stop_after(3, WorkerLost("the machine ran out of memory")))
     assert run.interrupted
     assert run.failure == "the machine ran out of memory"
 

@@ -47,7 +47,7 @@ BAD = {
     "delta zero": (["privacy.delta=0"], ["scenario.privacy.delta: 0: ", "greater than or equal to 1e-100"]),
     "an algorithm without its name": (
         ["algorithm={num_rounds: 3}"],
-        ["scenario.algorithm.name: None: must be one of accelerated_minibatch_sgd, local_sgd, "],
+        ["scenario.algorithm.name: None: must be one of accelerated_minibatch_sgd, fedadam, "],
     ),
     "a constraint without its name": (
         ["problem.constraint={radius: 1}"],
@@ -189,8 +189,9 @@ def test_what_a_module_does_at_import_is_one_line(
 def test_the_good_scenario_is_good(tmp_path: Path) -> None:
     code, output = run("simulate", write(tmp_path, GOOD), "--out", tmp_path / "run")
     assert code == 0, output
-    tables = ["ledger.parquet", "metrics.parquet", "silos.parquet", "spend.parquet"]
-    models = ["model.safetensors", "nonprivate_twin.safetensors"]
+    measured = ["baselines.parquet", "calibration.parquet", "clipping.parquet", "metrics.parquet"]
+    tables = [*measured, "ledger.parquet", "silos.parquet", "spend.parquet"]
+    models = ["model.json", "model.safetensors", "nonprivate_twin.safetensors"]
     others = ["figures", "metrics.png", "report.html", "scenario.yaml", "summary.json"]
     assert sorted(file.name for file in (tmp_path / "run").iterdir()) == sorted(tables + models + others)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,13 @@ def test_bad_input_names_the_option(command: str, arguments: list[str], expected
     assert code == 2, said
     assert expected in said
     assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", ["inspect", "schema-from"])
+def test_it_needs_nothing_that_a_silos_image_lacks(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the records are is where it is run; torch would take seconds, pandas is not there."""
+    for module in ("torch", "pandas", "sklearn"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for module in [name for name in sys.modules if name.startswith("fedsim.data")]:
+        monkeypatch.delitem(sys.modules, module)
+    assert invoke(command, "table.csv", "--target", "sick", "--silo", "ward")[0] == 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
@@ -109,7 +110,7 @@ def test_a_library_that_cannot_run_says_so_whenever_it_is_used(
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "host:port", "127.0.0.1:99999999"])
 def test_an_address_where_nobody_listens_is_refused(address: str) -> None:
     with pytest.raises(InputError, match="must be host:port of a running one"):
-        check_reachable(address, "--address", "cluster")
+        check_reachable(address, "--address")
 
 
 def test_an_address_that_swallows_all_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +124,30 @@ def test_an_address_that_swallows_all_is_given_up(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(socket, "create_connection", hang)
     monkeypatch.setattr("fedsim.common.reach.SECONDS", 0.01)
     with pytest.raises(InputError, match="timed out"):
-        check_reachable("10.255.255.1:6379", "--address", "cluster")
+        check_reachable("10.255.255.1:6379", "--address")
     assert asked.is_set()
     answer.set()
+
+
+@pytest.mark.parametrize(
+    ("answer", "good"),
+    [(bytes([0, 0, 18, 4, 0, 0, 0, 0, 0, 0]), True), (b"HTTP/1.1 400 Bad Request\r\n", False), (b"", False)],
+)
+def test_only_a_server_of_grpc_is_taken_for_a_cluster(answer: bytes, good: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(answer)
+
+        serving = Thread(target=serve)
+        serving.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with nullcontext() if good else pytest.raises(InputError, match="another service listens there"):
+            check_reachable(address, "--address")
+        serving.join()
 
 
 def test_an_address_is_waited_for_less_than_five_seconds() -> None:

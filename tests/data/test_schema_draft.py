@@ -99,7 +99,10 @@ def test_numbers_are_seen_behind_markers_and_the_rest_is_explained(tmp_path) -> 
     draft = draft_schema(path, "level")
     assert yaml.safe_load(draft)["dose"] == {"kind": "number", "lower": 1.5, "upper": 2.5, "fill": "middle"}
     assert "# 'visit' is left out: it holds dates or times, such as '2024-01-31'; make a number" in draft
-    assert "# 'age' is left out: it holds numbers, and 'unknown' (1 times): if that means no value" in draft
+    assert (
+        "# 'age' is left out: it holds numbers, and 'unknown' in 1 of 24 records: if that means no value"
+        in draft
+    )
     told = draft_schema(path, "level", Reading(missing=["NA", "N/A", "-", ".", "?", "unknown"]))
     assert yaml.safe_load(told)["age"] == {"kind": "number", "lower": 30, "upper": 41, "fill": "middle"}
     assert "# The scenario's data section needs: missing: [NA, N/A, '-', ., '?', unknown]" in told

@@ -18,6 +18,7 @@ from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.contract import Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import Trace, dry_run
+from fedsim.protocol.halves import Played, SiloHalf
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
 
@@ -183,3 +184,35 @@ def test_a_noise_ratio_that_prices_nothing_is_refused(ratio: float) -> None:
 def test_a_statistic_the_silo_does_not_own_is_refused(query: Query) -> None:
     with pytest.raises(Refused, match=query.statistic):
         _trace(scripted(lambda w, ask, memory: {"g": ask(query)}))
+
+
+def test_a_round_of_many_numbers_is_not_held_to_be_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silo's daemon tries out what any server offers, and the policy's numbers bound its memory too."""
+    kept: list[list[Tensor]] = []
+    play = SiloHalf.play
+
+    def watched(*args: Any) -> Played:
+        played = play(*args)
+        kept.append(played.answers)
+        return played
+
+    monkeypatch.setattr(SiloHalf, "play", watched)
+    _trace(_asks(4))
+    assert max(map(len, kept)) == 4
+    kept.clear()
+    monkeypatch.setattr("fedsim.protocol.walk._MOST_KEPT", 2 * 4 * D - 1)
+    rounds = len(_trace(_asks(4)).plan.rounds)
+    assert kept == [[]] * 2 * rounds  # once on zeros, once on random answers
+
+
+def test_memory_that_only_some_answers_leave_is_memory() -> None:
+    """Answers of zeros are what a silo half hears in sums over silos, and others what it hears elsewhere."""
+
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        g = ask(Query("gradient", (w,), 1.0))
+        if g.any():
+            memory["last"] = g
+        return {"g": g}
+
+    assert _trace(scripted(half, 2)).remembers
+    assert not _trace(scripted(asking(), 2)).remembers

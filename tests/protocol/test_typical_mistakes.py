@@ -12,8 +12,11 @@ import torch
 from support.helpers import LIMITS, public_of
 from torch import Tensor
 
+from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+from fedsim.algorithms.prox_svrg import ProxSVRG
 from fedsim.common.errors import PluginError, Refused
 from fedsim.problems.glm import LinearRegression
+from fedsim.protocol import dryrun
 from fedsim.protocol.batch import Subsample
 from fedsim.protocol.contract import Query, Round
 from fedsim.protocol.dryrun import dry_run
@@ -329,6 +332,26 @@ class UntilLarge(Right):
         return w
 
 
+@mistake("asks until the answer is small", "round 0: the queries depend on the answers")
+class AsksUntilSmall(Right):
+    def gradient(self, ask: Any, w: Tensor, clip: Any = 1.0) -> Tensor:
+        g = super().gradient(ask, w)
+        while g.norm() > 1e-9:
+            g = super().gradient(ask, w)
+        return g
+
+
+@mistake(
+    "asks until the answer is large", SILO + "it asks on after 500 queries, which its numbers do not account"
+)
+class AsksUntilLarge(Right):
+    def gradient(self, ask: Any, w: Tensor, clip: Any = 1.0) -> Tensor:
+        g = super().gradient(ask, w)
+        while g.norm() < 1e-9:
+            g = super().gradient(ask, w)
+        return g
+
+
 @mistake("asks in another order", SILO + "it asks something else when it runs again on the same")
 class AnyOrder(Right):
     def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
@@ -411,7 +434,7 @@ class ManyRounds(Right):
 
 
 @mistake(
-    "rounds without end", "server half: it goes on after 2000 rounds, which its numbers do not account for"
+    "rounds without end", "server half: it goes on after 500 rounds, which its numbers do not account for"
 )
 class NoEnd(Right):
     def server(self, w: Tensor, problem: Any, public: Any, rng: Any) -> Any:
@@ -424,7 +447,10 @@ def test_without_a_mistake_there_is_a_plan() -> None:
 
 
 @pytest.mark.parametrize("title", MISTAKES)
-def test_a_mistake_is_one_line_that_says_who_where_and_what(title: str) -> None:
+def test_a_mistake_is_one_line_that_says_who_where_and_what(
+    title: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dryrun, "_UNSTATED", 500)
     kind, expected = MISTAKES[title]
     calls.clear()
     with pytest.raises((Refused, PluginError), match=expected) as caught:
@@ -432,7 +458,25 @@ def test_a_mistake_is_one_line_that_says_who_where_and_what(title: str) -> None:
     text = str(caught.value)
     assert "\n" not in text
     assert len(text) < 400
-    if kind is not ManyRounds:
-        assert text.startswith(f"algorithm {kind.__name__} (test_typical_mistakes.py), ")
+    assert text.startswith(f"algorithm {kind.__name__} (test_typical_mistakes.py), ")
     if isinstance(caught.value, PluginError):
         assert caught.value.__cause__ is not None
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        NoisyMinibatchSGD(num_rounds=10**12, step_size=1.0, clip_norm=1.0),
+        ProxSVRG(epochs=10**6, inner_steps=10**6, step_size=1.0, clip_norm=1.0, difference_clip=1.0),
+    ],
+    ids=lambda algorithm: type(algorithm).__name__,
+)
+def test_far_too_many_rounds_are_refused_before_the_first(
+    algorithm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun(*given: Any) -> Any:
+        raise AssertionError("the server half has begun")
+
+    monkeypatch.setattr(type(algorithm), "server", begun)
+    with pytest.raises(Refused, match="limit of 1000000 rounds"):
+        dry_run(algorithm, LinearRegression(D), public_of((10, 20)), 0, LIMITS)

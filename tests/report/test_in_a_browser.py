@@ -42,3 +42,34 @@ def test_the_checks_see_a_page_that_is_wrong(browser: Browser, tmp_path: Path) -
     assert seen.requests == ["http://example.com/x.png"]
     assert seen.scripts_run
     assert seen.smallest_text == pytest.approx(20)
+
+
+def _prefer(browser: Browser, scheme: str, media: str = "screen") -> None:
+    feature = {"name": "prefers-color-scheme", "value": scheme}
+    browser.call("Emulation.setEmulatedMedia", media=media, features=[feature])
+
+
+@pytest.mark.parametrize(
+    ("scheme", "media", "ground", "line"),
+    [
+        ("light", "screen", "rgb(255, 255, 255)", "rgb(0, 114, 178)"),
+        ("dark", "screen", "rgb(20, 23, 27)", "rgb(74, 163, 223)"),
+        ("dark", "print", "rgb(255, 255, 255)", "rgb(0, 114, 178)"),
+    ],
+)
+def test_a_page_and_its_figures_are_dark_if_the_reader_prefers_that_and_light_on_paper(
+    scheme: str, media: str, ground: str, line: str, browser: Browser, small_run: Path
+) -> None:
+    first = "svg [style*='stroke: #0072b2']"
+    for page in (small_run / "report.html", small_run / "figures" / "error-against-rounds.svg"):
+        _prefer(browser, scheme, media)
+        if page.suffix == ".svg":
+            browser.call("Page.navigate", url=page.as_uri())
+        else:
+            browser.view(page, 1280)
+            assert browser.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+        until = (
+            f'document.querySelector("{first}") && getComputedStyle(document.querySelector("{first}")).stroke'
+        )
+        assert next(found for _ in range(200) if (found := browser.evaluate(until))) == line
+    _prefer(browser, "light")

@@ -44,10 +44,16 @@ def parsed(directory: Path) -> Page:
 
 def test_simulate_writes_the_page_and_its_figures(small_run: Path) -> None:
     objective = ("excess-risk-against-rounds", "gradient-mapping-against-rounds")
-    stems = ("error-against-rounds", "error-by-silo", "spend-over-rounds", "calibration", *objective)
+    stems = (
+        "clipping-over-rounds",
+        "error-against-rounds",
+        "error-by-silo",
+        "spend-over-rounds",
+        "calibration",
+    )
     found = sorted(file.name for file in (small_run / "figures").iterdir())
-    assert found == sorted(f"{stem}.{kind}" for stem in stems for kind in ("png", "svg"))
-    assert parsed(small_run).tags.count("svg") == 5
+    assert found == sorted(f"{stem}.{kind}" for stem in (*stems, *objective) for kind in ("png", "svg"))
+    assert parsed(small_run).tags.count("svg") == 7
 
 
 def test_privacy_comes_first_then_results_then_how_to_repeat_it(small_run: Path) -> None:
@@ -187,7 +193,7 @@ def test_an_interrupted_run_without_a_complete_trial_still_has_a_page(run_copy: 
     tree["metrics"] = {"error_name": "share misclassified", "metric": "error"}
     del tree["baselines"]
     path.write_text(json.dumps(tree))
-    for name in ("silos", "spend", "calibration"):
+    for name in ("silos", "spend", "clipping", "calibration"):
         table = pq.read_table(run_copy / f"{name}.parquet")
         pq.write_table(table.slice(0, 0), run_copy / f"{name}.parquet")
     text = render(read(run_copy), tmp_path)

@@ -13,8 +13,10 @@ import yaml
 from support.report_runs import SMALL, simulate
 from typer.testing import CliRunner
 
+import fedsim
+from fedsim.api.given import resolved_of
 from fedsim.cli.main import app
-from fedsim.report.trackers import open_trackers
+from fedsim.report.trackers import Trackers, open_trackers
 from fedsim.results.outcome import Measurement, Outcome, Results, SiloMeasurement, TrialResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
@@ -173,3 +175,18 @@ def test_a_tracker_whose_extra_is_missing_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     assert f"pip install 'fedsim-isrl[{name}]'" in refused(tmp_path, name)
+
+
+def test_a_tracker_is_told_no_hash_of_records(lines: Path) -> None:
+    """It would tell whoever knows all records but one whether a guess at that one is right."""
+    told: list[Any] = []
+
+    class Told:
+        def start(self, run: Any) -> None:
+            told.append(run)
+
+    data = fedsim.Arrays([[0.5], [0.1]] * 40, [0, 1] * 40)
+    resolved = resolved_of(Scenario.model_validate(SMALL), None, data, {})
+    Trackers({"told": Told()}, True, pytest.fail).start(resolved)  # type: ignore[dict-item]
+    assert told[0]["scenario"]["data"]["features"] == "<f8(80, 1)"
+    assert "sha256" not in json.dumps(told)

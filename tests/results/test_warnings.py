@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 import fedsim
 from fedsim.api.given import resolved_of
 from fedsim.cli.main import app
+from fedsim.results.privacy_statement import not_private
 from fedsim.results.read import read
 from fedsim.results.warnings import of_scenario
 from fedsim.scenario.model import Scenario
@@ -30,6 +31,11 @@ def test_a_delta_above_one_over_n_is_named(delta: object, silos: int) -> None:
     lines = said(privacy={"epsilon": 1.0, "delta": delta})  # each silo trains on 32 records
     assert len(lines) == (silos > 0)
     assert not silos or f"above 1/n in {silos} of 3 silos" in lines[0]
+
+
+def test_baselines_and_warnings_made_of_records_are_said_not_to_be_private() -> None:
+    said = not_private(Scenario.model_validate(SMALL))
+    assert any(line.startswith("baselines, and warnings about records") for line in said)
 
 
 def test_a_budget_that_nothing_keeps_to_is_named() -> None:
@@ -81,4 +87,4 @@ def test_a_declared_range_that_misses_its_column_is_named(tmp_path: Path) -> Non
     held = "the declared range [0, 1] of age holds 0 of 60 values: the others count as its ends"
     assert run.summary.warnings == [held]
     summary = fedsim.simulate(SMALL | {"data": data | {"scaling": "none"}}, progress=False).summary
-    assert summary.warnings == []
+    assert not any("declared range" in line for line in summary.warnings)

@@ -257,6 +257,21 @@ def test_a_broken_round_says_nothing_of_what_broke_it(
     caller.closed(found)
 
 
+def test_a_plug_in_that_raises_in_the_dry_run_is_not_quoted(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds no records then, but may have kept what earlier rounds told it."""
+
+    def broken(*_: Any) -> Any:
+        raise ValueError(f"record 7 had the value {SECRET}")
+
+    monkeypatch.setattr("fedsim.algorithms.noisy_minibatch_sgd.NoisyMinibatchSGD.silo", broken)
+    with caplog.at_level(logging.DEBUG):
+        assert caller.refused("offer", **{**OFFER, "session": "77" * 32}) == GENERIC
+    assert "PluginError" in caplog.text
+    assert str(SECRET) not in caplog.text
+
+
 def test_a_broadcast_without_what_the_algorithm_needs_ends_the_round_only(caller: Caller) -> None:
     found = caller.admitted({**OFFER, "session": "66" * 32, "epsilon": 0.5})["run"]
     assert caller.refused("ask", {"v": POINT}, run=found, round=0) == GENERIC
