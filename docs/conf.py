@@ -32,7 +32,14 @@ html_theme = "furo"
 html_title = f"fedsim {release}"
 
 SHELVES = {
-    "Use it": ["scenarios/README", "examples/README", "docs/using-a-model", "docs/audit", "docs/performance"],
+    "Use it": [
+        "scenarios/README",
+        "examples/README",
+        "docs/metrics",
+        "docs/using-a-model",
+        "docs/audit",
+        "docs/performance",
+    ],
     "Guides": ["docs/your-own-table", "docs/adding-*", "docs/memory", "docs/deployment", "docs/shuffler"],
     "Reference": ["docs/reference"],
     "Guarantees": [

@@ -17,6 +17,8 @@ them where a silo lacks a class, of which they would go to infinity.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -36,10 +38,10 @@ from fedsim.scenario.resolve import Resolved
 
 MOST_SILOS = 20
 _STEPS, _ROWS, _SLOPE = 300, 4096, 1e-7
-_WORK = 3e8
+_WORK = 1e8
 """Records times parameters, above which a network is not fitted: what one of `_STEPS` steps costs."""
 _KINK, _CERTAIN = 1e-3, 25.0
-"""A score of 25 is a probability of 1 - 1e-11: no optimum that records determine, but one at infinity."""
+"""A score of 25 is a probability of 1 - 1e-11: on its way to an optimum at infinity."""
 _LIKE_SKLEARN = "with |w|^2 / 2 beside the sum of losses, as in scikit-learn's default"
 
 
@@ -139,12 +141,9 @@ def _convex(problem: GeneralisedLinear, features: Tensor, target: Tensor, tiny: 
     pairs, method = [(features, target)], "converged"
     penalised = problem.composite.l2 + problem.composite.ridge.weight > 0
     if len(target) > problem.num_features or penalised:
-        try:
-            w = constrained(problem, pairs, [1.0])
-            if isinstance(problem, LinearRegression) or problem.scores(features, w).abs().max() < _CERTAIN:
-                return Fit(w, method)
-        except NoOptimumError:
-            pass
+        largest = inf if isinstance(problem, LinearRegression) else _CERTAIN
+        with suppress(NoOptimumError):
+            return Fit(constrained(problem, pairs, [1.0], largest=largest), method)
     return Fit(constrained(problem, pairs, [1.0], tiny), f"{method}, {_LIKE_SKLEARN}")
 
 

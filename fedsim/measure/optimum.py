@@ -6,6 +6,7 @@ Simulation only: it reads every silo's training records, past the gate, and noth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
 import torch
 from torch import Tensor
@@ -56,11 +57,16 @@ def pooled(pairs: Pairs, weights: Sequence[float]) -> tuple[Tensor, Tensor, Tens
 
 
 def constrained(
-    problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float], more: Tensor | None = None
+    problem: GeneralisedLinear,
+    pairs: Pairs,
+    weights: Sequence[float],
+    more: Tensor | None = None,
+    largest: float = inf,
 ) -> Tensor:
     """w* whatever the public part, (d,): by Newton's method where it applies, else by proximal gradients.
 
-    With `more`, (d,), sum_j more_j w_j^2 / 2 is added to the objective.
+    With `more`, (d,), sum_j more_j w_j^2 / 2 is added to the objective. Newton's method gives up where
+    some record's score is above `largest`.
 
     Raises:
         NoOptimumError: see there.
@@ -70,7 +76,7 @@ def constrained(
         raise NoOptimumError(f"{most}, and there are {problem.dimension:,}")
     if is_smooth(problem):
         try:
-            return minimiser(problem, pairs, weights, more)
+            return minimiser(problem, pairs, weights, more, largest)
         except NoOptimumError:
             if isinstance(problem.composite.constraint, WholeSpace):
                 raise
@@ -78,7 +84,11 @@ def constrained(
 
 
 def minimiser(
-    problem: GeneralisedLinear, pairs: Pairs, weights: Sequence[float], more: Tensor | None = None
+    problem: GeneralisedLinear,
+    pairs: Pairs,
+    weights: Sequence[float],
+    more: Tensor | None = None,
+    largest: float = inf,
 ) -> Tensor:
     """w* of sum_i p_i F_i by Newton's method with step halving, (d,), for a smooth public part.
 
@@ -103,6 +113,8 @@ def minimiser(
         return _hessian(problem, features, share, w) + torch.diag(extra + quadratic)
 
     def check(w: Tensor) -> None:
+        if largest < inf and problem.scores(features, w).abs().max() > largest:
+            raise NoOptimumError(f"scores grow above {largest:g}: the records may be separable")
         if not bounded and _separates(problem, features, target, w):
             raise NoOptimumError("the training records are separable: no minimiser exists; add an l2 term")
 
