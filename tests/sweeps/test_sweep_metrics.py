@@ -90,4 +90,7 @@ def test_other_records_or_another_problem_have_baselines_of_their_own() -> None:
 def test_the_criterion_that_is_meant(metric: str | None, private: Any, meant: str) -> None:
     tune = TuneSection(grid={"algorithm.step_size": [1, 2]}, private=private)
     assert with_criterion(tune, metric).criterion == meant
-    assert with_criterion(tune.model_copy(update={"criterion": "final_metric"}), None).criterion == "final_metric"
+    assert (
+        with_criterion(tune.model_copy(update={"criterion": "final_metric"}), None).criterion
+        == "final_metric"
+    )
