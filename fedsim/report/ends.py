@@ -41,14 +41,14 @@ def label_ends(figure: Figure, axes: Axes, ends: Sequence[End]) -> bool:
     if (missing := sum(heights) - room) > 0:
         figure.set_figheight(figure.get_figheight() + missing)
         room += missing
-    to_axes = axes.transScale + axes.transLimits
-    wanted = [float(np.clip(to_axes.transform((end.x, end.y))[1], 0, 1)) * room for end in shown]
-    for end, text, place in zip(shown, texts, apart(wanted, heights), strict=True):
+    places = [_place(axes, end) for end in shown]
+    wanted = [y * room for _, y in places]
+    for end, at, text, place in zip(shown, places, texts, apart(wanted, heights), strict=True):
         axes.annotate(
             text,
-            xy=(end.x, end.y),
+            xy=at,
+            xycoords="axes fraction",
             xytext=(1.04, place / room),
-            textcoords="axes fraction",
             fontsize=9.5,
             va="center",
             linespacing=1.05,
@@ -63,6 +63,12 @@ def label_ends(figure: Figure, axes: Axes, ends: Sequence[End]) -> bool:
             },
         )
     return True
+
+
+def _place(axes: Axes, end: End) -> tuple[float, float]:
+    """The end in fractions of the axes, or where it leaves them: on a logarithmic axis 0 has no place."""
+    x, y = np.nan_to_num((axes.transScale + axes.transLimits).transform((end.x, end.y)))
+    return float(np.clip(x, 0, 1)), float(np.clip(y, 0, 1))
 
 
 def _room(figure: Figure, axes: Axes) -> float:

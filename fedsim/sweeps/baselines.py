@@ -37,7 +37,12 @@ def measured(job: Job, results: Results, place: Path | None) -> list[BaselineGro
     if not job.scenario.report.baselines:
         return []
     alike: dict[str, list[int]] = {}
-    chosen = {number: _chosen(job, number, at) for number, at in results.chosen.items() if at is not None}
+    came = {row.place.combination for row in results.rows}  # where all failed, the records may be at fault
+    chosen = {
+        number: _chosen(job, number, at)
+        for number, at in results.chosen.items()
+        if at is not None and number in came
+    }
     for number, scenario in chosen.items():
         alike.setdefault(canonical(_depends_on(scenario)), []).append(number)
     found = []

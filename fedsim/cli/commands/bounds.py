@@ -24,7 +24,7 @@ def bounds(
 ) -> None:
     """Show the theory's upper and lower bounds on the run's excess risk, constants set to one."""
     with plain_errors():
-        if scenario is not None:
+        if scenario is not None and run is None:
             from fedsim.cli import early
 
             early.single(scenario, overrides or [])
