@@ -15,6 +15,7 @@ Delimiter = Annotated[
 ]
 Encoding = Annotated[str | None, typer.Option(help="Of a CSV file, such as latin-1; default: utf-8.")]
 Decimal = Annotated[str, typer.Option(help="What stands before a CSV file's decimals: . or ,")]
+Multiline = Annotated[bool, typer.Option("--multiline", help="A CSV file's cells may hold line breaks.")]
 Missing = Annotated[
     list[str] | None,
     typer.Option(
@@ -25,7 +26,7 @@ Missing = Annotated[
 
 
 def reading_of(
-    delimiter: str | None, encoding: str | None, decimal: str, missing: list[str] | None
+    delimiter: str | None, encoding: str | None, decimal: str, multiline: bool, missing: list[str] | None
 ) -> Reading:
     """The options as a scenario's data section has them; InputError names the option."""
     from pydantic import ValidationError
@@ -34,6 +35,7 @@ def reading_of(
     from fedsim.data.reading import Reading
 
     given: dict[str, Any] = {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
+    given["multiline"] = multiline
     try:
         return Reading(**given, **({"missing": tuple(missing)} if missing else {}))
     except ValidationError as error:

@@ -104,7 +104,7 @@ class Cells:
         texts = self.as_texts()
         present = pc.if_else(pa.array(self._marked(texts)), None, texts)
         try:
-            return _floats(self._with_points(present))
+            return self._coded(_floats(self._with_points(present)))  # -9.0 is the code -9
         except pa.ArrowInvalid:
             raise self._not_a_number(present.to_pylist()) from None
 

@@ -24,12 +24,13 @@ class CsvFile:
     path: Path
     delimiter: str
     encoding: str
+    multiline: bool
 
     @classmethod
     def found(cls, path: Path, reading: Reading) -> CsvFile:
         """As the options say, and as the file's beginning does where they do not."""
         encoding = reading.encoding or _encoding(path)
-        return cls(path, reading.delimiter or _delimiter(path, encoding), encoding)
+        return cls(path, reading.delimiter or _delimiter(path, encoding), encoding, reading.multiline)
 
     def stream(self, columns: list[str] | None) -> Any:
         """A reader of batches; a cell may hold line breaks, and an empty cell is an empty text."""
@@ -44,6 +45,21 @@ class CsvFile:
         parse = csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         read = csv.ReadOptions(encoding=self.encoding)
         return csv.open_csv(self.path, read_options=read, parse_options=parse, convert_options=convert)
+
+    def broken(self) -> int | None:
+        """The first line, from 1, whose last cell goes on in the next, where none may."""
+        if self.multiline:
+            return None
+        with self.path.open(encoding=self.encoding, errors="replace", newline="") as file:
+            records, line = csv.reader(file, delimiter=self.delimiter), 0
+            try:
+                for _ in records:
+                    if records.line_num > line + 1:
+                        return line + 1
+                    line = records.line_num
+            except csv.Error:  # a cell of more than 2^17 characters
+                return line + 1
+        return None
 
     def undecodable(self) -> int | None:
         """The first line that is not text in this encoding, from 1."""

@@ -56,6 +56,11 @@ class Reading(Section):
         None, description="Of a CSV file; default: utf-8, or what the file's byte order mark says."
     )
     decimal: Literal[".", ","] = Field(".", description="What stands before a CSV file's decimals.")
+    multiline: bool = Field(
+        False,
+        description="Whether a CSV file's cells may hold line breaks; else one is an error, since a quote "
+        "that nothing closes takes the records after it into its cell.",
+    )
     missing: tuple[Label, ...] = Field(
         MARKERS,
         description="Texts that mean no value, in any case of letters; a list replaces the default. "

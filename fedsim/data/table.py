@@ -74,8 +74,22 @@ class FileTable(Table):
         with _mendable(self.path, self.field, self.csv):
             if self.csv is None:
                 return self._not_empty(_parquet().read_metadata(self.path).num_rows)
-            with self.csv.stream([next(iter(self.stored.values()))]) as reader:
+            with self._lines.stream([next(iter(self.stored.values()))]) as reader:
                 return self._not_empty(sum(batch.num_rows for batch in reader))
+
+    @cached_property
+    def _lines(self) -> CsvFile:
+        """The CSV file, whose every record is a line unless the person says otherwise: how many records there
+        are must not hang on what one of them holds.
+        """
+        assert self.csv is not None
+        if line := self.csv.broken():
+            expected = (
+                f"line {line}: a cell goes on in the next line, as after a quote that nothing closes; mend "
+                "it, or if cells may hold line breaks say `multiline: true`"
+            )
+            raise InputError(self.field, str(self.path), expected)
+        return self.csv
 
     def read(self, columns: Collection[str]) -> Columns:
         """As of any table."""
@@ -84,7 +98,7 @@ class FileTable(Table):
             if self.csv is None:
                 table = _parquet().read_table(self.path, columns=list(stored.values()))
             else:
-                with self.csv.stream(list(stored.values())) as reader:
+                with self._lines.stream(list(stored.values())) as reader:
                     table = reader.read_all()
         self._not_empty(table.num_rows)
         return {name: table.column(within) for name, within in stored.items()}

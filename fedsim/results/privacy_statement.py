@@ -128,7 +128,7 @@ def not_private(scenario: Scenario) -> list[str]:
         "heterogeneity: it is computed from all silos' training records, which only a simulation can do": (
             scenario.report.heterogeneity
         ),
-        "baselines, and warnings about records: they are made of silos' records without noise, which only a "
+        "baselines, and warnings about records: they are made of records without noise, which only a "
         "simulation can do": True,
         "the share of terms that is clipped, and their norms: they are computed from training records, which "
         "only a simulation can do": private and scenario.report.clipping,

@@ -96,7 +96,7 @@ def test_missing_categories_are_filled(make_csv, schema) -> None:
 
 def test_spaces_and_quoted_line_breaks_are_harmless(make_csv) -> None:
     text = 'age,sex,hospital,chol,outcome,note\n 30 , male,a,200,ill,"two\nlines"\n40,male,a,200, well ,x\n'
-    data = make_csv(text)
+    data = make_csv(text, multiline=True)
     assert len(all_records(data)[0]) == 2
     assert outline(data, SortedPartition(num_partitions=2), 0).sizes == {"silo-00": 1, "silo-01": 1}
 

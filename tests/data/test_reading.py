@@ -101,6 +101,33 @@ def test_a_decimal_comma_is_an_option_that_the_error_names(make_csv) -> None:
         make_csv(text).open().design(np.arange(2))
 
 
+def test_a_quote_that_nothing_closes_takes_no_record_away(make_csv) -> None:
+    """How many records there are does not hang on what one of them holds."""
+    text = PLAIN.replace(",ill", ',"ill', 1)
+    data = make_csv(text)
+    line = next(number for number, row in enumerate(text.splitlines(), 1) if '"' in row)
+    for look in (lambda source: source.num_rows, lambda source: source.design(np.arange(1))):
+        with pytest.raises(
+            InputError, match=f"line {line}: a cell goes on in the next line.*`multiline: true`"
+        ):
+            look(data.open())
+    assert make_csv(text, multiline=True).open().num_rows < len(PLAIN.splitlines()) - 1
+
+
+def test_cells_hold_line_breaks_where_they_are_allowed_to(make_csv) -> None:
+    text = HEAD + '30,male,"a\nb",200,ill\n40,male,a,200,well\n'
+    assert make_csv(text, multiline=True).open().num_rows == 2
+    with pytest.raises(InputError, match="line 2: a cell goes on"):
+        _ = make_csv(text).open().num_rows
+
+
+@pytest.mark.parametrize("cell", ["-9", "-9.0", "-9.00"])
+def test_a_number_that_means_no_value_does_so_however_it_is_written(make_csv, cell: str) -> None:
+    source = make_csv(HEAD + f"{cell},male,a,200,ill\n40,male,a,200,well\n", missing=["-9"]).open()
+    with pytest.raises(InputError, match="row 1: no value"):
+        source.design(np.arange(2))
+
+
 @pytest.mark.parametrize("text", ["2024-01-31", "31.1.2024", "1/31/24 10:30", "10:30"])
 def test_a_date_is_no_number_and_the_error_says_what_to_do(make_csv, text: str) -> None:
     with pytest.raises(InputError, match=r"schema\.age: '.*row 1: a date or time; make a number of them"):

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedsim.cli.app import SCENARIOS, app, plain_errors
-from fedsim.cli.reading import Decimal, Delimiter, Encoding, Missing, reading_of
+from fedsim.cli.reading import Decimal, Delimiter, Encoding, Missing, Multiline, reading_of
 
 
 @app.command(rich_help_panel=SCENARIOS)
@@ -21,6 +21,7 @@ def inspect(
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",
+    multiline: Multiline = False,
     missing: Missing = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -32,4 +33,4 @@ def inspect(
         from fedsim.cli.inspect import run, spoken
 
         with spoken():
-            run(tables, target, silo, reading_of(delimiter, encoding, decimal, missing), as_json)
+            run(tables, target, silo, reading_of(delimiter, encoding, decimal, multiline, missing), as_json)

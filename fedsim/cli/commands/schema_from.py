@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedsim.cli.app import SCENARIOS, app, plain_errors
-from fedsim.cli.reading import Decimal, Delimiter, Encoding, Missing, reading_of
+from fedsim.cli.reading import Decimal, Delimiter, Encoding, Missing, Multiline, reading_of
 
 
 @app.command("schema-from", rich_help_panel=SCENARIOS)
@@ -21,6 +21,7 @@ def schema_from(
     delimiter: Delimiter = None,
     encoding: Encoding = None,
     decimal: Decimal = ".",
+    multiline: Multiline = False,
     missing: Missing = None,
 ) -> None:
     """Draft a table's schema (ranges, categories) from its data; replace the ranges by documented ones.
@@ -32,5 +33,5 @@ def schema_from(
         from fedsim.data.draft import draft_schema
 
         with spoken():
-            reading = reading_of(delimiter, encoding, decimal, missing)
+            reading = reading_of(delimiter, encoding, decimal, multiline, missing)
             typer.echo(draft_schema(tables, target, reading, silo), nl=False)
