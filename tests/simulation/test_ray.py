@@ -184,7 +184,7 @@ def test_a_killed_worker_ends_the_run_in_one_line_and_what_was_measured_is_saved
     assert process.returncode == 1
     assert "failed: a trial's worker is lost (worker died)" in output
     assert "Traceback" not in output
-    assert "Interrupted: 0 of 2 trials are complete and saved" in output
+    assert "0 of 2 trials are complete and saved. To go on: fedsim simulate --resume" in output
     assert '"status": "interrupted"' in (tmp_path / "run" / "summary.json").read_text()
     assert not ray_processes()
 
