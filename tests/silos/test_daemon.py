@@ -199,7 +199,7 @@ def test_an_answer_that_nobody_takes_holds_a_place_for_a_bounded_time(folder: Pa
             return frame() + bytes(8 << 20) if data == b"much" else frame()
 
     with at_socket(folder / "s") as listener:
-        daemon = Daemon(Long(), listener, Bounds(frame_bytes=1000, clients=1, transfer=0.2))
+        daemon = Daemon(Long(), listener, Bounds(frame_bytes=1000, clients=1, transfer=1.0))
         thread = threading.Thread(target=daemon.run)
         thread.start()
         with dial_socket(folder / "s", PATIENCE) as deaf, dial_socket(folder / "s", PATIENCE) as client:
