@@ -202,9 +202,10 @@ def test_an_answer_that_nobody_takes_holds_a_place_for_a_bounded_time(folder: Pa
         daemon = Daemon(Long(), listener, Bounds(frame_bytes=1000, clients=1, transfer=1.0))
         thread = threading.Thread(target=daemon.run)
         thread.start()
-        with dial_socket(folder / "s", PATIENCE) as deaf, dial_socket(folder / "s", PATIENCE) as client:
-            send(deaf, b"much")
-            assert ask(client) == frame()
+        with dial_socket(folder / "s", PATIENCE) as deaf:
+            send(deaf, b"much")  # before the other comes, who would take its place while it is idle
+            with dial_socket(folder / "s", PATIENCE) as client:
+                assert ask(client) == frame()
         daemon.stop()
         thread.join(PATIENCE)
         assert not thread.is_alive()
