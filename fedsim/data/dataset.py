@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from fedsim.common.section import Section
+from fedsim.data.fetch import Wanted
 from fedsim.data.source import Source
 from fedsim.data.split import Reserve
 
@@ -72,6 +73,11 @@ class Dataset(Section, ABC):
         if self.pca is not None:
             notes.append("features were reduced to principal components of the training records (pca)")
         return notes
+
+    @property
+    def wanted(self) -> tuple[Wanted, ...]:
+        """Files that can be had from where they were published, and must be what was published."""
+        return ()
 
     @property
     def files(self) -> dict[str, Path]:

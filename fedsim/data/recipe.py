@@ -22,6 +22,7 @@ from fedsim.data.dataset import Dataset, Scaling
 from fedsim.data.digits import Digits
 from fedsim.data.features import Input, MeasuredColumn, names_of, ranges_of, read_features
 from fedsim.data.frames import FIELD, columns_of
+from fedsim.data.mnist import Mnist
 from fedsim.data.prepare import Components, Preparation, Standard
 from fedsim.data.reading import DEFAULTS, Reading
 from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, read_schema
@@ -127,7 +128,7 @@ def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recip
 def _declared(data: Dataset) -> Recipe | None:
     if isinstance(data, Csv):
         return _of_schema(data)
-    if isinstance(data, BreastCancer | Digits | Synthetic):
+    if isinstance(data, BreastCancer | Digits | Mnist | Synthetic):
         source, nothing = data.open(), np.zeros(0, dtype=np.int64)
         return _of_source(
             data, source, Design(np.zeros((0, source.num_features)), source.ranges, nothing, None)
