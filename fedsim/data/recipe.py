@@ -90,8 +90,14 @@ class Fitted:
                 recipe's in their order; more columns than those do no harm.
 
         Raises:
-            InputError: names the column and the row that are wrong, and what would be right.
+            InputError: names the column and the row that are wrong, and what would be right; or each silo's
+                records were scaled by themselves, so that there is no way for others.
         """
+        if self.recipe.scaling == "silo_statistics":
+            expected = (
+                "each silo's records were scaled by their own statistics, and these records are no silo's"
+            )
+            raise InputError("model", "scaling: silo_statistics", f"cannot be used: {expected}")
         columns, reading = self.recipe.columns, self.recipe.reading
         found = columns_of(table, columns, reading)
         return self.preparation.features(read_features(columns, found, FIELD, reading))
