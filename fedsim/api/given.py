@@ -16,10 +16,10 @@ from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find
 from fedsim.scenario.early import check_single
 from fedsim.scenario.files import check_unchanged
-from fedsim.scenario.load import anchored, load_tree, parse
+from fedsim.scenario.load import anchored, parse, read
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.overrides import apply
 from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.scenario.variants import completed
 
 ScenarioLike = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 """A shipped scenario's name, a YAML file, nested mappings as such a file holds them, or a `Scenario`."""
@@ -65,7 +65,7 @@ def scenario_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -
 def tree_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """As `scenario_of`, before validation: nested mappings, which a sweep completes."""
     tree, folder = _tree(given)
-    return anchored(apply(tree, changes or {}), folder)
+    return anchored(completed(tree, changes or {}), folder)
 
 
 def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
@@ -74,7 +74,7 @@ def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
         return given.model_dump(mode="json", by_alias=True, exclude_none=True), Path.cwd()
     if isinstance(given, str | os.PathLike):
         path = find(given)
-        return load_tree(path), path.resolve().parent
+        return read(path), path.resolve().parent
     if isinstance(given, Mapping):
         return dict(given), Path.cwd()
     expected = "must be the name of a shipped scenario, a path, a mapping or a fedsim.Scenario"

@@ -17,8 +17,9 @@ from fedsim.common.yaml_file import mapping, value
 from fedsim.scenario.catalogue import find
 from fedsim.scenario.complaints import ROOT, complaint
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.overrides import SWEPT, apply
+from fedsim.scenario.overrides import SWEPT
 from fedsim.scenario.sweep import SweepSection
+from fedsim.scenario.variants import completed
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -39,18 +40,36 @@ def load_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         InputError: the file cannot be read, or an override is none.
     """
     path = find(path)
-    tree = mapping(path, "scenario", "data:")
+    changes: dict[str, Any] = {}
     for override in overrides:
-        tree = apply(tree, _change(override))
-    return anchored(tree, path.resolve().parent)
+        field, given = _change(override)
+        changes.pop(field, None)  # the last one counts, at its place
+        changes[field] = given
+    return anchored(completed(read(path), changes), path.resolve().parent)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What the file holds, as it stands there.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    return mapping(path, "scenario", "data:")
 
 
 def parse(tree: Any) -> Scenario:
-    """Validate a scenario given as plain mappings."""
+    """Validate a scenario given as plain mappings.
+
+    Raises:
+        InputError: names the first field that is wrong; or it has variants, of which none was chosen.
+    """
     try:
         scenario = Scenario.model_validate(tree)
     except ValidationError as error:
         raise complaint(error, tree) from None
+    if scenario.variants is not None:
+        expected = "choose one of them first: fedsim.scenario.variants.completed"
+        raise InputError("scenario.variants", sorted(scenario.variants), expected)
     check_flags(tree, scenario.model_dump(), ROOT)
     return scenario
 
@@ -63,12 +82,12 @@ def parse_sweep(section: Any) -> SweepSection:
         raise complaint(error, {"sweep": section}, ("sweep",)) from None
 
 
-def _change(override: str) -> dict[str, Any]:
+def _change(override: str) -> tuple[str, Any]:
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise InputError("--set", override, "must look like path.to.field=value")
     try:
-        return {path: value(text)}
+        return path, value(text)
     except yaml.YAMLError:
         raise InputError(f"--set {path}", text, "is not a YAML value") from None
 

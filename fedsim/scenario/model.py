@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -200,6 +200,11 @@ class Scenario(Section):
 
     name: str = Field(description="title of the run", min_length=1)
     description: str = Field("", description="what it shows")
+    variant: str | None = Field(None, description="which of `variants` this is")
+    variants: dict[str, dict[str, Any]] | None = Field(
+        None,
+        description="of a file: {name: {dotted field: value}}; those of `variant` are set over the rest",
+    )
     seed: int = Field(0, ge=0, description="seed of partition, splits, participation and simulated noise")
     trials: int = Field(1, ge=1, description="repetitions, each with a fresh split and fresh noise")
     data: Annotated[DataConfig, Shorthand()] = Field(description="the records")

@@ -27,7 +27,7 @@ _VARIABLE = (
     "assumptions",
     "runtime.dtype",
 )
-_NEVER_VARIED = ("name", "description", "trials", "report", "runtime", "sweep")
+_NEVER_VARIED = ("name", "description", "variant", "variants", "trials", "report", "runtime", "sweep")
 _NEVER_TUNED = ("data", "partition", "privacy", "seed")
 """Sections that say which records there are and what they may cost: the same for all private candidates."""
 

@@ -1,0 +1,94 @@
+"""A scenario file of several variants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedsim
+from fedsim.api.given import scenario_of
+from fedsim.common.errors import InputError
+from fedsim.common.yaml_file import text
+from fedsim.scenario.load import load, parse
+from fedsim.scenario.variants import completed
+
+FILE: dict[str, Any] = {
+    "name": "two",
+    "variant": "honest",
+    "trials": 2,
+    "data": {"name": "synthetic", "rows": 40, "features": 2},
+    "partition": {"name": "iid", "num_partitions": 2},
+    "problem": "logistic_regression",
+    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 2, "step_size": 0.5, "clip_norm": 1.0},
+    "privacy": {"epsilon": 3},
+    "runtime": "inprocess",
+    "variants": {
+        "honest": {},
+        "published": {
+            "privacy": {"calibration": "theorem", "epsilon": "unlimited", "claimed_epsilon": 3},
+            "algorithm.batch": {"sampler": "with_replacement", "fraction": 0.5},
+        },
+    },
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "two.yaml"
+    path.write_text(text(FILE))
+    return path
+
+
+def test_the_file_says_which_variant_it_is(file: Path) -> None:
+    scenario = load(file)
+    assert (scenario.variant, scenario.variants, scenario.privacy.epsilon) == ("honest", None, 3)
+
+
+def test_another_variant_is_chosen_by_set_and_other_changes_go_over_it(file: Path) -> None:
+    scenario = load(file, ["algorithm.batch.fraction=0.25", "variant=published"])
+    assert scenario.variant == "published"
+    assert scenario.privacy.calibration == "theorem"
+    assert scenario.algorithm.build().batch.fraction == 0.25
+
+
+def test_python_chooses_as_the_command_line_does(file: Path) -> None:
+    by_line = load(file, ["variant=published"])
+    assert scenario_of(file, {"variant": "published"}) == by_line
+    assert scenario_of(str(file)) == load(file)
+
+
+def test_a_run_keeps_the_name_of_its_variant(file: Path, tmp_path: Path) -> None:
+    fedsim.simulate(file, {"trials": 1}, out=tmp_path / "run", progress=False)
+    assert load(tmp_path / "run" / "scenario.yaml").variant == "honest"
+
+
+def test_an_unknown_variant_is_named_with_the_nearest(file: Path) -> None:
+    with pytest.raises(InputError, match=r"scenario\.variant: 'publishd'.*published"):
+        load(file, ["variant=publishd"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"variant": None}, r"scenario\.variant: None: choose one of honest, published"),
+        ({"variants": {"honest": 3}}, r"scenario\.variants: .*must be"),
+        ({"variants": {"honest": {"variant": "x"}}}, r"scenario\.variants\.honest\.variant: 'x'"),
+        ({"variants": {"honest": {"trails": 3}}}, r"trails"),
+    ],
+)
+def test_what_is_wrong_with_variants_is_named(wrong: dict[str, Any], field: str) -> None:
+    with pytest.raises(InputError, match=field):
+        completed(FILE | wrong, {})
+
+
+def test_a_scenario_without_variants_has_none_to_choose() -> None:
+    plain = {key: value for key, value in FILE.items() if key not in ("variant", "variants")}
+    with pytest.raises(InputError, match="no variants to choose from"):
+        completed(plain, {"variant": "published"})
+
+
+def test_variants_are_not_left_over() -> None:
+    with pytest.raises(InputError, match=r"scenario\.variants"):
+        parse(FILE)
