@@ -11,8 +11,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from fedsim.curves.naming import last_part
-from fedsim.curves.sweep_summary import SweepSummary
+from fedsim.curves.naming import last_part, title
+from fedsim.curves.sweep_summary import Setting, SweepSummary
 from fedsim.privacy.rounding import shown_up
 from fedsim.report.remarks import value_text
 from fedsim.results.silo_table import TITLE, Table, silo_table
@@ -104,22 +104,30 @@ def sweep_table(sweep: SweepSummary) -> RichTable:
     table = titled(f"{what[0].upper()}{what[1:]}: {note}")
     for name in sweep.varied:
         table.add_column(last_part(name), overflow="fold")
-    for name in sweep.chosen:
-        table.add_column(f"chosen {last_part(name)}", justify="right")
+    chosen = sweep.chosen if len(sweep.chosen) < 2 else [""]  # several in one column: 80 characters
+    for name in chosen:
+        table.add_column(f"chosen {last_part(name)}", justify="right", overflow="fold")
     for name in (what, "guaranteed"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in sweep.combinations:
         cells = [_value(row.varied.get(name, "-")) for name in sweep.varied]
-        cells += [_value((row.chosen or {}).get(name, "-")) for name in sweep.chosen]
+        cells += [_chosen(row.chosen or {}, name) for name in chosen]
         table.add_row(
             *cells, value_text(row.spread(sweep.metric)) or "failed", shown_up(row.epsilon_guaranteed)
         )
     if sweep.baselines:
         table.add_section()
     for label, one in sweep.levels():
-        blank = ["-"] * (len(sweep.varied) + len(sweep.chosen) - 1)
+        blank = ["-"] * (len(sweep.varied) + len(chosen) - 1)
         table.add_row(label, *blank, value_text(one.spread(sweep.metric)) or "not fitted", "not private")
     return table
+
+
+def _chosen(chosen: Setting, field: str) -> str:
+    """One field's value, or all of them."""
+    if field:
+        return _value(chosen.get(field, "-"))
+    return title(chosen, True) if chosen else "-"
 
 
 def _value(value: object) -> str:

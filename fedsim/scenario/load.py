@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,10 @@ FILES = {"data": ("path", "schema"), "participation": ("path",)}
 """Fields that name files, by section; `data.path` may name one for each silo."""
 
 
+_CANDIDATES = re.compile(r"(.+)\.(?:one_of|tune(\..+))")
+"""A list of candidates in a section that a sweep varies."""
+
+
 def _renamed(field: str, value: Any, name_of: Callable[[str, str], str]) -> Any:
     """The dotted field's value with file names replaced, those that a sweep varies too."""
     section, _, key = field.partition(".")
@@ -142,6 +147,8 @@ def _renamed(field: str, value: Any, name_of: Callable[[str, str], str]) -> Any:
         return [_renamed("", cell, name_of) for cell in value]
     if isinstance(value, list) and (swept := SWEPT.match(field)):
         return [_renamed(swept[2], each, name_of) for each in value]
+    if isinstance(value, list) and (own := _CANDIDATES.fullmatch(field)):
+        return [_renamed(own[1] + (own[2] or ""), each, name_of) for each in value]
     if isinstance(value, dict):
         return {k: _renamed(f"{field}.{k}" if field else str(k), each, name_of) for k, each in value.items()}
     return value

@@ -27,7 +27,11 @@ class PrivateSection(Section):
 class TuneSection(Section):
     """Fields that are chosen, not reported: for each combination the values with the best criterion."""
 
-    grid: Grid = Field(description="dotted field to candidate values; every combination of them is tried")
+    grid: Grid = Field(
+        {},
+        description="dotted field to candidate values; every combination of them is tried, with every "
+        "candidate that a value of the sweep's own grid brings along",
+    )
     criterion: Criterion | None = Field(
         None,
         description="what is best for the chosen values, as a mean over repetitions. final_train_loss: the "
@@ -51,10 +55,20 @@ def with_criterion(tune: TuneSection, metric: object) -> TuneSection:
     return tune.model_copy(update={"criterion": meant})
 
 
+class Choices(Section):
+    """Candidates in a value that is a whole section, beside its fields."""
+
+    tune: Grid = Field({}, description="field of the section to candidate values")
+    one_of: list[dict[str, Any]] = Field(
+        [], description="alternatives: fields over the section's own, each with `label` and `tune` if need be"
+    )
+
+
 class SweepSection(Section):
     """`fedsim sweep` runs every combination of grid and cells, each with the scenario's trials.
 
-    A value may be a whole section, such as an `algorithm`; a key `label` in it names it in the report.
+    A value may be a whole section, such as an `algorithm`; a key `label` in it names it in the report, and
+    `tune` and `one_of` are candidates of its own (`Choices`), of which the best is reported.
     """
 
     grid: Grid = Field(

@@ -25,7 +25,7 @@ def _row(job: Job, row: Row) -> dict[str, Any]:
     picked = combination.candidates[row.place.candidate].chosen
     return {
         **{field: combination.varied.get(field) for field in job.varied},
-        **{field: picked.get(field) for field in (job.tune.grid if job.tune else ())},
+        **{field: picked.get(field) for field in job.tuned},
         "private": combination.private,
         "trial": row.place.trial,
         "error": result.error,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ from fedsim.mechanisms.registry import MECHANISMS, NONE
 from fedsim.scenario.load import parse, parse_sweep
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import place
-from fedsim.scenario.sweep import Grid, SweepSection, with_criterion
+from fedsim.scenario.sweep import SweepSection, TuneSection, with_criterion
+from fedsim.sweeps.candidates import product, ways
 from fedsim.sweeps.labels import labels
-from fedsim.sweeps.section_checks import SWEEP, check_distinct, check_section, grids
+from fedsim.sweeps.section_checks import SWEEP, check_distinct, check_section, has_candidates, place_of
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def combinations(tree: Mapping[str, Any]) -> list[Combination]:
     """
     base, section = base_and_section(tree)
     check_section(section, tree.get("trials", 1))
-    outer, inner = list(_outer(section)), list(_product(section.tune.grid if section.tune else {}))
+    outer, inner = list(_outer(section)), list(product(section.tune.grid if section.tune else {}))
     check_distinct(f"{SWEEP}.cells", outer, "duplicate cells; each combination once")
     names = labels(section)
     found = [_combination(base, section, names, setting, inner) for setting in outer]
@@ -77,22 +77,19 @@ def base_and_section(tree: Mapping[str, Any]) -> tuple[dict[str, Any], SweepSect
             SWEEP, tree.get("sweep"), "give a grid, cells or tune; `fedsim simulate` runs one scenario"
         )
     base, section = {key: value for key, value in tree.items() if key != "sweep"}, parse_sweep(tree["sweep"])
-    if section.tune is None:
+    if section.tune is None and not has_candidates(section):
         return base, section
     report = base.get("report")
-    tune = with_criterion(section.tune, report.get("metric") if isinstance(report, Mapping) else None)
+    tune = with_criterion(
+        section.tune or TuneSection(), report.get("metric") if isinstance(report, Mapping) else None
+    )
     return base, section.model_copy(update={"tune": tune})
 
 
 def _outer(section: SweepSection) -> Iterator[Setting]:
     for cell in section.cells or [{}]:
-        for setting in _product(section.grid):
+        for setting in product(section.grid):
             yield cell | setting
-
-
-def _product(grid: Grid) -> Iterator[Setting]:
-    for values in itertools.product(*grid.values()):
-        yield dict(zip(grid, values, strict=True))
 
 
 def _combination(
@@ -102,7 +99,11 @@ def _combination(
     setting: Setting,
     inner: Sequence[Setting],
 ) -> Combination:
-    candidates = tuple(Candidate(chosen, scenario_of(base, setting | chosen, section)) for chosen in inner)
+    candidates = tuple(
+        Candidate(way.chosen | common, scenario_of(base, way.setting | common, section))
+        for way in ways(setting)
+        for common in inner
+    )
     varied = {field: names[field][canonical(value)] for field, value in setting.items()}
     private = MECHANISMS[candidates[0].scenario.privacy.mechanism].private
     return Combination(varied, private, candidates)
@@ -140,13 +141,10 @@ def _renamed(error: InputError, setting: Setting, section: SweepSection) -> Inpu
     wrong = error.field.removeprefix("scenario.")
     for field in sorted(setting, key=len, reverse=True):
         if _within(wrong, field) or _within(field, wrong):
-            place_of = next(
-                (name for name, grid in grids(section).items() if field in grid), f"{SWEEP}.cells"
-            )
             inside = wrong.removeprefix(field) if _within(wrong, field) else ""
             value = error.value if inside else setting[field]
             expected = error.expected if inside or wrong == field else f"{wrong}: {error.expected}"
-            return InputError(f"{place_of}.{field}{inside}", value, expected)
+            return InputError(f"{place_of(field, section)}{inside}", value, expected)
     return error
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import Any, NamedTuple
 
 from fedsim.common.errors import InputError
@@ -56,11 +55,16 @@ class Job:
         return list(dict.fromkeys(field for c in self.combinations for field in c.varied))
 
     @property
+    def tuned(self) -> list[str]:
+        """Every field that some candidate chooses."""
+        return list(dict.fromkeys(f for c in self.combinations for one in c.candidates for f in one.chosen))
+
+    @property
     def tuning_note(self) -> str:
         """What was tuned privately, in one line for the terminal, the page and the figure; else empty."""
         if self.tune is None or self.tune.private is None:
             return ""
-        fields = ", ".join(field.split(".")[-1] for field in self.tune.grid)
+        fields = ", ".join(field.split(".")[-1] for field in self.tuned)
         return f"{fields} tuned privately, on {self.tune.private.fraction:.0%} of each silo's records"
 
     def title(self, place: Place) -> str:
@@ -82,8 +86,8 @@ class Job:
         """Trials after those of tuning: no split that chose is reported, and no noise is drawn twice."""
         first = 0
         if self.tune:
-            last = prod(map(len, self.tune.grid.values())) - 1
-            first = self._tuning_trials(last).stop
+            most = max(len(combination.candidates) for combination in self.combinations)
+            first = self._tuning_trials(most - 1).stop
         return range(first, first + self.scenario.trials)
 
     def _tuning_trials(self, candidate: int) -> range:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
-from fedsim.scenario.sweep import Grid, SweepSection, TuneSection
+from fedsim.scenario.sweep import Choices, Grid, SweepSection, TuneSection
+from fedsim.sweeps.candidates import ONE_OF, choices_of, count, tuned_grids
 
 MOST_RUNS = 100_000
 SWEEP = "scenario.sweep"
@@ -44,8 +45,10 @@ def check_section(section: SweepSection, trials: object) -> None:
             _check_values(f"{name}.{field}", field, values)
     for index, cell in enumerate(section.cells):
         _check_cell(f"{SWEEP}.cells.{index}", cell, section.grid)
+    for name, field, value in _varied(section):
+        _check_own(name, field, value, section)
     if section.tune:
-        _check_tune(section.tune, [*section.grid, *itertools.chain(*section.cells)])
+        _check_tune(section)
     _check_count(section, trials if isinstance(trials, int) else 1)
 
 
@@ -53,6 +56,34 @@ def grids(section: SweepSection) -> dict[str, Grid]:
     """The grids by the name of their place."""
     tuned = {f"{TUNE}.grid": section.tune.grid} if section.tune else {}
     return {f"{SWEEP}.grid": section.grid, **tuned}
+
+
+def _varied(section: SweepSection) -> Iterator[tuple[str, str, Any]]:
+    """(name of its place, field, value) of all that is varied and reported."""
+    for field, values in section.grid.items():
+        yield from ((f"{SWEEP}.grid.{field}", field, value) for value in values)
+    for index, cell in enumerate(section.cells):
+        yield from ((f"{SWEEP}.cells.{index}.{field}", field, value) for field, value in cell.items())
+
+
+def has_candidates(section: SweepSection) -> bool:
+    """Whether some value brings candidates of its own along."""
+    return any(choices_of(name, value) != Choices() for name, _, value in _varied(section))
+
+
+def place_of(field: str, section: SweepSection) -> str:
+    """Where in the sweep's section a field is given its values."""
+    for name, grid in grids(section).items():
+        if field in grid:
+            return f"{name}.{field}"
+    if field in _fields(section):
+        return f"{SWEEP}.cells.{field}"
+    owner = next(one for one in _fields(section) if field.startswith(f"{one}."))
+    return f"{place_of(owner, section)}.tune{field.removeprefix(owner)}"
+
+
+def _fields(section: SweepSection) -> list[str]:
+    return [*section.grid, *itertools.chain(*section.cells)]
 
 
 def check_distinct(name: str, values: Sequence[Any], expected: str) -> None:
@@ -96,15 +127,39 @@ def _check_once(name: str, field: str, value: object, others: Mapping[str, Any] 
         raise InputError(name, value, "the field is varied in two places; leave one of them out")
 
 
-def _check_tune(tune: TuneSection, varied: Sequence[str]) -> None:
-    if not tune.grid:
-        raise InputError(f"{TUNE}.grid", {}, "name the fields to choose, each with its candidate values")
-    _check_private(tune)
+def _check_own(name: str, field: str, value: object, section: SweepSection) -> None:
+    """Candidates that the value brings along."""
+    elsewhere = [
+        *section.grid,
+        *itertools.chain(*section.cells),
+        *(section.tune.grid if section.tune else []),
+    ]
+    common, alternatives = choices_of(name, value).tune, choices_of(name, value).one_of
+    check_distinct(f"{name}.{ONE_OF}", alternatives, "stands in the list twice; each alternative once")
+    for index, one in enumerate(alternatives):
+        within = choices_of(f"{name}.{ONE_OF}.{index}", one)
+        if within.one_of:
+            expected = "list all alternatives in one list"
+            raise InputError(f"{name}.{ONE_OF}.{index}.{ONE_OF}", within.one_of, expected)
+        for key, values in within.tune.items():
+            _check_once(f"{name}.{ONE_OF}.{index}.tune.{key}", key, values, common)
+    for place, grid in tuned_grids(name, value).items():
+        for key, values in grid.items():
+            _check_values(f"{place}.{key}", f"{field}.{key}", values)
+            _check_once(f"{place}.{key}", f"{field}.{key}", values, elsewhere)
+
+
+def _check_tune(section: SweepSection) -> None:
+    tune = section.tune or TuneSection()
+    if not tune.grid and not has_candidates(section):
+        expected = "name the fields to choose, each with its candidate values, here or in `tune` of a section"
+        raise InputError(f"{TUNE}.grid", {}, f"{expected} that is varied")
+    _check_private(tune, section)
     for field, values in tune.grid.items():
-        _check_once(f"{TUNE}.grid.{field}", field, values, varied)
+        _check_once(f"{TUNE}.grid.{field}", field, values, _fields(section))
 
 
-def _check_private(tune: TuneSection) -> None:
+def _check_private(tune: TuneSection, section: SweepSection) -> None:
     by_score = tune.criterion == "private_error"
     if tune.private is None and by_score:
         raise InputError(f"{TUNE}.criterion", tune.criterion, "needs tune.private, such as {fraction: 0.2}")
@@ -113,11 +168,12 @@ def _check_private(tune: TuneSection) -> None:
     if not by_score:
         expected = "is computed without noise; with tune.private use private_error"
         raise InputError(f"{TUNE}.criterion", tune.criterion, expected)
-    for field, values in tune.grid.items():
+    own = [each for each in _varied(section) if choices_of(each[0], each[2]) != Choices()]
+    for name, field, values in [*((f"{TUNE}.grid.{f}", f, v) for f, v in tune.grid.items()), *own]:
         if field.split(".")[0] in _NEVER_TUNED:
             fixed = ", ".join(_NEVER_TUNED)
             expected = f"private tuning cannot choose what is in {fixed}: it sets records or budgets"
-            raise InputError(f"{TUNE}.grid.{field}", values, expected)
+            raise InputError(name, values, expected)
 
 
 def _check_count(section: SweepSection, trials: int) -> None:
@@ -125,6 +181,12 @@ def _check_count(section: SweepSection, trials: int) -> None:
     outer = prod(map(len, section.grid.values())) * max(1, len(section.cells))
     runs = outer * trials
     if section.tune:
-        runs += outer * prod(map(len, section.tune.grid.values())) * section.tune.repetitions
+        runs += _candidates(section) * prod(map(len, section.tune.grid.values())) * section.tune.repetitions
     if runs > MOST_RUNS:
         raise InputError(SWEEP, f"{runs} runs", f"more than {MOST_RUNS}; vary less, or in several sweeps")
+
+
+def _candidates(section: SweepSection) -> int:
+    """Of all combinations together, those of the common grid left out."""
+    gridded = prod(sum(count(field, value) for value in values) for field, values in section.grid.items())
+    return gridded * sum(prod(count(*each) for each in cell.items()) for cell in section.cells or [{}])

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from fedsim.curves.sweep_summary import SHARED, SweepPrivacy
 from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
 from fedsim.results.privacy_statement import ADJACENCY, CHOICE, how, not_private
-from fedsim.scenario.sweep import TuneSection
 from fedsim.sweeps.cell import cell_of
 from fedsim.sweeps.combinations import Combination
 from fedsim.sweeps.job import Job
@@ -32,7 +31,7 @@ def statement(job: Job, chosen: Mapping[int, int | None]) -> SweepPrivacy:
         adjacency=ADJACENCY,
         guarantee=f"of each private run taken alone{alone}: {guarantees}",
         **_how(job.combinations),
-        not_private=list(dict.fromkeys([*_tuned_openly(job.tune), *_of_runs(job), *_together(job)])),
+        not_private=list(dict.fromkeys([*_tuned_openly(job), *_of_runs(job), *_together(job)])),
         **({"tuning": tuned} if tuned else {}),
     )
 
@@ -51,13 +50,14 @@ def _how(combinations: Sequence[Combination]) -> dict[str, list[str]]:
     return {part: list(texts) for part, texts in found.items()}
 
 
-def _tuned_openly(tune: TuneSection | None) -> list[str]:
+def _tuned_openly(job: Job) -> list[str]:
     """What a reader must know about fields that were chosen without noise."""
+    tune = job.tune
     if tune is None or tune.private:
         return []
     looked = "training" if tune.criterion == "final_train_loss" else "test"
     return [
-        f"the choice of {', '.join(tune.grid)}: for each combination the values of least mean "
+        f"the choice of {', '.join(job.tuned)}: for each combination the values of least mean "
         f"{tune.criterion} over {tune.repetitions} runs, computed from all silos' {looked} "
         "records without noise"
     ]
@@ -84,6 +84,6 @@ def _together(job: Job) -> list[str]:
     )
     private = [one.scenario for c in job.combinations if c.private for one in c.candidates]
     shared = any(cell_of(scenario, 0, False).fold_key is not None for scenario in private)
-    fields = {field for c in job.combinations for field in (*c.varied, *c.candidates[0].chosen)}
+    fields = {field for c in job.combinations for field in (*c.varied, *job.tuned)}
     seeds = "the noise of runs whose seed is varied: the seeds stand here"
     return [repeated + tuned, *[SHARED] * shared, *[seeds] * ("seed" in fields)]

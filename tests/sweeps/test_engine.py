@@ -12,6 +12,7 @@ from support.sweep_helpers import FakeRunner, result
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cache import Folder
 from fedsim.sweeps.cell import Cell, CellResult, Outcome
+from fedsim.sweeps.cells_table import cells_table
 from fedsim.sweeps.engine import Engine, Results
 from fedsim.sweeps.groups import batches
 from fedsim.sweeps.job import job_of
@@ -55,6 +56,33 @@ def test_the_best_mean_is_chosen_for_each_combination_and_reported_on_trials_of_
     assert {row.place.trial for row in results.rows} == {3, 4}
     for row in results.rows:
         assert row.place.candidate == results.chosen[row.place.combination]
+
+
+def test_the_better_of_two_algorithms_is_reported_and_every_candidate_is_tried(
+    base: dict[str, Any], tmp_path: Path
+) -> None:
+    """Made up: the second is better at epsilon 1 only, and best at its own candidate."""
+    second = {"name": "prox_spider", "tune": {"period": [1, 2, 3]}}
+    either = {"label": "SPIDER", "num_rounds": 4, "clip_norm": 1.0, "step_size": 0.5}
+    either["one_of"] = [{"name": "spider_alternate", "tune": {"step_size": [0.1, 0.2]}}, second]
+    tree = base | {"sweep": {"grid": {"algorithm": [either], "privacy.epsilon": [1, 2]}}}
+
+    def outcome(cell: Cell) -> CellResult:
+        algorithm, epsilon = cell.scenario["algorithm"], cell.scenario["privacy"].get("epsilon")
+        known = {0.1: 0.3, 0.2: 0.2}.get(algorithm["step_size"]) or 0.4 - 0.1 * algorithm["period"]
+        return result(0.5, known + (0 if epsilon == 1 or "period" not in algorithm else 1))
+
+    results, runner = run(tree, tmp_path, outcome)
+    job = job_of(tree)
+    chosen = [job.combinations[n].candidates[at or 0].chosen for n, at in sorted(results.chosen.items())]
+    spider = {"algorithm.one_of": "prox_spider", "algorithm.period": 3}
+    alternate = {"algorithm.one_of": "spider_alternate", "algorithm.step_size": 0.2}
+    assert chosen == [spider, alternate, alternate]  # the last is the twin
+    assert sum(cell.train_loss for cell in runner.cells) == 3 * 5 * 3
+    assert {row.place.trial for row in results.rows} == {3, 4}
+    (row, *_) = results.rows
+    assert row.place.candidate == 4
+    assert spider.items() <= cells_table(job, results).to_pylist()[0].items()
 
 
 def test_train_loss_is_measured_only_where_it_chooses(base: dict[str, Any], tmp_path: Path) -> None:
