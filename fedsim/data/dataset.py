@@ -35,6 +35,13 @@ class Dataset(Section, ABC):
         description="Keep so many principal components of the scaled features, fitted on all silos' pooled "
         "training records, which is not private (simulation only).",
     )
+    record_norm: float | None = Field(
+        None,
+        ge=1e-6,
+        le=1e6,
+        description="Scale each record's features, after scaling and PCA and before the intercept, to this "
+        "L2 norm; a record of zeros stays. A function of the record alone, so the guarantee covers it.",
+    )
     test_fraction: float = Field(0.2, gt=0, lt=1, description="Part of each silo's records kept for testing.")
     reserve: Reserve | None = Field(
         None, description="Records that each silo puts aside once and for all, to tune with; default none."

@@ -5,16 +5,16 @@ Declared scaling is a fixed function of one record: with the declared range [l, 
     linear: x -> 2 (clip(x) - l) / (u - l) - 1
     log:    x -> 2 (log clip(x) - log l) / (log u - log l) - 1
 
-so that preparing one record uses no other, and the privacy claim covers it. Standardising by training
-statistics and principal components depend on every silo's records and on no noise: no guarantee covers them,
-and they exist in simulation only.
+so that preparing one record uses no other, and the privacy claim covers it. So it does scaling each record to
+one norm. Standardising by training statistics and principal components depend on the records of every silo
+and on no noise: no guarantee covers them, and they exist in simulation only.
 
 References: K. Pearson, Philosophical Magazine 2 (1901), 559-572, doi:10.1080/14786440109462720.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -48,6 +48,7 @@ class Preparation:
     target_range: Ranges | None
     standard: Standard | None = None
     components: Components | None = None
+    record_norm: float | None = None
 
     def features(self, values: Floats) -> Floats:
         """Raw features (n, d), with missing values filled, as a model takes them: (n, d')."""
@@ -60,9 +61,11 @@ class Preparation:
         return declared(values, self.ranges) if self.scaling == "declared" else values
 
     def finished(self, scaled: Floats) -> Floats:
-        """The other steps: principal components, and a last feature that is 1."""
+        """The other steps: principal components, records of one norm, and a last feature that is 1."""
         if self.components is not None:
             scaled = (scaled - self.components.centre) @ self.components.directions
+        if self.record_norm is not None:
+            scaled = of_norm(scaled, self.record_norm)
         return np.hstack([scaled, np.ones((len(scaled), 1))]) if self.intercept else scaled
 
     def target(self, values: Target) -> Target:
@@ -102,14 +105,16 @@ def prepare(data: Dataset, design: Design, rows: Ints, training: Ints) -> Prepar
     standard = None
     if data.scaling == "training_statistics":
         standard = standard_of(design.features[training])
-    by = Preparation(data.scaling, data.intercept, design.ranges, design.target_range, standard)
+    by = Preparation(
+        data.scaling, data.intercept, design.ranges, design.target_range, standard, None, data.record_norm
+    )
     features, target = by.scaled(design.features), by.target(design.target)
     _require_finite(features, "feature", data, rows)
     _require_finite(target, "target", data, rows)
     if data.pca is not None:
         check_components(data.pca, features.shape[1])
         found = principal_components(features[training], data.pca)
-        by = Preparation(data.scaling, data.intercept, by.ranges, by.target_range, standard, found)
+        by = replace(by, components=found)
     return Prepared(by.finished(features), target, by)
 
 
@@ -180,6 +185,18 @@ def principal_components(trained: Floats, count: int) -> Components:
     largest = np.abs(directions).argmax(axis=0)
     signs = np.sign(directions[largest, np.arange(count)])
     return Components(centre, directions * signs)
+
+
+def of_norm(values: Floats, norm: float) -> Floats:
+    """Each record of (n, d), which is finite, scaled to this L2 norm; one of zeros stays.
+
+    >>> of_norm(np.array([[3.0, 4.0], [0.0, 0.0], [1e300, 0.0]]), 2.0).tolist()
+    [[1.2, 1.6], [0.0, 0.0], [2.0, 0.0]]
+    """
+    largest = np.abs(values).max(axis=1, keepdims=True)  # first, since a square may overflow
+    shrunk = values / np.where(largest > 0, largest, 1.0)
+    length = np.linalg.norm(shrunk, axis=1, keepdims=True)
+    return shrunk * (norm / np.where(length > 0, length, 1.0))
 
 
 def check_components(count: int | None, num_features: int) -> int:

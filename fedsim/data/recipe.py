@@ -38,6 +38,7 @@ class Recipe(Section):
     scaling: Scaling
     intercept: bool
     pca: int | None = None
+    record_norm: float | None = None
     reading: Reading = Field(DEFAULTS, description="How tables are read, and what means no value.")
 
     @property
@@ -77,6 +78,7 @@ class Fitted:
             ranges_of([predicts]) if isinstance(predicts, NumberColumn) else None,
             self.standard,
             self.components,
+            recipe.record_norm,
         )
 
     def features(self, table: Any) -> Floats:
@@ -148,7 +150,7 @@ def _of_source(data: Dataset, source: Source, design: Design) -> Recipe:
 
 
 def _recipe(data: Dataset, columns: dict[str, Input], target: str, predicts: Input) -> Recipe:
-    own = {"scaling": data.scaling, "intercept": data.intercept, "pca": data.pca}
+    own = {option: getattr(data, option) for option in ("scaling", "intercept", "pca", "record_norm")}
     if isinstance(data, Reading):
         own["reading"] = Reading(**{option: getattr(data, option) for option in Reading.model_fields})
     return Recipe(columns=columns, target=target, predicts=predicts, **own)

@@ -44,8 +44,8 @@ class Synthetic(Dataset):
 
     @property
     def knows_optimum(self) -> bool:
-        """Standardised features and components have optima of their own."""
-        return not self.pools_records
+        """Standardised features, components and records of one norm have optima of their own."""
+        return not self.pools_records and self.record_norm is None
 
 
 class SyntheticSource(Matrix):

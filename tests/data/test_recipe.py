@@ -70,6 +70,7 @@ DATA: dict[str, Callable[[], Dataset]] = {
     "standardised": lambda: BreastCancer(scaling="training_statistics"),
     "digits": lambda: Digits(task="parity", intercept=False),
     "components": lambda: Digits(pca=5),
+    "of one norm": lambda: Digits(pca=5, record_norm=2.0),
     "both": lambda: BreastCancer(scaling="training_statistics", pca=3),
     "unscaled": lambda: Synthetic(rows=30, features=3, link="linear", scaling="none"),
     "synthetic": lambda: Synthetic(rows=30, features=3, link="softmax"),

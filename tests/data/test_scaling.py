@@ -12,7 +12,7 @@ from fedsim.data.by_count import IidPartition
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.digits import Digits
 from fedsim.data.federation import load
-from fedsim.data.prepare import declared, standard_of, standardised
+from fedsim.data.prepare import declared, of_norm, standard_of, standardised
 from fedsim.data.source import Ranges
 from fedsim.data.synthetic import Synthetic
 
@@ -47,6 +47,25 @@ def test_declared_features_lie_between_minus_one_and_one(data) -> None:
     assert features.min() >= -1
     assert features.max() <= 1
     assert np.all(features[:, -1] == 1)
+
+
+@pytest.mark.parametrize("options", [{}, {"scaling": "none"}, {"pca": 5}])
+def test_records_of_one_norm_are_a_function_of_each_alone(options) -> None:
+    before, after = (
+        pooled(load(Digits(record_norm=norm, **options), ONE_SILO, 0, 0)) for norm in (None, 3.0)
+    )
+    features = after[:, :-1]
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 3.0, rtol=1e-12)
+    np.testing.assert_allclose(features, 3 * before[:, :-1] / np.linalg.norm(before[:, :-1], axis=1)[:, None])
+    assert (after[:, -1] == 1).all()
+
+
+def test_a_record_of_any_size_gets_the_norm_and_does_not_touch_others() -> None:
+    values = np.array([[0.0, 0.0], [3.0, 4.0], [1e308, 1e308], [5e-324, 0.0]])
+    found = of_norm(values, 5.0)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), [0, 5, 5, 5], rtol=1e-12)
+    for row in range(len(values)):
+        np.testing.assert_array_equal(of_norm(values[[row]], 5.0)[0], found[row])
 
 
 def test_documented_ranges_are_scikit_learns_summary_table() -> None:

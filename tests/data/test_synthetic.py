@@ -82,6 +82,7 @@ def test_more_rows_keep_the_optimum() -> None:
     assert np.array_equal(few, many)
 
 
-def test_no_optimum_is_claimed_for_standardised_features() -> None:
-    data = Synthetic(scaling="training_statistics")
+@pytest.mark.parametrize("options", [{"scaling": "training_statistics"}, {"record_norm": 1.0}])
+def test_no_optimum_is_claimed_for_features_that_are_changed(options) -> None:
+    data = Synthetic(**options)
     assert load(data, IidPartition(num_partitions=2), 0, 0).optimum is None

@@ -36,6 +36,7 @@ CASES: dict[str, tuple[dict[str, Any], np.ndarray]] = {
     "linear": (tree(LINEAR.model_dump(), "linear_regression"), LINEAR.open().features),
     "absolute": (tree(LINEAR.model_dump(), "absolute_error"), LINEAR.open().features),
     "components": (tree({"name": "digits", "pca": 4}, "softmax_regression"), PIXELS),
+    "of one norm": (tree({"name": "digits", "record_norm": 2.0}, "softmax_regression"), PIXELS),
     "standardised": (
         tree({"name": "breast_cancer", "scaling": "training_statistics"}, "logistic_regression"),
         TISSUE,

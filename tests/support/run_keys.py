@@ -42,6 +42,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "weights": {"problem": {"name": "logistic_regression", "silo_weights": [1, 1, 2]}},
     "records": {"data.seed": 1},
     "scaling": {"data.scaling": "training_statistics"},
+    "norm of records": {"data.record_norm": 1.0},
     "partition": {"partition.proportions": [1, 1, 2]},
     "participation": {"participation": {"name": "uniform", "num_silos": 2}},
 }
