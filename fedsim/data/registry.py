@@ -22,6 +22,7 @@ from fedsim.data.by_label import (
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
 from fedsim.data.digits import Digits
+from fedsim.data.mnist import Mnist
 from fedsim.data.npz import Npz
 from fedsim.data.partition import Partition
 from fedsim.data.synthetic import Synthetic
@@ -34,7 +35,7 @@ def _by_name(*kinds: type[S]) -> dict[str, type[S]]:
     return {kind.model_fields["name"].default: kind for kind in kinds}
 
 
-OWN: dict[str, type[Dataset]] = _by_name(BreastCancer, Digits, Synthetic, Csv, Npz)
+OWN: dict[str, type[Dataset]] = _by_name(BreastCancer, Digits, Mnist, Synthetic, Csv, Npz)
 PARTITIONS: dict[str, type[Partition]] = _by_name(
     IidPartition,
     SizePartition,
