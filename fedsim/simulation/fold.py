@@ -20,7 +20,7 @@ from torch import Tensor
 from fedsim.algorithms.registry import algorithms
 from fedsim.data.federation import Federation
 from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
-from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.terms import Admitted
@@ -192,7 +192,9 @@ class _Link:
         reply = self._gate.answer(round_index, sent, None if width == silos else cohort)
         weights = torch.stack([self._weights(own[round_index]) for own in self._attendance])
         each = weights.repeat(self._configs, 1).unsqueeze(1)  # (runs, 1, width)
-        messages = {name: each.to(rows.dtype) @ rows.view(len(there), width, -1) for name, rows in reply.items()}
+        messages = {
+            name: each.to(rows.dtype) @ rows.view(len(there), width, -1) for name, rows in reply.items()
+        }
         return Answered(members, {name: rows.transpose(0, 1) for name, rows in messages.items()})
 
     def _weights(self, members: Sequence[int]) -> Tensor:

@@ -15,7 +15,8 @@ def test_scores_start_at_zero_and_differ_by_seed_elsewhere(outputs: int) -> None
     problem = NeuralNetwork(12, outputs, model=PairedMlp(8))
     x, w = torch.randn(20, 12), problem.start(3)
     assert problem.scores(x, w).abs().max() < 1e-5
-    assert torch.equal(w, problem.start(3)) and not torch.equal(w, problem.start(4))
+    assert torch.equal(w, problem.start(3))
+    assert not torch.equal(w, problem.start(4))
 
 
 def test_rows_of_a_pair_are_equal_and_those_of_two_pairs_orthogonal() -> None:
