@@ -10,11 +10,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.mechanisms.registry import GAUSSIAN
@@ -22,6 +23,7 @@ from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.contract import Public
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
+from fedsim.protocol.links import Answered
 from fedsim.protocol.terms import Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
 from server.aggregate import weighted
@@ -45,7 +47,18 @@ def make_records(rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]
     return silos
 
 
-def platform(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+class Link:
+    """The server loop's way to the gate."""
+
+    def __init__(self, gate: Gate) -> None:
+        self._gate = gate
+
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        """The members' messages."""
+        return Answered(members, self._gate.answer(round_index, broadcast, members))
+
+
+def platform(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Callable[[], Tensor]:
     """A run of ROUNDS rounds through the server loop and the gate; set-up is done before."""
     problem = LogisticRegression(FEATURES)
     algorithm = NoisyMinibatchSGD(ROUNDS, STEP, CLIP)
@@ -60,13 +73,13 @@ def platform(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> 
     records = hold(silos, problem, dtype)
     terms = [Terms(name, RECORDS, 1.0, 1e-6, range(ROUNDS)) for name in names]
 
-    def once() -> torch.Tensor:
+    def once() -> Tensor:
         entropy = SeededEntropy(0, 0, names, ["round cost"] * len(names))
         ledgers = [MemoryLedger() for _ in names]
         gate = Gate(records, problem, algorithm, plan, terms, GAUSSIAN, entropy, ledgers, Limits(), dtype)
         rounds = schedule(SILOS, None, [False] * ROUNDS, 0, 0)
         start = time.perf_counter()
-        for progress in run(algorithm, problem, public, 0, gate, rounds, weighted):
+        for progress in run(algorithm, problem, public, 0, Link(gate), rounds, weighted):
             answer = progress.answer
         once.seconds = time.perf_counter() - start  # type: ignore[attr-defined]
         return answer
@@ -74,7 +87,7 @@ def platform(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> 
     return once
 
 
-def bare(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Callable[[], torch.Tensor]:
+def bare(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Callable[[], Tensor]:
     """The same arithmetic and nothing else."""
     x = torch.stack([torch.as_tensor(features) for features, _ in silos]).to(dtype)
     y = torch.stack([torch.as_tensor(target) for _, target in silos]).to(dtype)
@@ -82,7 +95,7 @@ def bare(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> Call
     sigma = 10 * 2 * CLIP / RECORDS
     rng = np.random.Generator(np.random.Philox(key=1))
 
-    def once() -> torch.Tensor:
+    def once() -> Tensor:
         start = time.perf_counter()
         w = torch.zeros(FEATURES, dtype=dtype)
         total = torch.zeros_like(w)

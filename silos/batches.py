@@ -53,8 +53,10 @@ class Batches:
         """The batches of one round."""
         return RoundBatches(self, members, round_index)
 
-    def _divisor(self, batch: Batch, members: Sequence[int]) -> Tensor:
-        """The public number that each member's sum is divided by, (members, 1)."""
+    def _divisor(self, batch: Batch, members: Sequence[int]) -> Tensor | None:
+        """The public number that a member's sum is divided by, (members, 1); None where it is 1 for all."""
+        if self._single(batch):
+            return None
         if batch not in self._divisors:
             sizes = [[batch.size(n)] for n in self._records.sizes]
             self._divisors[batch] = torch.tensor(sizes, dtype=torch.float64)
@@ -82,8 +84,8 @@ class RoundBatches:
         self._ask = -1
         self._ahead, self._first = np.empty((0, 0, 0), dtype=np.int64), 0
 
-    def next(self, batch: Batch) -> tuple[list[Block], Tensor]:
-        """The next ask's records, and what each member's sum is divided by, (members, 1)."""
+    def next(self, batch: Batch) -> tuple[list[Block], Tensor | None]:
+        """The next ask's records, and what each member's sum is divided by, (members, 1); None for 1."""
         self._ask += 1
         records, divisors = self._all._records, self._all._divisor(batch, self._members)
         if isinstance(batch, Full):

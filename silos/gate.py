@@ -380,7 +380,7 @@ class _RoundAsker:
         )
 
     def _release(
-        self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor
+        self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor | None
     ) -> Tensor:
         """The clipped sum over K records and the mechanism's noise, divided by K; (members, d).
 
@@ -388,8 +388,8 @@ class _RoundAsker:
         Division by the public K is post-processing.
         """
         total = self._clipped_sum(query, blocks)
-        self._gate._mechanism.perturb(total, noise_ratio, self._multipliers, query.clip, self._drawn)
-        return total.div_(divisors).to(self._gate._dtype)
+        self._gate._mechanism.perturb(total, noise_ratio, self._multipliers, query.clip, self._noise.next)
+        return (total if divisors is None else total.div_(divisors)).to(self._gate._dtype)
 
     def _contribution(
         self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], weights: Tensor
@@ -405,16 +405,15 @@ class _RoundAsker:
         shorter = query.clip * torch.tensor(shares, dtype=torch.float64).unsqueeze(-1)
         own = query if set(shares) == {1.0} else query._replace(clip=shorter.to(self._gate._dtype))
         total = self._clipped_sum(own, blocks).mul_(weights)
-        self._gate._mechanism.perturb(total, noise_ratio, self._multipliers, float(query.clip), self._drawn)
+        self._gate._mechanism.perturb(
+            total, noise_ratio, self._multipliers, float(query.clip), self._noise.next
+        )
         return total.detach()
 
     def _weights(self, batch: Batch) -> Tensor:
         """w_i of the members, (members, 1)."""
         weights = [self._gate._shares[member].weight(batch) for member in self._members]
         return torch.tensor(weights, dtype=torch.float64).unsqueeze(-1)
-
-    def _drawn(self) -> Tensor:
-        return self._gate._records.spread(self._noise.next())
 
     def _clipped_sum(self, query: PlainQuery, blocks: Sequence[Block]) -> Tensor:
         """The blocks' clipped sums in the order of the members, (members, d)."""

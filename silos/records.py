@@ -43,7 +43,7 @@ class Part(NamedTuple):
 class Records:
     """All records of a cohort of silos. Only the gate's modules may import this one.
 
-    `drawing`, `spread`, `shapes` and `clipped_sum` are what a gate asks about members: here each is a silo
+    `drawing`, `shapes` and `clipped_sum` are what a gate asks about members: here each is a silo
     that draws for itself, is sent what all are sent, and has records of its own.
     """
 
@@ -54,14 +54,11 @@ class Records:
         self._blocks = [_block(silos, group, problem, dtype) for group in _groups(self.sizes)]
         self._home = {m: (b, i) for b, block in enumerate(self._blocks) for i, m in enumerate(block.members)}
         self._last: tuple[list[int], list[Part]] = [], []
+        self._some: tuple[list[int], list[Block]] = [], []
 
     def drawing(self, members: Sequence[int]) -> Sequence[int]:
         """Whose batches and noise are drawn for these members."""
         return members
-
-    def spread(self, noise: Tensor) -> Tensor:
-        """The noise of the members, (members, d), from that of those that draw."""
-        return noise
 
     def shapes(self, members: Sequence[int], dimension: int) -> list[tuple[int, ...]]:
         """Shapes that a broadcast to these members may have."""
@@ -77,7 +74,9 @@ class Records:
         """Every record of the members."""
         if len(members) == len(self.sizes):
             return self._blocks
-        return [self._rows(block, members) for block, members in self._by_block(members)]
+        if list(members) != self._some[0]:  # the same silos in every ask of a round
+            self._some = list(members), [self._rows(block, own) for block, own in self._by_block(members)]
+        return self._some[1]
 
     def batch(self, drawing: Sequence[int], indices: Sequence[np.ndarray] | np.ndarray) -> list[Block]:
         """The records of each member that draws at its own `indices` (numbers below its n, ragged)."""

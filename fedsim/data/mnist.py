@@ -21,6 +21,7 @@ from fedsim.data.dataset import Dataset
 from fedsim.data.fetch import Wanted
 from fedsim.data.folder import HOW, data_folder
 from fedsim.data.idx import Bytes, read_idx
+from fedsim.data.image_draws import of_each
 from fedsim.data.source import Design, Floats, Ints, Labels, Matrix, Ranges
 from fedsim.protocol.seeds import generator
 
@@ -150,15 +151,8 @@ class MnistSource(Matrix):
 
     def _kept(self, count: int) -> list[Ints]:
         """So many images of each digit."""
-        rng = generator("mnist images", self._data.seed)
-        kept = []
-        for digit in range(10):
-            places = np.flatnonzero(self._digits == digit)
-            if len(places) < count:
-                expected = f"at most {len(places):,}: {self._labels.name} has no more of digit {digit}"
-                raise InputError(f"{FIELD}.images_per_digit", count, expected)
-            kept.append(rng.permutation(places)[:count])
-        return kept
+        rng, names = generator("mnist images", self._data.seed), tuple(map(str, range(10)))
+        return of_each(self._digits, count, names, rng, f"{FIELD}.images_per_digit")
 
     @property
     def num_rows(self) -> int:  # type: ignore[override]

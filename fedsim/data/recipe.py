@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.data.breast_cancer import BreastCancer
+from fedsim.data.cifar10 import Cifar10
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset, Scaling
 from fedsim.data.digits import Digits
@@ -134,7 +135,7 @@ def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recip
 def _declared(data: Dataset) -> Recipe | None:
     if isinstance(data, Csv):
         return _of_schema(data)
-    if isinstance(data, BreastCancer | Digits | Mnist | Synthetic):
+    if isinstance(data, BreastCancer | Cifar10 | Digits | Mnist | Synthetic):
         source, nothing = data.open(), np.zeros(0, dtype=np.int64)
         return _of_source(
             data, source, Design(np.zeros((0, source.num_features)), source.ranges, nothing, None)

@@ -19,6 +19,7 @@ from fedsim.data.by_label import (
     NaturalIdPartition,
     PathologicalPartition,
 )
+from fedsim.data.cifar10 import Cifar10
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
 from fedsim.data.digits import Digits
@@ -35,7 +36,7 @@ def _by_name(*kinds: type[S]) -> dict[str, type[S]]:
     return {kind.model_fields["name"].default: kind for kind in kinds}
 
 
-OWN: dict[str, type[Dataset]] = _by_name(BreastCancer, Digits, Mnist, Synthetic, Csv, Npz)
+OWN: dict[str, type[Dataset]] = _by_name(BreastCancer, Digits, Mnist, Cifar10, Synthetic, Csv, Npz)
 PARTITIONS: dict[str, type[Partition]] = _by_name(
     IidPartition,
     SizePartition,

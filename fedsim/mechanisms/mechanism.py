@@ -62,7 +62,8 @@ class Mechanism(Protocol):
             noise_ratio: the release's noise relative to z.
             z: base noise multipliers, (silos, 1).
             clip: of a record's term, a number or (silos, 1).
-            noise: gives the release's rows of `fill`, (silos, d); called at most once.
+            noise: gives the release's rows of `fill`, (silos, d); called at most once. Where it gives fewer,
+                runs side by side share them: the first of so many silos, and the next again.
         """
         ...
 

@@ -62,7 +62,9 @@ class SiloGaussian:
         noise: Callable[[], Tensor],
     ) -> None:
         """total += sigma noise."""
-        total.addcmul_(self.sigma(noise_ratio, z, clip), noise())
+        drawn, sigma = noise(), self.sigma(noise_ratio, z, clip)
+        cohorts = total.view(-1, *drawn.shape)
+        cohorts.addcmul_(sigma.view(len(cohorts), -1, 1), drawn)
 
     def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
         """See `fedsim.privacy.calibrate`."""

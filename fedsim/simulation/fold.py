@@ -20,7 +20,7 @@ from torch import Tensor
 from fedsim.algorithms.registry import algorithms
 from fedsim.data.federation import Federation
 from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
-from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.terms import Admitted
@@ -29,9 +29,9 @@ from fedsim.simulation.host import terms
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import shared_digest
 from fedsim.simulation.side_by_side import SideBySide
-from server.aggregate import weighted
+from server.aggregate import coefficients, summed
 from server.loop import run
-from server.participation import schedule
+from server.participation import Schedule, admitted_rounds, schedule
 from silos.gate import Gate
 from silos.seeded_entropy import SeededEntropy
 
@@ -50,14 +50,14 @@ class Folded:
 def fold_key(scenario: Mapping[str, Any]) -> str | None:
     """Equal for scenarios (as mappings) that fold together, in any trial; None where one cannot fold.
 
-    Linear models, all silos in every round and each answering for itself, noise by the accountant, and an
-    algorithm of this package, of which it is tested that `FIELDS` do not change the plan.
+    Linear models, as many silos in every round and each answering for itself, noise by the accountant, and
+    an algorithm of this package, of which it is tested that `FIELDS` do not change the plan.
     """
     tree = copy.deepcopy(dict(scenario))
     algorithm, privacy = tree["algorithm"], tree["privacy"]
     if (
         tree["problem"]["name"] == "neural_network"
-        or tree.get("participation", {}).get("name", "all") != "all"
+        or tree.get("participation", {}).get("name", "all") not in ("all", "uniform")
         or privacy.get("calibration", "accountant") != "accountant"
         or MECHANISMS[privacy.get("mechanism", GAUSSIAN.name)].sums_only
         or algorithm.get("parameters", "given") != "given"
@@ -89,13 +89,15 @@ def run_fold(configs: Sequence[Resolved], trials: Mapping[int, Federation]) -> l
         Refused: some run was refused; nothing is known of the others.
     """
     first, silos = configs[0], len(configs[0].names)
-    rounds = schedule(silos, None, first.trace.holds, first.scenario.seed, 0)
-    gate = _gate(configs, trials, range(len(rounds)))
+    seed, holds = first.scenario.seed, first.trace.holds
+    attendance = [schedule(silos, first.active, holds, seed, trial) for trial in trials]
+    width = len(attendance[0][0])
+    gate = _gate(configs, trials, [admitted_rounds(first.active, own, silos) for own in attendance], width)
     runs = len(configs) * len(trials)
     server = _with_numbers(first.algorithm, configs, len(trials), first.dtype)
     public = replace(first.public(), noise_multipliers=torch.full((silos,), torch.nan, dtype=first.dtype))
-    link = _Link(gate, runs, silos)
-    *_, last = run(server, first.problem, public, first.scenario.seed, link, rounds, weighted)
+    link = _Link(gate, len(configs), attendance, public)
+    *_, last = run(server, first.problem, public, seed, link, attendance[0], summed)
     models = last.answer.expand(runs, -1).view(len(configs), len(trials), -1)
     admitted = [gate.admitted[k * silos : (k + 1) * silos] for k in range(runs)]
     return [
@@ -107,10 +109,19 @@ def run_fold(configs: Sequence[Resolved], trials: Mapping[int, Federation]) -> l
     ]
 
 
-def _gate(configs: Sequence[Resolved], trials: Mapping[int, Federation], rounds: Sequence[int]) -> Gate:
-    """All runs' silos as one cohort: config first, then trial, then silo."""
+def _gate(
+    configs: Sequence[Resolved],
+    trials: Mapping[int, Federation],
+    rounds: Sequence[Sequence[Sequence[int]]],
+    width: int,
+) -> Gate:
+    """All runs' silos as one cohort: config first, then trial, then silo.
+
+    Args:
+        rounds: those that each silo is in, of each trial.
+        width: how many silos answer in a round of one run.
+    """
     first = configs[0]
-    everyone = [rounds] * len(first.names)
     pairs = [(s.train_features, s.train_target) for data in trials.values() for s in data.silos]
     entropy = [
         SeededEntropy(first.scenario.seed, trial, first.names, [shared_key(first, own)] * len(first.names))
@@ -119,13 +130,13 @@ def _gate(configs: Sequence[Resolved], trials: Mapping[int, Federation], rounds:
     members = [
         replace(each, name=f"{c}/{trial}/{each.name}")
         for c, config in enumerate(configs)
-        for trial in trials
-        for each in terms(config, config.names, everyone, config.mechanism)
+        for trial, own in zip(trials, rounds, strict=True)
+        for each in terms(config, config.names, own, config.mechanism)
     ]
     return Gate(
         SideBySide(pairs, first.problem, first.dtype, len(configs)),
         first.problem,
-        _with_numbers(first.algorithm, configs, len(trials) * len(first.names), first.dtype),
+        _with_numbers(first.algorithm, configs, len(trials) * width, first.dtype),
         first.trace.plan,
         members,
         first.mechanism,
@@ -159,17 +170,32 @@ def _named(admitted: Admitted) -> Admitted:
 
 
 class _Link:
-    """The server loop's way to the gate: one broadcast a run, one message a run and silo."""
+    """The server loop's way to the gate: one broadcast a run, and the run's sum of its silos' messages."""
 
-    def __init__(self, gate: Gate, runs: int, silos: int) -> None:
-        self._gate, self._runs, self._silos = gate, runs, silos
+    def __init__(self, gate: Gate, configs: int, attendance: Sequence[Schedule], public: Public) -> None:
+        """`attendance`: of each trial, as many silos a round in every one."""
+        self._gate, self._configs, self._attendance, self._public = gate, configs, attendance, public
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
-        """Messages {name: (runs, silos, d)}, for broadcasts (d,) or (runs, d)."""
+        """Messages {name: (1, runs, d)}, weighed and added, for broadcasts (d,) or (runs, d).
+
+        Args:
+            members: those of the first trial.
+        """
+        silos, width = len(self._public.names), len(members)
         sent = {
-            name: value if value.dim() == 1 else value.repeat_interleave(self._silos, 0)
+            name: value if value.dim() == 1 else value.repeat_interleave(width, 0)
             for name, value in broadcast.items()
         }
-        reply = self._gate.answer(round_index, sent)
-        shape = self._runs, self._silos, -1
-        return Answered(members, {name: rows.view(shape) for name, rows in reply.items()})
+        there = [own[round_index] for own in self._attendance] * self._configs
+        cohort = [run * silos + silo for run, own in enumerate(there) for silo in own]
+        reply = self._gate.answer(round_index, sent, None if width == silos else cohort)
+        weights = torch.stack([self._weights(own[round_index]) for own in self._attendance])
+        each = weights.repeat(self._configs, 1).unsqueeze(1)  # (runs, 1, width)
+        messages = {
+            name: each.to(rows.dtype) @ rows.view(len(there), width, -1) for name, rows in reply.items()
+        }
+        return Answered(members, {name: rows.transpose(0, 1) for name, rows in messages.items()})
+
+    def _weights(self, members: Sequence[int]) -> Tensor:
+        return coefficients(self._public.weights, members, len(self._public.names))

@@ -50,6 +50,10 @@ def shared_sum(
     if clip is not None:
         bound = _per_run(clip, copies) * KEPT[coefficient.dtype] * block.inverse_norm.unsqueeze(-1)
     coefficient = bounded(coefficient, bound, block.mask)
+    if rows == 1 and coefficient.dim() == 3:  # one product a number: nothing is added up
+        own = torch.empty(copies, silos, problem.dimension, dtype=block.features.dtype)
+        torch.mul(coefficient.permute(2, 0, 1), block.features.squeeze(1), out=own)
+        return own.view(len(block.members), problem.dimension).double()
     columns = coefficient.reshape(silos, rows, -1).transpose(1, 2)
     total = weighted_sum(columns, block.features)
     by_run = total.view(silos, copies, problem.num_outputs, problem.num_features)
@@ -60,7 +64,7 @@ def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Ten
     silos, rows = block.target.shape
     copies = len(block.members) // silos
     runs = point.expand(len(block.members), -1).view(copies, silos, problem.num_features, -1)
-    columns = runs.permute(1, 2, 0, 3).reshape(silos, problem.num_features, -1)
+    columns = runs.permute(1, 2, 0, 3).flatten(2)
     scores = torch.bmm(block.features, columns)
     if problem.num_outputs > 1:
         scores = scores.view(silos, rows, copies, problem.num_outputs)
@@ -78,7 +82,7 @@ def _per_run(clip: float | Tensor, copies: int) -> float | Tensor:
 class SideBySide(Records):
     """Records that `copies` runs share: member c silos + s is silo s in copy c.
 
-    Members answer all together, to a broadcast for all, (d,), or one for each, (members, d).
+    The same silos of every copy answer together, to a broadcast for all, (d,), or one for each, (members, d).
 
     Raises:
         InputError: the problem's gradients cannot be taken record by record.
@@ -107,18 +111,21 @@ class SideBySide(Records):
         return shared_sum(problem, block, points, clip)
 
     def drawing(self, members: Sequence[int]) -> Sequence[int]:
-        """The silos of the first copy."""
-        return members[: self._silos]
-
-    def spread(self, noise: Tensor) -> Tensor:
-        """The same noise in every copy."""
-        return noise if self._copies == 1 else noise.repeat(self._copies, 1)
+        """Those of the first copy."""
+        return members[: len(members) // self._copies]
 
     def shapes(self, members: Sequence[int], dimension: int) -> list[tuple[int, ...]]:
         """One broadcast for all members, or one for each."""
-        if len(members) < len(self.sizes):
+        if list(members) != self._everywhere(self.drawing(members)):
             raise Refused("runs side by side answer together")
         return [(dimension,), (len(members), dimension)]
+
+    def full(self, members: Sequence[int]) -> list[Block]:
+        """Every record of the members' silos."""
+        if len(members) == len(self.sizes):
+            return self._blocks
+        some = super().full(self.drawing(members))
+        return [replace(block, members=self._everywhere(block.members)) for block in some]
 
     def _parts(self, members: Sequence[int]) -> list[Part]:
         return [part._replace(members=self._everywhere(part.members)) for part in super()._parts(members)]

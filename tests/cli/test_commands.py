@@ -140,7 +140,7 @@ def test_list_names_every_part_with_a_line() -> None:
         assert name in output
     for name in ("dirichlet", "label_pairs", "subsample", "poisson", "fresh", "gaussian", "none"):
         assert name in output
-    for name in ("mlp", "lenet", "l2_ball", "box", "random_size", "availability", "trace"):
+    for name in ("mlp", "paired_mlp", "lenet", "l2_ball", "box", "random_size", "availability", "trace"):
         assert re.search(rf"^  {name} +\S", output, re.M), name
 
 

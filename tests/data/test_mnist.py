@@ -95,7 +95,7 @@ def test_what_is_drawn_follows_from_the_data_sets_seed_alone() -> None:
 
 @pytest.mark.usefixtures("folder")
 def test_more_images_than_there_are_of_a_digit_are_refused() -> None:
-    with pytest.raises(InputError, match=r"images_per_digit: 13: at most 12: .* digit 0"):
+    with pytest.raises(InputError, match=r"images_per_digit: 13: at most 12: .* more of 0"):
         Mnist(images_per_digit=13).open().num_rows  # noqa: B018
     with pytest.raises(InputError, match=r"images_per_digit: 774: at most 12"):
         Mnist(draw="published").open().num_rows  # noqa: B018

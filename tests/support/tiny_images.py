@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedsim.data.cifar10 import PARTS, PIXELS
 from fedsim.data.mnist import PUBLISHED, SIDE
 
 
@@ -33,4 +34,20 @@ def write_mnist(folder: Path, per_digit: int = 12) -> Path:
     for name in PUBLISHED:
         content = idx(images if "images" in name else labels)
         (place / name).write_bytes(gzip.compress(content, 1))
+    return folder
+
+
+def write_cifar10(folder: Path, per_class: int = 3) -> Path:
+    """The six files below `folder`, which is a data folder; each holds so many images of each class.
+
+    An image's first pixels say its class, its file (from 1, the test file 6) and its place there.
+    """
+    place = folder / "cifar10"
+    place.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for k, name in enumerate([name for part in PARTS.values() for name in part], 1):
+        labels = rng.permutation(np.repeat(np.arange(10, dtype=np.uint8), per_class))
+        pixels = rng.integers(0, 256, (len(labels), len(PIXELS)), dtype=np.uint8)
+        pixels[:, 0], pixels[:, 1], pixels[:, 2] = labels, k, np.arange(len(labels))
+        (place / name).write_bytes(np.hstack([labels[:, None], pixels]).tobytes())
     return folder

@@ -72,6 +72,11 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     },
     "float32": {"runtime": {"name": "inprocess", "dtype": "float32"}},
     "no mechanism": {"privacy": {"mechanism": "none"}},
+    "some silos a round": {"participation": {"name": "uniform", "num_silos": 2}},
+    "some unequal silos a round": {
+        "partition": {"name": "iid", "num_partitions": 3, "proportions": [1, 2, 5]},
+        "participation": {"name": "uniform", "num_silos": 2},
+    },
 }
 BATCHES: dict[str, dict[str, Any]] = {
     "poisson": {"sampler": "poisson", "fraction": 0.3},
@@ -155,7 +160,7 @@ def test_the_numbers_that_fold_do_not_change_a_plan(name: str, tree: dict[str, A
 @pytest.mark.parametrize(
     "changes",
     [
-        {"participation": {"name": "uniform", "num_silos": 2}},
+        {"participation": {"name": "availability", "probability": 0.5}},
         {"problem": {"name": "neural_network", "model": {"name": "mlp", "hidden": [2]}}},
         {"privacy": {"epsilon": 1.0, "calibration": "sigma", "noise_multiplier": 9.0}},
     ],
