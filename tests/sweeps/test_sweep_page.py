@@ -106,7 +106,7 @@ def test_runs_that_share_noise_are_said_to_carry_no_guarantee_together(swept: Pa
 
 
 def test_runs_that_add_up_are_not_said_to_share(tmp_path: Path) -> None:
-    tree = BASE | {"participation": {"name": "uniform", "num_silos": 2}}
+    tree = BASE | {"privacy": {"epsilon": 1, "calibration": "sigma", "noise_multiplier": 40}}
     path = tmp_path / "scenario.yaml"
     path.write_text(yaml.safe_dump(tree | {"sweep": {"grid": {"privacy.epsilon": [1, 2]}}}), encoding="utf-8")
     code, output = invoke("sweep", path, "--out", tmp_path / "out")
