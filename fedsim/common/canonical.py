@@ -24,6 +24,6 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def finite(value: float) -> float | None:
-    """None for infinity, which JSON cannot say."""
-    return value if isfinite(value) else None
+def finite(value: float | None) -> float | None:
+    """None for infinity, which JSON cannot say, and for None."""
+    return value if value is not None and isfinite(value) else None

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedsim.common.canonical import finite
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.optimum import NoOptimumError, constrained, gradient, pair, pooled, smooth
 from fedsim.problems.glm import GeneralisedLinear
@@ -53,8 +54,8 @@ class TrainingObjective:
         w = w.double()
         excess = None
         if self._least is not None:
-            excess = _finite(self._value(smooth(self._problem), w) - self._least)
-        return Risk(excess, _finite(self._mapping_sq(w)))
+            excess = finite(self._value(smooth(self._problem), w) - self._least)
+        return Risk(excess, finite(self._mapping_sq(w)))
 
     def statement(self, trial: int) -> dict[str, Any]:
         """The `objective` part of the summary."""
@@ -93,7 +94,3 @@ def eta_of(algorithm: Algorithm) -> float:
     if isinstance(step, int | float):
         return float(step)
     return 1 / (2 * float(smoothness)) if isinstance(smoothness, int | float) else 1.0
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and abs(value) < float("inf") else None

@@ -79,10 +79,6 @@ class Pool:
         """w_i in (0, 1] of the silo at `position`."""
         return self._of(batch)[1][position]
 
-    def all_weights(self, batch: Batch) -> tuple[float, ...]:
-        """w_i of every silo, in their order."""
-        return self._of(batch)[1]
-
     def heaviest(self, position: int, batches: Iterable[Batch]) -> float:
         """The largest w_i of the silo at `position` among these batch kinds; 0 where there is none."""
         return max((self.weight(position, batch) for batch in batches), default=0.0)

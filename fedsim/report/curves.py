@@ -10,10 +10,10 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter
 
-from fedsim.report.remarks import TWIN
 from fedsim.report.style import GREY, Look, look, thinned
 from fedsim.results.baseline_lines import named
 from fedsim.results.collected import Run
+from fedsim.results.metrics_table import TWIN
 from fedsim.results.summary import FEW, Summary
 
 VARIANTS = {"private": (0, "private"), "nonprivate": (1, TWIN)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedsim.results.metrics_table import TWIN
 from fedsim.results.summary import (
     Clipping,
     Deployment,
@@ -13,8 +14,6 @@ from fedsim.results.summary import (
     spans,
 )
 from fedsim.scenario.metric import METRICS
-
-TWIN = "without noise and clipping"
 
 
 def result_line(summary: Summary) -> str:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 from scipy.special import gammaln, logsumexp
+from support.cpsgd import cpsgd_epsilon
 
 from fedsim.privacy import gaussian
-from fedsim.privacy.binomial import cpsgd_epsilon, excess, published
+from fedsim.privacy.binomial import excess, published
 from fedsim.privacy.renyi import gaussian_epsilon
 
 
