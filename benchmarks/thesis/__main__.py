@@ -25,6 +25,7 @@ def parsed(arguments: Sequence[str] | None, plan: Plan) -> argparse.Namespace:
         "--out", type=Path, default=runs.ROOT / "runs" / "results", help="where cells are kept"
     )
     parser.add_argument("--page", type=Path, default=page.PAGE, help="another page with the same parts")
+    parser.add_argument("--readme", type=Path, default=page.README, help="another list of the scenarios")
     return parser.parse_args(arguments)
 
 
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _experiment(name, one, asked)
     page.write_overview(plan, runs.taken(asked.out), asked.page)
     page.write_verdicts(plan, asked.out, asked.page)
+    page.write_readme(plan, runs.taken(asked.out), asked.readme)
 
 
 def _experiment(name: str, one: Experiment, asked: argparse.Namespace) -> None:

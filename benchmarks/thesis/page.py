@@ -18,7 +18,7 @@ from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.results.audit_file import AuditPart
 from fedsim.scenario.metric import METRICS
 
-PAGE = ROOT / "docs" / "results.md"
+PAGE, README = ROOT / "docs" / "results.md", ROOT / "scenarios" / "README.md"
 IMAGES = "images/results"
 PUBLISHED = SCENARIOS / "published.csv"
 ABSENT = "Not measured here."
@@ -68,7 +68,7 @@ def write_section(
 
 def _conclusion(one: Experiment, measured: Sequence[Measured]) -> list[str]:
     honest = next((found for found in measured if found.variant == "honest"), None)
-    if honest is None:
+    if honest is None or not one.conclusion:
         return []
     try:
         return [tables.filled(one.conclusion, honest.summary, honest.curves)]
@@ -123,6 +123,17 @@ def write_overview(plan: Plan, took: Mapping[str, Taken], page: Path = PAGE) -> 
         last = max((each for each in cells if each), key=lambda each: each.day, default=None)
         rows.append([f"[`{name}`](#{_anchor(one.title)})", *seconds, f"`{last.commit}`" if last else ""])
     replace("overview", table(["scenario", "honest, seconds", "as published, seconds", "commit"], rows), page)
+
+
+def write_readme(plan: Plan, took: Mapping[str, Taken], readme: Path = README) -> None:
+    """The scenarios' rows: what, from where, what to expect, and what the honest variant took."""
+    rows = []
+    for name, one in plan.experiments.items():
+        measured = took.get(f"{name}-honest")
+        seconds = f"{measured.seconds:,.0f}" if measured else "not measured"
+        rows.append([f"`{name}.yaml`", one.about, one.origin, one.shape, seconds])
+    lines = table(["file", "what", "data", "what to expect", "seconds"], rows)
+    replace("thesis", lines.replace("| --- | ---: | ---: | ---: | ---: |", "|---|---|---|---|---|"), readme)
 
 
 def _anchor(title: str) -> str:

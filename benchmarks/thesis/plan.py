@@ -20,15 +20,18 @@ class Experiment(Section):
 
     title: str
     about: str = Field(description="what it is, in a sentence")
+    origin: str = Field("", description="where its data come from")
+    shape: str = Field("", description="what to expect of its curves")
     variants: tuple[str, ...] = ("honest", "thesis")
     series: tuple[str, ...] = Field(SERIES, description="varied fields that name a curve of the figure")
     published: dict[str, str] = Field({}, description="published figure by setting, drawn over the thesis's")
-    audit: dict[str, Any] = Field({}, description="what makes one run of it that is audited; none: no audit")
+    audit: dict[str, Any] = Field({}, description="makes one run of it, to be audited; none: no audit")
     effort: float = Field(0.2, description="of the audit")
     only_if_named: bool = Field(False, description="whether `--only` must ask for it: it takes hours")
     conclusion: str = Field(
+        "",
         description="two sentences; {SETTING | NAME @ EPSILON} is a mean, EPSILON none the twin's, and "
-        "{SETTING | baseline NAME} a baseline's; without a setting there is no bar"
+        "{SETTING | baseline NAME} a baseline's; without a setting there is no bar",
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.document import table
-from benchmarks.thesis.trials import ByTrial, Curve, called, epsilon_field
+from benchmarks.thesis.trials import ByTrial, Curve, called, epsilon_field, settings_of
 from benchmarks.thesis.verdicts import Claim, Verdict, interval
 from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.privacy.rounding import shown_down, shown_up
@@ -130,7 +130,7 @@ def filled(text: str, summary: SweepSummary, curves: Sequence[Curve]) -> str:
 
 def _baseline(summary: SweepSummary, setting: str, name: str) -> float:
     for group in summary.baselines:
-        parts = [called(group.varied, [field]) for field in group.varied]
+        parts = [called(group.varied, [field]) for field in settings_of(list(group.varied))]
         for one in group.baselines:
             spread = one.spread(summary.metric)
             if one.name == name and spread is not None and all(part in setting for part in parts):

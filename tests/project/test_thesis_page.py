@@ -93,7 +93,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Path:
-    names = ("overview", "verdicts", "toy")
+    names = ("overview", "verdicts", "toy", "thesis")
     text = "\n".join(f"# {name}\n<!-- {name} -->\nold\n<!-- /{name} -->\nby hand" for name in names)
     (tmp_path / "results.md").write_text(text, encoding="utf-8")
     return tmp_path / "results.md"
@@ -118,7 +118,7 @@ def test_a_section_has_figures_tables_the_audit_and_the_true_costs(place, empty,
     page.write_section("toy", ONE, [m for m in measured if m], AUDIT, runs.taken(place), empty)
     text = empty.read_text(encoding="utf-8")
     assert "old" not in text.split("<!-- toy -->")[1].split("<!-- /toy -->")[0]
-    assert text.count("by hand") == 3
+    assert text.count("by hand") == 4
     images = sorted(path.name for path in (empty.parent / "images" / "results").iterdir())
     assert images == [f"toy-{v}-m-{m}.svg" for v in ("honest", "thesis") for m in (2, 3)]
     assert all(name in text for name in images)
@@ -165,6 +165,8 @@ def test_verdicts_and_overview_say_what_is_not_measured(place, empty):
     assert "of 4 comparisons" in text
     assert "| a better one | `nobodys` | not measured |" in text
     assert "| [`toy`](#made-up) | 12 | not measured | `abc` |" in text
+    page.write_readme(plan, {"toy-honest": runs.Taken(12.34, 30, "abc", "2026-01-01")}, empty)
+    assert "| `toy.yaml` | What nobody has. |  |  | 12 |" in empty.read_text(encoding="utf-8")
     page.write_section("toy", ONE, [], None, {}, empty)
     assert page.ABSENT in empty.read_text(encoding="utf-8")
 
@@ -201,11 +203,12 @@ def test_the_plan_names_scenarios_figures_and_parts_of_the_page_that_exist():
 
 
 def test_writing_alone_runs_nothing(place, empty, monkeypatch):
+    honest = ONE.model_copy(update={"variants": ("honest",)})
     monkeypatch.setattr(
-        "benchmarks.thesis.__main__.read_plan", lambda: Plan(experiments={"toy": ONE}, claims=())
+        "benchmarks.thesis.__main__.read_plan", lambda: Plan(experiments={"toy": honest}, claims=())
     )
     monkeypatch.setattr(runs, "sweep", lambda *_: pytest.fail("a sweep ran"))
-    main(["--write", "--out", str(place), "--page", str(empty)])
+    main(["--write", "--out", str(place), "--page", str(empty), "--readme", str(empty)])
     assert "M = 2: share of records misclassified, in percent, by epsilon" in empty.read_text(
         encoding="utf-8"
     )
