@@ -405,7 +405,9 @@ class _RoundAsker:
         shorter = query.clip * torch.tensor(shares, dtype=torch.float64).unsqueeze(-1)
         own = query if set(shares) == {1.0} else query._replace(clip=shorter.to(self._gate._dtype))
         total = self._clipped_sum(own, blocks).mul_(weights)
-        self._gate._mechanism.perturb(total, noise_ratio, self._multipliers, float(query.clip), self._noise.next)
+        self._gate._mechanism.perturb(
+            total, noise_ratio, self._multipliers, float(query.clip), self._noise.next
+        )
         return total.detach()
 
     def _weights(self, batch: Batch) -> Tensor:

@@ -20,7 +20,7 @@ from torch import Tensor
 from fedsim.algorithms.registry import algorithms
 from fedsim.data.federation import Federation
 from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
-from fedsim.protocol.contract import Algorithm
+from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.terms import Admitted
@@ -50,15 +50,15 @@ class Folded:
 def fold_key(scenario: Mapping[str, Any]) -> str | None:
     """Equal for scenarios (as mappings) that fold together, in any trial; None where one cannot fold.
 
-    Linear models, as many silos in every round and each answering for itself, noise by the accountant, and
-    an algorithm of this package, of which it is tested that `FIELDS` do not change the plan.
+    Linear models, as many silos in every round and each answering for itself, noise by the accountant or a
+    theorem, and an algorithm of this package, of which it is tested that `FIELDS` do not change the plan.
     """
     tree = copy.deepcopy(dict(scenario))
     algorithm, privacy = tree["algorithm"], tree["privacy"]
     if (
         tree["problem"]["name"] == "neural_network"
         or tree.get("participation", {}).get("name", "all") not in ("all", "uniform")
-        or privacy.get("calibration", "accountant") != "accountant"
+        or privacy.get("calibration", "accountant") not in ("accountant", "theorem")
         or MECHANISMS[privacy.get("mechanism", GAUSSIAN.name)].sums_only
         or algorithm.get("parameters", "given") != "given"
         or not algorithms()[algorithm["name"]].__module__.startswith("fedsim.algorithms.")
@@ -66,7 +66,8 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         return None
     for field in FIELDS:
         algorithm.pop(field, None)
-    privacy.pop("epsilon", None)
+    for field in ("epsilon", "claimed_epsilon"):
+        privacy.pop(field, None)
     return json.dumps(tree, sort_keys=True, default=str)
 
 
@@ -192,7 +193,9 @@ class _Link:
         reply = self._gate.answer(round_index, sent, None if width == silos else cohort)
         weights = torch.stack([self._weights(own[round_index]) for own in self._attendance])
         each = weights.repeat(self._configs, 1).unsqueeze(1)  # (runs, 1, width)
-        messages = {name: each.to(rows.dtype) @ rows.view(len(there), width, -1) for name, rows in reply.items()}
+        messages = {
+            name: each.to(rows.dtype) @ rows.view(len(there), width, -1) for name, rows in reply.items()
+        }
         return Answered(members, {name: rows.transpose(0, 1) for name, rows in messages.items()})
 
     def _weights(self, members: Sequence[int]) -> Tensor:
