@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-all docs wheel compose-test bench scaling profile sweeps clean
+.PHONY: help demo check test test-all docs wheel compose-test bench scaling profile sweeps results clean
 
 # Processes that tests start read bytecode instead of compiling fedsim, and the second worker the first's.
 unexport PYTHONDONTWRITEBYTECODE
@@ -66,6 +66,9 @@ profile: $(VENV)/.installed-dev  ## Where a round's time goes, by part; into doc
 
 sweeps: $(VENV)/.installed  ## The shipped sweeps, timed; into docs/performance.md.
 	$(BIN)/python benchmarks/sweeps.py
+
+results: $(VENV)/.installed-dev  ## The thesis's experiments, into docs/results.md (FLAGS="--only NAME", "--honest").
+	$(BIN)/python -m benchmarks.thesis $(FLAGS)
 
 clean:  ## Remove what the other targets made.
 	rm -rf $(VENV) .venv-peers runs build dist *.egg-info

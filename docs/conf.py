@@ -38,6 +38,7 @@ SHELVES = {
         "docs/metrics",
         "docs/using-a-model",
         "docs/audit",
+        "docs/results",
         "docs/performance",
     ],
     "Guides": ["docs/your-own-table", "docs/adding-*", "docs/memory", "docs/deployment", "docs/shuffler"],

@@ -96,8 +96,9 @@ def _given(
             bounds = f"[0, {limits.max_noise_multiplier:g}]"
             raise Refused(f"silo {terms.name!r}: noise multiplier {z:.6g} is not within {bounds}")
     try:
-        cases = [(terms.n, z, terms.delta) for terms, z in zip(silos, given, strict=True)]
-        epsilons = mechanism.epsilons(census, cases)
+        epsilons = _costs(
+            mechanism, census, tuple((t.n, z, t.delta) for t, z in zip(silos, given, strict=True))
+        )
     except Refused as refusal:
         raise _named(refusal, mechanism, census, silos, limits) from None
     for terms, z, epsilon in zip(silos, given, epsilons, strict=True):
@@ -109,7 +110,12 @@ def _given(
     return list(zip(given, epsilons, strict=True))
 
 
-@lru_cache(maxsize=64)  # the trials of a run ask for the same prices
+@lru_cache(maxsize=64)  # the trials of a run, and runs that differ in step size, ask for the same prices
+def _costs(mechanism: Mechanism, census: Census, cases: tuple[tuple[int, float, float], ...]) -> list[float]:
+    return mechanism.epsilons(census, cases)
+
+
+@lru_cache(maxsize=64)
 def _calibrated(
     mechanism: Mechanism, census: Census, budgets: tuple[Budget, ...], limit: float
 ) -> list[tuple[float, float]]:

@@ -91,10 +91,13 @@ def _check_records(records: Dataset, policy: Policy) -> None:
     """Refuse what a silo alone cannot do, and code that its policy does not list."""
     if not is_own(type(records)) and records.name not in policy.plug_ins:
         raise InputError(f"{ROOT}.records.name", records.name, "is a plug-in: list it under policy.plug_ins")
-    pools = "scaling" if records.scaling == "training_statistics" else "pca" if records.pca else None
-    if pools is not None:
-        expected = "takes all silos' records together, which no silo has; use declared ranges"
-        raise InputError(f"{ROOT}.records.{pools}", getattr(records, pools), expected)
+    for field in records.fitted:
+        expected = "takes all silos' records together, which no silo has"
+        if getattr(records, field) == "silo_statistics":
+            expected = "is fitted on the silo's records without noise, which exists in simulation only"
+        raise InputError(
+            f"{ROOT}.records.{field}", getattr(records, field), f"{expected}; use declared ranges"
+        )
     if records.pools_records:
         expected = "takes all silos' records together, which no silo has"
         raise InputError(f"{ROOT}.records.name", records.name, expected)

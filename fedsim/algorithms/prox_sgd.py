@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import floor
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 class ProxSGD:
     """Every round averages the silos' noisy gradients and takes a proximal step.
 
-    w_{r+1} = prox_{eta f1}(w_r - eta sum_i p_i g_i); returns the last iterate. The theorem takes
-    eta = 1 / (2 beta) and one pass over the data: `batch: {sampler: fresh, fraction: 1/R}`.
+    w_{r+1} = prox_{eta f1}(w_r - eta sum_i p_i g_i); returns the last iterate, or the mean of the last
+    ones (`average_last`; post-processing, at no privacy cost). The theorem takes eta = 1 / (2 beta) and one
+    pass over the data: `batch: {sampler: fresh, fraction: 1/R}`.
     """
 
     linear: ClassVar[bool] = True
@@ -29,15 +31,21 @@ class ProxSGD:
     step_size: Annotated[float, Field(gt=0, description="eta: step size, 1 / (2 beta) in the theorem")]
     clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
     batch: Annotated[Batch, Field(description="K: which records a silo uses in a round")] = FULL
+    average_last: Annotated[
+        float,
+        Field(ge=0, le=1, description="share of the rounds whose iterates are averaged; 0: the last one"),
+    ] = 0.0
 
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
     ) -> ServerHalf:
-        """Proximal SGD; answers with the last iterate."""
-        for _ in range(self.num_rounds):
-            mean = yield Round({"w": w}, answer=w)
+        """Proximal SGD; answers with the last iterate, or the mean of the last ones so far."""
+        answer, first = w, floor((1 - self.average_last) * self.num_rounds)
+        for r in range(self.num_rounds):
+            mean = yield Round({"w": w}, answer=answer)
             w = problem.prox(w - self.step_size * mean["g"], self.step_size)
-        return w
+            answer = w if r <= first else answer + (w - answer) / (r - first + 1)
+        return answer
 
     def silo(
         self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory

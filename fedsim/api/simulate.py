@@ -25,7 +25,7 @@ from fedsim.report import page
 from fedsim.report.trackers import open_trackers
 from fedsim.results.collected import run_of
 from fedsim.results.outcome import Measurement, Observer, Outcome, Results
-from fedsim.scenario.files import digests
+from fedsim.scenario.files import digests_of
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.price import preview
@@ -117,7 +117,7 @@ def _followed(
 ) -> Run:
     start = time.perf_counter()
     trackers = open_trackers(resolved.scenario.report.trackers, True, complain)
-    heterogeneity, end, files = None, None, digests(resolved.scenario)
+    heterogeneity, end, files = None, None, digests_of(resolved.scenario)
     try:
         trackers.start(resolved)
         with watch(resolved) as show:

@@ -21,10 +21,11 @@ from fedsim.results.outcome import Measurement, Results, TrialResult, variants
 from fedsim.results.place import UNFINISHED, check_free, unwritable
 from fedsim.results.summary import FILE
 from fedsim.results.write import SECRET
+from fedsim.scenario.files import digests_of
 from fedsim.scenario.load import relative
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.run_digest import run_digest
-from fedsim.sweeps.keys import code_version, contents
+from fedsim.sweeps.keys import code_version
 
 _MADE_OF, _SCENARIO, _LOCK = "run.json", "scenario.yaml", ".lock"
 
@@ -111,7 +112,7 @@ def _made_of(resolved: Resolved) -> dict[str, Any]:
     """What the run's results follow from: equal ones come to the same."""
     tree = resolved.scenario.model_dump(mode="json", exclude_none=True)
     tree["runtime"].pop("address", None)
-    files = contents(resolved.scenario.data, getattr(resolved.scenario.participation, "path", None))
+    files = list(digests_of(resolved.scenario).values())
     run = [run_digest(resolved, canonical(files), variant) for variant in variants(resolved)]
     asked = {key: value for key, value in tree.items() if key not in ("name", "description")}
     digest = hashlib.sha256(canonical([asked, run, files]).encode()).hexdigest()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -59,6 +60,14 @@ Overrides = Annotated[
 ]
 Address = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="An existing Ray cluster instead of a local one.")
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where data files are that stand not beside the scenario, and where they are downloaded to; "
+        "default FEDSIM_DATA, else a cache folder.",
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 SummaryAsJson = Annotated[
@@ -118,6 +127,45 @@ def _traceback() -> Iterator[None]:
         if context is not None and context.find_root().params.get("debug"):
             traceback.print_exc()
         raise
+
+
+@contextmanager
+def data_from(folder: Path | None) -> Iterator[None]:
+    """Inside, the data folder is this one, also of processes that are started; a screen shows downloads.
+
+    Raises:
+        InputError: it is no folder.
+    """
+    from fedsim.common.errors import InputError
+    from fedsim.data.fetch import SHOW
+    from fedsim.data.folder import VARIABLE
+
+    if folder is not None and not folder.is_dir():
+        raise InputError("--data-dir", str(folder), "is no folder; make it first")
+    before, shown = os.environ.get(VARIABLE), SHOW.set(_download)
+    if folder is not None:
+        os.environ[VARIABLE] = str(folder.resolve())
+    try:
+        yield
+    finally:
+        SHOW.reset(shown)
+        if before is None:
+            os.environ.pop(VARIABLE, None)
+        else:
+            os.environ[VARIABLE] = before
+
+
+@contextmanager
+def _download(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr if that is a screen."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda count: progress.update(task, advance=count)
 
 
 def fail(message: str, code: int = REFUSED) -> NoReturn:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedsim.common.errors import InputError
 from fedsim.common.reach import check_reachable
+from fedsim.data.fetch import obtain
 from fedsim.results.place import UNFINISHED, check_free
 from fedsim.scenario.early import check, check_single
 from fedsim.scenario.load import load, load_tree
@@ -65,6 +66,7 @@ def swept(path: Path, overrides: Sequence[str]) -> None:
 
 def _check(scenario: Scenario) -> None:
     check(scenario)
+    obtain(scenario.data.wanted)
     for field, file in scenario.data.files.items():
         if not file.exists():
             raise InputError(

@@ -46,7 +46,8 @@ class Arrays(Dataset):
         classes: how many, also of those that no record here happens to have; default: as many as the largest
             target asks for.
         scaling: as in every data set; by default `declared` with ranges and `none` without.
-        options: the other fields of `Dataset`: intercept, pca, test_fraction, reserve.
+        options: the other fields of `Dataset`: intercept, pca, preprocessing_cost, record_norm,
+            test_fraction, reserve.
 
     Raises:
         InputError: names the argument, the value and what would be right.

@@ -44,9 +44,12 @@ class NaturalIdPartition(Partition):
         description="Records that have no value there: error, drop (nobody holds them), or the name of the "
         "silo that gets them.",
     )
+    equal_sizes: bool = Field(
+        False, description="Drop records at random until every silo has as many as the smallest."
+    )
 
     def deal(self, source: Source, rng: np.random.Generator) -> Assignment:
-        """Nothing is drawn."""
+        """Nothing is drawn but what `equal_sizes` drops."""
         column = self.partition_by or source.silo_column
         if column is None:
             raise InputError(BY, None, "name the column that says whose record it is")
@@ -55,7 +58,8 @@ class NaturalIdPartition(Partition):
             require_labels(labels.codes, column, BY, _WHERE_TO)
         if not labels.names:
             raise InputError(BY, column, "no record has a value there")
-        return self._assign(labels)
+        dealt = self._assign(labels)
+        return levelled(dealt, rng) if self.equal_sizes else dealt
 
     def _assign(self, labels: Labels) -> Assignment:
         without = labels.codes == NO_LABEL
@@ -63,6 +67,14 @@ class NaturalIdPartition(Partition):
             return Assignment(labels.names, np.where(without, UNUSED, labels.codes))
         names = tuple(dict.fromkeys([*labels.names, self.without_silo]))
         return Assignment(names, np.where(without, names.index(self.without_silo), labels.codes))
+
+
+def levelled(dealt: Assignment, rng: np.random.Generator) -> Assignment:
+    """Every silo keeps as many records, drawn at random, as the smallest has; nobody has the others."""
+    smallest, owner = dealt.counts().min(), dealt.owner.copy()
+    for silo in range(len(dealt.names)):
+        owner[rng.permutation(np.flatnonzero(dealt.owner == silo))[smallest:]] = UNUSED
+    return Assignment(dealt.names, owner)
 
 
 class DirichletPartition(Partition):

@@ -11,10 +11,12 @@ import numpy as np
 from pydantic import Discriminator, Field, Tag
 
 from fedsim.common.errors import InputError
+from fedsim.common.section import Section
 from fedsim.common.suggest import suggest
 from fedsim.data.column_values import Cells
 from fedsim.data.dataset import Dataset
 from fedsim.data.features import features_of, names_of
+from fedsim.data.fetch import Wanted
 from fedsim.data.joined import SILO, JoinedTable
 from fedsim.data.reading import Label, Reading
 from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, SchemaOrFile, ranges, read_schema
@@ -39,12 +41,29 @@ OneOrSeveral = Annotated[
 ]
 
 
+class Origin(Section):
+    """Where a table's file is published, and what must be in it."""
+
+    url: str = Field(
+        pattern="^https?://", description="Of the file, or of the zip or tar file that it is in."
+    )
+    sha256: str = Field(
+        pattern="^[0-9a-f]{64}$", description="SHA-256 of the table's file, wherever it comes from."
+    )
+    member: str | None = Field(None, min_length=1, description="The file's name in the zip or tar file.")
+
+
 class Csv(Reading, Dataset):
     """Your own CSV or Parquet table, with a declared schema: ranges, categories and fill values."""
 
     name: Literal["csv"] = Field("csv", description="The data set's name.")
     path: OneOrSeveral = Field(
         description="A CSV file with a header line, or a Parquet file; or a file for each silo, by its name."
+    )
+    origin: Origin | None = Field(
+        None,
+        description="From where the file is downloaded where it is missing: {url, sha256, member}; and what "
+        "must be in it.",
     )
     target: str = Field(description="Column to predict; must be in the schema.")
     silo_column: str | None = Field(
@@ -60,6 +79,19 @@ class Csv(Reading, Dataset):
     def open(self) -> CsvSource:
         """Reads the header and the schema; InputError where they do not fit together."""
         return CsvSource(self)
+
+    @property
+    def wanted(self) -> tuple[Wanted, ...]:
+        """The table's file, where its origin is said.
+
+        Raises:
+            InputError: there are several files, and only one can have an origin.
+        """
+        if self.origin is None:
+            return ()
+        if not isinstance(self.path, Path):
+            raise InputError(f"{DATA}.origin", self.origin.url, "only of one file; path names several")
+        return (Wanted(self.path, (self.origin.url,), self.origin.sha256, self.origin.member),)
 
     @property
     def not_private(self) -> list[str]:

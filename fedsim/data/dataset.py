@@ -9,11 +9,18 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
+from fedsim.common.errors import InputError
 from fedsim.common.section import Section
+from fedsim.data.fetch import Wanted
 from fedsim.data.source import Source
 from fedsim.data.split import Reserve
 
-Scaling = Literal["declared", "none", "training_statistics"]
+Scaling = Literal["declared", "none", "training_statistics", "silo_statistics"]
+
+FITTED_SCALINGS = (
+    "training_statistics: standardise by all silos' pooled training records; silo_statistics: standardise "
+    "each silo's records, training and test together, by themselves. Neither is private (simulation only)."
+)
 
 
 class Dataset(Section, ABC):
@@ -26,14 +33,18 @@ class Dataset(Section, ABC):
     scaling: Scaling = Field(
         "declared",
         description="declared: map features by declared ranges to [-1, 1]; none: leave them as they are; "
-        "training_statistics: standardise by all silos' pooled training records, which is not private "
-        "(simulation only).",
+        + FITTED_SCALINGS,
     )
     pca: int | None = Field(
         None,
         ge=1,
         description="Keep so many principal components of the scaled features, fitted on all silos' pooled "
         "training records, which is not private (simulation only).",
+    )
+    preprocessing_cost: Literal["ignored"] | None = Field(
+        None,
+        description="ignored: what scaling or pca fit on records they fit without noise, and the guarantee "
+        "leaves it out; must be said where they do.",
     )
     record_norm: float | None = Field(
         None,
@@ -53,8 +64,34 @@ class Dataset(Section, ABC):
 
     @property
     def pools_records(self) -> bool:
-        """Whether preparing one silo's records takes the training records of all."""
-        return self.scaling == "training_statistics" or self.pca is not None
+        """Whether preparing one silo's records takes those of others, or what nobody accounts for."""
+        return bool(self.fitted)
+
+    @property
+    def fitted(self) -> dict[str, str]:
+        """{field: what it does}: preparation that is fitted on records, without noise."""
+        found = dict[str, str]()
+        if self.scaling == "training_statistics":
+            found["scaling"] = "features were scaled by statistics of the training records"
+        if self.scaling == "silo_statistics":
+            found["scaling"] = "each silo's features were scaled by statistics of its own records"
+        if self.pca is not None:
+            found["pca"] = "features were reduced to principal components of the training records"
+        return found
+
+    def check(self) -> None:
+        """Check that what is fitted on records is said to cost what nobody accounts for.
+
+        Raises:
+            InputError: names the field.
+        """
+        if self.fitted and self.preprocessing_cost is None:
+            options = " and ".join(f"{field}: {getattr(self, field)}" for field in self.fitted)
+            expected = (
+                f"say `preprocessing_cost: ignored`, since {options} is fitted on records without noise, "
+                "which the guarantee leaves out; or leave that out"
+            )
+            raise InputError("scenario.data.preprocessing_cost", None, expected)
 
     @property
     def knows_optimum(self) -> bool:
@@ -64,14 +101,15 @@ class Dataset(Section, ABC):
     @property
     def not_private(self) -> list[str]:
         """What the guarantee does not cover in how records are prepared."""
-        notes = []
-        if self.scaling == "training_statistics":
-            notes.append(
-                "features were scaled by statistics of the training records (scaling: training_statistics)"
-            )
-        if self.pca is not None:
-            notes.append("features were reduced to principal components of the training records (pca)")
-        return notes
+        return [
+            f"{what} ({field}: {getattr(self, field)}), at a privacy cost that is ignored"
+            for field, what in self.fitted.items()
+        ]
+
+    @property
+    def wanted(self) -> tuple[Wanted, ...]:
+        """Files that can be had from where they were published, and must be what was published."""
+        return ()
 
     @property
     def files(self) -> dict[str, Path]:

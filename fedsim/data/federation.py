@@ -70,7 +70,7 @@ def load(data: Dataset, partition: Partition, seed: int, trial: int) -> Federati
     splits = _splits(data, source, partition, seed, trial)
     rows = np.arange(source.num_rows)
     design = source.design(rows)
-    records = prepare(data, design, rows, _joined(splits, (0,)))
+    records = prepare(data, design, rows, _joined(splits, (0,)), _each(splits))
     return Federation(
         _silos(splits, records),
         _digest(records.features, records.target, splits),
@@ -120,12 +120,17 @@ def _splits(data: Dataset, source: Source, partition: Partition, seed: int, tria
 
 
 def _prepared(data: Dataset, source: Source, rows: Ints, splits: Splits) -> Prepared:
-    return prepare(data, source.design(rows), rows, _joined(splits, (0,)))
+    return prepare(data, source.design(rows), rows, _joined(splits, (0,)), _each(splits))
 
 
 def _joined(splits: Splits, parts: tuple[int, ...]) -> Ints:
     """All silos' training rows (part 0), test rows (1), or both."""
     return np.concatenate([np.arange(0), *(both[part] for both in splits.values() for part in parts)])
+
+
+def _each(splits: Splits) -> list[Ints]:
+    """Each silo's rows."""
+    return [np.concatenate(both) for both in splits.values()]
 
 
 def _silos(splits: Splits, records: Prepared) -> tuple[SiloSplit, ...]:

@@ -12,7 +12,7 @@ from pydantic import Field
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 from fedsim.data.arrays import SILO, TARGET, Arrays, ArraysSource
-from fedsim.data.dataset import Dataset, Scaling
+from fedsim.data.dataset import FITTED_SCALINGS, Dataset, Scaling
 
 FIELD = "scenario.data.path"
 _KNOWN = ("features", TARGET, SILO, "ranges")
@@ -35,8 +35,7 @@ class Npz(Dataset):
     scaling: Scaling = Field(
         "none",
         description="none: leave features as they are; declared: map them by the file's ranges to [-1, 1]; "
-        "training_statistics: standardise by all silos' pooled training records, which is not private "
-        "(simulation only).",
+        + FITTED_SCALINGS,
     )
 
     def open(self) -> ArraysSource:

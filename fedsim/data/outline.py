@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedsim.data.dataset import Dataset
+from fedsim.data.fetch import obtain
 from fedsim.data.partition import Partition, silo_names
 from fedsim.data.prepare import check_components
 from fedsim.data.source import Source
@@ -28,7 +29,11 @@ class Outline:
 
 
 def outline(data: Dataset, partition: Partition, seed: int) -> Outline:
-    """What `load` will give, without reading feature values; labels and ids only where they are needed."""
+    """What `load` will give, without reading feature values; labels and ids only where they are needed.
+
+    Files that are missing are downloaded now, once, before a run has processes.
+    """
+    obtain(data.wanted)
     source = data.open()
     records = _records(source, partition, seed)
     sizes = {name: training_records(n, data.test_fraction, data.reserve, name) for name, n in records}

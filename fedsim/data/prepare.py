@@ -14,6 +14,7 @@ References: K. Pearson, Philosophical Magazine 2 (1901), 559-572, doi:10.1080/14
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -54,8 +55,10 @@ class Preparation:
         """Raw features (n, d), with missing values filled, as a model takes them: (n, d')."""
         return self.finished(self.scaled(values))
 
-    def scaled(self, values: Floats) -> Floats:
-        """The first step of `features`: (n, d) on their scale."""
+    def scaled(self, values: Floats, silos: Sequence[Ints] = ()) -> Floats:
+        """The first step of `features`: (n, d) on their scale; `silos` as for `prepare`."""
+        if self.scaling == "silo_statistics":
+            return by_silo(values, self.ranges, silos)
         if self.standard is not None:
             return standardised(values, self.ranges, self.standard)
         return declared(values, self.ranges) if self.scaling == "declared" else values
@@ -89,7 +92,9 @@ class Prepared(NamedTuple):
     by: Preparation
 
 
-def prepare(data: Dataset, design: Design, rows: Ints, training: Ints) -> Prepared:
+def prepare(
+    data: Dataset, design: Design, rows: Ints, training: Ints, silos: Sequence[Ints] = ()
+) -> Prepared:
     """Records as a model takes them.
 
     Args:
@@ -98,6 +103,7 @@ def prepare(data: Dataset, design: Design, rows: Ints, training: Ints) -> Prepar
         rows: their numbers in the data set, for errors.
         training: places among `rows` of all silos' training records, for what pools records
             (`Dataset.pools_records`).
+        silos: places among `rows` of each silo's records, for what each fits on its own.
 
     Raises:
         InputError: a value is not finite, or there are fewer features than components.
@@ -108,7 +114,7 @@ def prepare(data: Dataset, design: Design, rows: Ints, training: Ints) -> Prepar
     by = Preparation(
         data.scaling, data.intercept, design.ranges, design.target_range, standard, None, data.record_norm
     )
-    features, target = by.scaled(design.features), by.target(design.target)
+    features, target = by.scaled(design.features, silos), by.target(design.target)
     _require_finite(features, "feature", data, rows)
     _require_finite(target, "target", data, rows)
     if data.pca is not None:
@@ -170,6 +176,14 @@ def standardised(values: Floats, ranges: Ranges, standard: Standard) -> Floats:
     with np.errstate(over="ignore", invalid="ignore"):  # see `standard_of`
         mapped = (values - standard.mean) / standard.deviation
     return np.where(ranges.numeric, mapped, values)
+
+
+def by_silo(values: Floats, ranges: Ranges, silos: Sequence[Ints]) -> Floats:
+    """Each silo's records standardised by their own mean and deviation; those of nobody stay as they are."""
+    mapped = values.copy()
+    for own in silos:
+        mapped[own] = standardised(values[own], ranges, standard_of(values[own]))
+    return mapped
 
 
 def principal_components(trained: Floats, count: int) -> Components:

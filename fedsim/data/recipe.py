@@ -17,11 +17,13 @@ from pydantic import Field, ValidationError
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.data.breast_cancer import BreastCancer
+from fedsim.data.cifar10 import Cifar10
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset, Scaling
 from fedsim.data.digits import Digits
 from fedsim.data.features import Input, MeasuredColumn, names_of, ranges_of, read_features
 from fedsim.data.frames import FIELD, columns_of
+from fedsim.data.mnist import Mnist
 from fedsim.data.prepare import Components, Preparation, Standard
 from fedsim.data.reading import DEFAULTS, Reading
 from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, read_schema
@@ -89,8 +91,14 @@ class Fitted:
                 recipe's in their order; more columns than those do no harm.
 
         Raises:
-            InputError: names the column and the row that are wrong, and what would be right.
+            InputError: names the column and the row that are wrong, and what would be right; or each silo's
+                records were scaled by themselves, so that there is no way for others.
         """
+        if self.recipe.scaling == "silo_statistics":
+            expected = (
+                "each silo's records were scaled by their own statistics, and these records are no silo's"
+            )
+            raise InputError("model", "scaling: silo_statistics", f"cannot be used: {expected}")
         columns, reading = self.recipe.columns, self.recipe.reading
         found = columns_of(table, columns, reading)
         return self.preparation.features(read_features(columns, found, FIELD, reading))
@@ -127,7 +135,7 @@ def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recip
 def _declared(data: Dataset) -> Recipe | None:
     if isinstance(data, Csv):
         return _of_schema(data)
-    if isinstance(data, BreastCancer | Digits | Synthetic):
+    if isinstance(data, BreastCancer | Cifar10 | Digits | Mnist | Synthetic):
         source, nothing = data.open(), np.zeros(0, dtype=np.int64)
         return _of_source(
             data, source, Design(np.zeros((0, source.num_features)), source.ranges, nothing, None)

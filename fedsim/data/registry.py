@@ -19,9 +19,11 @@ from fedsim.data.by_label import (
     NaturalIdPartition,
     PathologicalPartition,
 )
+from fedsim.data.cifar10 import Cifar10
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
 from fedsim.data.digits import Digits
+from fedsim.data.mnist import Mnist
 from fedsim.data.npz import Npz
 from fedsim.data.partition import Partition
 from fedsim.data.synthetic import Synthetic
@@ -34,7 +36,7 @@ def _by_name(*kinds: type[S]) -> dict[str, type[S]]:
     return {kind.model_fields["name"].default: kind for kind in kinds}
 
 
-OWN: dict[str, type[Dataset]] = _by_name(BreastCancer, Digits, Synthetic, Csv, Npz)
+OWN: dict[str, type[Dataset]] = _by_name(BreastCancer, Digits, Mnist, Cifar10, Synthetic, Csv, Npz)
 PARTITIONS: dict[str, type[Partition]] = _by_name(
     IidPartition,
     SizePartition,

@@ -14,7 +14,9 @@ The bound is on purpose computed apart from the proven one and rounded the other
 into cells; to see only the cell is post-processing too. A cell's loss ln P(cell)/Q(cell) is moved down to a
 grid of step h (lowered by one common amount, of order h^2, cells being chosen around the grid's points),
 improbable cells are dropped, and delta is raised by 1e-4 of itself against what the window of `loss` adds.
-Multiplicities rarer than 1e-40 are left out. Other data sets may need more: it is a lower bound of the truth.
+Multiplicities rarer than 1e-40 are left out. Where there is so little noise that probabilities would not be
+numbers, the bound is that of more noise: adding some is post-processing. Other data sets may need more: it
+is a lower bound of the truth.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ _DROPPED = 1e-6  # share of delta in dropped cells
 _CELLS = 50  # per standard deviation of a loss
 _MOST_CELLS = 2**16  # of one release
 _POINTS = 2001  # where the loss is evaluated, to be interpolated
-_LARGEST_MU, _SMALLEST_MU = 200.0, 1e-9  # of all draws alike; beyond them the Full part alone is priced
+_SMALLEST_MU = 1e-9  # below it the Full part alone is priced
+_LARGEST_MU, _LARGEST_OF_ONE = 200.0, 30.0  # of the most draws and of one: e^-700 is no number
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +73,16 @@ def epsilon(census: Census, n: int, noise_multiplier: float, delta: float) -> fl
         return 0.0
     if noise_multiplier == 0:
         return math.inf
-    heaviest = max([full, *(float(mean.max()) for _, mean, _ in mixtures)]) / noise_multiplier
-    if not mixtures or not _SMALLEST_MU < heaviest <= _LARGEST_MU:
-        return float(gaussian.epsilon(full / noise_multiplier, delta))
-    parts = [_Mixture(chance, mean / noise_multiplier, count) for chance, mean, count in mixtures]
+    heaviest = max([full, *(float(mean.max()) for _, mean, _ in mixtures)])
+    alone = float(gaussian.epsilon(full / noise_multiplier, delta))
+    if not mixtures or heaviest <= _SMALLEST_MU * noise_multiplier:
+        return alone
+    once = max([full, *(float(mean[1]) for _, mean, _ in mixtures)])
+    z = max(noise_multiplier, heaviest / _LARGEST_MU, once / _LARGEST_OF_ONE)
+    parts = [_Mixture(chance, mean / z, count) for chance, mean, count in mixtures]
     if full > 0:
-        parts.append(_Mixture(np.array([0.0, 1.0]), np.array([0.0, full / noise_multiplier]), 1))
-    return max(0.0, _both_orders(parts, delta))
+        parts.append(_Mixture(np.array([0.0, 1.0]), np.array([0.0, full / z]), 1))
+    return max(alone, _both_orders(parts, delta))
 
 
 def _mixtures(census: Census, n: int) -> tuple[list[tuple[Array, Array, int]], float]:

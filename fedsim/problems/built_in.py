@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedsim.problems.clipped_scores import ClippedLogisticRegression
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 
@@ -12,3 +13,6 @@ BUILT_IN: dict[str, type[GeneralisedLinear]] = {
     "hinge_loss": HingeLoss,
     "absolute_error": AbsoluteError,
 }
+
+OWN = frozenset({*BUILT_IN.values(), ClippedLogisticRegression})
+"""Every linear problem of ours, those too that a field of another makes."""

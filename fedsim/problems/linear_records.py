@@ -16,7 +16,7 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.problems.alone import Captured, FunctionModule, NotCapturedError, capture, each
-from fedsim.problems.built_in import BUILT_IN
+from fedsim.problems.built_in import OWN
 from fedsim.problems.glm import GeneralisedLinear
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def scores(problem: GeneralisedLinear, features: Tensor, w: Tensor) -> Tensor:
 
 def is_built_in(problem: GeneralisedLinear) -> bool:
     """Whether it is exactly one of the built-in problems."""
-    return type(problem) in BUILT_IN.values()
+    return type(problem) in OWN
 
 
 def check(problem: GeneralisedLinear, dtype: torch.dtype) -> None:

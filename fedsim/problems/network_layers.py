@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedsim.problems.paired_network import SquaredReLU, SquarePlusCube
+
 Apply = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, Any]], Tensor]
 """(input, parameters, numbers) to output, records first."""
 
@@ -25,6 +27,8 @@ _APPLY: dict[type[nn.Module], Apply] = {
     nn.Flatten: lambda x, _, __: x.flatten(1),
     nn.Unflatten: lambda x, _, n: x.reshape(len(x), *n["unflattened_size"], *x.shape[2:]),
     nn.ReLU: lambda x, _, __: functional.relu(x),
+    SquaredReLU: lambda x, _, __: functional.relu(x).square(),
+    SquarePlusCube: lambda x, _, __: x.square() * (1 + x),
     nn.Tanh: lambda x, _, __: torch.tanh(x),
     nn.Sigmoid: lambda x, _, __: torch.sigmoid(x),
     nn.Identity: lambda x, _, __: x,

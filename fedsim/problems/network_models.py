@@ -15,6 +15,7 @@ from pydantic import Field
 
 from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError
+from fedsim.problems.paired_network import PairedMlp
 
 FIELD = "scenario.problem.model"
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
@@ -153,4 +154,4 @@ def _takes_two(factory: Callable[..., object]) -> bool:
     return True
 
 
-Model = Annotated[Mlp | Lenet | Imported, Choice(), Shorthand()]
+Model = Annotated[Mlp | PairedMlp | Lenet | Imported, Choice(), Shorthand()]

@@ -1,4 +1,7 @@
-"""The scenarios that come with fedsim, by name; the folder `shipped` is the repository's `scenarios/`."""
+"""The scenarios that come with fedsim, by name; the folder `shipped` is the repository's `scenarios/`.
+
+Beside them stand the schemas of their tables, `NAME.schema.yaml`, which are no scenarios.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ def shipped() -> dict[str, Path]:
     >>> "quickstart" in shipped()
     True
     """
-    return {path.stem: path for path in sorted(_FOLDER.glob("*.yaml"))}
+    files = [*_FOLDER.glob("*.yaml"), *_FOLDER.glob("thesis/*.yaml")]
+    found = {path.stem: path for path in files if not path.stem.endswith(".schema")}
+    return dict(sorted(found.items()))
 
 
 def descriptions() -> dict[str, str]:

@@ -15,6 +15,7 @@ def check(scenario: Scenario) -> None:
     """
     _check_runtime(scenario.runtime)
     scenario.privacy.check()
+    scenario.data.check()
     mechanism = MECHANISMS[scenario.privacy.mechanism]
     check_serves(mechanism, scenario.algorithm.name, scenario.algorithm.kind)
 

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from fedsim.common.errors import InputError
+from fedsim.data.content import content
+from fedsim.data.dataset import Dataset
+from fedsim.data.fetch import obtain
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.participation import TracedSilos
 
 FIELD = "scenario.files"
 
 
-def named(scenario: Scenario) -> dict[str, Path]:
-    """Every file that its records or rounds depend on, by the field that names it."""
-    found = {f"data.{field}": path for field, path in scenario.data.files.items()}
-    if isinstance(scenario.participation, TracedSilos):
-        found["participation.path"] = scenario.participation.path
-    return found
+def digests(data: Dataset, attendance: Path | None) -> dict[str, str]:
+    """SHA-256 of what is in every file that records or rounds depend on, by the field that names it.
 
-
-def digests(scenario: Scenario) -> dict[str, str]:
-    """SHA-256 of their contents, 64 hexadecimal digits.
+    Args:
+        data: the data set.
+        attendance: the file that says who takes part, if there is one.
 
     Raises:
         InputError: one cannot be read.
     """
-    return {field: _digest(field, path) for field, path in named(scenario).items()}
+    return {field: content(path, f"scenario.{field}") for field, path in _named(data, attendance).items()}
+
+
+def digests_of(scenario: Scenario) -> dict[str, str]:
+    """As `digests`, of a scenario."""
+    return digests(scenario.data, _attendance(scenario))
 
 
 def check_unchanged(scenario: Scenario) -> None:
@@ -35,17 +37,22 @@ def check_unchanged(scenario: Scenario) -> None:
     Raises:
         InputError: one has other contents, or is not named any more.
     """
-    for field, before in (scenario.files or {}).items():
-        path = named(scenario).get(field)
-        if path is None or _digest(field, path) != before:
+    if not scenario.files:
+        return
+    obtain(scenario.data.wanted)
+    named = _named(scenario.data, _attendance(scenario))
+    for field, before in scenario.files.items():
+        path = named.get(field)
+        if path is None or content(path, f"scenario.{field}") != before:
             what = "no file is named there" if path is None else f"{path.name} has other contents"
             expected = f"of the file that this scenario was run with, and {what} now"
             raise InputError(f"{FIELD}.{field}", before, f"{expected}; files=null runs it all the same")
 
 
-def _digest(field: str, path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"scenario.{field}", str(path), f"cannot be read ({error.strerror})") from None
+def _named(data: Dataset, attendance: Path | None) -> dict[str, Path]:
+    found = {f"data.{field}": path for field, path in data.files.items()}
+    return found if attendance is None else {**found, "participation.path": attendance}
+
+
+def _attendance(scenario: Scenario) -> Path | None:
+    return getattr(scenario.participation, "path", None)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from fedsim.common.complaints import check_flags
 from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import mapping, value
+from fedsim.data.folder import placed
 from fedsim.scenario.catalogue import find
 from fedsim.scenario.complaints import ROOT, complaint
 from fedsim.scenario.model import Scenario
@@ -25,7 +26,8 @@ from fedsim.scenario.variants import completed
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario in `path`, with `path.to.field=value` overrides applied.
 
-    Relative file names in the `data` and `participation` sections are relative to the scenario file.
+    Relative file names in the `data` and `participation` sections are relative to the scenario file; those of
+    `data` may also be in the data folder (`fedsim.data.folder`).
 
     Raises:
         InputError: the file cannot be read, or a field is wrong; only the first wrong field is named.
@@ -95,17 +97,26 @@ def _change(override: str) -> tuple[str, Any]:
 def anchored(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A scenario with the file names in it made absolute.
 
+    What is not in `folder` may be in the data folder, and is downloaded there where the data say from where.
+
     Args:
         tree: nested mappings.
         folder: what relative names are relative to; absolute, and no symbolic link.
     """
-    return dict(_renamed("", dict(tree), lambda name: str(_below(folder, Path(name)))))
+    data = tree.get("data")
+    fetched = isinstance(data, Mapping) and data.get("origin") is not None
+
+    def named(section: str, name: str) -> str:
+        beside = _below(folder, Path(name))
+        return str(placed(beside, Path(name), fetched) if section == "data" else beside)
+
+    return dict(_renamed("", dict(tree), named))
 
 
 def relative(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """The inverse of `anchored`: a scenario to write into `folder`, without an absolute path in it."""
 
-    def renamed(name: str) -> str:
+    def renamed(section: str, name: str) -> str:
         place = Path(name)  # a link is named, not what it leads to: that may have another suffix
         return os.path.relpath(place.parent.resolve() / place.name, folder.resolve())
 
@@ -126,12 +137,12 @@ _CANDIDATES = re.compile(r"(.+)\.(?:one_of|tune(\..+))")
 """A list of candidates in a section that a sweep varies."""
 
 
-def _renamed(field: str, value: Any, name_of: Callable[[str], str]) -> Any:
+def _renamed(field: str, value: Any, name_of: Callable[[str, str], str]) -> Any:
     """The dotted field's value with file names replaced, those that a sweep varies too."""
     section, _, key = field.partition(".")
     each_silos = section == "data" and key.startswith("path.")
     if isinstance(value, str) and (each_silos or key in FILES.get(section, ())):
-        return name_of(value)
+        return name_of(section, value)
     if isinstance(value, list) and field == "sweep.cells":
         return [_renamed("", cell, name_of) for cell in value]
     if isinstance(value, list) and (swept := SWEPT.match(field)):

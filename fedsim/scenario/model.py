@@ -56,8 +56,8 @@ class PrivacySection(Section):
     )
     theorem: Literal["thesis", "experiments"] = Field(
         "thesis",
-        description="calibration theorem: the algorithm's own theorem, or the formula of the thesis's "
-        "experiments (minibatch SGD only)",
+        description="calibration theorem: the algorithm's own theorem, or the noise of the thesis's "
+        "experiments (minibatch SGD, local SGD, prox-SPIDER, alternate SPIDER)",
     )
     allow_violations: bool = Field(
         False, description="calibration theorem: run outside the theorem's conditions, and report them"

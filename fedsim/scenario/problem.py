@@ -12,7 +12,9 @@ from pydantic import Field
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.data.outline import Outline
+from fedsim.problems.clipped_scores import ClippedLogisticRegression
 from fedsim.problems.composite import Composite, Constraint, WholeSpace
+from fedsim.problems.glm import LogisticRegression
 from fedsim.problems.kinds import Problem, check
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Model
@@ -73,6 +75,11 @@ class ProblemSection(Section):
     regulariser: RegulariserSection = Field(RegulariserSection(), description="f1, without the constraint")
     ridge: Ridge | None = Field(None, description="pulls the parameters towards w0")
     smoothing: SmoothingSection | None = Field(None, description="smooths a loss with a kink")
+    score_bound: Annotated[float, Field(gt=0, le=1e6)] | None = Field(
+        None,
+        description="logistic_regression: clip scores to [-b, b] before loss and slope; beyond, the slope is "
+        "that at the bound and not 0, as in the thesis's MNIST experiments (b = 15)",
+    )
     constraint: Constraint = Field(WholeSpace(), description="W: the set that parameters stay in")
     silo_weights: Literal["equal", "size"] | tuple[Share, ...] | dict[str, Share] = Field(
         "equal", description="p_i: equal (1/N), by number of records, or one weight a silo (scaled to sum 1)"
@@ -99,6 +106,8 @@ def problem_of(section: ProblemSection, shape: Outline, dtype: torch.dtype) -> P
         problem = kind(features, outputs, public)
     if section.smoothing is not None:
         problem = _smoothed(problem, section.name, section.smoothing.beta)
+    if section.score_bound is not None:
+        problem = _clipped(problem, section.name, section.score_bound)
     check(problem, dtype)
     return problem
 
@@ -119,6 +128,15 @@ def _smoothed(problem: Problem, name: str, beta: float) -> Problem:
     kinked = [name for name, kind in problems().items() if issubclass(kind, KinkedLoss)]
     expected = f"{name} is smooth already; leave smoothing out, or use {' or '.join(kinked)}"
     raise InputError("scenario.problem.smoothing", {"beta": beta}, expected)
+
+
+def _clipped(problem: Problem, name: str, bound: float) -> Problem:
+    if type(problem) is not LogisticRegression:
+        expected = f"only with logistic_regression, and the problem is {name}"
+        raise InputError("scenario.problem.score_bound", bound, expected)
+    return ClippedLogisticRegression(
+        problem.num_features, problem.num_outputs, problem.composite, score_bound=bound
+    )
 
 
 def _composite(section: ProblemSection, features: int, outputs: int) -> Composite:

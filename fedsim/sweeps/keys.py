@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import platform
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -14,10 +13,9 @@ from typing import Any
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.canonical import canonical
-from fedsim.common.errors import InputError
-from fedsim.data.dataset import Dataset
 from fedsim.data.registry import data_sets
 from fedsim.problems.registry import problems
+from fedsim.scenario.files import digests
 from fedsim.simulation.installed import packages
 from fedsim.sweeps.cell import Cell
 
@@ -43,33 +41,8 @@ def baselines_key(cell: Cell, depends_on: Mapping[str, Any]) -> str:
 def _files(scenario: Mapping[str, Any]) -> list[str]:
     section = scenario["data"]
     data = data_sets()[section["name"]].model_validate(section)
-    return contents(data, scenario.get("participation", {}).get("path"))
-
-
-def contents(data: Dataset, participation: str | Path | None) -> list[str]:
-    """SHA-256 of each file that records, and who takes part, depend on.
-
-    Raises:
-        InputError: one of them cannot be read.
-    """
-    named = {f"data.{field}": str(path) for field, path in data.files.items()}
-    if participation is not None:
-        named["participation.path"] = str(participation)
-    return [_content(field, path) for field, path in named.items()]
-
-
-def _content(field: str, path: str) -> str:
-    try:
-        found = os.stat(path)
-        return _hash(path, found.st_mtime_ns, found.st_size)
-    except OSError as error:
-        raise InputError(f"scenario.{field}", path, f"cannot be read ({error.strerror})") from None
-
-
-@lru_cache(maxsize=1024)  # read once a sweep, and again after a change
-def _hash(path: str, changed: int, size: int) -> str:
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    attendance = scenario.get("participation", {}).get("path")
+    return list(digests(data, Path(attendance) if attendance else None).values())
 
 
 def _installed(scenario: Mapping[str, Any]) -> list[str]:

@@ -44,11 +44,16 @@ class ProxSPIDERNoise:
     smoothness: float | None = None
     difference_clip: float | None = None
 
+    @property
+    def phases(self) -> float:
+        """max(R/q, 1): the gradients that share a budget."""
+        return max(self.rounds / self.period, 1.0)
+
     def releases(self) -> tuple[NoisyMean, ...]:
         """Gradients every q rounds, differences in between; with beta, per unit of |w - w_previous|."""
         fresh, n = math.ceil(self.rounds / self.period), self.claim.n
         unit = 4 * math.sqrt(math.log(1 / self.claim.delta)) / (self.claim.epsilon * self.claim.n)
-        first = unit * self.clip * math.sqrt(max(self.rounds / self.period, 1.0))
+        first = unit * self.clip * math.sqrt(self.phases)
         if self.smoothness is not None:
             bound, second = self.smoothness, unit * self.smoothness * math.sqrt(self.rounds)
         else:
@@ -66,6 +71,33 @@ class ProxSPIDERNoise:
             at_most("eps <= 2 ln(1/delta)", "privacy.claimed_epsilon", self.claim.epsilon, bound),
             *sampled_by([self.batch, self.difference_batch], ("full",), "K = n"),
         )
+
+
+@dataclass(frozen=True)
+class SPIDERExperiments(ProxSPIDERNoise):
+    """The noise of Theorem 44 as the experiments of B.2.4 have it, on K = n sqrt(eps) / (2 sqrt R) records.
+
+    There beta is unknown, so that differences are clipped at 2 L and bear hat sigma_2. The theorem is for
+    K = n alone: for batches nothing is proven.
+    """
+
+    title: ClassVar[str] = "prox-SPIDER, the experiments' (Algorithm 4, B.2.4)"
+
+    def conditions(self, context: Context) -> tuple[Check, ...]:
+        """K minimum of both batches, sampler."""
+        return experiments_batches(self.claim, self.rounds, self.batch, self.difference_batch)
+
+
+@dataclass(frozen=True)
+class SPIDERCode(SPIDERExperiments):
+    """As the published code has it: sigma_1^2 = 16 L^2 ln(1/delta) / (eps^2 n^2), without max(R/q, 1)."""
+
+    title: ClassVar[str] = "prox-SPIDER, the experiments' code"
+
+    @property
+    def phases(self) -> float:
+        """As if there were one gradient."""
+        return 1.0
 
 
 @dataclass(frozen=True)
@@ -106,5 +138,5 @@ class AlternateSPIDERNoise:
         )
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
-        """K minimum of both batches , sampler."""
+        """K minimum of both batches, sampler."""
         return experiments_batches(self.claim, self.rounds, self.batch, self.difference_batch)

@@ -15,7 +15,7 @@ from fedsim.protocol.batch import Fresh
 from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, LocalSGDNoise, NoisyMinibatch
 from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
 from fedsim.theory.premises import Premises
-from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise
+from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise, SPIDERExperiments
 from fedsim.theory.svrg_noise import ProxSVRGNoise
 from fedsim.theory.theorem import Check, Theorem
 from fedsim.theory.true_cost import base_multiplier, difference_ratio
@@ -56,7 +56,7 @@ def stated_noise(
         name: the algorithm, as scenarios call it.
         algorithm: its public numbers.
         premises: what the theorem starts from; its claims are what the noise is for.
-        choice: the algorithm's own theorem, or the formula of the thesis's experiments.
+        choice: the algorithm's own theorem, or what the thesis's experiments added.
         allow_violations: report conditions that do not hold instead of refusing them.
 
     Raises:
@@ -144,4 +144,10 @@ _THESIS: dict[str, _Maker] = {
     "spider_alternate": _stated(AlternateSPIDERNoise),
     "local_sgd": _stated(LocalSGDNoise),
 }
-_EXPERIMENTS: dict[str, _Maker] = {"noisy_minibatch_sgd": _stated(Experiments)}
+_EXPERIMENTS: dict[str, _Maker] = {
+    "noisy_minibatch_sgd": _stated(Experiments),
+    "local_sgd": _THESIS["local_sgd"],
+    "prox_spider": _stated(SPIDERExperiments),
+    "spider_alternate": _THESIS["spider_alternate"],
+}
+"""Of 3.2.5, B.1.10 and B.2.4; local SGD and alternate SPIDER have no other."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, sqrt
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.multi_stage_accelerated_minibatch_sgd import MultiStageAcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+from fedsim.algorithms.prox_sgd import ProxSGD
 from fedsim.algorithms.prox_spider import ProxSPIDER
 from fedsim.algorithms.spider_alternate import SPIDERAlternate
 from fedsim.problems.composite import Composite
@@ -46,6 +48,17 @@ def test_the_mean_has_the_weights_of_the_theorem(mu: float) -> None:
         np.testing.assert_allclose(means[r], expected, rtol=1e-10)
     assert torch.equal(means[-1], means[-2])
     assert not torch.equal(iterates[-1], iterates[-2])
+
+
+@pytest.mark.parametrize(("share", "rounds"), [(0.0, 1), (0.3, 2), (1.0, 5)])
+def test_the_mean_of_the_last_iterates_alone_is_answered(share: float, rounds: int) -> None:
+    plain = ProxSGD(num_rounds=5, step_size=0.1, clip_norm=9.0)
+    iterates = answers(plain)
+    assert torch.equal(
+        torch.stack(answers(replace(plain, average_last=share))[:2]), torch.stack(iterates[:2])
+    )
+    mean = answers(replace(plain, average_last=share))[-1]
+    torch.testing.assert_close(mean, torch.stack(iterates[-rounds:]).mean(0))
 
 
 def test_weights_that_would_overflow_do_not() -> None:

@@ -13,6 +13,8 @@ from support.wheels import unpacked
 
 from fedsim.scenario.catalogue import shipped
 
+_IN_PACKAGE = ROOT / "fedsim" / "scenario" / "shipped"
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -22,13 +24,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_scenario_is_a_name_in_a_checkout() -> None:
-    assert set(shipped()) == {path.stem for path in (ROOT / "scenarios").glob("*.yaml")}
+    files = [path for path in (ROOT / "scenarios").rglob("*.yaml") if not path.stem.endswith(".schema")]
+    assert shipped() == {path.stem: _IN_PACKAGE / path.relative_to(ROOT / "scenarios") for path in files}
+    assert len(files) == len(shipped())
+    assert "mnist_logistic" in shipped()
 
 
 @pytest.mark.slow
 def test_the_wheel_has_scenarios_templates_and_types(site: Path) -> None:
     names = {str(path.relative_to(site / "fedsim")) for path in (site / "fedsim").rglob("*")}
-    assert {f"scenario/shipped/{name}.yaml" for name in shipped()} <= names
+    assert {f"scenario/shipped/{path.relative_to(_IN_PACKAGE)}" for path in shipped().values()} <= names
     assert {
         "py.typed",
         "__main__.py",

@@ -86,9 +86,12 @@ def test_a_run_is_reproducible_from_its_resolved_scenario(run_directory: Path, t
 
 def test_scaling_by_training_statistics_stands_first_among_what_is_not_private(tmp_path: Path) -> None:
     options = ["--runtime", "inprocess", "--set", "data.scaling=training_statistics", "--set", "trials=1"]
+    options += ["--set", "data.preprocessing_cost=ignored"]
     invoke("simulate", QUICKSTART, *options, "--out", tmp_path / "run")
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert "training_statistics" in summary["privacy"]["not_private"][0]
+    said = summary["privacy"]["not_private"][0]
+    assert "training_statistics" in said
+    assert "at a privacy cost that is ignored" in said
 
 
 def test_mechanism_none_claims_nothing(tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ def test_list_names_every_part_with_a_line() -> None:
         assert name in output
     for name in ("dirichlet", "label_pairs", "subsample", "poisson", "fresh", "gaussian", "none"):
         assert name in output
-    for name in ("mlp", "lenet", "l2_ball", "box", "random_size", "availability", "trace"):
+    for name in ("mlp", "paired_mlp", "lenet", "l2_ball", "box", "random_size", "availability", "trace"):
         assert re.search(rf"^  {name} +\S", output, re.M), name
 
 

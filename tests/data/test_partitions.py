@@ -28,6 +28,7 @@ PARTITIONS: list[Partition] = [
     DirichletPartition(num_partitions=8, alpha=0.5),
     PathologicalPartition(num_partitions=10, num_classes_per_partition=3),
     NaturalIdPartition(partition_by="digit"),
+    NaturalIdPartition(partition_by="digit", equal_sizes=True),
     LabelPairsPartition(),
     LabelPairsPartition(first=[1, 2], second=[3]),
     SortedPartition(num_partitions=9),
@@ -166,6 +167,19 @@ def test_silo_names_sort_like_their_numbers() -> None:
     assert names == sorted(names)
     assert (names[0], names[-1]) == ("silo-000", "silo-119")
     assert list(rows_of(Synthetic(rows=120), IidPartition(num_partitions=1))) == ["silo-00"]
+
+
+def test_equal_sizes_drop_records_of_the_larger_silos_at_random() -> None:
+    whole = rows_of(Digits(), NaturalIdPartition(partition_by="digit"))
+    equal, other = (
+        rows_of(Digits(), NaturalIdPartition(partition_by="digit", equal_sizes=True), seed) for seed in (0, 1)
+    )
+    smallest = min(map(len, whole.values()))
+    for name, rows in whole.items():
+        assert len(equal[name]) == smallest
+        assert set(equal[name]) <= set(rows)
+        kept_most = np.array_equal(equal[name], rows[:smallest]) or np.array_equal(equal[name], other[name])
+        assert kept_most == (len(rows) == smallest)
 
 
 def test_natural_ids_name_their_silos(make_csv) -> None:

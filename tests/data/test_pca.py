@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 from sklearn.decomposition import PCA
@@ -16,6 +19,8 @@ from fedsim.data.prepare import principal_components
 from fedsim.data.synthetic import Synthetic
 from fedsim.results.privacy_statement import not_private
 from fedsim.scenario.load import parse
+from fedsim.scenario.model import Scenario
+from fedsim.scenario.resolve import resolve
 
 
 def test_coordinates_are_those_of_scikit_learn_up_to_sign() -> None:
@@ -53,15 +58,34 @@ def test_more_components_than_features_are_refused() -> None:
             use()
 
 
-def test_components_are_named_as_not_private() -> None:
+def scenario_of(data: dict[str, Any]) -> Scenario:
     tree = {
         "name": "x",
-        "data": {"name": "digits", "task": "parity", "pca": 3},
+        "data": {"name": "digits", "task": "parity", **data},
         "partition": "label_pairs",
         "problem": "logistic_regression",
         "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 1, "step_size": 1, "clip_norm": 1},
         "privacy": {"epsilon": 1},
     }
-    assert "principal components" in not_private(parse(tree))[0]
-    tree["data"] = {"name": "digits", "task": "parity"}
-    assert not any("principal components" in note for note in not_private(parse(tree)))
+    return parse(tree)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ({"pca": 3}, r"principal components .*\(pca: 3\), at a privacy cost that is ignored"),
+        ({"scaling": "training_statistics"}, "statistics of the training records .* that is ignored"),
+        ({"scaling": "silo_statistics"}, "statistics of its own records .* that is ignored"),
+    ],
+)
+def test_what_is_fitted_on_records_must_be_said_and_is_repeated(data: dict[str, Any], said: str) -> None:
+    (option,) = data
+    with pytest.raises(
+        InputError,
+        match=rf"scenario.data.preprocessing_cost: None: say `preprocessing_cost: ignored`, since {option}",
+    ):
+        resolve(scenario_of(data))
+    scenario = scenario_of(data | {"preprocessing_cost": "ignored"})
+    resolve(scenario)
+    assert re.search(said, not_private(scenario)[0])
+    assert not any("ignored" in note for note in not_private(scenario_of({})))

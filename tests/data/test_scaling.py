@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedsim.common.errors import InputError
 from fedsim.data.breast_cancer import DOCUMENTED, BreastCancer, BreastCancerSource, documented_ranges
 from fedsim.data.by_count import IidPartition
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.digits import Digits
-from fedsim.data.federation import load
+from fedsim.data.federation import load, load_silos
 from fedsim.data.prepare import declared, of_norm, standard_of, standardised
 from fedsim.data.source import Ranges
 from fedsim.data.synthetic import Synthetic
@@ -47,6 +48,18 @@ def test_declared_features_lie_between_minus_one_and_one(data) -> None:
     assert features.min() >= -1
     assert features.max() <= 1
     assert np.all(features[:, -1] == 1)
+
+
+def test_silo_statistics_standardise_each_silo_by_itself() -> None:
+    data, partition = BreastCancer(scaling="silo_statistics"), IidPartition(num_partitions=3)
+    for silo in load(data, partition, 0, 0).silos:
+        own = np.concatenate([silo.train_features, silo.test_features])[:, :-1]
+        np.testing.assert_allclose(own.mean(axis=0), 0, atol=1e-9)
+        np.testing.assert_allclose(own.std(axis=0), 1, rtol=1e-9)
+    (alone,) = load_silos(data, partition, 0, 0, [silo.name])
+    np.testing.assert_array_equal(alone.train_features, silo.train_features)
+    with pytest.raises(InputError, match=r"silo_statistics.*these records are no silo's"):
+        load(data, partition, 0, 0).fitted.features(BreastCancerSource().features)
 
 
 @pytest.mark.parametrize("options", [{}, {"scaling": "none"}, {"pca": 5}])

@@ -386,10 +386,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "scenario.privacy.epsilon",
     ),
     "pooled scaling": (
-        {"data": {**SCENARIO["data"], "scaling": "training_statistics"}},
+        {"data": {**SCENARIO["data"], "scaling": "training_statistics", "preprocessing_cost": "ignored"}},
         "scenario.data.scaling",
     ),
-    "pooled components": ({"data": {**SCENARIO["data"], "pca": 2}}, "scenario.data.pca"),
+    "pooled components": (
+        {"data": {**SCENARIO["data"], "pca": 2, "preprocessing_cost": "ignored"}},
+        "scenario.data.pca",
+    ),
     "reserve": ({"data": {**SCENARIO["data"], "reserve": {"fraction": 0.1}}}, "scenario.data.reserve"),
     "sweep": ({"sweep": {"grid": {"privacy.epsilon": [1.0, 2.0]}}}, "scenario.sweep"),
 }

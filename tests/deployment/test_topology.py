@@ -111,6 +111,7 @@ def test_the_server_knows_its_silos_by_their_keys(topology: Topology) -> None:
 )
 def test_what_only_a_simulation_can_do_is_refused(override: str, field: str, place: Path) -> None:
     overrides = [override, "partition.proportions=null", "privacy.epsilon=1"]
+    overrides.append("data.preprocessing_cost=ignored")
     if override.startswith("privacy"):
         overrides = [override]
     with pytest.raises(InputError) as caught:

@@ -133,6 +133,39 @@ def test_the_lower_bound_is_just_below_dp_accountings_mixture(count, sigma):
     assert below <= cost.epsilon(census, n, sigma, delta)
 
 
+@pytest.mark.parametrize("draws", [1, 443])
+def test_the_lower_bound_of_next_to_no_noise_is_that_of_more(draws):
+    """Probabilities are no numbers then; the bound stays one, and does not fall to nothing."""
+    census = releases(WithReplacement(draws / 1238), 35)
+    bounds = [attainable.epsilon(census, 1238, z, 1e-6) for z in (1.0, 0.3, 0.05, 1e-3)]
+    assert bounds == sorted(bounds)
+    assert bounds[-1] > 100
+    assert bounds[-1] <= cost.epsilon(census, 1238, 1e-3, 1e-6)
+
+
+def test_two_kinds_of_releases_lie_just_above_dp_accountings_mixtures():
+    """As in SPIDER: gradients, and differences at another noise and another batch size."""
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    n, delta, z = 40, 1e-5, 2.5
+    kinds = [(12, 1.0, 5), (20, 0.5, 6)]  # draws, weight, count
+    composed, census = None, []
+    for draws, weight, count in kinds:
+        chance = multiplicities(n, draws)[0]
+        chance = chance[chance > 1e-20]
+        pair = pld.from_mixture_gaussian_mechanism(
+            z / weight,
+            [float(j) for j in range(len(chance))],
+            list(chance / chance.sum()),
+            value_discretization_interval=4e-3,
+        ).self_compose(count)
+        composed = pair if composed is None else composed.compose(pair)
+        census.append((Release(WithReplacement(draws / n), weight), count))
+    needed = float(composed.get_epsilon_for_delta(delta))
+    below, above = attainable.epsilon(tuple(census), n, z, delta), cost.epsilon(tuple(census), n, z, delta)
+    assert needed - 1e-2 * needed <= below <= needed < above < 2 * needed
+
+
 def test_one_draw_with_replacement_is_one_without():
     eps = np.linspace(-3, 6, 91)
     one, other = WithReplacementPair(1.3, 25, 1), SubsampledPair(1.3, 1 / 25)

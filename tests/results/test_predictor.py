@@ -35,10 +35,16 @@ CASES: dict[str, tuple[dict[str, Any], np.ndarray]] = {
     "hinge": (tree({"name": "breast_cancer", "intercept": False}, "hinge_loss"), TISSUE),
     "linear": (tree(LINEAR.model_dump(), "linear_regression"), LINEAR.open().features),
     "absolute": (tree(LINEAR.model_dump(), "absolute_error"), LINEAR.open().features),
-    "components": (tree({"name": "digits", "pca": 4}, "softmax_regression"), PIXELS),
+    "components": (
+        tree({"name": "digits", "pca": 4, "preprocessing_cost": "ignored"}, "softmax_regression"),
+        PIXELS,
+    ),
     "of one norm": (tree({"name": "digits", "record_norm": 2.0}, "softmax_regression"), PIXELS),
     "standardised": (
-        tree({"name": "breast_cancer", "scaling": "training_statistics"}, "logistic_regression"),
+        tree(
+            {"name": "breast_cancer", "scaling": "training_statistics", "preprocessing_cost": "ignored"},
+            "logistic_regression",
+        ),
         TISSUE,
     ),
     "network": (

@@ -18,6 +18,7 @@ from fedsim.problems.composite import Composite
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_layers import Layer
 from fedsim.problems.network_models import Imported, Lenet, Mlp
+from fedsim.problems.paired_network import PairedMlp
 from fedsim.protocol.batch import Batch, Full, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
 from server.participation import schedule
@@ -34,6 +35,8 @@ def imported(attribute: str) -> NeuralNetwork:
 
 NETWORKS = {
     "mlp": NeuralNetwork(5, 3, model=Mlp((8, 4))),
+    "pairs": NeuralNetwork(5, 3, model=PairedMlp(8)),
+    "pairs of squared ReLU": NeuralNetwork(5, 2, model=PairedMlp(8, "squared_relu")),
     "regression": NeuralNetwork(5, 1, model=Mlp((8,))),
     "cnn": NeuralNetwork(256, 10, model=Lenet((1, 16, 16))),
     "sum over places": imported("Wide"),
@@ -182,7 +185,11 @@ def test_a_batch_of_some_silos_counts_only_what_it_drew() -> None:
 
 def test_only_chains_of_known_layers_are_taken_layer_by_layer() -> None:
     for name, problem in NETWORKS.items():
-        expected = network.layerwise if name in {"mlp", "regression", "cnn", "places"} else network.together
+        expected = (
+            network.layerwise
+            if name in {"mlp", "pairs", "pairs of squared ReLU", "regression", "cnn", "places"}
+            else network.together
+        )
         assert network.strategy(problem, torch.float64)[0] is expected, name
 
 

@@ -69,6 +69,11 @@ WRONG: dict[str, tuple[str, Any, list[str]]] = {
         "training_statistics",
         ["silo.records.scaling: 'training_statistics': takes all silos' records together"],
     ),
+    "scaling by a silo's own records": (
+        "records.scaling",
+        "silo_statistics",
+        ["silo.records.scaling: 'silo_statistics': is fitted on the silo's records without noise"],
+    ),
     "principal components": ("records.pca", 2, ["silo.records.pca: 2: takes all silos' records together"]),
     "test records": ("records.test_fraction", 0.2, ["silo.records.test_fraction: 0.2: exists in simulation"]),
     "a reserve": (

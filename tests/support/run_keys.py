@@ -41,7 +41,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "smoothing": {"problem": {"name": "hinge_loss", "smoothing": {"beta": 1.0}}},
     "weights": {"problem": {"name": "logistic_regression", "silo_weights": [1, 1, 2]}},
     "records": {"data.seed": 1},
-    "scaling": {"data.scaling": "training_statistics"},
+    "scaling": {"data.scaling": "training_statistics", "data.preprocessing_cost": "ignored"},
     "norm of records": {"data.record_norm": 1.0},
     "partition": {"partition.proportions": [1, 1, 2]},
     "participation": {"participation": {"name": "uniform", "num_silos": 2}},

@@ -239,10 +239,23 @@ def test_bad_input_names_field_value_and_remedy(case: str) -> None:
         assert text in str(caught.value)
 
 
-def test_the_experiments_formula_is_for_minibatch_sgd() -> None:
-    assert by_theorem(ALGORITHMS["minibatch"], theorem="experiments").prescribed is not None
-    with pytest.raises(InputError, match=r"scenario\.privacy\.theorem: 'experiments'"):
-        by_theorem(ALGORITHMS["spider"], theorem="experiments")
+def test_the_experiments_noise_is_stated_for_the_algorithms_of_the_experiments() -> None:
+    drawn = {"batch": {"sampler": "with_replacement", "fraction": 0.5}}
+    both = drawn | {"difference_batch": drawn["batch"]}
+    one = {"batch": {"sampler": "with_replacement", "fraction": 1e-9}}
+    common = {"num_rounds": 4, "step_size": 0.1, "clip_norm": 3.0}
+    sections = [
+        {"name": "noisy_minibatch_sgd", **drawn},
+        {"name": "local_sgd", "local_steps": 2, **one},
+        {"name": "spider_alternate", **both},
+        {"name": "prox_spider", "period": 2, **both},
+    ]
+    for section in sections:
+        prescribed = by_theorem(section | common, theorem="experiments").prescribed
+        assert prescribed is not None
+        assert not prescribed.violations
+    with pytest.raises(InputError, match=r"scenario\.privacy\.theorem: 'experiments'.*prox_spider"):
+        by_theorem(ALGORITHMS["svrg"], theorem="experiments")
 
 
 def invoke(tmp_path: Path, command: str, scenario: dict[str, Any], *arguments: str) -> str:

@@ -11,13 +11,13 @@ from dp_accounting.rdp import RdpAccountant
 
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
-from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
+from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, LocalSGDNoise, NoisyMinibatch
 from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
-from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise
+from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise, SPIDERCode, SPIDERExperiments
 from fedsim.theory.svrg_noise import ProxSVRGNoise
 from fedsim.theory.theorem import Context, Theorem
-from fedsim.theory.true_cost import base_multiplier, census, true_epsilon, zcdp_epsilon
+from fedsim.theory.true_cost import base_multiplier, census, least_epsilon, true_epsilon, zcdp_epsilon
 
 CLAIM = Budget(1000, 0.5, 1e-5)
 LOG = math.log(1e5)  # ln(1/delta)
@@ -60,6 +60,14 @@ FORMULAS: dict[str, tuple[Theorem, list[float]]] = {
         AlternateSPIDERNoise(CLAIM, 3.0, 7, Subsample(0.5), Subsample(0.25)),
         [8 * 9 * 7 * math.log(2e5) / 500**2, 32 * 9 * 7 * math.log(2e5) / 500**2],
     ),
+    "SPIDER's experiments": (
+        SPIDERExperiments(CLAIM, 3.0, 60, 4, Subsample(0.5), Subsample(0.25)),
+        [16 * 9 * LOG * 15 / 500**2, 64 * 9 * 60 * LOG / 500**2],
+    ),
+    "SPIDER's code": (
+        SPIDERCode(CLAIM, 3.0, 60, 4, Subsample(0.5), Subsample(0.25)),
+        [16 * 9 * LOG / 500**2, 64 * 9 * 60 * LOG / 500**2],
+    ),
     "local SGD": (LocalSGDNoise(CLAIM, 3.0, 10, Subsample(0.001), 6), [8 * 9 * 60 * LOG / 500**2]),
 }
 SENSITIVITIES = {
@@ -73,6 +81,8 @@ SENSITIVITIES = {
     "SPIDER, beta known": [6 / 1000, 14 / 1000],
     "SPIDER, one phase": [6 / 1000, 12 / 1000],
     "alternate SPIDER": [6 / 500, 12 / 250],
+    "SPIDER's experiments": [6 / 500, 12 / 250],
+    "SPIDER's code": [6 / 500, 12 / 250],
     "local SGD": [6],
 }
 COUNTS = {
@@ -80,6 +90,7 @@ COUNTS = {
     "SVRG": [48, 480],
     "SPIDER": [15, 45],
     "SPIDER, beta known": [15, 45],
+    "SPIDER's experiments": [15, 45],
     "SPIDER, one phase": [1, 2],
 }
 
@@ -217,6 +228,24 @@ def test_the_minimum_of_k_is_the_theorems() -> None:
     enough, short = math.ceil(least), math.ceil(least) - 1
     assert _failing(NoisyMinibatch(CLAIM, 1.0, 40, Subsample(enough / 1000))) == []
     assert _failing(NoisyMinibatch(CLAIM, 1.0, 40, Subsample(short / 1000)))[0].startswith("K >=")
+
+
+@pytest.mark.parametrize("kind", [SPIDERExperiments, AlternateSPIDERNoise])
+def test_the_experiments_spiders_have_a_minimum_of_k_for_either_batch(
+    kind: Callable[..., Theorem],
+) -> None:
+    enough, short = Subsample(56 / 1000), Subsample(54 / 1000)  # 1000 sqrt(0.5) / (2 sqrt 40) = 55.9
+    period = [4] if kind is SPIDERExperiments else []
+    for batches, holds in [((enough, enough), True), ((short, enough), False), ((enough, short), False)]:
+        failing = _failing(kind(CLAIM, 1.0, 40, *period, *batches))
+        assert failing == ([] if holds else ["K >= n sqrt(eps) / (2 sqrt R)"])
+
+
+def test_the_published_formula_at_the_clip_truly_costs_at_least_33_where_it_claims_12() -> None:
+    claim, batch = Budget(1238, 12.0, 1238**-2), WithReplacement(443 / 1238)
+    theorem = Experiments(claim, 1.0, 35, batch)
+    assert least_epsilon(theorem) == pytest.approx(33.1, abs=0.1)  # by dp_accounting's mixture pair
+    assert 33 <= least_epsilon(theorem) <= true_epsilon(theorem) <= 48
 
 
 def test_svrg_needs_a_batch_that_grows_as_silos_get_fewer() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsim.cli.app import PRIVACY, SCENARIO, Overrides, app, fail, plain_errors
+from fedsim.cli.app import PRIVACY, SCENARIO, DataDir, Overrides, app, data_from, fail, plain_errors
 
 
 @app.command(rich_help_panel=PRIVACY)
@@ -16,6 +16,7 @@ def audit(
         Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --run.")
     ] = None,
     overrides: Overrides = None,
+    data_dir: DataDir = None,
     run: Annotated[
         Path | None, typer.Option(help="A run directory: audit its scenario and put the result on its page.")
     ] = None,
@@ -39,7 +40,7 @@ def audit(
 ) -> None:
     """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
     claim is broken."""
-    with plain_errors():
+    with plain_errors(), data_from(data_dir):
         if scenario is not None:
             from fedsim.cli import early
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsim.cli.app import PRIVACY, SCENARIO, Overrides, app, plain_errors
+from fedsim.cli.app import PRIVACY, SCENARIO, DataDir, Overrides, app, data_from, plain_errors
 
 
 @app.command(rich_help_panel=PRIVACY)
@@ -16,6 +16,7 @@ def bounds(
         Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --run.")
     ] = None,
     overrides: Overrides = None,
+    data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     run: Annotated[
         Path | None,
@@ -23,7 +24,7 @@ def bounds(
     ] = None,
 ) -> None:
     """Show the theory's upper and lower bounds on the run's excess risk, constants set to one."""
-    with plain_errors():
+    with plain_errors(), data_from(data_dir):
         if scenario is not None and run is None:
             from fedsim.cli import early
 

@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from fedsim.cli.app import PRIVACY, Overrides, ScenarioFile, app, plain_errors
+from fedsim.cli.app import PRIVACY, DataDir, Overrides, ScenarioFile, app, data_from, plain_errors
 
 
 @app.command(rich_help_panel=PRIVACY)
 def privacy(
     scenario: ScenarioFile,
     overrides: Overrides = None,
+    data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Price every silo again by dp-accounting (slower).")
@@ -22,7 +23,7 @@ def privacy(
     ] = False,
 ) -> None:
     """Show what the run would cost each silo and the noise it would use; reads no feature values."""
-    with plain_errors():
+    with plain_errors(), data_from(data_dir):
         from fedsim.cli import early
 
         early.base(scenario, overrides or [])

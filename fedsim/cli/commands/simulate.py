@@ -11,10 +11,12 @@ from fedsim.cli.app import (
     RUNS,
     SCENARIO,
     Address,
+    DataDir,
     Overrides,
     Quiet,
     SummaryAsJson,
     app,
+    data_from,
     fail,
     on_runtime,
     plain_errors,
@@ -29,6 +31,7 @@ def simulate(
         typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --resume.", autocompletion=scenarios),
     ] = None,
     overrides: Overrides = None,
+    data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Run directory; default runs/NAME-TIME.")] = None,
     resume: Annotated[
         Path | None,
@@ -41,7 +44,7 @@ def simulate(
 ) -> None:
     """Train a private model across silos and write the run directory."""
     changes = [*(overrides or []), *on_runtime(runtime, address)]
-    with plain_errors():
+    with plain_errors(), data_from(data_dir):
         from fedsim.cli import early
 
         path = early.scenario_of(resume) if scenario is None and resume is not None else scenario

@@ -10,11 +10,13 @@ import typer
 from fedsim.cli.app import (
     RUNS,
     Address,
+    DataDir,
     Overrides,
     Quiet,
     ScenarioFile,
     SummaryAsJson,
     app,
+    data_from,
     on_runtime,
     plain_errors,
 )
@@ -24,6 +26,7 @@ from fedsim.cli.app import (
 def sweep(
     scenario: ScenarioFile,
     overrides: Overrides = None,
+    data_dir: DataDir = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Sweep directory; finished cells in it are used again. Default runs/NAME."),
@@ -37,7 +40,7 @@ def sweep(
 ) -> None:
     """Run a scenario's `sweep` section: all combinations, tuned, over trials; resumes where it stopped."""
     changes = [*(overrides or []), *on_runtime("ray" if address else None, address)]
-    with plain_errors():
+    with plain_errors(), data_from(data_dir):
         from fedsim.cli import early
 
         early.swept(scenario, changes)

@@ -1,0 +1,1 @@
+"""Measurements that write pages of the documentation."""

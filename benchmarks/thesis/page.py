@@ -1,0 +1,149 @@
+"""docs/results.md: each part between two comments that name it, so that one experiment can be made anew."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.document import table
+from benchmarks.document import write as replace
+from benchmarks.thesis import figures, tables
+from benchmarks.thesis.plan import Experiment, Plan
+from benchmarks.thesis.runs import ROOT, SCENARIOS, Taken
+from benchmarks.thesis.trials import Curve, read_curves
+from benchmarks.thesis.verdicts import verdict
+from fedsim.curves.sweep_summary import SweepSummary
+from fedsim.results.audit_file import AuditPart
+from fedsim.scenario.metric import METRICS
+
+PAGE, README = ROOT / "docs" / "results.md", ROOT / "scenarios" / "README.md"
+IMAGES = "images/results"
+PUBLISHED = SCENARIOS / "published.csv"
+ABSENT = "Not measured here."
+_HEADS = {
+    "honest": "True epsilon",
+    "thesis": "As published: the epsilon is claimed, and not kept",
+}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A finished sweep of one variant."""
+
+    name: str
+    variant: str
+    summary: SweepSummary
+    curves: list[Curve]
+
+
+def read(place: Path, name: str, variant: str, one: Experiment) -> Measured | None:
+    """What a folder has of a variant; None where its sweep has not finished."""
+    folder = place / f"{name}-{variant}"
+    if not (folder / "summary.json").exists():
+        return None
+    return Measured(name, variant, *read_curves(folder, one.series))
+
+
+def write_section(
+    name: str,
+    one: Experiment,
+    measured: Sequence[Measured],
+    audited: AuditPart | None,
+    took: Mapping[str, Taken],
+    page: Path = PAGE,
+) -> None:
+    """Write an experiment's figures, and its part of the page."""
+    if not measured:
+        return replace(name, f"{one.about}\n\n{ABSENT}", page)
+    parts = [one.about, *_conclusion(one, measured)]
+    for found in measured:
+        parts += [f"### {_HEADS.get(found.variant, found.variant)}", *_variant(one, found, page)]
+        if found.variant == "honest" and audited:
+            parts.append(tables.audit_line(audited))
+    parts.append(_made(name, took))
+    return replace(name, "\n\n".join(parts), page)
+
+
+def _conclusion(one: Experiment, measured: Sequence[Measured]) -> list[str]:
+    honest = next((found for found in measured if found.variant == "honest"), None)
+    if honest is None or not one.conclusion:
+        return []
+    try:
+        return [tables.filled(one.conclusion, honest.summary, honest.curves)]
+    except LookupError as error:
+        print(f"{honest.name}: no {error} in its honest sweep: the page gets no conclusion", file=sys.stderr)
+        return []
+
+
+def _variant(one: Experiment, found: Measured, page: Path) -> list[str]:
+    """Figures, then a table for each setting, then what claimed epsilons truly cost."""
+    parts, images = [], []
+    for setting in figures.settings(found.summary, one.series):
+        own = figures.of_setting(found.summary, setting, one.series)
+        points = {}
+        if found.variant == "thesis" and setting in one.published:
+            points = figures.published_points(PUBLISHED, found.name, one.published[setting])
+        title = ", ".join(filter(None, [one.title, setting]))
+        drawn = figures.figure(own, title, points)
+        file = figures.write(drawn, page.parent / IMAGES, figures.stem(found.name, found.variant, setting))
+        images.append(f"![{title}, {found.variant}]({IMAGES}/{file})")
+        head = f"{setting}: " if setting else ""
+        parts.append(f"{head}{_reading(found)}\n\n{tables.errors(own, found.curves, setting)}")
+        if found.variant != "honest":
+            costs = tables.true_costs(own, one.series)
+            parts.append(f"What they truly cost the costliest silo:\n\n{costs}")
+    return ["\n".join(images), *parts]
+
+
+def _reading(found: Measured) -> str:
+    metric = found.summary.metric
+    what = found.summary.error_name if metric == "error" else METRICS[metric].title
+    unit = ", in percent" if tables.percent(found.summary) else ""
+    axis = "claimed epsilon" if found.variant != "honest" else "epsilon"
+    return f"{what}{unit}, by {axis}; mean of {found.summary.trials} trials and half its 95 % interval."
+
+
+def _made(name: str, took: Mapping[str, Taken]) -> str:
+    lines = [
+        f"{key[len(name) + 1 :]}: {one.cells:,} runs in {one.seconds:,.0f} s, {one.day}, `{one.commit}`"
+        for key, one in took.items()
+        if key.startswith(f"{name}-")
+    ]
+    return f"Made by `make results` ({'; '.join(lines)})." if lines else "Made by `make results`."
+
+
+def write_overview(plan: Plan, took: Mapping[str, Taken], page: Path = PAGE) -> None:
+    """What there is, and what it took."""
+    rows = []
+    for name, one in plan.experiments.items():
+        cells = [took.get(f"{name}-{variant}") for variant in ("honest", "thesis")]
+        seconds = [f"{each.seconds:,.0f}" if each else "not measured" for each in cells]
+        last = max((each for each in cells if each), key=lambda each: each.day, default=None)
+        rows.append([f"[`{name}`](#{_anchor(one.title)})", *seconds, f"`{last.commit}`" if last else ""])
+    replace("overview", table(["scenario", "honest, seconds", "as published, seconds", "commit"], rows), page)
+
+
+def write_readme(plan: Plan, took: Mapping[str, Taken], readme: Path = README) -> None:
+    """The scenarios' rows: what, from where, what to expect, and what the honest variant took."""
+    rows = []
+    for name, one in plan.experiments.items():
+        measured = took.get(f"{name}-honest")
+        seconds = f"{measured.seconds:,.0f}" if measured else "not measured"
+        rows.append([f"`{name}.yaml`", one.about, one.origin, one.shape, seconds])
+    lines = table(["file", "what", "data", "what to expect", "seconds"], rows)
+    replace("thesis", lines.replace("| --- | ---: | ---: | ---: | ---: |", "|---|---|---|---|---|"), readme)
+
+
+def _anchor(title: str) -> str:
+    return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c == "-")
+
+
+def write_verdicts(plan: Plan, place: Path, page: Path = PAGE) -> None:
+    """Of every claim whose scenario's honest sweep is there."""
+    rows = []
+    for claim in plan.claims:
+        found = read(place, claim.scenario, "honest", plan.experiments[claim.scenario])
+        rows.append((claim, None if found is None else verdict(claim, found.curves)))
+    replace("verdicts", tables.verdicts(rows), page)

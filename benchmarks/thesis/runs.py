@@ -1,0 +1,112 @@
+"""Runs what the page is made of: sweeps and audits, kept in a folder, with what they took and when."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import fedsim
+from fedsim.common.files import whole_file
+from fedsim.curves.sweep_summary import read_sweep
+from fedsim.results.audit_file import AuditPart
+
+ROOT = Path(__file__).parents[2]
+SCENARIOS = ROOT / "scenarios" / "thesis"
+TAKEN = "taken.json"
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Wall seconds of a sweep's cells, all calls together; the last commit and day that made some."""
+
+    seconds: float
+    cells: int
+    commit: str
+    day: str
+
+
+def commit() -> str:
+    """The commit's first letters, `+` behind them where the tree has changes."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "fedsim", "silos", "server", "scenarios")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+def taken(place: Path) -> dict[str, Taken]:
+    """By the name of a sweep's folder, what all of those in this place took."""
+    file = place / TAKEN
+    if not file.exists():
+        return {}
+    return {name: Taken(**one) for name, one in _read(file).items()}
+
+
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def note(place: Path, name: str, seconds: float, made: int, fresh: bool) -> None:
+    """Add a call that made cells; one that found none made begins anew."""
+    known = taken(place)
+    before = known.get(name)
+    if not made and before:
+        return
+    if before and not fresh:
+        seconds, made = before.seconds + seconds, before.cells + made
+    known[name] = Taken(round(seconds, 1), made, commit(), str(date.today()))
+    tree = {key: vars(one) for key, one in sorted(known.items())}
+    with whole_file(place / TAKEN) as draft:
+        draft.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+
+
+def sweep(scenario: Path, variant: str, place: Path, overrides: Sequence[str] = ()) -> Path | None:
+    """Run one variant as `fedsim sweep` does, from the cells that are there; None where it cannot be run."""
+    name = f"{scenario.stem}-{variant}"
+    sets = [word for one in (f"variant={variant}", *overrides) for word in ("--set", one)]
+    command = [sys.executable, "-m", "fedsim", "sweep", str(scenario), *sets, "--out", str(place / name)]
+    start = time.time()
+    place.mkdir(parents=True, exist_ok=True)
+    with (place / f"{name}.log").open("w", encoding="utf-8") as log:
+        ended = subprocess.run(command, cwd=ROOT, stdout=log).returncode
+    if ended == 130:
+        raise KeyboardInterrupt
+    summary = place / name / "summary.json"
+    if not summary.exists() or summary.stat().st_mtime < start:  # an earlier call's is no result of this one
+        return None
+    runs = read_sweep(place / name).runs
+    note(place, name, time.time() - start, runs.made, fresh=not runs.from_cache)
+    return place / name
+
+
+def kept_audit(scenario: Path, place: Path) -> AuditPart | None:
+    """The audit that an earlier call kept."""
+    file = place / f"{scenario.stem}-audit.json"
+    return AuditPart.model_validate(_read(file)["audit"]) if file.exists() else None
+
+
+def audit(scenario: Path, overrides: Mapping[str, Any], place: Path, effort: float) -> AuditPart | None:
+    """Attack one honest run; what is kept is read again. None where it cannot be run."""
+    file = place / f"{scenario.stem}-audit.json"
+    asked = {"overrides": dict(overrides), "effort": effort}
+    if file.exists():
+        kept = _read(file)
+        if kept["asked"] == asked:
+            return AuditPart.model_validate(kept["audit"])
+    try:
+        found = fedsim.audit(scenario, {"variant": "honest", "sweep": None, **overrides}, effort=effort)
+    except fedsim.InputError as error:
+        print(f"{scenario.stem}: no audit: {error}", file=sys.stderr)
+        return None
+    place.mkdir(parents=True, exist_ok=True)
+    with whole_file(file) as draft:
+        draft.write_text(json.dumps({"asked": asked, "audit": found.tree}, indent=2) + "\n", encoding="utf-8")
+    return found.part

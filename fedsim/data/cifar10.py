@@ -1,0 +1,179 @@
+"""CIFAR-10: colour images of 32 x 32 pixels in ten classes, in the binary version's files.
+
+A file holds images of 3,073 bytes: the class, then 1,024 bytes each of red, green and blue, row by row.
+Features are brightness in 0..1 (the published whole numbers 0..255 by 255) in that order, which is what a
+convolutional network with `image: [3, 32, 32]` takes; `declared` maps them to [-1, 1].
+
+References: A. Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009. The draw `published`:
+A. Lowy's CIFAR-10 experiment, section 3.3.3, as its public code does it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedsim.common.errors import InputError
+from fedsim.data.dataset import Dataset
+from fedsim.data.fetch import Wanted
+from fedsim.data.folder import HOW, data_folder
+from fedsim.data.image_draws import of_each
+from fedsim.data.source import Design, Floats, Ints, Matrix, Ranges
+from fedsim.protocol.seeds import generator
+
+FIELD = "scenario.data"
+PIXELS = tuple(
+    f"{colour}_{row}_{column}"
+    for colour in ("red", "green", "blue")
+    for row in range(32)
+    for column in range(32)
+)
+BRIGHTEST = 255.0
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+POOL = 1000
+"""Images of a class in the published draw: a fifth of the training part's."""
+
+PARTS = {"train": tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test": ("test_batch.bin",)}
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+INSIDE = "cifar-10-batches-bin/"
+PUBLISHED = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
+"""SHA-256 of the archive."""
+
+
+class Cifar10(Dataset):
+    """CIFAR-10: colour images of 32 x 32 pixels, 3,072 features in 0..1; ten classes.
+
+    Its files are those of the folder `cifar10` in the data folder (`fedsim.data.folder`), where the published
+    archive may stand instead.
+    """
+
+    name: Literal["cifar10"] = Field("cifar10", description="The data set's name.")
+    part: Literal["train", "test"] = Field("train", description="50,000 images, or the other 10,000.")
+    images_per_class: int | None = Field(
+        None,
+        ge=1,
+        description="Keep so many images of each class, drawn by `seed`; default all, under the draw "
+        f"`published` {POOL:,}.",
+    )
+    draw: Literal["distinct", "published"] = Field(
+        "distinct",
+        description="distinct: an image is one record; published: each class's records are drawn with "
+        "replacement from its images, as the thesis's experiments did, so that an image is several records "
+        "(simulation only).",
+    )
+    seed: int = Field(0, ge=0, description="Seed of what is kept and drawn, apart from the scenario's seed.")
+
+    def open(self) -> Cifar10Source:
+        """Reads classes; pixels when they are asked for."""
+        return Cifar10Source(self)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The part's, by their names."""
+        return {name: data_folder() / "cifar10" / name for name in PARTS[self.part]}
+
+    @property
+    def wanted(self) -> tuple[Wanted, ...]:
+        """The part's files, which are in one archive."""
+        return tuple(
+            Wanted(path, (URL,), None, INSIDE + name, PUBLISHED) for name, path in self.files.items()
+        )
+
+    @property
+    def pools_records(self) -> bool:
+        """The published draw is of what no deployed silo has."""
+        return super().pools_records or self.draw == "published"
+
+    @property
+    def not_private(self) -> list[str]:
+        """What the published draw repeats."""
+        if self.draw == "distinct":
+            return super().not_private
+        repeated = (
+            "images stand several times in a silo, and in training and test records alike (draw: published): "
+            "the guarantee is for a record, not for an image, and test errors are near training errors"
+        )
+        return [repeated, *super().not_private]
+
+
+class Cifar10Source(Matrix):
+    """The records that a draw gives, in the files' order where nothing is drawn."""
+
+    target = "class"
+    names = PIXELS
+    columns = (*PIXELS, "class")
+    num_features = len(PIXELS)
+    num_classes = len(CLASSES)
+    classes = CLASSES
+    ranges = Ranges.linear(np.zeros(len(PIXELS)), np.ones(len(PIXELS)))
+
+    def __init__(self, data: Cifar10) -> None:
+        self._data = data
+
+    @cached_property
+    def _images(self) -> Any:
+        """(images, 3073) bytes of each file, read when they are looked at."""
+        return [_mapped(path) for path in self._data.files.values()]
+
+    @cached_property
+    def _classes(self) -> Ints:
+        """Of every image in the files."""
+        return np.concatenate([images[:, 0] for images in self._images]).astype(np.int64)
+
+    @cached_property
+    def _drawn(self) -> Ints:
+        """Of each record its image's place in the files."""
+        data = self._data
+        if data.draw == "distinct" and data.images_per_class is None:
+            return np.arange(len(self._classes))
+        count, rng = data.images_per_class or POOL, generator("cifar10 images", data.seed)
+        pools = of_each(self._classes, count, CLASSES, rng, f"{FIELD}.images_per_class")
+        if data.draw == "distinct":
+            return np.sort(np.concatenate(pools))
+        rng = generator("cifar10 draw", data.seed)
+        return np.concatenate([rng.choice(pool, count) for pool in pools])
+
+    @property
+    def num_rows(self) -> int:  # type: ignore[override]
+        """Records, counted without reading pixels."""
+        return len(self._drawn)
+
+    @property
+    def features(self) -> Floats:
+        """Of all records."""
+        return self._pixels(np.arange(self.num_rows))
+
+    def _pixels(self, rows: Ints) -> Floats:
+        found = np.empty((len(rows), len(PIXELS)))
+        ends = np.cumsum([len(images) for images in self._images])
+        file = np.searchsorted(ends, self._drawn[rows], side="right")
+        for k, images in enumerate(self._images):
+            own = file == k
+            found[own] = images[self._drawn[rows[own]] - ends[k] + len(images), 1:]
+        found /= BRIGHTEST
+        return found
+
+    def other(self, column: str) -> Ints:
+        """The class's place among CLASSES."""
+        return self._classes[self._drawn]
+
+    def design(self, rows: Ints) -> Design:
+        """Of these rows alone are pixels read."""
+        return Design(self._pixels(rows), self.ranges, self.other(self.target)[rows], None)
+
+
+def _mapped(path: Path) -> Any:
+    if not path.is_file():
+        raise InputError(FIELD, str(path), f"no such file: put it there, or {HOW}")
+    size, image = path.stat().st_size, len(PIXELS) + 1
+    if size == 0 or size % image:
+        expected = f"must hold images of {image:,} bytes each, and has {size:,} bytes; cut short?"
+        raise InputError(FIELD, str(path), expected)
+    images = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, image)
+    if images[:, 0].max() >= len(CLASSES):
+        raise InputError(FIELD, str(path), "must begin every image with its class, 0 to 9")
+    return images

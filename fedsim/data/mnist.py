@@ -1,0 +1,199 @@
+"""MNIST: handwritten digits of 28 x 28 pixels.
+
+Features are brightness in 0..1 (the published whole numbers 0..255 by 255), so that `scaling: none` is what
+the thesis's experiments did, and `declared` maps to [-1, 1].
+
+References: Y. LeCun, C. Cortes, C. Burges: The MNIST database of handwritten digits, 1998. The draw
+`published`: A. Lowy's MNIST experiments, sections 3.2.5 and 3.3.3, as their public code does it.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from fedsim.common.errors import InputError
+from fedsim.data.dataset import Dataset
+from fedsim.data.fetch import Wanted
+from fedsim.data.folder import HOW, data_folder
+from fedsim.data.idx import Bytes, read_idx
+from fedsim.data.image_draws import of_each
+from fedsim.data.source import Design, Floats, Ints, Labels, Matrix, Ranges
+from fedsim.protocol.seeds import generator
+
+FIELD = "scenario.data"
+SIDE = 28
+BRIGHTEST = 255.0
+PIXELS = tuple(f"pixel_{row}_{column}" for row in range(SIDE) for column in range(SIDE))
+EVEN, ODD = tuple("02468"), tuple("13579")
+PAIRS = tuple((int(a), int(b)) for a in EVEN for b in ODD)
+PAIR = "pair"
+POOL = 774
+"""Images of a digit in the published draw: as many as a seventh of the training part has of the rarest."""
+
+FOLDERS = ("http://yann.lecun.com/exdb/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
+"""The authors' own page, and a copy that answers when it does not."""
+
+PUBLISHED = {
+    "train-images-idx3-ubyte.gz": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+    "train-labels-idx1-ubyte.gz": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+    "t10k-images-idx3-ubyte.gz": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+    "t10k-labels-idx1-ubyte.gz": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+}
+"""SHA-256 of what is compressed in the files."""
+
+
+class Mnist(Dataset):
+    """MNIST: handwritten digits of 28 x 28 pixels, 784 features in 0..1; the digit, or odd against even.
+
+    Its files are those of the folder `mnist` in the data folder (`fedsim.data.folder`).
+    """
+
+    name: Literal["mnist"] = Field("mnist", description="The data set's name.")
+    task: Literal["digit", "parity"] = Field(
+        "digit", description="digit: ten classes; parity: 1 for odd, 0 for even digits."
+    )
+    part: Literal["train", "test"] = Field("train", description="60,000 images, or the other 10,000.")
+    images_per_digit: int | None = Field(
+        None,
+        ge=1,
+        description="Keep so many images of each digit, drawn by `seed`; default all, under the draw "
+        f"`published` {POOL}.",
+    )
+    draw: Literal["distinct", "published"] = Field(
+        "distinct",
+        description="distinct: an image is one record; published: for each of the 25 pairs of an even and an "
+        "odd digit, images are drawn with replacement from those of the two digits, as the thesis's "
+        "experiments did, so that an image stands in several silos (simulation only).",
+    )
+    seed: int = Field(0, ge=0, description="Seed of what is kept and drawn, apart from the scenario's seed.")
+
+    def open(self) -> MnistSource:
+        """Reads labels; images when they are asked for."""
+        return MnistSource(self)
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Images and labels of the part, by their names."""
+        prefix = {"train": "train", "test": "t10k"}[self.part]
+        return {name: data_folder() / "mnist" / name for name in PUBLISHED if name.startswith(prefix)}
+
+    @property
+    def wanted(self) -> tuple[Wanted, ...]:
+        """The part's files."""
+        return tuple(
+            Wanted(path, tuple(folder + name for folder in FOLDERS), PUBLISHED[name])
+            for name, path in self.files.items()
+        )
+
+    @property
+    def pools_records(self) -> bool:
+        """The published draw takes a silo's records from what others hold too."""
+        return super().pools_records or self.draw == "published"
+
+    @property
+    def not_private(self) -> list[str]:
+        """What the published draw repeats."""
+        if self.draw == "distinct":
+            return super().not_private
+        repeated = (
+            "images stand in several silos, several times in one, and in training and test records alike "
+            "(draw: published): the guarantee is for a record, not for an image, and test errors are near "
+            "training errors"
+        )
+        return [repeated, *super().not_private]
+
+
+class MnistSource(Matrix):
+    """The records that a draw gives; under the draw `published` each says which pair of digits it is for."""
+
+    names = PIXELS
+    num_features = len(PIXELS)
+    ranges = Ranges.linear(np.zeros(len(PIXELS)), np.ones(len(PIXELS)))
+    label_column = "digit"
+    label_pairs = (EVEN, ODD)
+
+    def __init__(self, data: Mnist) -> None:
+        self._data = data
+        self.target = data.task
+        self.num_classes = {"digit": 10, "parity": 2}[data.task]
+        self.columns = (*PIXELS, "digit", "parity")
+        if data.draw == "published":
+            self.columns += (PAIR,)
+            self.silo_column = PAIR
+        self._images, self._labels = data.files.values()
+
+    @cached_property
+    def _digits(self) -> Ints:
+        """Of every image in the file."""
+        digits = read_idx(_there(self._labels), 1, FIELD)
+        if not len(digits) or digits.max() > 9:
+            raise InputError(FIELD, str(self._labels), "must hold labels 0 to 9")
+        return digits.astype(np.int64)
+
+    @cached_property
+    def _drawn(self) -> tuple[Ints, Ints]:
+        """Of each record its image's place in the file, and its pair's among PAIRS."""
+        data = self._data
+        if data.draw == "distinct":
+            places = np.arange(len(self._digits))
+            if data.images_per_digit is not None:
+                places = np.sort(np.concatenate(self._kept(data.images_per_digit)))
+            return places, np.zeros(len(places), dtype=np.int64)
+        pools = self._kept(data.images_per_digit or POOL)
+        rng = generator("mnist draw", data.seed)
+        drawn = [rng.choice(pools[digit], len(pools[digit])) for pair in PAIRS for digit in pair]
+        return np.concatenate(drawn), np.repeat(np.arange(len(PAIRS)), 2 * len(pools[0]))
+
+    def _kept(self, count: int) -> list[Ints]:
+        """So many images of each digit."""
+        rng, names = generator("mnist images", self._data.seed), tuple(map(str, range(10)))
+        return of_each(self._digits, count, names, rng, f"{FIELD}.images_per_digit")
+
+    @property
+    def num_rows(self) -> int:  # type: ignore[override]
+        """Records, counted without reading images."""
+        return len(self._drawn[0])
+
+    @property
+    def features(self) -> Floats:
+        """Of all records."""
+        return self._pixels(np.arange(self.num_rows))
+
+    def _pixels(self, rows: Ints) -> Floats:
+        images = read_idx(_there(self._images), 3, FIELD)
+        if images.shape != (len(self._digits), SIDE, SIDE):
+            expected = f"must hold an image of {SIDE} x {SIDE} for each of {len(self._digits):,} labels"
+            raise InputError(FIELD, str(self._images), f"{expected}, and has shape {_shape(images)}")
+        return images[self._drawn[0][rows]].reshape(len(rows), -1) / BRIGHTEST
+
+    def other(self, column: str) -> Ints:
+        """The digit, its parity, or the pair's place among PAIRS."""
+        if column == PAIR:
+            return self._drawn[1]
+        digits = self._digits[self._drawn[0]]
+        return digits % 2 if column == "parity" else digits
+
+    def labels(self, column: str, field: str) -> Labels:
+        """The pairs' names too."""
+        if column == PAIR:
+            return Labels(self._drawn[1], tuple(f"{a}+{b}" for a, b in PAIRS))
+        return super().labels(column, field)
+
+    def design(self, rows: Ints) -> Design:
+        """Of these rows alone are pixels made numbers."""
+        return Design(self._pixels(rows), self.ranges, self.other(self.target)[rows], None)
+
+
+def _shape(images: Bytes) -> str:
+    return " x ".join(map(str, images.shape))
+
+
+def _there(path: Path) -> Path:
+    if not path.is_file():
+        raise InputError(FIELD, str(path), f"no such file: put it there, or {HOW}")
+    return path

@@ -1,0 +1,312 @@
+"""Where data files are looked for, and how missing ones are had: from a real server on a loopback port."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from fedsim.cli.app import data_from
+from fedsim.cli.main import app
+from fedsim.common.errors import InputError
+from fedsim.data.content import content
+from fedsim.data.csv_table import Csv
+from fedsim.data.fetch import SHOW, Wanted, obtain
+from fedsim.data.folder import VARIABLE, data_folder
+from fedsim.scenario.load import load
+
+TABLE = (
+    b"age,outcome\n" + b"\n".join(b"%d,%s" % (20 + k, [b"well", b"ill"][k % 2]) for k in range(40)) + b"\n"
+)
+SCHEMA = {
+    "age": {"kind": "number", "lower": 20, "upper": 80},
+    "outcome": {"kind": "category", "categories": ["well", "ill"]},
+}
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def zipped(name: str = "inner/clinic.csv", data: bytes = TABLE) -> bytes:
+    held = io.BytesIO()
+    with zipfile.ZipFile(held, "w") as archive:
+        archive.writestr(name, data)
+    return held.getvalue()
+
+
+def tarred(*names: str) -> bytes:
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as archive:
+        for name in names:
+            info = tarfile.TarInfo(name)
+            info.size = len(TABLE)
+            archive.addfile(info, io.BytesIO(TABLE))
+    return held.getvalue()
+
+
+SERVED = {"/clinic.csv": TABLE, "/clinic.zip": zipped(), "/two.tar.gz": tarred("in/a", "in/b")}
+
+
+class Handler(BaseHTTPRequestHandler):
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)  # type: ignore[attr-defined]
+        if self.path == "/moved":
+            self.send_response(302)
+            self.send_header("Location", "file:///etc/hostname")
+            self.end_headers()
+            return
+        body = SERVED.get(self.path.removeprefix("/cut"))
+        self.send_response(404 if body is None else 200)
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        self.wfile.write((body or b"")[: -9 if self.path.startswith("/cut") else None])
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
+        found.asked = []  # type: ignore[attr-defined]
+        threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
+        yield found
+        found.shutdown()
+
+
+@pytest.fixture
+def base(server: ThreadingHTTPServer) -> str:
+    return f"http://127.0.0.1:{server.server_port}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    place = tmp_path / "data"
+    monkeypatch.setenv(VARIABLE, str(place))
+    return place
+
+
+def wanted(place: Path, url: str, **fields: Any) -> Wanted:
+    return Wanted(place, (url,), **{"sha256": sha256(TABLE), **fields})
+
+
+def nothing_but(folder: Path, *names: str) -> bool:
+    return sorted(path.name for path in folder.iterdir()) == sorted(names)
+
+
+def test_a_missing_file_is_downloaded_once_and_its_bytes_are_told(
+    server: Any, base: str, tmp_path: Path
+) -> None:
+    told: list[tuple[str, int | None, int]] = []
+
+    @contextmanager
+    def show(title: str, total: int | None) -> Iterator[Any]:
+        yield lambda count: told.append((title, total, count))
+
+    one = wanted(tmp_path / "new" / "clinic.csv", f"{base}/clinic.csv")
+    token = SHOW.set(show)
+    try:
+        obtain([one])
+        obtain([one])
+    finally:
+        SHOW.reset(token)
+    assert one.path.read_bytes() == TABLE
+    assert told == [(f"{base}/clinic.csv", len(TABLE), len(TABLE))]
+    assert server.asked == ["/clinic.csv"]
+    assert nothing_but(one.path.parent, "clinic.csv")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("/gone.csv", "HTTP Error 404"),
+        ("/cut/clinic.csv", r"ended after \d+ of \d+ bytes"),
+        ("/moved", "Redirection"),
+        ("/clinic.zip", "does not hold what was published"),
+    ],
+)
+def test_what_is_not_the_file_leaves_nothing(base: str, tmp_path: Path, path: str, said: str) -> None:
+    with pytest.raises(InputError, match=said) as caught:
+        obtain([wanted(tmp_path / "clinic.csv", base + path)])
+    assert str(tmp_path / "clinic.csv") in str(caught.value)
+    assert nothing_but(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9/clinic.csv", "file:///etc/hostname", "ftp://x/y", "http://["]
+)
+def test_without_a_server_it_says_which_file_to_put_where(tmp_path: Path, url: str) -> None:
+    place = tmp_path / "clinic.csv"
+    with pytest.raises(
+        InputError, match=r"cannot be downloaded .* put the file there, or name another folder"
+    ):
+        obtain([wanted(place, url)])
+    assert nothing_but(tmp_path)
+
+
+def test_the_next_place_is_asked_where_the_first_has_it_not(server: Any, base: str, tmp_path: Path) -> None:
+    urls = (f"{base}/gone.csv", f"{base}/clinic.csv")
+    obtain([Wanted(tmp_path / "clinic.csv", urls, sha256(TABLE))])
+    assert server.asked == ["/gone.csv", "/clinic.csv"]
+
+
+def test_members_of_an_archive_are_taken_from_one_download(server: Any, base: str, tmp_path: Path) -> None:
+    obtain([wanted(tmp_path / "clinic.csv", f"{base}/clinic.zip", member="inner/clinic.csv")])
+    two = [
+        wanted(
+            tmp_path / name,
+            f"{base}/two.tar.gz",
+            sha256=None,
+            member=f"in/{name}",
+            archive_sha256=sha256(SERVED["/two.tar.gz"]),
+        )
+        for name in "ab"
+    ]
+    obtain(two)
+    assert {(tmp_path / name).read_bytes() for name in ("clinic.csv", "a", "b")} == {TABLE}
+    assert server.asked == ["/clinic.zip", "/two.tar.gz"]
+    assert nothing_but(tmp_path, "clinic.csv", "a", "b")
+
+
+def test_an_archive_beside_the_place_is_used(server: Any, base: str, tmp_path: Path) -> None:
+    (tmp_path / "clinic.zip").write_bytes(zipped())
+    obtain([wanted(tmp_path / "clinic.csv", f"{base}/clinic.zip", member="inner/clinic.csv")])
+    assert (tmp_path / "clinic.csv").read_bytes() == TABLE
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"member": "inner/gone.csv"}, "is not a whole archive with these files"),
+        ({"member": "inner/clinic.csv", "archive_sha256": "0" * 64}, "is not the archive that was published"),
+        ({"member": "inner/clinic.csv", "sha256": "0" * 64}, "does not hold what was published"),
+    ],
+)
+def test_a_wrong_archive_leaves_nothing(base: str, tmp_path: Path, fields: dict[str, str], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        obtain([wanted(tmp_path / "clinic.csv", f"{base}/clinic.zip", **fields)])
+    assert nothing_but(tmp_path)
+
+
+def test_a_file_that_is_there_must_be_the_one_that_was_published(tmp_path: Path) -> None:
+    (tmp_path / "clinic.csv").write_bytes(TABLE[:-3])
+    with pytest.raises(
+        InputError, match=f"SHA-256 of its content is {sha256(TABLE[:-3])}, not {sha256(TABLE)}"
+    ):
+        obtain([wanted(tmp_path / "clinic.csv", "http://127.0.0.1:9/")])
+
+
+def test_a_truncated_gzip_file_has_no_content(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(b"\x1f\x8b\x08\0\0")
+    with pytest.raises(InputError, match=r"field: .*a.gz.*: is damaged, or cut short\?"):
+        content(tmp_path / "a.gz", "field")
+
+
+def scenario(place: Path, data: dict[str, Any]) -> Path:
+    tree = {
+        "name": "x",
+        "data": {"name": "csv", "target": "outcome", "schema": SCHEMA, **data},
+        "partition": {"name": "iid", "num_partitions": 2},
+        "problem": "logistic_regression",
+        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 1, "step_size": 1, "clip_norm": 1},
+        "privacy": {"epsilon": 1},
+        "runtime": "inprocess",
+    }
+    place.mkdir(exist_ok=True)
+    (place / "scenario.yaml").write_text(yaml.safe_dump(tree))
+    return place / "scenario.yaml"
+
+
+def path_of(file: Path) -> Path:
+    data = load(file).data
+    assert isinstance(data, Csv)
+    assert isinstance(data.path, Path)
+    return data.path
+
+
+def test_a_file_is_looked_for_beside_the_scenario_and_then_in_the_folder(
+    tmp_path: Path, folder: Path
+) -> None:
+    file = scenario(tmp_path / "here", {"path": "clinic.csv"})
+    beside, shared = file.parent / "clinic.csv", folder / "clinic.csv"
+    assert path_of(file) == beside  # nowhere: the error names its first place
+    with pytest.raises(InputError, match=r"no such file, nor one of that name in the data folder .*data"):
+        load(file).data.open()
+    folder.mkdir()
+    shared.write_bytes(TABLE)
+    assert path_of(file) == shared
+    beside.write_bytes(TABLE)
+    assert path_of(file) == beside
+
+
+def test_schema_files_are_found_there_too_but_no_attendance(tmp_path: Path, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "schema.yaml").write_text(yaml.safe_dump(SCHEMA))
+    (folder / "turnout.csv").write_text("round,silo\n")
+    file = scenario(tmp_path, {"path": "clinic.csv", "schema": "schema.yaml"})
+    file.write_text(file.read_text() + "participation: {name: trace, path: turnout.csv}\n")
+    found = load(file)
+    assert found.data.files["schema"] == folder / "schema.yaml"
+    assert getattr(found.participation, "path", None) == tmp_path / "turnout.csv"
+
+
+def test_a_command_downloads_a_table_into_its_data_folder(server: Any, base: str, tmp_path: Path) -> None:
+    origin = {"url": f"{base}/clinic.zip", "sha256": sha256(TABLE), "member": "inner/clinic.csv"}
+    file = scenario(tmp_path / "here", {"path": "clinic.csv", "origin": origin})
+    place = tmp_path / "mine"
+    place.mkdir()
+    for _ in range(2):
+        done = CliRunner().invoke(app, ["privacy", str(file), "--data-dir", str(place)])
+        assert done.exit_code == 0, done.output
+    assert nothing_but(place, "clinic.csv")
+    assert nothing_but(file.parent, "scenario.yaml")
+    assert server.asked == ["/clinic.zip"]
+    (place / "clinic.csv").write_bytes(TABLE + b"30,ill\n")
+    done = CliRunner().invoke(app, ["privacy", str(file), "--data-dir", str(place)])
+    assert done.exit_code == 2
+    assert "does not hold what was published" in done.output
+
+
+def test_an_origin_needs_a_web_address_and_one_file(tmp_path: Path) -> None:
+    origin = {"url": "ftp://x/y", "sha256": "0" * 64}
+    with pytest.raises(InputError, match=r"scenario.data.origin.url"):
+        load(scenario(tmp_path, {"path": "a.csv", "origin": origin}))
+    several = {"path": {"north": "a.csv"}, "origin": {**origin, "url": "http://x/y"}}
+    with pytest.raises(InputError, match="only of one file"):
+        load(scenario(tmp_path, several)).data.wanted  # noqa: B018
+
+
+def test_the_folder_of_a_command_is_its_own(tmp_path: Path, folder: Path) -> None:
+    with data_from(tmp_path):
+        assert data_folder() == tmp_path
+    assert data_folder() == folder
+    with (
+        pytest.raises(InputError, match=r"--data-dir: .*nowhere': is no folder"),
+        data_from(tmp_path / "nowhere"),
+    ):
+        pass
+
+
+def test_without_a_name_it_is_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert data_folder() == tmp_path / "fedsim"
+    monkeypatch.setattr("sys.platform", "darwin")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert data_folder() == tmp_path / "Library" / "Caches" / "fedsim"

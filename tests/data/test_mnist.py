@@ -1,0 +1,177 @@
+"""MNIST's files, and which of their images become whose records; on small files in its format."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedsim.common.errors import InputError
+from fedsim.data.by_label import LabelPairsPartition, NaturalIdPartition
+from fedsim.data.content import content
+from fedsim.data.federation import load, load_silos
+from fedsim.data.fetch import obtain
+from fedsim.data.folder import VARIABLE
+from fedsim.data.mnist import PUBLISHED, Mnist
+from fedsim.data.recipe import declared_recipe
+from fedsim.scenario.files import digests
+from tests.support.tiny_images import digits, idx, write_mnist
+
+PER_DIGIT = 12
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    return write_mnist(tmp_path, PER_DIGIT) / "mnist"
+
+
+def raw(silo: Any) -> np.ndarray:
+    """Features of a silo's records as whole numbers, training before test."""
+    both = np.concatenate([silo.train_features, silo.test_features])
+    return np.round(both * 255).astype(int)
+
+
+@pytest.mark.usefixtures("folder")
+def test_pixels_and_labels_are_the_files() -> None:
+    images, labels = digits(PER_DIGIT)
+    for task, expected in (("digit", labels), ("parity", labels % 2)):
+        design = Mnist(task=task).open().design(np.arange(len(labels)))
+        np.testing.assert_array_equal(design.target, expected)
+        np.testing.assert_allclose(design.features * 255, images.reshape(len(labels), -1))
+    declared = load(Mnist(), LabelPairsPartition(), 0, 0).silos[0].train_features
+    assert -1 <= declared.min() < -0.9
+    assert 0.9 < declared.max() <= 1
+
+
+@pytest.mark.usefixtures("folder")
+def test_distinct_images_are_dealt_once_and_equally() -> None:
+    data = Mnist(task="parity", images_per_digit=10, scaling="none", intercept=False)
+    federation = load(data, LabelPairsPartition(), 0, 0)
+    assert len(federation.silos) == 25
+    places = np.concatenate([raw(silo)[:, 0] for silo in federation.silos])
+    assert len(np.unique(places)) == len(places) == 100
+    for silo in federation.silos:
+        shown = raw(silo)[:, 1]
+        a, b = map(int, silo.name.split("+"))
+        assert sorted(shown) == sorted([a, a, b, b])
+        target = np.concatenate([silo.train_target, silo.test_target])
+        np.testing.assert_array_equal(target, shown % 2)
+    (alone,) = load_silos(data, LabelPairsPartition(), 0, 0, ["2+7"])
+    whole = next(silo for silo in federation.silos if silo.name == "2+7")
+    np.testing.assert_array_equal(alone.train_features, whole.train_features)
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_published_draw_repeats_images_across_silos_and_says_so() -> None:
+    data = Mnist(draw="published", images_per_digit=10, scaling="none", intercept=False)
+    federation = load(data, NaturalIdPartition(), 0, 0)
+    assert [len(raw(silo)) for silo in federation.silos] == [20] * 25
+    for silo in federation.silos:
+        a, b = map(int, silo.name.split("+"))
+        shown = raw(silo)[:, 1]
+        assert (shown == a).sum() == (shown == b).sum() == 10
+    of_zero = [set(raw(s)[raw(s)[:, 1] == 0][:, 0]) for s in federation.silos if s.name.startswith("0+")]
+    assert len(set.union(*of_zero)) == 10  # one pool of ten images for five silos
+    assert all(len(found) < 10 for found in of_zero)  # with replacement
+    assert "images stand in several silos" in data.not_private[0]
+    assert data.pools_records
+    assert not Mnist().pools_records
+
+
+@pytest.mark.usefixtures("folder")
+def test_what_is_drawn_follows_from_the_data_sets_seed_alone() -> None:
+    def places(seed: int, draw: Any) -> list[float]:
+        source = Mnist(seed=seed, draw=draw, images_per_digit=5).open()
+        return source.keys("pixel_0_0", "").tolist()
+
+    for draw in ("distinct", "published"):
+        assert places(0, draw) == places(0, draw) != places(1, draw)
+
+
+@pytest.mark.usefixtures("folder")
+def test_more_images_than_there_are_of_a_digit_are_refused() -> None:
+    with pytest.raises(InputError, match=r"images_per_digit: 13: at most 12: .* more of 0"):
+        Mnist(images_per_digit=13).open().num_rows  # noqa: B018
+    with pytest.raises(InputError, match=r"images_per_digit: 774: at most 12"):
+        Mnist(draw="published").open().num_rows  # noqa: B018
+
+
+def test_a_recipe_is_known_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    recipe = declared_recipe(Mnist(task="parity"), 785, 2)
+    assert recipe is not None
+    assert recipe.classes == ("0", "1")
+
+
+LABELS, IMAGES = "train-labels-idx1-ubyte.gz", "train-images-idx3-ubyte.gz"
+FEW = idx(np.zeros(3, dtype=np.uint8))
+BROKEN: dict[str, tuple[str, bytes, str]] = {
+    "no gzip file": (LABELS, FEW, "is no whole gzip file"),
+    "a gzip file cut short": (
+        IMAGES,
+        gzip.compress(idx(np.zeros((99, 28, 28), dtype=np.uint8)))[:-20],
+        "cut",
+    ),
+    "another format": (LABELS, gzip.compress(b"\0\0\x0d\1" + FEW[4:]), "must be an idx file of bytes"),
+    "images for labels": (LABELS, gzip.compress(idx(np.zeros((3, 28, 28), dtype=np.uint8))), "with 1 axes"),
+    "a header alone": (LABELS, gzip.compress(b"\0\0\x08\1\0"), "must be an idx file"),
+    "fewer numbers than it says": (LABELS, gzip.compress(FEW[:-1]), "says that it has 3 numbers, and has 2"),
+    "fewer images than labels": (
+        IMAGES,
+        gzip.compress(idx(np.zeros((3, 28, 28), dtype=np.uint8))),
+        "for each of 120 labels, and has shape 3 x 28 x 28",
+    ),
+    "images of another size": (
+        IMAGES,
+        gzip.compress(idx(np.zeros((120, 8, 8), dtype=np.uint8))),
+        "an image of 28 x 28",
+    ),
+    "a label that is no digit": (LABELS, gzip.compress(idx(np.full(120, 10, dtype=np.uint8))), "0 to 9"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_broken_file_is_named(folder: Path, case: str) -> None:
+    name, written, said = BROKEN[case]
+    (folder / name).write_bytes(written)
+    with pytest.raises(InputError, match=said) as caught:
+        load(Mnist(), LabelPairsPartition(), 0, 0)
+    assert str(folder / name) in str(caught.value)
+
+
+def test_a_missing_file_is_named_with_its_place(folder: Path) -> None:
+    (folder / LABELS).unlink()
+    with pytest.raises(InputError, match="put it there, or name another folder by --data-dir or FEDSIM_DATA"):
+        Mnist().open().num_rows  # noqa: B018
+
+
+def test_files_with_other_images_are_refused_before_a_run(folder: Path) -> None:
+    with pytest.raises(InputError, match="does not hold what was published: SHA-256") as caught:
+        obtain(Mnist().wanted)
+    assert str(folder / IMAGES) in str(caught.value)
+
+
+def test_a_run_knows_its_files_by_what_is_compressed_in_them(folder: Path) -> None:
+    before = digests(Mnist(), None)
+    assert set(before) == {f"data.{IMAGES}", f"data.{LABELS}"}
+    unpacked = gzip.decompress((folder / LABELS).read_bytes())
+    (folder / LABELS).write_bytes(gzip.compress(unpacked, 9))
+    assert digests(Mnist(), None) == before
+    (folder / LABELS).write_bytes(gzip.compress(unpacked[:-1] + b"\1"))
+    assert digests(Mnist(), None) != before
+
+
+@pytest.mark.skipif(
+    not (Path(os.environ.get(VARIABLE, "nowhere")) / "mnist" / LABELS).exists(), reason="needs MNIST itself"
+)
+def test_the_real_files_are_those_that_were_published() -> None:
+    for data in (Mnist(), Mnist(part="test")):
+        obtain(data.wanted)
+    assert [Mnist().open().num_rows, Mnist(part="test").open().num_rows] == [60_000, 10_000]
+    assert len(Mnist(images_per_digit=3870).open().other("digit")) == 38_700
+    assert content(Mnist().files[LABELS], "") == PUBLISHED[LABELS]
