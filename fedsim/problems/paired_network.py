@@ -70,7 +70,8 @@ class PairedMlp:
             first.weight.copy_(self.row_norm * torch.cat([rows, rows]))
             weights = self.output_weight * _classes(num_outputs, self.hidden // 2)
             last.weight.copy_(torch.cat([weights, -weights], 1))
-            first.bias.zero_(), last.bias.zero_()
+            first.bias.zero_()
+            last.bias.zero_()
         return nn.Sequential(first, _ACTIVATIONS[self.activation](), last)
 
 

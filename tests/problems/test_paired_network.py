@@ -24,9 +24,12 @@ def test_rows_of_a_pair_are_equal_and_those_of_two_pairs_orthogonal() -> None:
     values = problem.parameters(problem.start(0))
     rows, out = values["0.weight"], values["2.weight"]
     torch.testing.assert_close(rows[:4] @ rows[:4].T, 0.09 * torch.eye(4))
-    assert torch.equal(rows[:4], rows[4:]) and torch.equal(out[:, :4], -out[:, 4:])
-    assert torch.equal(out.abs(), torch.full((2, 8), 2.0)) and torch.equal(out[0], -out[1])
-    assert not values["0.bias"].any() and not values["2.bias"].any()
+    assert torch.equal(rows[:4], rows[4:])
+    assert torch.equal(out[:, :4], -out[:, 4:])
+    assert torch.equal(out.abs(), torch.full((2, 8), 2.0))
+    assert torch.equal(out[0], -out[1])
+    assert not values["0.bias"].any()
+    assert not values["2.bias"].any()
 
 
 def test_more_pairs_than_dimensions_still_have_rows_of_the_norm() -> None:
