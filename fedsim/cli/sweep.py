@@ -12,7 +12,8 @@ from rich.console import Console
 from fedsim.api.sweep_progress import sweep_display
 from fedsim.cli.app import DONE, FAILED, INTERRUPTED
 from fedsim.cli.output import Output
-from fedsim.cli.tables import say, shown, slug, sweep_table
+from fedsim.cli.tables import print_notices, say, shown, slug, sweep_table
+from fedsim.curves.claims import true_epsilons
 from fedsim.curves.sweep_summary import CELLS
 from fedsim.scenario.load import load_tree
 from fedsim.sweeps.directory import failure_file
@@ -59,6 +60,7 @@ def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
 
 def _report(console: Console, sweep: Sweep, directory: Path) -> None:
     summary = sweep.summary
+    print_notices(console, true_epsilons(summary))
     console.print(sweep_table(summary))
     if sweep.job.tuning_note:
         say(console, f"Privacy: {sweep.job.tuning_note}; summary.json says at what cost.")

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_directory
 from fedsim.common.suggest import suggest
+from fedsim.curves.claims import CLAIMED
 from fedsim.curves.naming import title
 from fedsim.curves.points import Compared, read_points
 from fedsim.curves.series import EPSILON, interval_note, x_label
@@ -66,7 +67,7 @@ class Comparison:
     def figure(self) -> Figure:
         """The metric against epsilon."""
         note = interval_note([row.trials for row in self.rows if row.trials])
-        return draw(self.lines(), x_label(EPSILON), METRICS[self.metric].title, self.title, note)
+        return draw(self.lines(), [x_label(EPSILON)], METRICS[self.metric].title, self.title, note)
 
 
 class Source(NamedTuple):
@@ -152,7 +153,9 @@ def _of_sweep(sweep: SweepSummary, source: str, metric: str) -> list[Compared]:
     for row in sweep.combinations:
         if (spread := row.spread(metric)) is None:
             continue
-        series, family = (title(row.varied, private, without=[EPSILON]) for private in (row.private, True))
+        series, family = (
+            title(row.varied, private, without=[EPSILON, CLAIMED]) for private in (row.private, True)
+        )
         limit = row.epsilon_budget
         at = row.epsilon_guaranteed if limit is None else limit  # what it costs, where nothing limits it
         rows.append(Compared(source, series, at, *spread, row.trials, family))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedsim.curves.claims import CLAIMED
 from fedsim.curves.naming import title
 from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.report.sweep_figure import Point, Series
@@ -13,8 +14,10 @@ EPSILON = "privacy.epsilon"
 
 
 def abscissa(summary: SweepSummary) -> str | None:
-    """The field on the horizontal axis: epsilon if it varies, else the first number that does."""
-    for field in sorted(summary.varied, key=lambda field: field != EPSILON):
+    """The field on the horizontal axis: epsilon if it varies, or a claimed one, else the first number that
+    does.
+    """
+    for field in sorted(summary.varied, key=lambda field: (field != EPSILON, field != CLAIMED)):
         values = {row.varied.get(field) for row in summary.combinations} - {None}
         if len(values) > 1 and all(isinstance(v, float | int) and not isinstance(v, bool) for v in values):
             return field
@@ -48,6 +51,8 @@ def x_label(field: str | None) -> str:
     """What stands under the axis."""
     if field == EPSILON:
         return "epsilon of each silo"
+    if field == CLAIMED:
+        return "claimed epsilon (not the true one)"
     return field or ""
 
 

@@ -7,10 +7,18 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from fedsim.curves.claims import CLAIMED, true_epsilons, under_the_axis
 from fedsim.curves.naming import last_part, title
 from fedsim.curves.series import abscissa, interval_note, series, x_label
-from fedsim.curves.sweep_summary import SweepPrivacy, SweepSummary, Tuning, TuningLedger, read_sweep
-from fedsim.privacy.rounding import shown_up
+from fedsim.curves.sweep_summary import (
+    CombinationRow,
+    SweepPrivacy,
+    SweepSummary,
+    Tuning,
+    TuningLedger,
+    read_sweep,
+)
+from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report.page import PAGE, capital, named, publish, template
 from fedsim.report.remarks import value_text
 from fedsim.report.style import save
@@ -50,6 +58,7 @@ def _render(sweep: SweepSummary, scenario: str, description: str, folder: Path) 
         description=description,
         sweep=sweep,
         spans=spans(sweep.trials),
+        claims=true_epsilons(sweep),
         facts=_facts(sweep.privacy),
         costs=_costs(sweep),
         shared=sweep.shares_noise,
@@ -79,19 +88,25 @@ def _facts(privacy: SweepPrivacy) -> list[tuple[str, str]]:
 
 def _costs(sweep: SweepSummary) -> Table:
     """One row for each combination that has a mechanism and was run."""
-    columns = ["combination", "budget epsilon", "guaranteed epsilon (true)", "noise multiplier", "silo"]
-    rows = [
-        [
-            title(row.varied, True),
-            given(row.epsilon_budget),
-            shown_up(row.epsilon_guaranteed),
-            plain(row.noise_multiplier),
-            str(row.costliest_silo),
-        ]
-        for row in sweep.combinations
-        if row.private and row.trials
-    ]
-    return Table("For replacing one record; the largest over trials.", columns, rows)
+    shown = [row for row in sweep.combinations if row.private and row.trials]
+    claimed = any(row.epsilon_claimed is not None for row in shown)
+    limited = not claimed or any(row.epsilon_budget is not None for row in shown)
+    columns = {
+        "combination": [title(row.varied, True) for row in shown],
+        **({"budget epsilon": [given(row.epsilon_budget) for row in shown]} if limited else {}),
+        **({"claimed epsilon": [shown_up(row.epsilon_claimed) for row in shown]} if claimed else {}),
+        "guaranteed epsilon (true)": [shown_up(row.epsilon_guaranteed) for row in shown],
+        **({"true epsilon at least": [_least(row) for row in shown]} if claimed else {}),
+        "noise multiplier": [plain(row.noise_multiplier) for row in shown],
+        "silo": [str(row.costliest_silo) for row in shown],
+    }
+    rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
+    return Table("For replacing one record; the largest over trials.", list(columns), rows)
+
+
+def _least(row: CombinationRow) -> str:
+    """Empty where the guaranteed number says it all."""
+    return "" if row.epsilon_attainable is None else shown_down(row.epsilon_attainable)
 
 
 def _ledger(tuning: TuningLedger | None) -> Table:
@@ -117,7 +132,8 @@ def figure_of(sweep: SweepSummary) -> Figure:
     trials = [row.trials for row in sweep.combinations if row.trials]
     tuned = sweep.privacy.tuning.note if sweep.privacy.tuning else ""
     note = "; ".join(filter(None, [interval_note(trials), tuned]))
-    return draw(series(sweep, x), x_label(x), METRICS[sweep.metric].title, sweep.scenario, note)
+    below = [x_label(x), *(under_the_axis(sweep) if x == CLAIMED else [])]
+    return draw(series(sweep, x), below, METRICS[sweep.metric].title, sweep.scenario, note)
 
 
 def _figure(sweep: SweepSummary, folder: Path) -> str:

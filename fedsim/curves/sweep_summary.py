@@ -45,7 +45,8 @@ class CombinationRow(Values):
 
     `epsilon_guaranteed` is what it costs the silo that it costs most, tuning included where that was private.
     `epsilon_budget` is the largest of the silos' budgets; None without a mechanism, or without a limit.
-    `chosen` is None where nothing could be chosen.
+    `epsilon_claimed` is what a theorem claims for that silo, and `epsilon_attainable` a lower bound on the
+    true epsilon where `epsilon_guaranteed` may exceed it. `chosen` is None where nothing could be chosen.
     """
 
     varied: Labels
@@ -55,6 +56,8 @@ class CombinationRow(Values):
     epsilon_guaranteed: float | None
     costliest_silo: str | None
     noise_multiplier: float | None
+    epsilon_claimed: float | None = None
+    epsilon_attainable: float | None = None
     trials: int
     seconds_per_run: float | None
 

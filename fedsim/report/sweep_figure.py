@@ -21,6 +21,7 @@ from fedsim.report.style import label, legend_below, look, styled
 _MOST_TICKS = 10
 _LETTER, _GAP = 0.02, 0.01  # a letter's width and the least gap between labels, as shares of the x axis
 _NAME, _ROW, _NOTE = 44, 26, 52  # letters of a name in the legend, in front of a row, and of a line below
+_HEIGHT, _LINE = 3.3, 0.25  # inches, of a figure and of each more line below it
 _PUBLISHED = "x*"
 _LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9, "markerfacecolor": "white"}
 
@@ -56,16 +57,16 @@ class Series:
         return self.family or self.label
 
 
-def draw(series: Sequence[Series], x_label: str, y_label: str, title: str, note: str) -> Figure:
-    """One figure of all series; without an x, rows."""
+def draw(series: Sequence[Series], below: Sequence[str], y_label: str, title: str, note: str) -> Figure:
+    """One figure of all series; without an x, rows. `below` stands under the axis of x, a line each."""
     xs = sorted({point.x for one in series for point in one.points if point.x is not None})
-    with styled(3.3 if xs else 1.5 + 0.4 * len(series)) as (figure, axes):
+    with styled(_HEIGHT + _LINE * (len(below) - 1) if xs else 1.5 + 0.4 * len(series)) as (figure, axes):
         if xs:
             _draw_lines(axes, series, xs)
             _scale(axes, xs)
         else:
             _draw_rows(axes, series)
-        notes = [x_label, note] if xs else [y_label, note]
+        notes = [*below, note] if xs else [y_label, note]
         notes.append(frame(axes, "y" if xs else "x", _ends(series, bool(xs))))
         axes.set_xlabel("\n".join(textwrap.fill(each, _NOTE if xs else _ROW) for each in notes if each))
         if xs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedsim.protocol.terms import Admitted
+from fedsim.results.claimed import true_epsilons
 from fedsim.results.conversions import Conversions, conversions
 from fedsim.results.privacy_statement import how, parameters
 from fedsim.results.silo_rows import admitted_rows
@@ -39,11 +40,13 @@ def price(
 ) -> Price:
     """Of a plan that silos have admitted; `verified` is another library's epsilon of each silo."""
     other_units = {"conversions": conversions(resolved, admitted)} if convert else {}
+    silos = admitted_rows(resolved, admitted, [{"epsilon_dp_accounting": each} for each in verified])
+    said = how(resolved)
     return Price(
         scenario=resolved.scenario.name,
         rounds=len(resolved.trace.plan.rounds),
-        silos=admitted_rows(resolved, admitted, [{"epsilon_dp_accounting": each} for each in verified]),
-        **how(resolved),
+        silos=silos,
+        **said | {"notices": [*true_epsilons(silos), *said["notices"]]},
         **parameters(resolved),
         **other_units,
     )

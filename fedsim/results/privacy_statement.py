@@ -7,6 +7,7 @@ from typing import Any
 from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
+from fedsim.results.claimed import true_epsilons
 from fedsim.results.outcome import Deployed, Outcome, measures_objective
 from fedsim.results.silo_rows import has_gap, samplers, silo_rows
 from fedsim.results.summary import Parameters, Privacy
@@ -29,15 +30,16 @@ def statement(outcome: Outcome) -> Privacy:
     resolved = outcome.resolved
     scenario, mechanism = resolved.scenario, resolved.mechanism
     gap = {"epsilon_attainable_note": ATTAINABLE} if mechanism.private and has_gap(resolved) else {}
+    silos, said = silo_rows(outcome), _as_deployed(how(resolved), outcome.deployed)
     return Privacy(
         guarantee=mechanism.guarantee,
         calibration=scenario.privacy.calibration,
         epsilon_spent_note=SPENT if outcome.results.trials else NOT_SPENT,
         trusted=trusted(resolved),
         not_private=not_private(scenario) if outcome.deployed is None else _uncovered(outcome.deployed),
-        silos=silo_rows(outcome),
+        silos=silos,
         **gap,
-        **_as_deployed(how(resolved), outcome.deployed),
+        **said | {"notices": [*true_epsilons(silos), *said["notices"]]},
     )
 
 

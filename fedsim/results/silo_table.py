@@ -69,6 +69,8 @@ _SAID = ("epsilon_colluding",)
 def silo_table(silos: Sequence[SiloRow], most: int) -> Table:
     """Up to `most` silos as they are; of more, the 20 with the least slack and the range of all of them."""
     keys = [key for key in _COLUMNS if key not in _OPTIONAL or any(_says(silo, key) for silo in silos)]
+    if "epsilon_claimed" in keys and all(silo.epsilon_budget is None for silo in silos):
+        keys.remove("epsilon_budget")  # a claim stands in its place
     few = len(silos) <= most
     shown = silos if few else sorted(silos, key=slack)[:_TIGHTEST]
     caption = f"For replacing one record: the {_TIGHTEST} of {len(silos):,} silos with the least slack."

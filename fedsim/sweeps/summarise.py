@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from math import isfinite
 
 import numpy as np
 
@@ -17,14 +18,17 @@ from fedsim.curves.sweep_summary import (
     SweepSummary,
     Tuning,
 )
+from fedsim.privacy import attainable
+from fedsim.results.silo_rows import has_gap
 from fedsim.results.summarise import spreads
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cell import CellResult
 from fedsim.sweeps.combinations import Combination
-from fedsim.sweeps.engine import Results, mean
+from fedsim.sweeps.engine import Results, Row, mean
 from fedsim.sweeps.job import Job, Place
+from fedsim.sweeps.kept import resolved_of
 from fedsim.sweeps.keys import code_version
-from fedsim.sweeps.private_tuning import Selection
+from fedsim.sweeps.private_tuning import Selection, silos_rounds
 from fedsim.sweeps.sweep_statement import statement
 
 
@@ -54,8 +58,9 @@ def summarise(
 
 def _combination(job: Job, results: Results, number: int) -> CombinationRow:
     combination, chosen = job.combinations[number], results.chosen.get(number)
-    found = [row.result for row in results.rows if row.place.combination == number]
-    worst = max(found, key=lambda result: result.epsilon, default=None)
+    rows = [row for row in results.rows if row.place.combination == number]
+    found, costliest = [row.result for row in rows], max(rows, key=_cost, default=None)
+    worst = costliest and costliest.result
     return CombinationRow(
         varied=combination.varied,
         private=combination.private,
@@ -64,10 +69,31 @@ def _combination(job: Job, results: Results, number: int) -> CombinationRow:
         epsilon_guaranteed=_guaranteed(worst, job.selections.get(number)),
         costliest_silo=None if worst is None or not combination.private else worst.silo,
         noise_multiplier=None if worst is None else worst.noise_multiplier,
+        **({} if costliest is None else _claim(job, costliest)),
         trials=len(found),
         **spreads(found),
         seconds_per_run=float(np.mean([result.seconds for result in found])) if found else None,
     )
+
+
+def _cost(row: Row) -> float:
+    return row.result.epsilon
+
+
+def _claim(job: Job, row: Row) -> dict[str, float]:
+    """What is claimed for the silo that a run costs most, and what it costs at least; {} without a claim."""
+    combination = job.combinations[row.place.combination]
+    resolved = resolved_of(combination.candidates[row.place.candidate].scenario)
+    prescribed = resolved.prescribed
+    if prescribed is None or prescribed.claimed_epsilons is None:
+        return {}
+    silo = resolved.names.index(row.result.silo)
+    found = {"epsilon_claimed": prescribed.claimed_epsilons[silo]}
+    if has_gap(resolved) and isfinite(row.result.epsilon):
+        census = resolved.trace.plan.census(silos_rounds(resolved, row.place.trial)[silo])
+        case = resolved.sizes[silo], row.result.noise_multiplier, resolved.deltas[silo]
+        found["epsilon_attainable"] = attainable.epsilon(census, *case)
+    return found
 
 
 def _guaranteed(worst: CellResult | None, selection: Selection | None) -> float | None:

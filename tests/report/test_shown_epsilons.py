@@ -53,7 +53,7 @@ def test_in_a_terminal(costly: Path) -> None:
     with console.capture() as capture:
         print_silos(console, read(costly).summary.privacy.silos)
     (line,) = (line for line in capture.get().splitlines() if line.startswith("silo-00"))
-    assert line.split()[2:7] == ["unlimited", "1.001e-05", "1.001", "0.9999", "1.001"]
+    assert line.split()[2:6] == ["1.001e-05", "1.001", "0.9999", "1.001"]
 
 
 def test_on_the_page_and_in_a_notebook(costly: Path, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from support.browser import BINARY, assert_fits, chromium
 from support.sweep_helpers import BASE, invoke
 
 from fedsim.curves.sweep_summary import SHARED
+from fedsim.privacy.rounding import shown_down, shown_up
 
+TRUE = [(shown_down, "epsilon_attainable"), (shown_up, "epsilon_guaranteed")]
 HOSTILE = "<script>window.pwned=1</script> $x$ & " + "long " * 12
 SWEEP: dict[str, Any] = {
     "grid": {
@@ -104,7 +106,7 @@ def test_runs_that_share_noise_are_said_to_carry_no_guarantee_together(swept: Pa
 
 
 def test_runs_that_add_up_are_not_said_to_share(tmp_path: Path) -> None:
-    tree = BASE | {"participation": {"name": "uniform", "num_silos": 2}}
+    tree = BASE | {"privacy": {"epsilon": 1, "calibration": "sigma", "noise_multiplier": 40}}
     path = tmp_path / "scenario.yaml"
     path.write_text(yaml.safe_dump(tree | {"sweep": {"grid": {"privacy.epsilon": [1, 2]}}}), encoding="utf-8")
     code, output = invoke("sweep", path, "--out", tmp_path / "out")
@@ -112,3 +114,34 @@ def test_runs_that_add_up_are_not_said_to_share(tmp_path: Path) -> None:
     assert "share noise" not in (tmp_path / "out" / "report.html").read_text()
     code, output = invoke("compare", tmp_path / "out", "--out", tmp_path / "compared")
     assert (code, "share noise" in output) == (0, False), output
+
+
+def test_where_epsilon_is_claimed_the_true_one_comes_first_and_stands_beside_it(tmp_path: Path) -> None:
+    drawn = {"sampler": "with_replacement", "fraction": 0.5}
+    stated = {"calibration": "theorem", "theorem": "experiments", "allow_violations": True}
+    sweep = {
+        "grid": {
+            "algorithm": [BASE["algorithm"] | {"label": "MB", "batch": drawn}],
+            "privacy.claimed_epsilon": [1, 12],
+        }
+    }
+    tree = BASE | {"privacy": {"epsilon": "unlimited", "claimed_epsilon": 3, **stated}, "sweep": sweep}
+    path = tmp_path / "scenario.yaml"
+    path.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    code, output = invoke("sweep", path, "--out", tmp_path / "out")
+    assert code == 0, output
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    found = [row for row in summary["combinations"] if row["private"]]
+    assert [row["epsilon_claimed"] for row in found] == [1, 12]
+    for row in found:
+        assert row["epsilon_attainable"] < row["epsilon_guaranteed"]
+    assert found[1]["epsilon_attainable"] > 12
+    least, most = (", ".join(f(row[key]) for row in found) for f, key in TRUE)
+    said = f"MB: claimed epsilon 1, 12; true epsilon at least {least}, at most {most}"
+    assert output.index(said) < output.index("Test error: mean")
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.index('id="privacy"') < page.index(said) < page.index("epsilon is unlimited")
+    assert "claimed epsilon (not the true one)" in page  # the axis
+    assert f"true for MB: {', '.join(shown_up(row['epsilon_guaranteed'], 3) for row in found)}" in page
+    assert (tmp_path / "out" / "error_vs_claimed_epsilon.svg").exists()
+    assert "budget epsilon" not in page

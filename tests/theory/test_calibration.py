@@ -271,13 +271,19 @@ VIOLATING = tree(OVERSPENT, calibration="theorem", claimed_epsilon=15.5, allow_v
 
 def test_the_first_lines_of_every_report_say_unlimited_and_violated(tmp_path: Path) -> None:
     shown = invoke(tmp_path, "privacy", VIOLATING).splitlines()
-    assert shown[0].startswith("epsilon is unlimited")
-    assert "prox-SGD (Theorems 40, 144)" in shown[1]
-    assert "15.5 is not at most 15" in shown[2]
+    assert shown[0] == "claimed epsilon 15.5, true epsilon 18.36 (silo-00, silo-01)"
+    assert shown[1].startswith("epsilon is unlimited")
+    assert "prox-SGD (Theorems 40, 144)" in shown[2]
+    assert "15.5 is not at most 15" in shown[3]
     run = invoke(tmp_path, "simulate", VIOLATING, "--out", str(tmp_path / "run"))
     at = [
         run.index(text)
-        for text in ("epsilon is unlimited", "15.5 is not at most 15", "calibrated: test error")
+        for text in (
+            "true epsilon 18.36",
+            "epsilon is unlimited",
+            "15.5 is not at most 15",
+            "calibrated: test error",
+        )
     ]
     assert at == sorted(at)
 
@@ -286,7 +292,8 @@ def test_the_summary_states_the_true_epsilon_first_and_the_claim_beside_it(tmp_p
     invoke(tmp_path, "simulate", VIOLATING, "--out", str(tmp_path / "run"))
     privacy = json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"]
     assert next(iter(privacy)) == "notices"
-    assert len(privacy["notices"]) == 3
+    assert privacy["notices"][0].startswith("claimed epsilon 15.5, true epsilon 18.36")
+    assert len(privacy["notices"]) == 4
     assert privacy["violations"] == [
         "eps <= min(8 ln(1/delta), 15): 15.5 is not at most 15 (silo-00 and 1 more)"
     ]
