@@ -41,7 +41,14 @@ SHELVES = {
         "docs/results",
         "docs/performance",
     ],
-    "Guides": ["docs/your-own-table", "docs/adding-*", "docs/memory", "docs/deployment", "docs/shuffler"],
+    "Guides": [
+        "docs/your-own-table",
+        "docs/data-folder",
+        "docs/adding-*",
+        "docs/memory",
+        "docs/deployment",
+        "docs/shuffler",
+    ],
     "Reference": ["docs/reference"],
     "Guarantees": [
         "docs/threat-model",

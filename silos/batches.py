@@ -54,7 +54,7 @@ class Batches:
         return RoundBatches(self, members, round_index)
 
     def _divisor(self, batch: Batch, members: Sequence[int]) -> Tensor | None:
-        """The public number that a member's sum is divided by, (members, 1); None where it is 1 for all."""
+        """The public number that each member's sum is divided by, (members, 1); None where all are 1."""
         if self._single(batch):
             return None
         if batch not in self._divisors:

@@ -125,8 +125,7 @@ class Ghost(Term):
 
 def _square(x: Tensor) -> Tensor:
     """Squared L2 norm of every record, (records,)."""
-    norm: Tensor = torch.linalg.vector_norm(x, dim=tuple(range(1, x.dim())))
-    return norm.square()
+    return x.square().flatten(1).sum(1)
 
 
 class Matrix:

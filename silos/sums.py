@@ -33,7 +33,7 @@ KEPT = {torch.float64: 1.0, torch.float32: 1 - 1e-4}
 def bounded(
     coefficient: Tensor, bound: Tensor | None, mask: Tensor | None, seen: Seen | None = None
 ) -> Tensor:
-    """Each record's coefficient shortened to `bound`, zero where it does not count or is not finite.
+    """Each record's coefficient shortened to `bound`, zero where it does not count; not finite as it was.
 
     Args:
         coefficient: (silos, rows, ..) of one output, or with a last axis of outputs; may be overwritten.
@@ -45,7 +45,7 @@ def bounded(
         coefficient = _shortened(coefficient, bound, mask, seen)
     if mask is not None:
         coefficient = coefficient * mask[(..., *[None] * (coefficient.dim() - 2))]
-    return torch.nan_to_num_(coefficient, nan=0.0, posinf=0.0, neginf=0.0)
+    return coefficient
 
 
 def _shortened(coefficient: Tensor, bound: Tensor, mask: Tensor | None, seen: Seen | None) -> Tensor:
@@ -68,7 +68,10 @@ def padded_rows(rows: int, dtype: torch.dtype) -> int:
 
 
 def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
-    """Sum over rows of weight times feature vector.
+    """Sum over rows of weight times feature vector; a weight that is not finite counts as zero.
+
+    One of those makes the sum not finite in every feature that the row has, so sums are looked at, which are
+    few, and not weights.
 
     Args:
         weights: (silos, columns, rows).
@@ -77,6 +80,13 @@ def weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
     Returns:
         (silos, columns, features), float64.
     """
+    total = _weighted_sum(weights, features)
+    if bool(total.isfinite().all()):
+        return total
+    return _weighted_sum(weights.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0), features)
+
+
+def _weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
     if features.dtype == torch.float64:
         return torch.bmm(weights, features)
     if missing := -features.shape[1] % PIECE:

@@ -12,7 +12,7 @@ from benchmarks.document import write as replace
 from benchmarks.thesis import figures, tables
 from benchmarks.thesis.plan import Experiment, Plan
 from benchmarks.thesis.runs import ROOT, SCENARIOS, Taken
-from benchmarks.thesis.trials import Curve, read_curves
+from benchmarks.thesis.trials import Curve, epsilon_field, read_curves
 from benchmarks.thesis.verdicts import verdict
 from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.results.audit_file import AuditPart
@@ -25,6 +25,8 @@ ABSENT = "Not measured here."
 _HEADS = {
     "honest": "True epsilon",
     "thesis": "As published: the epsilon is claimed, and not kept",
+    "thesis_split": "True epsilon, on the thesis's records: some train here and test there",
+    "thesis_50_rounds": "As published, 50 rounds",
 }
 
 
@@ -83,25 +85,29 @@ def _variant(one: Experiment, found: Measured, page: Path) -> list[str]:
     for setting in figures.settings(found.summary, one.series):
         own = figures.of_setting(found.summary, setting, one.series)
         points = {}
-        if found.variant == "thesis" and setting in one.published:
-            points = figures.published_points(PUBLISHED, found.name, one.published[setting])
+        if number := one.published.get(found.variant, {}).get(setting):
+            points = figures.published_points(PUBLISHED, found.name, number)
         title = ", ".join(filter(None, [one.title, setting]))
         drawn = figures.figure(own, title, points)
         file = figures.write(drawn, page.parent / IMAGES, figures.stem(found.name, found.variant, setting))
         images.append(f"![{title}, {found.variant}]({IMAGES}/{file})")
         head = f"{setting}: " if setting else ""
         parts.append(f"{head}{_reading(found)}\n\n{tables.errors(own, found.curves, setting)}")
-        if found.variant != "honest":
+        if _claims(found):
             costs = tables.true_costs(own, one.series)
             parts.append(f"What they truly cost the costliest silo:\n\n{costs}")
     return ["\n".join(images), *parts]
+
+
+def _claims(found: Measured) -> bool:
+    return epsilon_field(found.summary.varied) == "privacy.claimed_epsilon"
 
 
 def _reading(found: Measured) -> str:
     metric = found.summary.metric
     what = found.summary.error_name if metric == "error" else METRICS[metric].title
     unit = ", in percent" if tables.percent(found.summary) else ""
-    axis = "claimed epsilon" if found.variant != "honest" else "epsilon"
+    axis = "claimed epsilon" if _claims(found) else "epsilon"
     return f"{what}{unit}, by {axis}; mean of {found.summary.trials} trials and half its 95 % interval."
 
 

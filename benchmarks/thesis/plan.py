@@ -24,9 +24,11 @@ class Experiment(Section):
     shape: str = Field("", description="what to expect of its curves")
     variants: tuple[str, ...] = ("honest", "thesis")
     series: tuple[str, ...] = Field(SERIES, description="varied fields that name a curve of the figure")
-    published: dict[str, str] = Field({}, description="published figure by setting, drawn over the thesis's")
+    published: dict[str, dict[str, str]] = Field(
+        {}, description="published figure by variant and setting, drawn over it"
+    )
     audit: dict[str, Any] = Field({}, description="makes one run of it, to be audited; none: no audit")
-    effort: float = Field(0.2, description="of the audit")
+    effort: float = Field(0.5, description="of the audit")
     only_if_named: bool = Field(False, description="whether `--only` must ask for it: it takes hours")
     conclusion: str = Field(
         "",

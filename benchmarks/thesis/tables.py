@@ -75,14 +75,16 @@ def true_costs(summary: SweepSummary, series: Sequence[str]) -> str:
 
 
 def audit_line(found: AuditPart) -> str:
-    """What an audit attained of what is claimed."""
-    most = max(found.silos, key=lambda silo: silo.attained / silo.claimed)
+    """What an audit attained of what is claimed, over the audited silos."""
+    attained = sorted(silo.attained for silo in found.silos)
+    least, most = shown_down(attained[0]), shown_down(attained[-1])
+    claimed = shown_up(max(silo.claimed for silo in found.silos))
     line = (
-        f"An audit of one honest run attains at least epsilon {shown_down(most.attained)} of the "
-        f"{shown_up(most.claimed)} that silo `{most.name}` is promised, the most of the "
-        f"{len(found.silos)} audited of {found.of_silos}"
+        f"An audit of one honest run attains epsilon {least} to {most} of the {claimed} promised "
+        f"({len(attained)} of {found.of_silos} audited; lower bounds, each by itself at "
+        f"{found.confidence.bound:.0%}, so that one of many may exceed its claim by chance)"
     )
-    return f"{line}: **the claim is broken**." if found.broken else f"{line}; no claim is broken."
+    return f"{line}: **a claim is broken**." if found.broken else f"{line}. No claim is broken."
 
 
 def verdicts(rows: Sequence[tuple[Claim, Verdict | None]]) -> str:

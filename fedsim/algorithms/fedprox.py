@@ -32,6 +32,6 @@ class FedProx(LocalSGD):
         """Where K projected noisy steps lead, each pulled towards the broadcast point."""
         start = w = broadcast["w"]
         for _ in range(self.local_steps):
-            gradient = ask(Query("gradient", (w,), self.clip_norm, self.batch)) + problem.public_gradient(w)
-            w = problem.project(w - self.step_size * (gradient + self.proximal_weight * (w - start)))
+            gradient = ask(Query("gradient", (w,), self.clip_norm, self.batch))
+            w = problem.descend(w, gradient + self.proximal_weight * (w - start), self.step_size)
         return {"way": w - start}

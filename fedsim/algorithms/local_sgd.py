@@ -47,5 +47,5 @@ class LocalSGD:
         start = w = broadcast["w"]
         for _ in range(self.local_steps):
             gradient = ask(Query("gradient", (w,), self.clip_norm, self.batch))
-            w = problem.project(w - self.step_size * (gradient + problem.public_gradient(w)))
+            w = problem.descend(w, gradient, self.step_size)
         return {"way": w - start}

@@ -53,7 +53,7 @@ class Scaffold:
         correction, total = broadcast["c"] - memory["c"], torch.zeros_like(w)
         for _ in range(self.local_steps):
             gradient = ask(Query("gradient", (w,), self.clip_norm, self.batch))
-            w = problem.project(w - self.step_size * (gradient + correction + problem.public_gradient(w)))
+            w = problem.descend(w, gradient + correction, self.step_size)
             total = total + gradient
         old, memory["c"] = memory["c"], total / self.local_steps
         return {"way": w - start, "change": memory["c"] - old}

@@ -56,6 +56,16 @@ class Federation(Hosted):
     fitted: Fitted
     odd_ranges: tuple[str, ...] = ()
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that the records take."""
+        arrays = [
+            array
+            for silo in self.silos
+            for array in (silo.train_features, silo.train_target, silo.test_features, silo.test_target)
+        ]
+        return sum(array.nbytes for array in arrays)
+
 
 def load(data: Dataset, partition: Partition, seed: int, trial: int) -> Federation:
     """Read the records of all silos.

@@ -6,6 +6,7 @@ nothing half-written or changed is ever read. Only http and https are spoken.
 
 from __future__ import annotations
 
+import errno
 import http.client
 import tarfile
 import tempfile
@@ -29,6 +30,7 @@ from fedsim.data.folder import HOW
 FIELD = "scenario.data"
 _PATIENCE = 30.0  # seconds without a byte
 _BLOCK = 1 << 18
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, KeyError, NotImplementedError)
 
 Show = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
@@ -99,7 +101,9 @@ def _fetch(wanted: Sequence[Wanted]) -> None:
                 archive = Path(folder) / first.archive.name
                 _download(first, archive)
                 _unpack(archive, wanted)
-    except PermissionError as error:
+    except OSError as error:
+        if error.errno in _FULL:  # the command line says so of any file
+            raise
         raise InputError(FIELD, str(first.path), f"cannot be written ({error.strerror}); {HOW}") from None
 
 

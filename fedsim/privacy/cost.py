@@ -43,6 +43,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -130,7 +131,7 @@ class Composition:
         on_grid = noise_multiplier > 0 and heaviest <= _LARGEST_SAMPLED_MU * noise_multiplier
         if not self.sampled or not on_grid or mu < _SMALLEST_SAMPLED_MU:
             return float(gaussian.epsilon(mu, left))
-        spent = loss.epsilon(self.pairs(noise_multiplier), delta)
+        spent = _on_grid(tuple(self.pairs(noise_multiplier)), delta)
         if spent == math.inf or gaussian.profile(spent, mu) <= left:
             return float(gaussian.epsilon(mu, left))
         return spent
@@ -163,6 +164,11 @@ class Composition:
         if self.weight > 0:
             pairs.append((GaussianPair(self.weight / z), 1))
         return pairs
+
+
+@lru_cache(maxsize=4096)  # a sweep's runs, and a search's steps, come to the same plans and noise again
+def _on_grid(pairs: tuple[tuple[Pair, int], ...], delta: float) -> float:
+    return loss.epsilon(pairs, delta)
 
 
 def compose(census: Census, n: int) -> Composition:

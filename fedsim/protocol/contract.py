@@ -99,6 +99,10 @@ class PublicProblem(Protocol):
         """A subgradient of f1 at w, added after `ask` and never clipped with a record's term."""
         ...
 
+    def descend(self, w: Tensor, gradient: Tensor, step_size: float) -> Tensor:
+        """project(w - step_size (gradient + public_gradient(w)))."""
+        ...
+
 
 class Asker(Protocol):
     """Answers queries on one draw of the batch: a tensor (silos, d) for one, a tuple for several."""

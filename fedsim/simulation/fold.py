@@ -50,15 +50,15 @@ class Folded:
 def fold_key(scenario: Mapping[str, Any]) -> str | None:
     """Equal for scenarios (as mappings) that fold together, in any trial; None where one cannot fold.
 
-    Linear models, as many silos in every round and each answering for itself, noise by the accountant, and
-    an algorithm of this package, of which it is tested that `FIELDS` do not change the plan.
+    Linear models, as many silos in every round and each answering for itself, noise by the accountant or a
+    theorem, and an algorithm of this package, of which it is tested that `FIELDS` do not change the plan.
     """
     tree = copy.deepcopy(dict(scenario))
     algorithm, privacy = tree["algorithm"], tree["privacy"]
     if (
         tree["problem"]["name"] == "neural_network"
         or tree.get("participation", {}).get("name", "all") not in ("all", "uniform")
-        or privacy.get("calibration", "accountant") != "accountant"
+        or privacy.get("calibration", "accountant") not in ("accountant", "theorem")
         or MECHANISMS[privacy.get("mechanism", GAUSSIAN.name)].sums_only
         or algorithm.get("parameters", "given") != "given"
         or not algorithms()[algorithm["name"]].__module__.startswith("fedsim.algorithms.")
@@ -66,7 +66,8 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         return None
     for field in FIELDS:
         algorithm.pop(field, None)
-    privacy.pop("epsilon", None)
+    for field in ("epsilon", "claimed_epsilon"):
+        privacy.pop(field, None)
     return json.dumps(tree, sort_keys=True, default=str)
 
 

@@ -52,6 +52,7 @@ def shared_sum(
     coefficient = bounded(coefficient, bound, block.mask)
     if rows == 1 and coefficient.dim() == 3:  # one product a number: nothing is added up
         own = torch.empty(copies, silos, problem.dimension, dtype=block.features.dtype)
+        coefficient = coefficient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         torch.mul(coefficient.permute(2, 0, 1), block.features.squeeze(1), out=own)
         return own.view(len(block.members), problem.dimension).double()
     columns = coefficient.reshape(silos, rows, -1).transpose(1, 2)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 TOGETHER = 64
 """Most cells in a batch: where folding saves no more. An interruption loses the batches at work."""
 
-_TRIALS = 4  # most trials in a batch: each brings its own records
+_TRIALS = 8  # most trials in a batch: each brings its own records
 
 
 def batches(cells: Iterable[Cell], most: int = TOGETHER) -> list[list[Cell]]:

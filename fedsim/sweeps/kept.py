@@ -16,23 +16,31 @@ T = TypeVar("T")
 
 
 class _Kept(Generic[T]):
-    """The last few things made, by key."""
+    """The last things made, by key: so many, or more as long as they weigh no more than `room`."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._things = most, dict[str, T]()
+    def __init__(self, most: int, room: int = 0, weight: Callable[[T], int] = lambda thing: 1) -> None:
+        self._most, self._room, self._weight = most, room, weight
+        self._things, self._weights = dict[str, T](), dict[str, int]()
 
     def get(self, key: str, make: Callable[[], T]) -> T:
         """The thing of this key, made if it is not there."""
         if key not in self._things:
-            while len(self._things) >= self._most:  # before making another: both may not fit into memory
-                del self._things[next(iter(self._things))]
+            while self._full():  # before making another: both may not fit into memory
+                oldest = next(iter(self._things))
+                del self._things[oldest], self._weights[oldest]
             self._things[key] = make()
+            self._weights[key] = self._weight(self._things[key])
         return self._things[key]
+
+    def _full(self) -> bool:
+        held = self._weights.values()
+        return len(held) >= self._most and sum(held) + max(held) > self._room
 
 
 _SECTIONS = ("data", "partition", "seed")
 _OUTLINES: _Kept[Outline] = _Kept(64)
-_RECORDS: _Kept[Federation] = _Kept(8)  # batches come sorted by their data, so that few are enough
+_RECORDS: _Kept[Federation] = _Kept(8, 2**29, lambda data: data.nbytes)
+"""Batches come sorted by their data, so that few are enough; but preparing images takes seconds a trial."""
 
 
 def data_key(scenario: Mapping[str, Any]) -> str:

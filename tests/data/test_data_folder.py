@@ -158,6 +158,12 @@ def test_without_a_server_it_says_which_file_to_put_where(tmp_path: Path, url: s
     assert nothing_but(tmp_path)
 
 
+def test_a_folder_that_cannot_be_made_is_said(base: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"cannot be written .*; name another folder by --data-dir"):
+        obtain([wanted(tmp_path / "file" / "clinic.csv", f"{base}/clinic.csv")])
+
+
 def test_the_next_place_is_asked_where_the_first_has_it_not(server: Any, base: str, tmp_path: Path) -> None:
     urls = (f"{base}/gone.csv", f"{base}/clinic.csv")
     obtain([Wanted(tmp_path / "clinic.csv", urls, sha256(TABLE))])

@@ -21,6 +21,7 @@ from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.simulation.side_by_side import SideBySide
 from silos.records import Records
 from silos.statistics import clipped_sum
+from silos.sums import weighted_sum
 
 D = 3
 ROUNDING = 1e-9
@@ -251,6 +252,24 @@ def test_a_term_that_is_not_finite_spoils_no_sum_whatever_the_statistic(
     spoilt = total(0.0, 1.0, 0.0)
     assert spoilt.isfinite().all()
     assert float((spoilt - total(0.0, 0.0)).norm()) <= (1e-12 if clip is None else clip * (1 + 1e-9))
+
+
+@every_dtype
+@pytest.mark.parametrize("columns", [1, 3])
+def test_a_weight_that_is_not_finite_counts_as_zero_whatever_its_row(
+    dtype: torch.dtype, columns: int
+) -> None:
+    """Sums are looked at in place of weights: rows with zero features and infinities of both signs, too."""
+    rng = np.random.default_rng(0)
+    features = torch.from_numpy(rng.normal(size=(2, 40, 5))).to(dtype)
+    features[:, 3], features[:, 4, :4] = 0, 0
+    for bad in ([math.nan] * 3, [math.inf, -math.inf, math.inf], [-math.inf, math.nan, math.inf]):
+        weights = torch.from_numpy(rng.normal(size=(2, columns, 40))).to(dtype)
+        zeroed = weights.clone()
+        for row, value in zip((3, 4, 5), bad, strict=True):
+            weights[0, 0, row], zeroed[0, 0, row] = value, 0
+        expected = zeroed.double() @ features.double()
+        torch.testing.assert_close(weighted_sum(weights, features), expected, rtol=1e-5, atol=1e-5)
 
 
 N = 8
