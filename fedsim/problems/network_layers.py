@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsim.problems.paired_network import SquaredReLU, SquarePlusCube
+from fedsim.problems.activations import SquaredReLU, SquarePlusCube
 
 Apply = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, Any]], Tensor]
 """(input, parameters, numbers) to output, records first."""

@@ -9,37 +9,18 @@ task may have no use for; that of s^2 begins at <x, x'>^2, and s^3 adds the next
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
 
 from fedsim.common.errors import InputError
 
-
-class SquaredReLU(nn.Module):
-    """max(s, 0)^2: D. So et al., Primer, NeurIPS 2021."""
-
-    def forward(self, s: Tensor) -> Tensor:
-        """Elementwise."""
-        return torch.relu(s).square()
-
-
-class SquarePlusCube(nn.Module):
-    """s^2 + s^3."""
-
-    def forward(self, s: Tensor) -> Tensor:
-        """Elementwise."""
-        return s.square() * (1 + s)
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 
 Activation = Literal["relu", "squared_relu", "square_plus_cube"]
-_ACTIVATIONS: dict[Activation, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "squared_relu": SquaredReLU,
-    "square_plus_cube": SquarePlusCube,
-}
 
 
 @dataclass(frozen=True)
@@ -61,18 +42,34 @@ class PairedMlp:
     def build(self, num_features: int, num_outputs: int) -> nn.Module:
         """Features to scores."""
         try:
-            first, last = nn.Linear(num_features, self.hidden), nn.Linear(self.hidden, num_outputs)
+            first, last = (
+                torch.nn.Linear(num_features, self.hidden),
+                torch.nn.Linear(self.hidden, num_outputs),
+            )
         except RuntimeError:  # torch's name for an allocation that failed
             expected = f"narrower: {num_features:,} x {self.hidden:,} weights do not fit in memory"
             raise InputError("scenario.problem.model.hidden", self.hidden, expected) from None
         with torch.no_grad():
-            rows = nn.functional.normalize(nn.init.orthogonal_(first.weight[: self.hidden // 2].clone()))
+            rows = torch.nn.functional.normalize(
+                torch.nn.init.orthogonal_(first.weight[: self.hidden // 2].clone())
+            )
             first.weight.copy_(self.row_norm * torch.cat([rows, rows]))
             weights = self.output_weight * _classes(num_outputs, self.hidden // 2)
             last.weight.copy_(torch.cat([weights, -weights], 1))
             first.bias.zero_()
             last.bias.zero_()
-        return nn.Sequential(first, _ACTIVATIONS[self.activation](), last)
+        return torch.nn.Sequential(first, _activation(self.activation), last)
+
+
+def _activation(name: Activation) -> nn.Module:
+    from fedsim.problems.activations import SquaredReLU, SquarePlusCube
+
+    kinds: dict[Activation, type[nn.Module]] = {
+        "relu": torch.nn.ReLU,
+        "squared_relu": SquaredReLU,
+        "square_plus_cube": SquarePlusCube,
+    }
+    return kinds[name]()
 
 
 def _classes(outputs: int, units: int) -> Tensor:
