@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from pydantic import Field
 
-from fedsim.protocol.batch import FULL, Batch
+from fedsim.algorithms.local_sgd import LocalSGD
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
 
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Scaffold:
+class Scaffold(LocalSGD):
     """Local SGD, each step corrected by how the silo's gradient differed from everyone's the last time.
 
     Silo i: w <- project(w - eta (g_i(w) - c_i + c + grad f1(w))), K times; c_i <- the mean of these K noisy
@@ -26,13 +25,6 @@ class Scaffold:
     change of c_i, and keeps c_i. Server: w_{r+1} = project(w_r + sum_i p_i way_i); c = sum_i p_i c_i over all
     silos, kept up to date by those that answer. Returns w_R. A step has the noise of g_i, of c_i and of c.
     """
-
-    linear: ClassVar[bool] = False
-    num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
-    local_steps: Annotated[int, Field(ge=1, le=10_000, description="K: steps of a silo in one round")]
-    step_size: Annotated[float, Field(gt=0, description="eta: step size of the local steps")]
-    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
-    batch: Annotated[Batch, Field(description="which records a silo uses in one local step")] = FULL
 
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
