@@ -204,8 +204,8 @@ def principal_components(trained: Floats, count: int) -> Components:
 def of_norm(values: Floats, norm: float) -> Floats:
     """Each record of (n, d), which is finite, scaled to this L2 norm; one of zeros stays.
 
-    >>> of_norm(np.array([[3.0, 4.0], [0.0, 0.0], [1e300, 0.0]]), 2.0).tolist()
-    [[1.2, 1.6], [0.0, 0.0], [2.0, 0.0]]
+    >>> of_norm(np.array([[3.0, 4.0], [0.0, 0.0], [1e300, 0.0]]), 10.0).tolist()
+    [[6.0, 8.0], [0.0, 0.0], [10.0, 0.0]]
     """
     largest = np.abs(values).max(axis=1, keepdims=True)  # first, since a square may overflow
     shrunk = values / np.where(largest > 0, largest, 1.0)

@@ -43,7 +43,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def picture(series: list[Series], folder: Path) -> str:
-    figure = draw(series, "epsilon of each silo", "test error", "title", "mean of 3 trials")
+    figure = draw(series, ["epsilon of each silo"], "test error", "title", "mean of 3 trials")
     return style.save(figure, folder, "figure")
 
 
@@ -87,7 +87,7 @@ def test_twins_are_levels_from_end_to_end(drawn: list[Figure], tmp_path: Path) -
 
 
 def test_every_series_is_named_at_its_end_and_no_name_covers_another() -> None:
-    figure = draw(SERIES, "epsilon of each silo", "test error", "title", "mean of 3 trials")
+    figure = draw(SERIES, ["epsilon of each silo"], "test error", "title", "mean of 3 trials")
     figure.draw_without_rendering()
     assert not figure.legends
     names = [text for text in figure.axes[0].texts if text.get_text()]
