@@ -37,7 +37,7 @@ def scenario(problem: dict[str, Any], data: dict[str, Any] | None = None) -> Any
         (
             {"name": "neural_network", "model": "perceptron"},
             "problem.model.name",
-            "must be one of mlp, lenet",
+            "must be one of mlp, paired_mlp, lenet",
         ),
         ({"name": "neural_network", "model": {"name": "mlp", "hidden": [0]}}, "model.hidden.0", "greater"),
         ({"name": "neural_network", "model": {"name": "mlp", "widths": [4]}}, "model.widths", "unknown key"),

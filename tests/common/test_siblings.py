@@ -42,7 +42,12 @@ def test_it_is_pinned_once() -> None:
     assert sys.meta_path == before
 
 
-def test_a_file_with_a_librarys_name_is_found_before_a_process_of_ray_trips_over_it(tmp_path: Path) -> None:
+def test_a_file_with_a_librarys_name_is_found_before_a_process_of_ray_trips_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(
+        sys.modules, "benchmarks", raising=False
+    )  # some library installs one of that name too
     for name in ("server", "json", "anything"):
         (tmp_path / f"{name}.py").touch()
     assert hiding(tmp_path) is None
