@@ -51,7 +51,11 @@ def test_only_cells_that_fold_share(keys: list[int]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "equal"), [({}, False), ({"participation": {"name": "uniform", "num_silos": 2}}, True)]
+    ("changes", "equal"),
+    [
+        ({}, False),
+        ({"privacy": {"epsilon": "unlimited", "calibration": "sigma", "noise_multiplier": 3.0}}, True),
+    ],
 )
 def test_simulate_shares_with_a_cell_only_what_is_the_same_run(
     changes: dict[str, Any], equal: bool, keys: list[int], tmp_path: Path
