@@ -9,16 +9,16 @@ from typing import Any
 
 from fedsim.common.canonical import canonical
 from fedsim.common.files import whole_file
-from fedsim.common.one_thread import one_thread
 from fedsim.curves.sweep_summary import BaselineGroup, Labels
 from fedsim.measure.baselines import baselines
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.results.outcome import BaselineMeasurement
 from fedsim.results.summarise import baselines_of
+from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
-from fedsim.sweeps.cell import cell_of
-from fedsim.sweeps.engine import Results
+from fedsim.sweeps.cell import Cell, cell_of
+from fedsim.sweeps.engine import Results, Runner
 from fedsim.sweeps.job import Job
 from fedsim.sweeps.kept import records_of, resolved_of
 from fedsim.sweeps.keys import baselines_key
@@ -26,13 +26,14 @@ from fedsim.sweeps.keys import baselines_key
 FOLDER = "baselines"
 
 
-def measured(job: Job, results: Results, place: Path | None) -> list[BaselineGroup]:
+def measured(job: Job, results: Results, place: Path | None, runner: Runner) -> list[BaselineGroup]:
     """Of every combination that was reported, those with the same records and problem together.
 
     Args:
         job: what was asked for.
         results: which candidates were chosen.
         place: the sweep's directory; None: nothing is kept.
+        runner: measures trials.
     """
     if not job.scenario.report.baselines:
         return []
@@ -47,7 +48,7 @@ def measured(job: Job, results: Results, place: Path | None) -> list[BaselineGro
         alike.setdefault(canonical(_depends_on(scenario)), []).append(number)
     found = []
     for numbers in alike.values():
-        rows = _rows(chosen[numbers[0]], job.reported_trials, place)
+        rows = _rows(chosen[numbers[0]], job.reported_trials, place, runner)
         common = _common([job.combinations[number].varied for number in numbers])
         found.append(BaselineGroup(varied=common, combinations=numbers, baselines=baselines_of(rows)))
     return found
@@ -73,23 +74,33 @@ def _common(varied: Sequence[Labels]) -> Labels:
     }
 
 
-def _rows(scenario: Scenario, trials: Sequence[int], place: Path | None) -> list[BaselineMeasurement]:
-    with one_thread():
-        return [row for trial in trials for row in _of_trial(scenario, trial, place)]
+def _rows(
+    scenario: Scenario, trials: Sequence[int], place: Path | None, runner: Runner
+) -> list[BaselineMeasurement]:
+    cells = [cell_of(scenario, trial, False) for trial in trials]
+    keys = [baselines_key(cell, _depends_on(scenario)) for cell in cells]
+    files = [None if place is None else place / FOLDER / f"{key}.json" for key in keys]
+    found = [_read(file) for file in files]
+    missing = [k for k, rows in enumerate(found) if rows is None]
+    for k, rows in zip(missing, runner.each(of_trial, [cells[k] for k in missing]), strict=True):
+        found[k] = rows
+        if (file := files[k]) is not None:
+            file.parent.mkdir(exist_ok=True)
+            with whole_file(file, sync=False) as draft:
+                draft.write_text(json.dumps([row._asdict() for row in rows]), encoding="utf-8")
+    return [row for rows in found for row in rows or ()]
 
 
-def _of_trial(scenario: Scenario, trial: int, place: Path | None) -> list[BaselineMeasurement]:
-    key = baselines_key(cell_of(scenario, trial, False), _depends_on(scenario))
-    file = None if place is None else place / FOLDER / f"{key}.json"
-    if file is not None and file.exists():
-        return [BaselineMeasurement(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
-    resolved = resolved_of(scenario)
-    data = records_of(resolved, trial)
+def _read(file: Path | None) -> list[BaselineMeasurement] | None:
+    if file is None or not file.exists():
+        return None
+    return [BaselineMeasurement(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def of_trial(cell: Cell) -> list[BaselineMeasurement]:
+    """The baselines of the cell's trial."""
+    resolved = resolved_of(parse(cell.scenario))
+    data = records_of(resolved, cell.trial)
     asked = asked_of(resolved, data.fitted.preparation)
     tests = Evaluator(resolved.problem, data.silos, resolved.dtype, asked)
-    rows = [BaselineMeasurement(trial, *row) for row in baselines(resolved, data.silos, tests)]
-    if file is not None:
-        file.parent.mkdir(exist_ok=True)
-        with whole_file(file, sync=False) as draft:
-            draft.write_text(json.dumps([row._asdict() for row in rows]), encoding="utf-8")
-    return rows
+    return [BaselineMeasurement(cell.trial, *row) for row in baselines(resolved, data.silos, tests)]

@@ -6,7 +6,7 @@ from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from fedsim.protocol.limits import LIMITS
 from fedsim.results.outcome import value
@@ -19,12 +19,18 @@ from fedsim.sweeps.job import Job, Place
 from fedsim.sweeps.keys import key_of
 from silos.parts import Parts
 
+T = TypeVar("T")
+
 
 class Runner(Protocol):
     """Runs batches of cells somewhere."""
 
     def run(self, batches: Sequence[Sequence[Cell]]) -> Iterator[tuple[Cell, Outcome]]:
         """What becomes of each cell, in any order."""
+        ...
+
+    def each(self, function: Callable[[Cell], T], cells: Sequence[Cell]) -> Iterator[T]:
+        """What the function makes of each cell, in their order."""
         ...
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import torch
@@ -17,6 +18,7 @@ from fedsim.sweeps.run_cells import run_batch
 
 Batch = Sequence[Cell]
 Finished = tuple[Cell, Outcome]
+T = TypeVar("T")
 
 
 class Local:
@@ -28,6 +30,13 @@ class Local:
             with one_thread():
                 outcomes = run_batch(batch)
             yield from zip(batch, outcomes, strict=True)
+
+    def each(self, function: Callable[[Cell], T], cells: Sequence[Cell]) -> Iterator[T]:
+        """What the function makes of each cell, in their order."""
+        for cell in cells:
+            with one_thread():
+                made = function(cell)
+            yield made
 
 
 class Workers(AbstractContextManager["Workers"]):
@@ -51,6 +60,25 @@ class Workers(AbstractContextManager["Workers"]):
         if batches and not self._started:
             self._start()
         return _Dispatch(self._actors, batches).run()
+
+    def each(self, function: Callable[[Cell], T], cells: Sequence[Cell]) -> Iterator[T]:
+        """As `Local.each`.
+
+        Raises:
+            WorkerLost: a worker died over one.
+        """
+        import ray
+
+        if cells and not self._started:
+            self._start()
+        takers = zip(cells, itertools.cycle(self._actors))  # the cells end it
+        for future in [actor.each.remote(function, cell) for cell, actor in takers]:
+            try:
+                yield ray.get(future)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from None
+            except ray.exceptions.RayError as error:
+                raise WorkerLost(death(error).message) from None
 
     def _start(self) -> None:
         from fedsim.simulation import on_ray as ray_runtime
@@ -136,6 +164,10 @@ class CellWorker:
     def run(self, cells: list[Cell]) -> list[Outcome]:
         """See `run_batch`."""
         return run_batch(cells)
+
+    def each(self, function: Callable[[Cell], T], cell: Cell) -> T:
+        """Of one cell."""
+        return function(cell)
 
 
 def _actor() -> Any:

@@ -75,7 +75,7 @@ def run(
         try:
             with watch(job) as observe, _runner(job, workers) as runner:
                 engine.run(runner, observe)
-            compared = measured(job, engine.results, place)
+                compared = measured(job, engine.results, place, runner)
         except (KeyboardInterrupt, WorkerLost) as error:
             interrupted, lost = True, str(error)
         with undisturbed():
