@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from math import inf
 
 import numpy as np
 
@@ -68,7 +69,8 @@ def true_costs(summary: SweepSummary, series: Sequence[str]) -> str:
     for row in summary.combinations:
         at = row.varied.get(axis) if axis else None
         if row.private and row.trials and isinstance(at, float | int):
-            found.setdefault(called(row.varied, series), {})[at] = shown_up(row.epsilon_guaranteed)
+            cost = inf if row.epsilon_guaranteed is None else row.epsilon_guaranteed
+            found.setdefault(called(row.varied, series), {})[at] = shown_up(cost)
     epsilons = sorted({e for costs in found.values() for e in costs})
     rows = [[name, *(costs.get(e, "-") for e in epsilons)] for name, costs in found.items()]
     return table(["claimed epsilon", *(f"{e:g}" for e in epsilons)], rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from math import inf
 
 from fedsim.curves.naming import title
 from fedsim.curves.sweep_summary import CombinationRow, SweepSummary
@@ -49,12 +50,17 @@ def _claim(row: CombinationRow) -> str:
 
 
 def _most(row: CombinationRow) -> str:
-    return shown_up(row.epsilon_guaranteed)
+    return _known(row.epsilon_guaranteed, 4)
 
 
 def _short(row: CombinationRow) -> str:
     cost = row.epsilon_guaranteed
-    return shown_up(cost, 4 if cost is not None and cost > 999 else 3)
+    return _known(cost, 4 if cost is not None and cost > 999 else 3)
+
+
+def _known(cost: float | None, digits: int) -> str:
+    """Infinite where nothing bounds it: `none` would read as if it cost nothing."""
+    return shown_up(inf if cost is None else cost, digits)
 
 
 def _least(rows: list[CombinationRow]) -> str:

@@ -17,6 +17,7 @@ from fedsim.data.column_values import Cells
 from fedsim.data.dataset import Dataset
 from fedsim.data.features import features_of, names_of
 from fedsim.data.fetch import Wanted
+from fedsim.data.folder import data_folder
 from fedsim.data.joined import SILO, JoinedTable
 from fedsim.data.reading import Label, Reading
 from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, SchemaOrFile, ranges, read_schema
@@ -85,12 +86,18 @@ class Csv(Reading, Dataset):
         """The table's file, where its origin is said.
 
         Raises:
-            InputError: there are several files, and only one can have an origin.
+            InputError: there are several files, and only one can have an origin; or it is missing, and its
+                place is outside the data folder, where nobody's scenario may write.
         """
         if self.origin is None:
             return ()
         if not isinstance(self.path, Path):
             raise InputError(f"{DATA}.origin", self.origin.url, "only of one file; path names several")
+        if not self.path.exists() and not self.path.resolve().is_relative_to(data_folder().resolve()):
+            expected = f"is not there, and is downloaded only into the data folder {data_folder()}"
+            raise InputError(
+                f"{DATA}.path", str(self.path), f"{expected}: give a name without folders above it"
+            )
         return (Wanted(self.path, (self.origin.url,), self.origin.sha256, self.origin.member),)
 
     @property

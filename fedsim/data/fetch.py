@@ -7,7 +7,9 @@ nothing half-written or changed is ever read. Only http and https are spoken.
 from __future__ import annotations
 
 import errno
+import gzip
 import http.client
+import lzma
 import tarfile
 import tempfile
 import zipfile
@@ -31,7 +33,16 @@ FIELD = "scenario.data"
 _PATIENCE = 30.0  # seconds without a byte
 _BLOCK = 1 << 18
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_BROKEN = (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, KeyError, NotImplementedError)
+_BROKEN = (
+    zipfile.BadZipFile,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    lzma.LZMAError,
+    zlib.error,
+    EOFError,
+    KeyError,
+    RuntimeError,  # a member with a password, or compressed in a way of its own
+)
 
 Show = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
 """Opened with what is downloaded and its bytes, if known; told of each block's bytes."""
@@ -66,7 +77,8 @@ class Wanted:
     @property
     def archive(self) -> Path:
         """Where the archive is looked for before it is downloaded: beside the file's place."""
-        return self.path.with_name(Path(urlsplit(self.urls[0]).path).name)
+        name = Path(urlsplit(self.urls[0]).path).name
+        return self.path.with_name(name if name.strip(".") else "archive")
 
 
 def obtain(wanted: Sequence[Wanted]) -> None:

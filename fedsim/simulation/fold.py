@@ -51,7 +51,8 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
     """Equal for scenarios (as mappings) that fold together, in any trial; None where one cannot fold.
 
     Linear models, as many silos in every round and each answering for itself, noise by the accountant or a
-    theorem, and an algorithm of this package, of which it is tested that `FIELDS` do not change the plan.
+    theorem, and an algorithm of this package, of which it is tested that `FIELDS` do not change the plan. A
+    theorem's noise on differences with a clip of their own does depend on the other clip: that stays apart.
     """
     tree = copy.deepcopy(dict(scenario))
     algorithm, privacy = tree["algorithm"], tree["privacy"]
@@ -64,8 +65,10 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         or not algorithms()[algorithm["name"]].__module__.startswith("fedsim.algorithms.")
     ):
         return None
+    apart = privacy.get("calibration") == "theorem" and algorithm.get("difference_clip") is not None
     for field in FIELDS:
-        algorithm.pop(field, None)
+        if not (apart and field == "clip_norm"):
+            algorithm.pop(field, None)
     for field in ("epsilon", "claimed_epsilon"):
         privacy.pop(field, None)
     return json.dumps(tree, sort_keys=True, default=str)

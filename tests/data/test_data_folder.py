@@ -297,6 +297,25 @@ def test_an_origin_needs_a_web_address_and_one_file(tmp_path: Path) -> None:
         load(scenario(tmp_path, several)).data.wanted  # noqa: B018
 
 
+def test_nothing_is_downloaded_outside_the_data_folder(server: Any, tmp_path: Path, folder: Path) -> None:
+    """A scenario of somebody else's must not write where it likes."""
+    origin = {"url": f"http://127.0.0.1:{server.server_port}/clinic.csv", "sha256": sha256(TABLE)}
+    for name in ("../clinic.csv", str(tmp_path / "clinic.csv")):
+        data = load(scenario(tmp_path / "here", {"path": name, "origin": origin})).data
+        with pytest.raises(InputError, match=r"data.path: .*downloaded only into the data folder"):
+            obtain(data.wanted)
+    (tmp_path / "clinic.csv").write_bytes(TABLE)
+    obtain(data.wanted)  # what is there is checked wherever it is
+    assert server.asked == []
+
+
+@pytest.mark.parametrize("path", ["/", "/..", ""])
+def test_an_archive_without_a_name_has_one(base: str, tmp_path: Path, path: str) -> None:
+    with pytest.raises(InputError, match="or the archive archive beside it"):
+        obtain([wanted(tmp_path / "clinic.csv", base + path, member="in/a")])
+    assert nothing_but(tmp_path)
+
+
 def test_the_folder_of_a_command_is_its_own(tmp_path: Path, folder: Path) -> None:
     with data_from(tmp_path):
         assert data_folder() == tmp_path

@@ -165,6 +165,27 @@ def test_the_numbers_that_fold_do_not_change_a_plan(name: str, tree: dict[str, A
     assert len(set(plans)) == 1
 
 
+@pytest.mark.parametrize("name", ["prox_spider", "spider_alternate", "prox_svrg"])
+def test_a_theorems_noise_on_differences_of_their_own_clip_keeps_clips_apart(
+    name: str, tree: dict[str, Any]
+) -> None:
+    """The noise of differences over that of gradients, which a plan has, is as 2 L over their clip."""
+    privacy = {"calibration": "theorem", "epsilon": "unlimited", "allow_violations": True}
+    algorithm = {"name": name, **ALGORITHMS[name], "difference_clip": 0.5}
+    algorithm.pop("smoothness", None)  # with it the theorem bounds differences by it
+    trees = [
+        tree | {"privacy": privacy | {"claimed_epsilon": epsilon}, "algorithm": algorithm | some}
+        for some in ({"step_size": 0.1}, {"clip_norm": 0.9})
+        for epsilon in (1.0, 4.0)
+    ]
+    keys = [fold_key(cell_of(parse(each), 0, False).scenario) for each in trees]
+    assert None not in keys
+    assert keys[0] == keys[1] != keys[2] == keys[3]
+    ratios = [resolve(parse(each)).algorithm.difference_noise_ratio for each in trees]  # type: ignore[attr-defined]
+    assert ratios[1] == pytest.approx(ratios[0])
+    assert ratios[3] == pytest.approx(ratios[2]) != pytest.approx(ratios[0])
+
+
 @pytest.mark.parametrize(
     "changes",
     [
