@@ -101,7 +101,7 @@ def _check_records(records: Dataset, policy: Policy) -> None:
     if records.pools_records:
         expected = "takes all silos' records together, which no silo has"
         raise InputError(f"{ROOT}.records.name", records.name, expected)
-    for field in ("test_fraction", "reserve"):
+    for field in ("test_fraction", "reserve", "origin"):
         if field in records.model_fields_set:
-            expected = "exists in simulation only: a silo trains on all of its records"
+            expected = "exists in simulation only: a silo trains on all of its own records"
             raise InputError(f"{ROOT}.records.{field}", getattr(records, field), expected)

@@ -69,7 +69,7 @@ def figure(summary: SweepSummary, title: str, points: Mapping[str, Sequence[Poin
         Series(f"{name}, published", tuple(own), name, published=True) for name, own in (points or {}).items()
     ]
     lines = [*_in_sight(series(summary, axis), summary), *published]
-    return draw(lines, AXIS[axis], METRICS[summary.metric].title, title, interval_note(trials))
+    return draw(lines, [AXIS[axis]], METRICS[summary.metric].title, title, interval_note(trials))
 
 
 def _in_sight(lines: Sequence[Series], summary: SweepSummary) -> list[Series]:

@@ -45,7 +45,11 @@ def read(place: Path, name: str, variant: str, one: Experiment) -> Measured | No
     folder = place / f"{name}-{variant}"
     if not (folder / "summary.json").exists():
         return None
-    return Measured(name, variant, *read_curves(folder, one.series))
+    summary, curves = read_curves(folder, one.series)
+    if summary.status == "interrupted" or summary.runs.failed:
+        print(f"{folder.name}: {summary.status}: left out of the page", file=sys.stderr)
+        return None
+    return Measured(name, variant, summary, curves)
 
 
 def write_section(
@@ -124,11 +128,16 @@ def write_overview(plan: Plan, took: Mapping[str, Taken], page: Path = PAGE) -> 
     """What there is, and what it took."""
     rows = []
     for name, one in plan.experiments.items():
-        cells = [took.get(f"{name}-{variant}") for variant in ("honest", "thesis")]
-        seconds = [f"{each.seconds:,.0f}" if each else "not measured" for each in cells]
+        cells = [took.get(f"{name}-{variant}") for variant in one.variants]
+        honest, *others = (f"{each.seconds:,.0f}" if each else "not measured" for each in cells)
+        seconds = [honest, "; ".join(others) or "none"]
         last = max((each for each in cells if each), key=lambda each: each.day, default=None)
         rows.append([f"[`{name}`](#{_anchor(one.title)})", *seconds, f"`{last.commit}`" if last else ""])
-    replace("overview", table(["scenario", "honest, seconds", "as published, seconds", "commit"], rows), page)
+    replace(
+        "overview",
+        table(["scenario", "honest, seconds", "its other variants, seconds", "commit"], rows),
+        page,
+    )
 
 
 def write_readme(plan: Plan, took: Mapping[str, Taken], readme: Path = README) -> None:

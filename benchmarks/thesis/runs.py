@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,8 @@ def kept_audit(scenario: Path, place: Path) -> AuditPart | None:
 def audit(scenario: Path, overrides: Mapping[str, Any], place: Path, effort: float) -> AuditPart | None:
     """Attack one honest run; what is kept is read again. None where it cannot be run."""
     file = place / f"{scenario.stem}-audit.json"
-    asked = {"overrides": dict(overrides), "effort": effort}
+    digest = sha256(scenario.read_bytes()).hexdigest()
+    asked = {"overrides": dict(overrides), "effort": effort, "scenario": digest}
     if file.exists():
         kept = _read(file)
         if kept["asked"] == asked:

@@ -79,8 +79,12 @@ def interval(values: Floats, level: float = LEVEL) -> Mean:
 
 
 def judge(differences: Mapping[str, Floats], strict: bool = True) -> Verdict:
-    """The verdict on d <= 0 in every comparison, by what it is called; d of each trial (trials,)."""
-    if not differences or min(map(len, differences.values())) < 2:
+    """The verdict on d <= 0 in every comparison, by what it is called; d of each trial (trials,).
+
+    Undecided where a comparison lacks a trial that another has: a run that diverged must not flatter.
+    """
+    counts = {len(values) for values in differences.values()}
+    if len(counts) != 1 or counts <= {0, 1}:
         return Verdict("undecided", None)
     each = {name: interval(values) for name, values in differences.items()}
     corrected = 1 - (1 - LEVEL) / len(each)

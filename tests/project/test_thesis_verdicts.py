@@ -127,6 +127,12 @@ def test_settings_are_compared_within_themselves():
     assert verdict(CLAIM, here + there).word == "fails"
 
 
+def test_a_trial_that_is_missing_decides_nothing():
+    whole, cut = np.full(10, -1.0) + 0.01 * np.arange(10), np.full(9, -1.0) + 0.01 * np.arange(9)
+    assert judge({"one": whole, "two": whole}).word == "holds"
+    assert judge({"one": whole, "two": cut}).word == "undecided"
+
+
 def test_nothing_to_compare_is_undecided():
     base = shared()
     assert verdict(CLAIM, []) == Verdict("undecided", None)

@@ -75,6 +75,17 @@ WRONG: dict[str, tuple[str, Any, list[str]]] = {
         ["silo.records.scaling: 'silo_statistics': is fitted on the silo's records without noise"],
     ),
     "principal components": ("records.pca", 2, ["silo.records.pca: 2: takes all silos' records together"]),
+    "a download": (
+        "records",
+        {
+            "name": "csv",
+            "path": "t.csv",
+            "target": "age",
+            "schema": {name: {"kind": "number", "lower": 0, "upper": 9} for name in ("age", "dose")},
+            "origin": {"url": "https://somewhere.example/t.csv", "sha256": "0" * 64},
+        },
+        ["silo.records.origin", "exists in simulation"],
+    ),
     "test records": ("records.test_fraction", 0.2, ["silo.records.test_fraction: 0.2: exists in simulation"]),
     "a reserve": (
         "records.reserve",
