@@ -39,7 +39,7 @@ def commit() -> str:
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
-    changed = git("status", "--porcelain", "--", "fedsim", "silos", "server", "scenarios")
+    changed = git("status", "--porcelain", "--", "fedsim", "silos", "server", "scenarios", ":!*.md")
     return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
 
 
