@@ -19,7 +19,7 @@ from fedsim.scenario.metric import METRICS
 
 AXIS = {
     "privacy.epsilon": "epsilon of each silo",
-    "privacy.claimed_epsilon": "claimed epsilon (the true one is larger: see the table)",
+    "privacy.claimed_epsilon": "claimed epsilon; the true one: see the table",
     None: "",
 }
 

@@ -46,7 +46,7 @@ def read(place: Path, name: str, variant: str, one: Experiment) -> Measured | No
     if not (folder / "summary.json").exists():
         return None
     summary, curves = read_curves(folder, one.series)
-    if summary.status == "interrupted" or summary.runs.failed:
+    if summary.status == "interrupted" or any(row.trials < summary.trials for row in summary.combinations):
         print(f"{folder.name}: {summary.status}: left out of the page", file=sys.stderr)
         return None
     return Measured(name, variant, summary, curves)
