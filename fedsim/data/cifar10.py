@@ -18,21 +18,18 @@ import numpy as np
 from pydantic import Field
 
 from fedsim.common.errors import InputError
-from fedsim.data.dataset import Dataset
 from fedsim.data.fetch import Wanted
-from fedsim.data.folder import HOW, data_folder
-from fedsim.data.image_draws import of_each
-from fedsim.data.source import Design, Floats, Ints, Matrix, Ranges
+from fedsim.data.folder import data_folder
+from fedsim.data.images import BRIGHTEST, FIELD, Images, ImageSource, of_each, there
+from fedsim.data.source import Floats, Ints, Ranges
 from fedsim.protocol.seeds import generator
 
-FIELD = "scenario.data"
 PIXELS = tuple(
     f"{colour}_{row}_{column}"
     for colour in ("red", "green", "blue")
     for row in range(32)
     for column in range(32)
 )
-BRIGHTEST = 255.0
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 POOL = 1000
 """Images of a class in the published draw: a fifth of the training part's."""
@@ -44,13 +41,14 @@ PUBLISHED = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 """SHA-256 of the archive."""
 
 
-class Cifar10(Dataset):
+class Cifar10(Images):
     """CIFAR-10: colour images of 32 x 32 pixels, 3,072 features in 0..1; ten classes.
 
     Its files are those of the folder `cifar10` in the data folder (`fedsim.data.folder`), where the published
-    archive may stand instead.
+    archive may stand instead. The published draw is class by class.
     """
 
+    repeated = "images stand several times in a silo"
     name: Literal["cifar10"] = Field("cifar10", description="The data set's name.")
     part: Literal["train", "test"] = Field("train", description="50,000 images, or the other 10,000.")
     images_per_class: int | None = Field(
@@ -59,13 +57,6 @@ class Cifar10(Dataset):
         description="Keep so many images of each class, drawn by `seed`; default all, under the draw "
         f"`published` {POOL:,}.",
     )
-    draw: Literal["distinct", "published"] = Field(
-        "distinct",
-        description="distinct: an image is one record; published: each class's records are drawn with "
-        "replacement from its images, as the thesis's experiments did, so that an image is several records "
-        "(simulation only).",
-    )
-    seed: int = Field(0, ge=0, description="Seed of what is kept and drawn, apart from the scenario's seed.")
 
     def open(self) -> Cifar10Source:
         """Reads classes; pixels when they are asked for."""
@@ -83,24 +74,8 @@ class Cifar10(Dataset):
             Wanted(path, (URL,), None, INSIDE + name, PUBLISHED) for name, path in self.files.items()
         )
 
-    @property
-    def pools_records(self) -> bool:
-        """The published draw is of what no deployed silo has."""
-        return super().pools_records or self.draw == "published"
 
-    @property
-    def not_private(self) -> list[str]:
-        """What the published draw repeats."""
-        if self.draw == "distinct":
-            return super().not_private
-        repeated = (
-            "images stand several times in a silo, and in training and test records alike (draw: published): "
-            "the guarantee is for a record, not for an image, and test errors are near training errors"
-        )
-        return [repeated, *super().not_private]
-
-
-class Cifar10Source(Matrix):
+class Cifar10Source(ImageSource):
     """The records that a draw gives, in the files' order where nothing is drawn."""
 
     target = "class"
@@ -142,12 +117,8 @@ class Cifar10Source(Matrix):
         """Records, counted without reading pixels."""
         return len(self._drawn)
 
-    @property
-    def features(self) -> Floats:
-        """Of all records."""
-        return self._pixels(np.arange(self.num_rows))
-
-    def _pixels(self, rows: Ints) -> Floats:
+    def pixels(self, rows: Ints) -> Floats:
+        """Read from the files, file by file."""
         found = np.empty((len(rows), len(PIXELS)))
         ends = np.cumsum([len(images) for images in self._images])
         file = np.searchsorted(ends, self._drawn[rows], side="right")
@@ -161,15 +132,9 @@ class Cifar10Source(Matrix):
         """The class's place among CLASSES."""
         return self._classes[self._drawn]
 
-    def design(self, rows: Ints) -> Design:
-        """Of these rows alone are pixels read."""
-        return Design(self._pixels(rows), self.ranges, self.other(self.target)[rows], None)
-
 
 def _mapped(path: Path) -> Any:
-    if not path.is_file():
-        raise InputError(FIELD, str(path), f"no such file: put it there, or {HOW}")
-    size, image = path.stat().st_size, len(PIXELS) + 1
+    size, image = there(path).stat().st_size, len(PIXELS) + 1
     if size == 0 or size % image:
         expected = f"must hold images of {image:,} bytes each, and has {size:,} bytes; cut short?"
         raise InputError(FIELD, str(path), expected)

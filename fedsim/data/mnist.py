@@ -17,17 +17,14 @@ import numpy as np
 from pydantic import Field
 
 from fedsim.common.errors import InputError
-from fedsim.data.dataset import Dataset
 from fedsim.data.fetch import Wanted
-from fedsim.data.folder import HOW, data_folder
+from fedsim.data.folder import data_folder
 from fedsim.data.idx import Bytes, read_idx
-from fedsim.data.image_draws import of_each
-from fedsim.data.source import Design, Floats, Ints, Labels, Matrix, Ranges
+from fedsim.data.images import BRIGHTEST, FIELD, Images, ImageSource, of_each, there
+from fedsim.data.source import Floats, Ints, Labels, Ranges
 from fedsim.protocol.seeds import generator
 
-FIELD = "scenario.data"
 SIDE = 28
-BRIGHTEST = 255.0
 PIXELS = tuple(f"pixel_{row}_{column}" for row in range(SIDE) for column in range(SIDE))
 EVEN, ODD = tuple("02468"), tuple("13579")
 PAIRS = tuple((int(a), int(b)) for a in EVEN for b in ODD)
@@ -47,12 +44,14 @@ PUBLISHED = {
 """SHA-256 of what is compressed in the files."""
 
 
-class Mnist(Dataset):
+class Mnist(Images):
     """MNIST: handwritten digits of 28 x 28 pixels, 784 features in 0..1; the digit, or odd against even.
 
-    Its files are those of the folder `mnist` in the data folder (`fedsim.data.folder`).
+    Its files are those of the folder `mnist` in the data folder (`fedsim.data.folder`). The published
+    draw has for each of the 25 pairs of an even and an odd digit records from the images of the two.
     """
 
+    repeated = "images stand in several silos, several times in one"
     name: Literal["mnist"] = Field("mnist", description="The data set's name.")
     task: Literal["digit", "parity"] = Field(
         "digit", description="digit: ten classes; parity: 1 for odd, 0 for even digits."
@@ -64,13 +63,6 @@ class Mnist(Dataset):
         description="Keep so many images of each digit, drawn by `seed`; default all, under the draw "
         f"`published` {POOL}.",
     )
-    draw: Literal["distinct", "published"] = Field(
-        "distinct",
-        description="distinct: an image is one record; published: for each of the 25 pairs of an even and an "
-        "odd digit, images are drawn with replacement from those of the two digits, as the thesis's "
-        "experiments did, so that an image stands in several silos (simulation only).",
-    )
-    seed: int = Field(0, ge=0, description="Seed of what is kept and drawn, apart from the scenario's seed.")
 
     def open(self) -> MnistSource:
         """Reads labels; images when they are asked for."""
@@ -90,25 +82,8 @@ class Mnist(Dataset):
             for name, path in self.files.items()
         )
 
-    @property
-    def pools_records(self) -> bool:
-        """The published draw takes a silo's records from what others hold too."""
-        return super().pools_records or self.draw == "published"
 
-    @property
-    def not_private(self) -> list[str]:
-        """What the published draw repeats."""
-        if self.draw == "distinct":
-            return super().not_private
-        repeated = (
-            "images stand in several silos, several times in one, and in training and test records alike "
-            "(draw: published): the guarantee is for a record, not for an image, and test errors are near "
-            "training errors"
-        )
-        return [repeated, *super().not_private]
-
-
-class MnistSource(Matrix):
+class MnistSource(ImageSource):
     """The records that a draw gives; under the draw `published` each says which pair of digits it is for."""
 
     names = PIXELS
@@ -130,7 +105,7 @@ class MnistSource(Matrix):
     @cached_property
     def _digits(self) -> Ints:
         """Of every image in the file."""
-        digits = read_idx(_there(self._labels), 1, FIELD)
+        digits = read_idx(there(self._labels), 1, FIELD)
         if not len(digits) or digits.max() > 9:
             raise InputError(FIELD, str(self._labels), "must hold labels 0 to 9")
         return digits.astype(np.int64)
@@ -159,13 +134,9 @@ class MnistSource(Matrix):
         """Records, counted without reading images."""
         return len(self._drawn[0])
 
-    @property
-    def features(self) -> Floats:
-        """Of all records."""
-        return self._pixels(np.arange(self.num_rows))
-
-    def _pixels(self, rows: Ints) -> Floats:
-        images = read_idx(_there(self._images), 3, FIELD)
+    def pixels(self, rows: Ints) -> Floats:
+        """Read from the file, of which only these rows' become numbers."""
+        images = read_idx(there(self._images), 3, FIELD)
         if images.shape != (len(self._digits), SIDE, SIDE):
             expected = f"must hold an image of {SIDE} x {SIDE} for each of {len(self._digits):,} labels"
             raise InputError(FIELD, str(self._images), f"{expected}, and has shape {_shape(images)}")
@@ -184,16 +155,6 @@ class MnistSource(Matrix):
             return Labels(self._drawn[1], tuple(f"{a}+{b}" for a, b in PAIRS))
         return super().labels(column, field)
 
-    def design(self, rows: Ints) -> Design:
-        """Of these rows alone are pixels made numbers."""
-        return Design(self._pixels(rows), self.ranges, self.other(self.target)[rows], None)
-
 
 def _shape(images: Bytes) -> str:
     return " x ".join(map(str, images.shape))
-
-
-def _there(path: Path) -> Path:
-    if not path.is_file():
-        raise InputError(FIELD, str(path), f"no such file: put it there, or {HOW}")
-    return path
