@@ -39,6 +39,8 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 INSIDE = "cifar-10-batches-bin/"
 PUBLISHED = "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"
 """SHA-256 of the archive."""
+BYTES = 10_000 * (len(PIXELS) + 1)
+"""Of each file in it; no checksums of its files are published."""
 
 
 class Cifar10(Images):
@@ -71,7 +73,7 @@ class Cifar10(Images):
     def wanted(self) -> tuple[Wanted, ...]:
         """The part's files, which are in one archive."""
         return tuple(
-            Wanted(path, (URL,), None, INSIDE + name, PUBLISHED) for name, path in self.files.items()
+            Wanted(path, (URL,), None, INSIDE + name, PUBLISHED, BYTES) for name, path in self.files.items()
         )
 
 
@@ -139,6 +141,6 @@ def _mapped(path: Path) -> Any:
         expected = f"must hold images of {image:,} bytes each, and has {size:,} bytes; cut short?"
         raise InputError(FIELD, str(path), expected)
     images = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, image)
-    if images[:, 0].max() >= len(CLASSES):
-        raise InputError(FIELD, str(path), "must begin every image with its class, 0 to 9")
+    if (found := images[:, 0].max()) >= len(CLASSES):
+        raise InputError(FIELD, str(path), f"must begin every image with its class, 0 to 9, and has {found}")
     return images

@@ -49,7 +49,9 @@ class Origin(Section):
         pattern="^https?://", description="Of the file, or of the zip or tar file that it is in."
     )
     sha256: str = Field(
-        pattern="^[0-9a-f]{64}$", description="SHA-256 of the table's file, wherever it comes from."
+        pattern="^[0-9a-f]{64}$",
+        description="SHA-256 of what is in the file at `path`: with a member, of the member and not of the "
+        "zip or tar file; where `path` ends in .gz, of what is compressed in it and not of the .gz file.",
     )
     member: str | None = Field(None, min_length=1, description="The file's name in the zip or tar file.")
 

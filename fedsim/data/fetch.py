@@ -1,7 +1,7 @@
 """Files that a data set can have from where they were published: downloaded once, checked always.
 
 A download goes to a draft beside its place and is moved there when it holds what its checksum says, so that
-nothing half-written or changed is ever read. Only http and https are spoken.
+nothing half-written or changed is ever read. Only http and https are spoken, and https stays https.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from shutil import copyfileobj
-from typing import IO
+from typing import IO, Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
-from fedsim.data.content import content, packed
+from fedsim.data.content import MOST, TooLongError, blocks, content, packed
 from fedsim.data.folder import HOW
 
 FIELD = "scenario.data"
 _PATIENCE = 30.0  # seconds without a byte
 _BLOCK = 1 << 18
+_SCHEMES = ("http", "https")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _BROKEN = (
     zipfile.BadZipFile,
@@ -66,6 +67,7 @@ class Wanted:
         sha256: of its content (`fedsim.data.content`); None where only the archive's is known.
         member: its name in the archive, a zip or a tar file.
         archive_sha256: of the archive's bytes.
+        size: its bytes, where they are known.
     """
 
     path: Path
@@ -73,6 +75,7 @@ class Wanted:
     sha256: str | None
     member: str | None = None
     archive_sha256: str | None = None
+    size: int | None = None
 
     @property
     def archive(self) -> Path:
@@ -95,9 +98,23 @@ def obtain(wanted: Sequence[Wanted]) -> None:
 
 
 def _check(path: Path, wanted: Wanted) -> None:
-    if wanted.sha256 is not None and (found := content(path, FIELD)) != wanted.sha256:
-        expected = f"does not hold what was published: SHA-256 of its content is {found}, not {wanted.sha256}"
-        raise InputError(FIELD, str(wanted.path), f"{expected}; remove it to have it downloaded, or {HOW}")
+    """Check what stands at `path`, which is the wanted file's place or a draft of it."""
+    if wanted.size is not None and (length := path.stat().st_size) != wanted.size:
+        raise _another(wanted, f"it has {length:,} bytes, not {wanted.size:,}")
+    if wanted.sha256 is not None and (found := _content(path, wanted)) != wanted.sha256:
+        raise _another(wanted, f"SHA-256 of its content is {found}, not {wanted.sha256}")
+
+
+def _another(wanted: Wanted, found: str) -> InputError:
+    expected = f"does not hold what was published: {found}; remove it to have it downloaded, or {HOW}"
+    return InputError(FIELD, str(wanted.path), expected)
+
+
+def _content(path: Path, wanted: Wanted) -> str:
+    try:
+        return content(path, FIELD)
+    except InputError as error:  # of the draft, which nobody knows
+        raise InputError(FIELD, str(wanted.path), error.expected) from None
 
 
 def _fetch(wanted: Sequence[Wanted]) -> None:
@@ -142,11 +159,24 @@ class _Unreachable(Exception):
     pass
 
 
+class _Redirects(HTTPRedirectHandler):
+    """Follows http to both, https to https alone; urllib itself would follow both to ftp too."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
+    ) -> Request | None:
+        secure = urlsplit(req.full_url).scheme == "https"
+        if urlsplit(newurl).scheme not in (("https",) if secure else _SCHEMES):
+            raise HTTPError(req.full_url, code, f"redirection to {newurl} is not followed", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
 def _read(url: str, draft: Path) -> None:
-    if urlsplit(url).scheme not in ("http", "https"):
+    if urlsplit(url).scheme not in _SCHEMES:
         raise _Unreachable("is neither http nor https")
     try:
-        reply = urlopen(Request(url, headers={"User-Agent": "fedsim"}), timeout=_PATIENCE)
+        request = Request(url, headers={"User-Agent": "fedsim"})
+        reply = build_opener(_Redirects).open(request, timeout=_PATIENCE)
     except OSError as error:  # also what a server refuses with
         raise _Unreachable(str(error)) from None
     with reply, draft.open("wb") as file:
@@ -156,6 +186,8 @@ def _read(url: str, draft: Path) -> None:
             while block := _block(reply):
                 file.write(block)
                 advance(len(block))
+                if file.tell() > MOST:
+                    raise _Unreachable(f"sends more than {MOST:,} bytes, the most allowed")
         if total is not None and file.tell() < total:
             raise _Unreachable(f"ended after {file.tell():,} of {total:,} bytes")
 
@@ -177,11 +209,22 @@ def _unpack(archive: Path, wanted: Sequence[Wanted]) -> None:
         with _opened(archive) as member:
             for each in wanted:
                 with whole_file(each.path) as draft:
-                    with member(each.member or "") as inside, draft.open("wb") as file:
-                        copyfileobj(inside, file)
+                    _copy(member, each, draft)
                     _check(draft, each)
     except _BROKEN as error:
         raise InputError(FIELD, str(archive), f"is not a whole archive with these files ({error})") from None
+
+
+def _copy(member: Callable[[str], IO[bytes]], wanted: Wanted, draft: Path) -> None:
+    """Not by what the archive says that a member has: by what comes out of it."""
+    most = MOST if wanted.size is None else wanted.size
+    with member(wanted.member or "") as inside, draft.open("wb") as file:
+        try:
+            file.writelines(blocks(inside.read, most))
+        except TooLongError:
+            inside_of = f"{wanted.member} in {wanted.archive.name}"
+            expected = f"{inside_of} unpacks to more than {most:,} bytes, the most allowed"
+            raise InputError(FIELD, str(wanted.path), expected) from None
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedsim.common.errors import InputError
+from fedsim.data.content import MOST
 
 Bytes = NDArray[np.uint8]
 _BYTES = 8  # the format's code for numbers of one byte
@@ -48,13 +49,16 @@ def read_idx(path: Path, axes: int, field: str) -> Bytes:
 @lru_cache(maxsize=2)  # images and labels: trials of one process read them once
 def _read(path: Path, axes: int, field: str, changed: int, size: int) -> Bytes:
     with gzip.open(path) as file:
-        content = file.read()
-    expected = f"must be an idx file of bytes with {axes} axes: it begins with {content[:4].hex(' ')}"
-    if content[:4] != bytes([0, 0, _BYTES, axes]) or len(content) < 4 + 4 * axes:
-        raise InputError(field, str(path), expected)
-    shape: tuple[Any, ...] = struct.unpack(f">{axes}I", content[4 : 4 + 4 * axes])
-    numbers = np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * axes)
-    if len(numbers) != prod(shape):
-        expected = f"says that it has {' x '.join(map(str, shape))} numbers, and has {len(numbers):,}"
-        raise InputError(field, str(path), expected)
+        head = file.read(4 + 4 * axes)
+        if head[:4] != bytes([0, 0, _BYTES, axes]) or len(head) < 4 + 4 * axes:
+            expected = f"must be an idx file of bytes with {axes} axes: it begins with {head[:4].hex(' ')}"
+            raise InputError(field, str(path), expected)
+        shape: tuple[Any, ...] = struct.unpack(f">{axes}I", head[4:])
+        said, count = f"says that it has {' x '.join(map(str, shape))} numbers", prod(shape)
+        if count > MOST:
+            raise InputError(field, str(path), f"{said}: at most {MOST:,} are unpacked")
+        numbers = np.frombuffer(file.read(count + 1), dtype=np.uint8)  # no more, whatever is in it
+    if len(numbers) != count:
+        found = f"{len(numbers):,}" if len(numbers) < count else "more"
+        raise InputError(field, str(path), f"{said}, and has {found}")
     return numbers.reshape(shape)

@@ -107,7 +107,8 @@ class MnistSource(ImageSource):
         """Of every image in the file."""
         digits = read_idx(there(self._labels), 1, FIELD)
         if not len(digits) or digits.max() > 9:
-            raise InputError(FIELD, str(self._labels), "must hold labels 0 to 9")
+            found = digits.max() if len(digits) else "none"
+            raise InputError(FIELD, str(self._labels), f"must hold labels 0 to 9, and has {found}")
         return digits.astype(np.int64)
 
     @cached_property

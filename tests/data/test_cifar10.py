@@ -77,7 +77,7 @@ def test_some_of_each_class_are_kept_or_drawn_again_and_again() -> None:
     [
         (b"", "has 0 bytes; cut short"),
         (bytes(3072), "must hold images of 3,073 bytes each, and has 3,072 bytes"),
-        (b"\x0a" + bytes(3072), "begin every image with its class, 0 to 9"),
+        (b"\x0a" + bytes(3072), "begin every image with its class, 0 to 9, and has 10"),
     ],
 )
 def test_a_broken_file_is_named(folder: Path, written: bytes, said: str) -> None:
@@ -85,6 +85,17 @@ def test_a_broken_file_is_named(folder: Path, written: bytes, said: str) -> None
     with pytest.raises(InputError, match=said) as caught:
         load(Cifar10(), BY_CLASS, 0, 0)
     assert "data_batch_3.bin" in str(caught.value)
+
+
+def test_files_of_another_size_are_refused_before_a_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = "does not hold what was published: it has 92,190 bytes, not 30,730,000"
+    with pytest.raises(InputError, match=said) as caught:
+        obtain(Cifar10().wanted)
+    assert str(folder / "data_batch_1.bin") in str(caught.value)
+    monkeypatch.setattr(cifar10, "BYTES", 92_190)
+    obtain(Cifar10().wanted)
 
 
 def test_the_published_archive_may_stand_in_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +114,7 @@ def test_the_published_archive_may_stand_in_the_folder(folder: Path, monkeypatch
     with pytest.raises(InputError, match="no such file: put it there"):
         Cifar10().open().num_rows  # noqa: B018
     monkeypatch.setattr(cifar10, "PUBLISHED", packed(archive, ""))
+    monkeypatch.setattr(cifar10, "BYTES", len(before))
     obtain(Cifar10().wanted)
     assert (folder / "data_batch_2.bin").read_bytes() == before
     assert not (folder / "test_batch.bin").exists()

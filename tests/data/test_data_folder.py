@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
+import ssl
 import tarfile
 import threading
 import zipfile
@@ -12,6 +14,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import pytest
 import yaml
@@ -20,10 +23,12 @@ from typer.testing import CliRunner
 from fedsim.cli.app import data_from
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
+from fedsim.data import fetch
 from fedsim.data.content import content
 from fedsim.data.csv_table import Csv
 from fedsim.data.fetch import SHOW, Wanted, obtain
 from fedsim.data.folder import VARIABLE, data_folder
+from fedsim.deployment import certs
 from fedsim.scenario.load import load
 
 TABLE = (
@@ -64,9 +69,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.asked.append(self.path)  # type: ignore[attr-defined]
-        if self.path == "/moved":
+        if self.path.startswith("/moved/"):
             self.send_response(302)
-            self.send_header("Location", "file:///etc/hostname")
+            self.send_header("Location", unquote(self.path.removeprefix("/moved/")))
             self.end_headers()
             return
         body = SERVED.get(self.path.removeprefix("/cut"))
@@ -79,13 +84,21 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def server() -> Iterator[ThreadingHTTPServer]:
+@contextmanager
+def serving(context: ssl.SSLContext | None = None) -> Iterator[Any]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
         found.asked = []  # type: ignore[attr-defined]
+        if context is not None:
+            found.socket = context.wrap_socket(found.socket, server_side=True)
         threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
         yield found
         found.shutdown()
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    with serving() as found:
+        yield found
 
 
 @pytest.fixture
@@ -135,7 +148,11 @@ def test_a_missing_file_is_downloaded_once_and_its_bytes_are_told(
     [
         ("/gone.csv", "HTTP Error 404"),
         ("/cut/clinic.csv", r"ended after \d+ of \d+ bytes"),
-        ("/moved", "Redirection"),
+        ("/moved/file:%2F%2F%2Fetc%2Fhostname", "file:///etc/hostname' is not allowed"),
+        (
+            "/moved/ftp:%2F%2F127.0.0.1:9%2Fclinic.csv",
+            "redirection to ftp://127.0.0.1:9/clinic.csv is not followed",
+        ),
         ("/clinic.zip", "does not hold what was published"),
     ],
 )
@@ -156,6 +173,32 @@ def test_without_a_server_it_says_which_file_to_put_where(tmp_path: Path, url: s
     ):
         obtain([wanted(place, url)])
     assert nothing_but(tmp_path)
+
+
+def test_a_redirection_is_followed_but_never_from_https_to_http(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved = "/moved/" + quote(f"{base}/clinic.csv", safe="")
+    obtain([wanted(tmp_path / "followed" / "clinic.csv", base + moved)])
+    certs.make(tmp_path / "keys", [], ["127.0.0.1"])
+    keys = tmp_path / "keys" / "server"
+    monkeypatch.setenv("SSL_CERT_FILE", str(keys / "ca.crt"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(keys / "server.crt", keys / "server.key")
+    with serving(context) as secure:
+        obtain(
+            [wanted(tmp_path / "secure" / "clinic.csv", f"https://127.0.0.1:{secure.server_port}/clinic.csv")]
+        )
+        with pytest.raises(InputError, match=r"redirection to http://.*/clinic.csv is not followed"):
+            obtain(
+                [
+                    wanted(
+                        tmp_path / "refused" / "clinic.csv", f"https://127.0.0.1:{secure.server_port}{moved}"
+                    )
+                ]
+            )
+    assert secure.asked == ["/clinic.csv", moved]
+    assert nothing_but(tmp_path / "refused")
 
 
 def test_a_folder_that_cannot_be_made_is_said(base: str, tmp_path: Path) -> None:
@@ -207,6 +250,70 @@ def test_a_wrong_archive_leaves_nothing(base: str, tmp_path: Path, fields: dict[
     with pytest.raises(InputError, match=said):
         obtain([wanted(tmp_path / "clinic.csv", f"{base}/clinic.zip", **fields)])
     assert nothing_but(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "size"),
+    [
+        ("clinic.zip", zipped(), None),
+        ("clinic.zip", zipped(), 9),
+        ("two.tar.gz", tarred("inner/clinic.csv"), None),
+    ],
+)
+def test_a_member_is_unpacked_no_further_than_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, body: bytes, size: int | None
+) -> None:
+    monkeypatch.setattr(fetch, "MOST", len(TABLE))
+    (tmp_path / name).write_bytes(body)
+    fields = {"member": "inner/clinic.csv", "size": size}
+    if size is None:
+        obtain([wanted(tmp_path / "clinic.csv", f"http://x/{name}", **fields)])
+        (tmp_path / "clinic.csv").unlink()
+        monkeypatch.setattr(fetch, "MOST", len(TABLE) - 1)
+    limit = f"{size or len(TABLE) - 1:,} bytes, the most allowed"
+    with pytest.raises(
+        InputError, match=f"inner/clinic.csv in {name} unpacks to more than {limit}"
+    ) as caught:
+        obtain([wanted(tmp_path / "clinic.csv", f"http://x/{name}", **fields)])
+    assert str(tmp_path / "clinic.csv") in str(caught.value)
+    assert nothing_but(tmp_path, name)
+
+
+def test_no_more_is_downloaded_than_may_be(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "MOST", len(TABLE) - 1)
+    with pytest.raises(InputError, match=f"sends more than {len(TABLE) - 1:,} bytes"):
+        obtain([wanted(tmp_path / "clinic.csv", f"{base}/clinic.csv")])
+    assert nothing_but(tmp_path)
+
+
+def test_a_gzip_file_is_hashed_no_further_than_its_limit(
+    base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SERVED, "/zeros.gz", gzip.compress(bytes(5000)))
+    fits, bomb = (
+        wanted(tmp_path / name, f"{base}/zeros.gz", sha256=sha256(bytes(5000)))
+        for name in ("fits.gz", "bomb.gz")
+    )
+    monkeypatch.setattr("fedsim.data.content.MOST", 5000)
+    obtain([fits])
+    monkeypatch.setattr("fedsim.data.content.MOST", 4999)
+    with pytest.raises(InputError, match="unpacks to more than 4,999 bytes") as caught:
+        obtain([bomb])
+    assert str(tmp_path / "bomb.gz") in str(caught.value)
+    assert nothing_but(tmp_path, "fits.gz")
+
+
+def test_the_sum_is_of_the_member_and_of_what_is_compressed(base: str, tmp_path: Path) -> None:
+    packed = gzip.compress(TABLE)
+    (tmp_path / "clinic.csv.gz").write_bytes(packed)
+    obtain([wanted(tmp_path / "clinic.csv.gz", "http://x/clinic.csv.gz", sha256=sha256(TABLE))])
+    with pytest.raises(InputError, match="does not hold what was published"):
+        obtain([wanted(tmp_path / "clinic.csv.gz", "http://x/clinic.csv.gz", sha256=sha256(packed))])
+    of_archive = {"member": "inner/clinic.csv", "sha256": sha256(SERVED["/clinic.zip"])}
+    with pytest.raises(InputError, match="does not hold what was published"):
+        obtain([wanted(tmp_path / "clinic.csv", f"{base}/clinic.zip", **of_archive)])
 
 
 def test_a_file_that_is_there_must_be_the_one_that_was_published(tmp_path: Path) -> None:

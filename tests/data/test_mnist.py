@@ -121,6 +121,12 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
     "images for labels": (LABELS, gzip.compress(idx(np.zeros((3, 28, 28), dtype=np.uint8))), "with 1 axes"),
     "a header alone": (LABELS, gzip.compress(b"\0\0\x08\1\0"), "must be an idx file"),
     "fewer numbers than it says": (LABELS, gzip.compress(FEW[:-1]), "says that it has 3 numbers, and has 2"),
+    "more numbers than it says": (LABELS, gzip.compress(FEW + bytes(9)), "has 3 numbers, and has more"),
+    "more than are unpacked": (
+        IMAGES,
+        gzip.compress(b"\0\0\x08\3" + b"\xff" * 12 + bytes(99)),
+        "at most 4,294,967,296 are unpacked",
+    ),
     "fewer images than labels": (
         IMAGES,
         gzip.compress(idx(np.zeros((3, 28, 28), dtype=np.uint8))),
@@ -131,7 +137,11 @@ BROKEN: dict[str, tuple[str, bytes, str]] = {
         gzip.compress(idx(np.zeros((120, 8, 8), dtype=np.uint8))),
         "an image of 28 x 28",
     ),
-    "a label that is no digit": (LABELS, gzip.compress(idx(np.full(120, 10, dtype=np.uint8))), "0 to 9"),
+    "a label that is no digit": (
+        LABELS,
+        gzip.compress(idx(np.full(120, 10, dtype=np.uint8))),
+        "0 to 9, and has 10",
+    ),
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import fedsim
 from fedsim.data import cifar10, mnist
+from fedsim.data.cifar10 import Cifar10
 from fedsim.data.content import content
 from fedsim.data.fetch import obtain
 from fedsim.data.folder import VARIABLE
@@ -34,8 +35,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_cifar10(tmp_path)
     small = {path.name: content(path, "") for path in (tmp_path / "mnist").iterdir()}
     monkeypatch.setattr(mnist, "PUBLISHED", {name: small[name] for name in mnist.PUBLISHED})
-    monkeypatch.setattr(cifar10, "PUBLISHED", "")
-    obtain(Mnist().wanted)
+    monkeypatch.setattr(cifar10, "BYTES", (tmp_path / "cifar10" / "test_batch.bin").stat().st_size)
+    obtain([*Mnist().wanted, *Cifar10().wanted])
     return tmp_path
 
 
