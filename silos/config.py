@@ -91,16 +91,7 @@ def _check_records(records: Dataset, policy: Policy) -> None:
     """Refuse what a silo alone cannot do, and code that its policy does not list."""
     if not is_own(type(records)) and records.name not in policy.plug_ins:
         raise InputError(f"{ROOT}.records.name", records.name, "is a plug-in: list it under policy.plug_ins")
-    for field in records.fitted:
-        expected = "takes all silos' records together, which no silo has"
-        if getattr(records, field) == "silo_statistics":
-            expected = "is fitted on the silo's records without noise, which exists in simulation only"
-        raise InputError(
-            f"{ROOT}.records.{field}", getattr(records, field), f"{expected}; use declared ranges"
-        )
-    if records.pools_records:
-        expected = "takes all silos' records together, which no silo has"
-        raise InputError(f"{ROOT}.records.name", records.name, expected)
+    records.check_alone(f"{ROOT}.records")
     for field in ("test_fraction", "reserve", "origin"):
         if field in records.model_fields_set:
             expected = "exists in simulation only: a silo trains on all of its own records"

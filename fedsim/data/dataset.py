@@ -93,6 +93,24 @@ class Dataset(Section, ABC):
             )
             raise InputError("scenario.data.preprocessing_cost", None, expected)
 
+    def check_alone(self, section: str) -> None:
+        """Check that a silo can prepare its records by itself, record by record.
+
+        Args:
+            section: that the data set is given by.
+
+        Raises:
+            InputError: names the field by which preparing a record takes others (`pools_records`).
+        """
+        for field in self.fitted:
+            expected = (
+                "is fitted on records without noise, which exists in simulation only; use declared ranges"
+            )
+            raise InputError(f"{section}.{field}", getattr(self, field), expected)
+        if self.pools_records:
+            expected = "takes all silos' records together, which exists in simulation only"
+            raise InputError(f"{section}.name", self.name, expected)
+
     @property
     def knows_optimum(self) -> bool:
         """Whether its `Source.optimum` is that of the features as they are prepared."""

@@ -47,12 +47,7 @@ def _check(scenario: Scenario) -> None:
         raise InputError(
             "scenario.privacy.epsilon", privacy.epsilon, "exists in simulation only; give a number"
         )
-    for field in data.fitted:
-        expected = "is fitted on records without noise, which exists in simulation only; use declared ranges"
-        raise InputError(f"scenario.data.{field}", getattr(data, field), expected)
-    if data.pools_records:
-        expected = "takes all silos' records together, which a deployed run never has"
-        raise InputError("scenario.data.name", data.name, expected)
+    data.check_alone("scenario.data")
     if data.reserve is not None:
         expected = "tunes on records that silos put aside, which exists in simulation only; leave it out"
         raise InputError("scenario.data.reserve", data.reserve.model_dump(), expected)

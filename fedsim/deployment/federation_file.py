@@ -150,8 +150,8 @@ def parse_federation(tree: Any) -> Federation:
     if made.min_silos is not None and made.min_silos > len(made.silos):
         expected = f"at most {len(made.silos)}, the number of silos"
         raise InputError(f"{ROOT}.min_silos", made.min_silos, expected)
-    if made.test is not None and made.test.pools_records:
-        raise InputError(f"{ROOT}.test.scaling", made.test.scaling, "must not depend on records")
+    if made.test is not None:
+        made.test.check_alone(f"{ROOT}.test")
     return made
 
 

@@ -393,6 +393,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"data": {**SCENARIO["data"], "pca": 2, "preprocessing_cost": "ignored"}},
         "scenario.data.pca",
     ),
+    "a draw": ({"data": {"name": "mnist", "draw": "published"}}, "scenario.data.name"),
     "reserve": ({"data": {**SCENARIO["data"], "reserve": {"fraction": 0.1}}}, "scenario.data.reserve"),
     "sweep": ({"sweep": {"grid": {"privacy.epsilon": [1.0, 2.0]}}}, "scenario.sweep"),
 }

@@ -76,7 +76,17 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
     "pooled": (
         {"test": {"name": "npz", "path": "t.npz", "scaling": "training_statistics"}},
         "federation.test.scaling",
-        "must not depend on records",
+        "is fitted on records without noise",
+    ),
+    "principal components": (
+        {"test": {"name": "npz", "path": "t.npz", "scaling": "none", "pca": 2}},
+        "federation.test.pca",
+        "is fitted on records without noise",
+    ),
+    "a draw": (
+        {"test": {"name": "mnist", "draw": "published"}},
+        "federation.test.name",
+        "takes all silos' records together",
     ),
     "unknown data": ({"test": {"name": "npy", "path": "t"}}, "federation.test.name", "did you mean 'npz'"),
 }

@@ -67,14 +67,19 @@ WRONG: dict[str, tuple[str, Any, list[str]]] = {
     "pooled scaling": (
         "records.scaling",
         "training_statistics",
-        ["silo.records.scaling: 'training_statistics': takes all silos' records together"],
+        ["silo.records.scaling: 'training_statistics': is fitted on records without noise"],
     ),
     "scaling by a silo's own records": (
         "records.scaling",
         "silo_statistics",
-        ["silo.records.scaling: 'silo_statistics': is fitted on the silo's records without noise"],
+        ["silo.records.scaling: 'silo_statistics': is fitted on records without noise"],
     ),
-    "principal components": ("records.pca", 2, ["silo.records.pca: 2: takes all silos' records together"]),
+    "principal components": ("records.pca", 2, ["silo.records.pca: 2: is fitted on records without noise"]),
+    "a draw from all silos' records": (
+        "records",
+        {"name": "mnist", "draw": "published"},
+        ["silo.records.name: 'mnist': takes all silos' records together, which exists in simulation only"],
+    ),
     "a download": (
         "records",
         {
