@@ -13,19 +13,18 @@ import typer
 from rich.console import Console
 
 from fedsim.api.audit import Audit, audit
-from fedsim.api.given import one_run
 from fedsim.api.run import load_run
 from fedsim.cli.tables import rendered, say, shown
 from fedsim.common.errors import InputError
 from fedsim.report.audit_section import adversaries, audit_table
 from fedsim.results.audit_file import FILE, AuditedSilo, AuditPart
-from fedsim.scenario.load import load
+from fedsim.scenario.model import Scenario
 
 BROKEN = 1
 
 
 def show(
-    path: Path | None, overrides: Sequence[str], run: Path | None, effort: float, json_wanted: bool
+    scenario: Scenario | None, overrides: Sequence[str], run: Path | None, effort: float, json_wanted: bool
 ) -> int:
     """Audit a scenario, or that of a run directory, and print a table or JSON; the exit code.
 
@@ -33,12 +32,13 @@ def show(
         InputError: bad scenario, data or directory; or a scenario that claims nothing.
         Refused: a silo does not accept the plan.
     """
-    if (path is None) == (run is None):
-        raise InputError("fedsim audit", [str(p) for p in (path, run) if p], "name a scenario, or --run DIR")
+    if (scenario is None) == (run is None):
+        both = [scenario.name, str(run)] if scenario else []
+        raise InputError("fedsim audit", both, "name a scenario, or --run DIR")
     if run is not None and overrides:
         raise InputError("--set", list(overrides), "a run has its scenario; audit that, or another one")
     start = time.perf_counter()
-    given = load_run(run) if run else one_run(load(path, overrides))  # type: ignore[arg-type]
+    given = scenario or load_run(run)  # type: ignore[arg-type]
     found = audit(given, effort=effort, progress=True)
     if run is not None:
         found.save(run)

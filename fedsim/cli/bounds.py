@@ -21,6 +21,7 @@ from fedsim.results.collected import Run
 from fedsim.results.privacy_statement import how
 from fedsim.results.read import read
 from fedsim.scenario.load import load
+from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.theory.bounds import Bound, applying, conditions
 from fedsim.theory.symbols import Symbols
@@ -39,7 +40,7 @@ CLASS = (
 Found = Sequence[tuple[Bound, float | None, str]]
 
 
-def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path | None) -> None:
+def show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, run: Path | None) -> None:
     """Print a table, or JSON, of the bounds that apply and of what the others need, for a scenario or a run.
 
     A run's bounds are also drawn over what it measured, in its `figures`.
@@ -47,10 +48,10 @@ def show(path: Path | None, overrides: Sequence[str], as_json: bool, run: Path |
     Raises:
         InputError: bad scenario or data, no epsilon to bound by, or a run that measured nothing bounded.
     """
-    if (path is None) == (run is None):
+    if (scenario is None) == (run is None):
         raise InputError("bounds", "SCENARIO", "give a scenario file, or --run and a run directory")
     content = None if run is None else read(run)
-    resolved = resolve(load(path or run / "scenario.yaml", overrides))  # type: ignore[operator]
+    resolved = resolve(scenario or load(run / "scenario.yaml", overrides))  # type: ignore[operator]
     symbols = resolved.symbols
     symbols.need("a bound")
     found = applying(symbols)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import floor
 from pathlib import Path
 
@@ -11,16 +11,14 @@ import typer
 from rich.console import Console
 
 from fedsim.api.daemon_audit import DaemonAudit, audit_daemons
-from fedsim.api.given import one_run
 from fedsim.cli.audit import BROKEN
 from fedsim.cli.tables import rendered, say
 from fedsim.common.errors import InputError
-from fedsim.scenario.load import load
+from fedsim.scenario.model import Scenario
 
 
 def show(
-    path: Path | None,
-    overrides: Sequence[str],
+    scenario: Scenario | None,
     folder: Path,
     silo: str | None,
     effort: float,
@@ -31,9 +29,9 @@ def show(
     Raises:
         InputError, Refused: see `fedsim.api.daemon_audit`.
     """
-    if path is None:
+    if scenario is None:
         raise InputError("fedsim audit", None, "name the scenario that the daemons are to be attacked by")
-    found = audit_daemons(one_run(load(path, overrides)), folder, silo=silo, effort=effort, progress=True)
+    found = audit_daemons(scenario, folder, silo=silo, effort=effort, progress=True)
     if json_wanted:
         typer.echo(json.dumps(found.tree, indent=2, allow_nan=False))
     else:

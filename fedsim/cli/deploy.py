@@ -25,7 +25,6 @@ from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.submit import Job, Tell, submit
 from fedsim.deployment.superlink import Papers, SuperLink
 from fedsim.results.place import check_free
-from fedsim.scenario.load import load
 
 INTERRUPTED, FAILED = 130, 1
 DEFAULT_SUPERLINK = "127.0.0.1:8000"
@@ -51,7 +50,6 @@ def run(
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     console = Console()
-    load(scenario, overrides)  # a mistake in it should not wait for silos
     known = load_federation(federation)
     keys = node_keys(known)
     out = check_free(out).absolute()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.reach import check_reachable
 from fedsim.data.fetch import obtain
+from fedsim.data.folder import check_there
 from fedsim.results.place import UNFINISHED, check_free
 from fedsim.scenario.early import check, check_single
 from fedsim.scenario.load import load, load_tree
@@ -51,26 +53,25 @@ def scenario_of(run: Path) -> Path:
     return file
 
 
-def swept(path: Path, overrides: Sequence[str]) -> None:
-    """As `single`, of every combination of a sweep.
+def swept(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
+    """As `single`, of every combination of a sweep, which is given as nested mappings.
 
     Raises:
         InputError: as `single`.
     """
     from fedsim.sweeps.combinations import combinations
 
-    for combination in combinations(load_tree(path, overrides)):
+    tree = load_tree(path, overrides)
+    for combination in combinations(tree):
         for candidate in combination.candidates:
             _check(candidate.scenario)
+    return tree
 
 
 def _check(scenario: Scenario) -> None:
     check(scenario)
     obtain(scenario.data.wanted)
     for field, file in scenario.data.files.items():
-        if not file.exists():
-            raise InputError(
-                f"scenario.data.{field}", str(file), "cannot be read (No such file or directory)"
-            )
+        check_there(f"scenario.data.{field}", file)
     if scenario.runtime.address is not None:
         check_reachable(scenario.runtime.address, "scenario.runtime.address")

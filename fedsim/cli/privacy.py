@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -15,20 +14,20 @@ from fedsim.cli.tables import print_notices, print_parameters, print_silos, say
 from fedsim.privacy.convert import Guarantee
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.results.conversions import Conversions, SiloConversions
-from fedsim.scenario.load import load
+from fedsim.scenario.model import Scenario
 
 MOST_ROWS = 5
 _WIDE = 10_000
 
 
-def show(path: Path, overrides: Sequence[str], as_json: bool, verify: bool, convert: bool) -> None:
+def show(scenario: Scenario, as_json: bool, verify: bool, convert: bool) -> None:
     """Print a table, or JSON, of what the plan costs every silo.
 
     Raises:
-        InputError: bad scenario or data.
+        InputError: bad data.
         Refused: a silo cannot afford the plan.
     """
-    found = price(load(path, overrides), verify=verify, conversions=convert).statement
+    found = price(scenario, verify=verify, conversions=convert).statement
     if as_json:
         typer.echo(found.json_text())
         return

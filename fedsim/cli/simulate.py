@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 import signal
-from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from fedsim.api.given import one_run, resolved_of
+from fedsim.api.given import resolved_of
 from fedsim.api.progress import run_display
 from fedsim.api.run import Run
 from fedsim.api.simulate import follow
@@ -21,26 +20,25 @@ from fedsim.cli.tables import print_parameters, say, shown, slug
 from fedsim.results.place import taken
 from fedsim.results.privacy_statement import parameters
 from fedsim.results.summary import FILE
-from fedsim.scenario.load import load
+from fedsim.scenario.model import Scenario
 from fedsim.simulation.failures import WorkerLost
 
 
-def run(path: Path, overrides: Sequence[str], out: Path | None, resume: Path | None, output: Output) -> int:
+def run(scenario: Scenario, out: Path | None, resume: Path | None, output: Output) -> int:
     """Simulate a scenario; the exit code.
 
     Args:
-        path: of the scenario.
-        overrides: PATH=VALUE.
+        scenario: of one run.
         out: a new directory; None makes one.
         resume: the directory of an unfinished run of it, instead.
         output: what is printed where.
 
     Raises:
-        InputError: bad scenario, data or directory; nothing has been written.
+        InputError: bad data or directory; nothing has been written.
         Refused: a silo does not accept the plan, or a request within it; nothing has been written.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
-    resolved = resolved_of(one_run(load(path, overrides)))
+    resolved = resolved_of(scenario)
     named = f"{slug(resolved.scenario.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     directory = resume or out or taken(Path("runs") / named)
     print_parameters(output.results, parameters(resolved).get("parameters"))

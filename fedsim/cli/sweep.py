@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -15,21 +16,20 @@ from fedsim.cli.output import Output
 from fedsim.cli.tables import print_notices, say, shown, slug, sweep_table
 from fedsim.curves.claims import true_epsilons
 from fedsim.curves.sweep_summary import CELLS
-from fedsim.scenario.load import load_tree
 from fedsim.sweeps.directory import failure_file
 from fedsim.sweeps.job import job_of
 from fedsim.sweeps.run import Sweep
 from fedsim.sweeps.run import run as run_sweep
 
 
-def run(path: Path, overrides: Sequence[str], out: Path | None, workers: int | None, output: Output) -> int:
-    """Sweep a scenario; the exit code.
+def run(tree: Mapping[str, Any], out: Path | None, workers: int | None, output: Output) -> int:
+    """Sweep a scenario, given as nested mappings; the exit code.
 
     Raises:
         InputError: bad scenario, data or directory.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    job = job_of(load_tree(path, overrides))
+    job = job_of(tree)
     directory = out or Path("runs") / slug(job.scenario.name)
     watch = partial(sweep_display, output.progress)
     sweep = run_sweep(job, directory, workers, watch, lambda text: say(output.errors, f"warning: {text}"))

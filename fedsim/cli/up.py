@@ -19,26 +19,28 @@ from fedsim.deployment.processes import Ended
 from fedsim.deployment.topology import Topology, opened, prepare
 from fedsim.deployment.up import run_all
 from fedsim.results.place import check_free
-from fedsim.scenario.load import load
+from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve
 
 
-def run(path: Path | None, overrides: Sequence[str], out: Path | None, port: int, resume: bool) -> int:
+def run(
+    scenario: Scenario | None, overrides: Sequence[str], out: Path | None, port: int, resume: bool
+) -> int:
     """Deploy a scenario on this machine; the exit code.
 
     Args:
-        path: of the scenario; not with `resume`.
-        overrides: PATH=VALUE.
+        scenario: of one run; not with `resume`.
+        overrides: that made it.
         out: a new directory, or with `resume` an earlier one.
         port: of the SuperLink; 0 for any that is free.
         resume: go on with what did not end there.
 
     Raises:
-        InputError: the scenario or the directory is wrong.
+        InputError: the directory is wrong, or the data.
         Refused: a silo does not admit the run.
     """
     console = Console()
-    topology = _topology(console, path, overrides, out, resume)
+    topology = _topology(console, scenario, overrides, out, resume)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     try:
@@ -59,16 +61,18 @@ def run(path: Path | None, overrides: Sequence[str], out: Path | None, port: int
 
 
 def _topology(
-    console: Console, path: Path | None, overrides: Sequence[str], out: Path | None, resume: bool
+    console: Console, scenario: Scenario | None, overrides: Sequence[str], out: Path | None, resume: bool
 ) -> Topology:
     """Every party's folder: an earlier one's, or made now."""
     if resume:
-        if out is None or path is not None or overrides:
-            raise InputError("--resume", path and str(path), "--out DIR alone: what it runs is in there")
+        if out is None or scenario is not None or overrides:
+            raise InputError(
+                "--resume", scenario and scenario.name, "--out DIR alone: what it runs is in there"
+            )
         return opened(out.absolute())
-    if path is None:
+    if scenario is None:
         raise InputError("SCENARIO", None, "is required")
-    resolved = resolve(load(path, overrides))
+    resolved = resolve(scenario)
     named = f"{slug(resolved.scenario.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     directory = check_free(out or Path("runs") / named)
     topology = prepare(resolved, directory)

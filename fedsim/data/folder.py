@@ -10,6 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from fedsim.common.errors import InputError
+
 VARIABLE = "FEDSIM_DATA"
 HOW = f"name another folder by --data-dir or {VARIABLE}"
 
@@ -26,6 +28,15 @@ def _cache() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "fedsim"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedsim"
+
+
+def check_there(field: str, file: Path) -> None:
+    """InputError on `field`, one of a scenario's data, unless there is such a file."""
+    if not file.is_file():
+        expected = (
+            f"no such file, nor one of that name in the data folder {data_folder()}: put it there, or {HOW}"
+        )
+        raise InputError(field, str(file), expected)
 
 
 def placed(beside: Path, name: Path, fetched: bool) -> Path:

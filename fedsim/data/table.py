@@ -14,7 +14,7 @@ from typing import Any
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
 from fedsim.data.csv_file import CsvFile
-from fedsim.data.folder import HOW, data_folder
+from fedsim.data.folder import check_there
 from fedsim.data.reading import DEFAULTS, Reading
 
 Columns = dict[str, Any]  # name to pyarrow.ChunkedArray
@@ -116,8 +116,10 @@ def open_table(path: Path, field: str, reading: Reading = DEFAULTS) -> FileTable
     Raises:
         InputError: on `field`: the file is no table, or two of its columns have one name.
     """
+    if field.startswith("scenario.data"):
+        check_there(field, path)
     if not path.is_file():
-        raise InputError(field, str(path), _absent(field))
+        raise InputError(field, str(path), "no such file")
     with _mendable(path, field, None):
         csv = None if _looks_like_parquet(path) else CsvFile.found(path, reading)
     with _mendable(path, field, csv):
@@ -128,12 +130,6 @@ def open_table(path: Path, field: str, reading: Reading = DEFAULTS) -> FileTable
                 names = reader.schema.names
     stripped = _unique([name.strip() for name in names], field, str(path))
     return FileTable(path, field, dict(zip(stripped, names, strict=True)), csv)
-
-
-def _absent(field: str) -> str:
-    if not field.startswith("scenario.data"):
-        return "no such file"
-    return f"no such file, nor one of that name in the data folder {data_folder()} ({HOW})"
 
 
 def _unique(names: Sequence[str], field: str, title: str) -> Sequence[str]:

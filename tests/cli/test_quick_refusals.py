@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
 from threading import Event, Thread
+from unittest.mock import Mock
 
 import pytest
+from typer.testing import CliRunner
 
+from fedsim.cli.main import app
 from fedsim.common import lazily, reach
 from fedsim.common.errors import InputError
 from fedsim.common.reach import check_reachable
+from fedsim.scenario import load
 
 HEAVY = (
     "torch._C",
@@ -75,6 +80,20 @@ def test_a_refusal_loads_neither_torch_nor_ray_nor_a_table_reader(tmp_path: Path
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
     )
     assert done.stdout.splitlines() == [f"{name} 2 1 []" for name in REFUSED]
+
+
+def test_a_missing_table_is_said_with_where_it_may_stand() -> None:
+    done = CliRunner().invoke(app, REFUSED["missing table"])
+    assert re.search(
+        r"data.path: '.*no.csv': no such file, nor one .* in the data folder .*FEDSIM_DATA", done.output
+    )
+
+
+def test_a_command_reads_its_scenario_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Mock(side_effect=load.read)
+    monkeypatch.setattr(load, "read", read)
+    assert CliRunner().invoke(app, ["privacy", "quickstart"]).exit_code == 0
+    assert read.call_count == 1
 
 
 def test_a_library_runs_at_its_first_use_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,17 +147,18 @@ def test_when_a_daemon_dies_all_end_and_it_is_named(place: Path) -> None:
         (None, "new", False, "SCENARIO: None: is required"),
         (None, "new", True, "a directory that `fedsim up` has made"),
         (None, None, True, "--out DIR alone"),
-        (Path("quickstart"), "new", True, "--out DIR alone"),
-        (Path("quickstart"), ".", False, "holds another run"),
-        (Path("digits_sweep"), "new", False, "scenario.data.pca"),
+        ("quickstart", "new", True, "--out DIR alone"),
+        ("quickstart", ".", False, "holds another run"),
+        ("digits_sweep", "new", False, "scenario.data.pca"),
     ],
 )
 def test_what_a_person_can_mend_is_said_before_anything_starts(
-    place: Path, scenario: Path | None, out: str | None, resume: bool, said: str
+    place: Path, scenario: str | None, out: str | None, resume: bool, said: str
 ) -> None:
     (place / "something").touch()
+    given = None if scenario is None else load(Path(scenario))
     with pytest.raises(InputError, match=re.escape(said)):
-        run(scenario, [], None if out is None else place / out, 0, resume)
+        run(given, [], None if out is None else place / out, 0, resume)
     assert not (place / "new").exists()
 
 

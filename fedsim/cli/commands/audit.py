@@ -41,18 +41,17 @@ def audit(
     """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
     claim is broken."""
     with plain_errors(), data_from(data_dir):
-        if scenario is not None:
-            from fedsim.cli import early
+        from fedsim.cli import early
 
-            early.single(scenario, overrides or [])
+        loaded = None if scenario is None else early.single(scenario, overrides or [])
         if daemons is not None:
             from fedsim.cli.daemon_audit import show as show_daemons
 
             if run is not None:
                 fail("error: --daemons attacks by a scenario, --run audits a directory: give one of them")
-            raise typer.Exit(show_daemons(scenario, overrides or [], daemons, silo, effort, as_json))
+            raise typer.Exit(show_daemons(loaded, daemons, silo, effort, as_json))
         if silo is not None:
             fail("error: --silo chooses whose daemon is attacked: give --daemons DIR too")
         from fedsim.cli.audit import show
 
-        raise typer.Exit(show(scenario, overrides or [], run, effort, as_json))
+        raise typer.Exit(show(loaded, overrides or [], run, effort, as_json))

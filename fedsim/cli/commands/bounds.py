@@ -25,10 +25,9 @@ def bounds(
 ) -> None:
     """Show the theory's upper and lower bounds on the run's excess risk, constants set to one."""
     with plain_errors(), data_from(data_dir):
-        if scenario is not None and run is None:
-            from fedsim.cli import early
+        from fedsim.cli import early
 
-            early.single(scenario, overrides or [])
+        loaded = None if scenario is None else early.single(scenario, overrides or [])
         from fedsim.cli.bounds import show
 
-        show(scenario, overrides or [], as_json, run)
+        show(loaded, overrides or [], as_json, run)

@@ -28,7 +28,7 @@ def deploy(
     with plain_errors():
         from fedsim.cli import early
 
-        early.single(scenario, overrides or [], out)
+        early.single(scenario, overrides or [], out)  # a mistake should not wait for silos
         from fedsim.cli.deploy import run
 
         raise typer.Exit(run(scenario, overrides or [], federation, out, resume, superlink))

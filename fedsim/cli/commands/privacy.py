@@ -26,7 +26,7 @@ def privacy(
     with plain_errors(), data_from(data_dir):
         from fedsim.cli import early
 
-        early.base(scenario, overrides or [])
+        loaded = early.base(scenario, overrides or [])
         from fedsim.cli.privacy import show
 
-        show(scenario, overrides or [], as_json, verify, conversions)
+        show(loaded, as_json, verify, conversions)

@@ -52,8 +52,8 @@ def simulate(
             fail("error: SCENARIO: name one, or --resume RUN")
         if resume is not None and out is not None:
             fail("error: --out: --resume RUN goes on in RUN: leave --out out")
-        early.single(path, changes, out)
+        loaded = early.single(path, changes, out)
         from fedsim.cli.output import Output
         from fedsim.cli.simulate import run
 
-        raise typer.Exit(run(path, changes, out, resume, Output(quiet, as_json)))
+        raise typer.Exit(run(loaded, out, resume, Output(quiet, as_json)))

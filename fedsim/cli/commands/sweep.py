@@ -43,8 +43,8 @@ def sweep(
     with plain_errors(), data_from(data_dir):
         from fedsim.cli import early
 
-        early.swept(scenario, changes)
+        tree = early.swept(scenario, changes)
         from fedsim.cli.output import Output
         from fedsim.cli.sweep import run
 
-        raise typer.Exit(run(scenario, changes, out, workers, Output(quiet, as_json)))
+        raise typer.Exit(run(tree, out, workers, Output(quiet, as_json)))

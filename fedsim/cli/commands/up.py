@@ -27,10 +27,9 @@ def up(
     """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
     leave a folder for each party."""
     with plain_errors():
-        if scenario is not None:
-            from fedsim.cli import early
+        from fedsim.cli import early
 
-            early.single(scenario, overrides or [], out)
+        loaded = None if scenario is None else early.single(scenario, overrides or [], out)
         from fedsim.cli.up import run
 
-        raise typer.Exit(run(scenario, overrides or [], out, port, resume))
+        raise typer.Exit(run(loaded, overrides or [], out, port, resume))
