@@ -12,9 +12,10 @@ from benchmarks.document import write as replace
 from benchmarks.thesis import figures, tables
 from benchmarks.thesis.plan import Experiment, Plan
 from benchmarks.thesis.runs import ROOT, SCENARIOS, Taken
-from benchmarks.thesis.trials import Curve, epsilon_field, read_curves
+from benchmarks.thesis.trials import Curve, epsilon_field, read_curves, with_accuracy
 from benchmarks.thesis.verdicts import verdict
 from fedsim.curves.sweep_summary import SweepSummary
+from fedsim.data.dataset import IGNORED
 from fedsim.results.audit_file import AuditPart
 from fedsim.scenario.metric import METRICS
 
@@ -84,7 +85,7 @@ def _conclusion(one: Experiment, measured: Sequence[Measured]) -> list[str]:
 
 
 def _variant(one: Experiment, found: Measured, page: Path) -> list[str]:
-    """Figures, then a table for each setting, then what claimed epsilons truly cost."""
+    """Figures, a table for each setting with what claimed epsilons truly cost, what no epsilon counts."""
     parts, images = [], []
     for setting in figures.settings(found.summary, one.series):
         own = figures.of_setting(found.summary, setting, one.series)
@@ -100,7 +101,8 @@ def _variant(one: Experiment, found: Measured, page: Path) -> list[str]:
         if _claims(found):
             costs = tables.true_costs(own, one.series)
             parts.append(f"What they truly cost the costliest silo:\n\n{costs}")
-    return ["\n".join(images), *parts]
+    ignored = [note for note in found.summary.privacy.not_private if IGNORED in note]
+    return ["\n".join(images), *parts, *[f"Not private: {'; '.join(ignored)}."] * bool(ignored)]
 
 
 def _claims(found: Measured) -> bool:
@@ -111,6 +113,7 @@ def _reading(found: Measured) -> str:
     metric = found.summary.metric
     what = found.summary.error_name if metric == "error" else METRICS[metric].title
     unit = ", in percent" if tables.percent(found.summary) else ""
+    unit += " (in brackets the share of records classified rightly)" if with_accuracy(found.summary) else ""
     axis = "claimed epsilon" if _claims(found) else "epsilon"
     return f"{what}{unit}, by {axis}; mean of {found.summary.trials} trials and half its 95 % interval."
 

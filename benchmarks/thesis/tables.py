@@ -9,7 +9,15 @@ from math import inf
 import numpy as np
 
 from benchmarks.document import table
-from benchmarks.thesis.trials import ByTrial, Curve, called, epsilon_field, settings_of
+from benchmarks.thesis.trials import (
+    ByTrial,
+    Curve,
+    called,
+    counts_mistakes,
+    epsilon_field,
+    settings_of,
+    with_accuracy,
+)
 from benchmarks.thesis.verdicts import Claim, Verdict, interval
 from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.privacy.rounding import shown_down, shown_up
@@ -21,7 +29,7 @@ _VERDICT = {"holds": "**holds**", "fails": "**fails**", "undecided": "undecided"
 
 def percent(summary: SweepSummary) -> bool:
     """Whether the metric is a share of mistakes, which is given in percent."""
-    return summary.metric == "error" and "misclassified" in (summary.error_name or "")
+    return summary.metric == "error" and counts_mistakes(summary)
 
 
 def number(value: float, as_percent: bool) -> str:
@@ -39,6 +47,17 @@ def with_interval(trials: ByTrial, as_percent: bool) -> str:
     return f"{100 * mean:.1f} ± {100 * half:.1f}" if as_percent else f"{mean:.3f} ± {half:.3f}"
 
 
+def _cell(curve: Curve, epsilon: float | None, as_percent: bool) -> str:
+    """A mean with its interval, and the accuracy where that is another."""
+    shown = with_interval(curve.at[epsilon], as_percent)
+    wrong = curve.wrong.get(epsilon)
+    return shown if wrong is None else f"{shown} ({_accuracy(float(np.mean(list(wrong.values()))))})"
+
+
+def _accuracy(wrong: float) -> str:
+    return number(1 - wrong, as_percent=True)
+
+
 def errors(summary: SweepSummary, curves: Sequence[Curve], setting: str) -> str:
     """A row for each algorithm, a column for each epsilon and one without privacy; baselines below.
 
@@ -49,16 +68,19 @@ def errors(summary: SweepSummary, curves: Sequence[Curve], setting: str) -> str:
     """
     own = [curve for curve in curves if curve.setting == setting]
     epsilons = sorted({e for curve in own for e in curve.at if e is not None})
-    twins = {curve.name: curve.at[None] for curve in own if not curve.private}
+    twins = {curve.name: curve for curve in own if not curve.private}
     as_percent = percent(summary)
     rows = []
     for curve in (one for one in own if one.private):
-        cells = [with_interval(curve.at[e], as_percent) if e in curve.at else "-" for e in epsilons]
-        twin = with_interval(twins[curve.name], as_percent) if curve.name in twins else "-"
+        cells = [_cell(curve, e, as_percent) if e in curve.at else "-" for e in epsilons]
+        twin = _cell(twins[curve.name], None, as_percent) if curve.name in twins else "-"
         rows.append([curve.name, *cells, twin])
     for name, one in summary.levels():
         if (spread := one.spread(summary.metric)) is not None:
-            rows.append([name, *[""] * len(epsilons), number(spread.mean, as_percent)])
+            level = number(spread.mean, as_percent)
+            if with_accuracy(summary) and one.error is not None:
+                level += f" ({_accuracy(one.error)})"
+            rows.append([name, *[""] * len(epsilons), level])
     return table(["", *(f"{e:g}" for e in epsilons), NONE], rows)
 
 

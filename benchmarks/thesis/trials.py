@@ -25,12 +25,26 @@ ByTrial = dict[int, float]
 
 @dataclass(frozen=True)
 class Curve:
-    """One algorithm in one setting; `at` has each trial's metric by epsilon, None without privacy."""
+    """One algorithm in one setting; `at` has each trial's metric by epsilon, None without privacy.
+
+    `wrong` has its share of mistakes too, where the metric is another.
+    """
 
     setting: str
     name: str
     private: bool
     at: dict[float | None, ByTrial] = field(default_factory=dict)
+    wrong: dict[float | None, ByTrial] = field(default_factory=dict)
+
+
+def counts_mistakes(summary: SweepSummary) -> bool:
+    """Whether the error is a share of mistakes."""
+    return "misclassified" in (summary.error_name or "")
+
+
+def with_accuracy(summary: SweepSummary) -> bool:
+    """Whether mistakes are counted beside a metric that is another."""
+    return summary.metric != "error" and counts_mistakes(summary)
 
 
 def settings_of(varied: Sequence[str], series: Sequence[str] = SERIES) -> list[str]:
@@ -68,6 +82,8 @@ def curves_of(
         curve = found.setdefault(key, Curve(*key))
         at = row.get(axis) if axis and row["private"] else None
         curve.at.setdefault(at, {})[row["trial"]] = row[summary.metric]
+        if with_accuracy(summary):
+            curve.wrong.setdefault(at, {})[row["trial"]] = row["error"]
     return list(found.values())
 
 

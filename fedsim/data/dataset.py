@@ -17,6 +17,8 @@ from fedsim.data.split import Reserve
 
 Scaling = Literal["declared", "none", "training_statistics", "silo_statistics"]
 
+IGNORED = "at a privacy cost that is ignored"
+"""Ends what is said of preparation that is fitted on records."""
 FITTED_SCALINGS = (
     "training_statistics: standardise by all silos' pooled training records; silo_statistics: standardise "
     "each silo's records, training and test together, by themselves. Neither is private (simulation only)."
@@ -119,10 +121,7 @@ class Dataset(Section, ABC):
     @property
     def not_private(self) -> list[str]:
         """What the guarantee does not cover in how records are prepared."""
-        return [
-            f"{what} ({field}: {getattr(self, field)}), at a privacy cost that is ignored"
-            for field, what in self.fitted.items()
-        ]
+        return [f"{what} ({field}: {getattr(self, field)}), {IGNORED}" for field, what in self.fitted.items()]
 
     @property
     def wanted(self) -> tuple[Wanted, ...]:

@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 import fedsim
 from benchmarks.thesis import page, runs
 from benchmarks.thesis.__main__ import main
-from benchmarks.thesis.figures import published_points
+from benchmarks.thesis.figures import of_setting, published_points
 from benchmarks.thesis.plan import Experiment, Plan, read_plan
-from benchmarks.thesis.tables import audit_line, filled
+from benchmarks.thesis.tables import audit_line, errors, filled
+from benchmarks.thesis.trials import curves_of
 from benchmarks.thesis.verdicts import Claim
 from fedsim.privacy.rounding import shown_up
 from fedsim.results.audit_file import AuditPart
@@ -86,7 +88,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     grid = SCENARIO["sweep"]["grid"]  # type: ignore[index]
     grid = {"privacy.claimed_epsilon": [1, 3], **{k: v for k, v in grid.items() if k != "privacy.epsilon"}}
     algorithms = [one for one in grid["algorithm"] if one["name"] == "noisy_minibatch_sgd"]
-    changes = {"privacy": THESIS, "sweep.grid": grid | {"algorithm": algorithms}}
+    fitted = {"data.scaling": "training_statistics", "data.preprocessing_cost": "ignored"}
+    changes = {"privacy": THESIS, **fitted, "sweep.grid": grid | {"algorithm": algorithms}}
     fedsim.sweep(SCENARIO, changes, out=folder / "toy-thesis", workers=0, progress=False)
     return folder
 
@@ -126,6 +129,10 @@ def test_a_section_has_figures_tables_the_audit_and_the_true_costs(place, empty,
     assert [name for name, svg in drawn.items() if "published" in svg] == ["toy-thesis-m-3.svg"]
     assert "attains epsilon 0.612" in text
     assert "30 runs in 12 s" in text
+    honest, as_published = text.split("### As published")
+    assert "Not private" not in honest
+    (said,) = [note for note in measured[1].summary.privacy.not_private if "training_statistics" in note]
+    assert as_published.count(f"Not private: {said}.") == 1
     costs = next(
         line for line in text.split("What they truly cost")[1].splitlines() if "| minibatch SGD" in line
     )
@@ -153,6 +160,20 @@ def test_means_are_those_of_the_trials(place):
     for absent in ("{M = 3 | minibatch SGD @ 2}", "{M = 9 | local SGD @ 1}", "{baseline mean}"):
         with pytest.raises(LookupError, match=r"mean|SGD"):
             filled(absent, found.summary, found.curves)
+
+
+def test_beside_another_metric_stands_the_accuracy(place):
+    found = page.read(place, "toy", "honest", ONE)
+    assert found is not None
+    assert "%)" not in errors(of_setting(found.summary, "M = 3"), found.curves, "M = 3")
+    summary = found.summary.model_copy(update={"metric": "auc"})
+    cells = pq.read_table(place / "toy-honest" / "cells.parquet").to_pylist()
+    table = errors(of_setting(summary, "M = 3"), curves_of(summary, cells, ONE.series), "M = 3")
+    rows = {line.split(" | ")[0]: line for line in table.splitlines()}
+    for row in of_setting(summary, "M = 3").combinations:
+        assert f"({100 * (1 - row.error):.1f} %)" in rows[f"| {row.varied['algorithm']}"]
+    for name, one in of_setting(summary, "M = 3").levels():
+        assert rows[f"| {name}"].endswith(f"{one.auc:.3f} ({100 * (1 - one.error):.1f} %) |")
 
 
 def test_verdicts_and_overview_say_what_is_not_measured(place, empty):
