@@ -21,9 +21,9 @@ def write(section: str, text: str, page: Path = PAGE) -> None:
     page.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; the first column is text, the others are numbers."""
-    ruler = ["---", *["---:"] * (len(head) - 1)]
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: bool = True) -> str:
+    """A table in Markdown; the first column is text, the others are numbers or text too."""
+    ruler = ["---", *["---:" if numbers else "---"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in [head, ruler, *rows])
 
 

@@ -43,16 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _experiment(name: str, one: Experiment, asked: argparse.Namespace) -> None:
     scenario = runs.SCENARIOS / f"{name}.yaml"
-    wanted = [variant for variant in one.variants if variant == "honest" or not asked.honest]
-    audited = None
-    if scenario.exists() and not asked.write and (asked.only or not one.only_if_named):
-        for variant in wanted:
+    running = scenario.exists() and not asked.write and (asked.only or not one.only_if_named)
+    for variant in one.variants if running else ():
+        if variant == "honest" or not asked.honest:
             print(f"{name}, {variant}", flush=True)
             runs.sweep(scenario, variant, asked.out, asked.set)
-        if one.audit and not asked.no_audit:
-            audited = runs.audit(scenario, one.audit, asked.out, one.effort)
-    elif one.audit:
-        audited = runs.kept_audit(scenario, asked.out)
+    if running and one.audit and not asked.no_audit:
+        audited = runs.audit(scenario, one.audit, asked.out, one.effort)
+    else:
+        audited = runs.kept_audit(scenario, asked.out) if one.audit else None
     found = [page.read(asked.out, name, variant, one) for variant in one.variants]
     measured = [each for each in found if each is not None]
     page.write_section(name, one, measured, audited, runs.taken(asked.out), asked.page)

@@ -59,7 +59,7 @@ def write_section(
     measured: Sequence[Measured],
     audited: AuditPart | None,
     took: Mapping[str, Taken],
-    page: Path = PAGE,
+    page: Path,
 ) -> None:
     """Write an experiment's figures, and its part of the page."""
     if not measured:
@@ -127,7 +127,7 @@ def _made(name: str, took: Mapping[str, Taken]) -> str:
     return f"Made by `make results` ({'; '.join(lines)})." if lines else "Made by `make results`."
 
 
-def write_overview(plan: Plan, took: Mapping[str, Taken], page: Path = PAGE) -> None:
+def write_overview(plan: Plan, took: Mapping[str, Taken], page: Path) -> None:
     """What there is, and what it took."""
     rows = []
     for name, one in plan.experiments.items():
@@ -136,32 +136,31 @@ def write_overview(plan: Plan, took: Mapping[str, Taken], page: Path = PAGE) -> 
         seconds = [honest, "; ".join(others) or "none"]
         last = max((each for each in cells if each), key=lambda each: each.day, default=None)
         rows.append([f"[`{name}`](#{_anchor(one.title)})", *seconds, f"`{last.commit}`" if last else ""])
-    replace(
-        "overview",
-        table(["scenario", "honest, seconds", "its other variants, seconds", "commit"], rows),
-        page,
-    )
+    head = ["scenario", "honest, seconds", "its other variants, seconds", "commit"]
+    replace("overview", table(head, rows), page)
 
 
-def write_readme(plan: Plan, took: Mapping[str, Taken], readme: Path = README) -> None:
+def write_readme(plan: Plan, took: Mapping[str, Taken], readme: Path) -> None:
     """The scenarios' rows: what, from where, what to expect, and what the honest variant took."""
     rows = []
     for name, one in plan.experiments.items():
         measured = took.get(f"{name}-honest")
         seconds = f"{measured.seconds:,.0f}" if measured else "not measured"
         rows.append([f"`{name}.yaml`", one.about, one.origin, one.shape, seconds])
-    lines = table(["file", "what", "data", "what to expect", "seconds"], rows)
-    replace("thesis", lines.replace("| --- | ---: | ---: | ---: | ---: |", "|---|---|---|---|---|"), readme)
+    head = ["file", "what", "data", "what to expect", "seconds"]
+    replace("thesis", table(head, rows, numbers=False), readme)
 
 
 def _anchor(title: str) -> str:
     return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c == "-")
 
 
-def write_verdicts(plan: Plan, place: Path, page: Path = PAGE) -> None:
+def write_verdicts(plan: Plan, place: Path, page: Path) -> None:
     """Of every claim whose scenario's honest sweep is there."""
+    names = dict.fromkeys(claim.scenario for claim in plan.claims)
+    found = {name: read(place, name, "honest", plan.experiments[name]) for name in names}
     rows = []
     for claim in plan.claims:
-        found = read(place, claim.scenario, "honest", plan.experiments[claim.scenario])
-        rows.append((claim, None if found is None else verdict(claim, found.curves)))
+        one = found[claim.scenario]
+        rows.append((claim, None if one is None else verdict(claim, one.curves)))
     replace("verdicts", tables.verdicts(rows), page)

@@ -55,22 +55,25 @@ def _read(file: Path) -> Any:
     return json.loads(file.read_text(encoding="utf-8"))
 
 
-def note(place: Path, name: str, seconds: float, made: int, fresh: bool) -> None:
-    """Add a call that made cells; one that found none made begins anew."""
-    known = taken(place)
-    before = known.get(name)
-    if not made and before:
-        return
-    if before and not fresh:
-        seconds, made = before.seconds + seconds, before.cells + made
-    known[name] = Taken(round(seconds, 1), made, commit(), str(date.today()))
-    tree = {key: vars(one) for key, one in sorted(known.items())}
-    with whole_file(place / TAKEN) as draft:
+def _write(file: Path, tree: Mapping[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(file) as draft:
         draft.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
 
 
-def sweep(scenario: Path, variant: str, place: Path, overrides: Sequence[str] = ()) -> Path | None:
-    """Run one variant as `fedsim sweep` does, from the cells that are there; None where it cannot be run."""
+def note(place: Path, name: str, seconds: float, made: int, fresh: bool) -> None:
+    """Add what a call made, unless that is nothing; a `fresh` one found no cells, and begins the count."""
+    known = taken(place)
+    if name in known and not made:
+        return
+    if name in known and not fresh:
+        seconds, made = known[name].seconds + seconds, known[name].cells + made
+    known[name] = Taken(round(seconds, 1), made, commit(), str(date.today()))
+    _write(place / TAKEN, {key: vars(one) for key, one in sorted(known.items())})
+
+
+def sweep(scenario: Path, variant: str, place: Path, overrides: Sequence[str]) -> None:
+    """Run one variant as `fedsim sweep` does, from the cells that are there; it says why it cannot."""
     name = f"{scenario.stem}-{variant}"
     sets = [word for one in (f"variant={variant}", *overrides) for word in ("--set", one)]
     command = [sys.executable, "-m", "fedsim", "sweep", str(scenario), *sets, "--out", str(place / name)]
@@ -81,34 +84,31 @@ def sweep(scenario: Path, variant: str, place: Path, overrides: Sequence[str] = 
     if ended == 130:
         raise KeyboardInterrupt
     summary = place / name / "summary.json"
-    if not summary.exists() or summary.stat().st_mtime < start:  # an earlier call's is no result of this one
-        return None
-    runs = read_sweep(place / name).runs
-    note(place, name, time.time() - start, runs.made, fresh=not runs.from_cache)
-    return place / name
+    if summary.exists() and summary.stat().st_mtime >= start:  # else it is of an earlier call
+        runs = read_sweep(place / name).runs
+        note(place, name, time.time() - start, runs.made, fresh=not runs.from_cache)
 
 
 def kept_audit(scenario: Path, place: Path) -> AuditPart | None:
     """The audit that an earlier call kept."""
-    file = place / f"{scenario.stem}-audit.json"
+    file = _audit_of(scenario, place)
     return AuditPart.model_validate(_read(file)["audit"]) if file.exists() else None
+
+
+def _audit_of(scenario: Path, place: Path) -> Path:
+    return place / f"{scenario.stem}-audit.json"
 
 
 def audit(scenario: Path, overrides: Mapping[str, Any], place: Path, effort: float) -> AuditPart | None:
     """Attack one honest run; what is kept is read again. None where it cannot be run."""
-    file = place / f"{scenario.stem}-audit.json"
-    digest = sha256(scenario.read_bytes()).hexdigest()
+    file, digest = _audit_of(scenario, place), sha256(scenario.read_bytes()).hexdigest()
     asked = {"overrides": dict(overrides), "effort": effort, "scenario": digest}
-    if file.exists():
-        kept = _read(file)
-        if kept["asked"] == asked:
-            return AuditPart.model_validate(kept["audit"])
+    if file.exists() and _read(file)["asked"] == asked:
+        return kept_audit(scenario, place)
     try:
         found = fedsim.audit(scenario, {"variant": "honest", "sweep": None, **overrides}, effort=effort)
     except fedsim.InputError as error:
         print(f"{scenario.stem}: no audit: {error}", file=sys.stderr)
         return None
-    place.mkdir(parents=True, exist_ok=True)
-    with whole_file(file) as draft:
-        draft.write_text(json.dumps({"asked": asked, "audit": found.tree}, indent=2) + "\n", encoding="utf-8")
+    _write(file, {"asked": asked, "audit": found.tree})
     return found.part

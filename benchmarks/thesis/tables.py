@@ -117,8 +117,8 @@ def verdicts(rows: Sequence[tuple[Claim, Verdict | None]]) -> str:
     for claim, one in rows:
         word = "not measured" if one is None else _VERDICT[one.word]
         cells.append([claim.text, f"`{claim.scenario}`", word, _reason(claim, one)])
-    lines = table(["claim of the thesis", "scenario", "verdict", "the comparison that decides"], cells)
-    return lines.replace("| --- | ---: | ---: | ---: |", "| --- | --- | --- | --- |")
+    head = ["claim of the thesis", "scenario", "verdict", "the comparison that decides"]
+    return table(head, cells, numbers=False)
 
 
 def _reason(claim: Claim, one: Verdict | None) -> str:

@@ -1,5 +1,6 @@
 """The results page: written part by part from sweeps that are there, with numbers that are theirs."""
 
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -223,6 +224,21 @@ def test_the_plan_names_scenarios_figures_and_parts_of_the_page_that_exist():
             for number in figures.values():
                 assert len(published_points(page.PUBLISHED, name, number)) == 3
     assert {claim.scenario for claim in plan.claims} <= plan.experiments.keys()
+
+
+def test_without_an_audit_the_kept_one_is_shown(place, empty, tmp_path, monkeypatch):
+    audited = ONE.model_copy(update={"variants": ("honest",), "audit": {"seed": 1}})
+    monkeypatch.setattr(
+        "benchmarks.thesis.__main__.read_plan", lambda: Plan(experiments={"toy": audited}, claims=())
+    )
+    monkeypatch.setattr(runs, "SCENARIOS", tmp_path)
+    monkeypatch.setattr(runs, "sweep", lambda *_: None)
+    (tmp_path / "toy.yaml").touch()
+    kept = place / "toy-audit.json"
+    kept.write_text(json.dumps({"asked": {}, "audit": AUDIT.model_dump(mode="json")}))
+    main(["--no-audit", "--out", str(place), "--page", str(empty), "--readme", str(empty)])
+    kept.unlink()
+    assert "attains epsilon 0.612" in empty.read_text(encoding="utf-8")
 
 
 def test_writing_alone_runs_nothing(place, empty, monkeypatch):
