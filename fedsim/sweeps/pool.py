@@ -138,7 +138,7 @@ class _Dispatch:
                     queue.append((actor.run.remote(list(batch)), batch))
 
     def _take(self, place: int) -> Batch:
-        """The next batch whose records no other worker has, as preparing them takes seconds; else the next."""
+        """The next batch whose records no other worker has, as preparing takes seconds; else the next."""
         free = (at for at, (key, _) in enumerate(self._waiting) if self._homes.get(key, place) == place)
         at = next(free, 0)
         key, batch = self._waiting[at]
