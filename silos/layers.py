@@ -99,8 +99,8 @@ class Ghost(Term):
             gram = (a @ a.transpose(1, 2)).mul_(b @ b.transpose(1, 2)).sum((1, 2)).clamp_min_(0)
             rounding = 4 * _EPS * (a.shape[2] + b.shape[2] + a.shape[1] ** 2)
             self.square = gram + rounding * bound
-        if bias is not None:
-            self.square = self.square + _square(bias)
+        if bias is not None:  # of one place it is b
+            self.square = self.square + (size_b if a.shape[1] == 1 else _square(bias))
         self.slack = torch.zeros_like(bound)
         self.square = torch.where((size_a <= _LARGEST**2) & (size_b <= _LARGEST**2), self.square, torch.nan)
 

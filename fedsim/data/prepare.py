@@ -125,8 +125,9 @@ def prepare(
 
 
 def _require_finite(values: Target, what: str, data: Dataset, rows: Ints) -> None:
-    bad = np.argwhere(~np.isfinite(values))
-    if len(bad):
+    finite = np.isfinite(values)
+    if not finite.all():
+        bad = np.argwhere(~finite)
         expected = f"row {rows[bad[0][0]] + 1} has a {what} that is not finite"
         raise InputError("scenario.data.scaling", data.scaling, expected)
 

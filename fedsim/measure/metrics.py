@@ -90,6 +90,20 @@ class Classified:
         asked = [1] if self.classes == 2 else range(self.classes)
         return [k for k in asked if 0 < counts[k] < len(self.target)]
 
+    def recalls(self, of_class: int) -> Floats:
+        """For each class the share of its records (1), or of the rest (0), told as such; NaN of none."""
+        found = self._confusion[:, of_class]
+        with np.errstate(invalid="ignore"):
+            shares: Floats = found[:, of_class] / found.sum(axis=1)
+        return shares
+
+    @cached_property
+    def _confusion(self) -> Ints:
+        """Of each class against the rest, (classes, 2, 2): what is so, and what was predicted."""
+        labels = range(self.classes)
+        matrix: Ints = _sklearn().multilabel_confusion_matrix(self.target, self.predicted, labels=labels)
+        return matrix
+
 
 def values_of(
     names: Collection[str], problem: Problem, scores: Tensor, target: Tensor, asked: Asked
@@ -173,27 +187,27 @@ def _of_ranks(score: str) -> Callable[[Classified], Any]:
     """Each decided class against the rest."""
 
     def value(c: Classified) -> Any:
-        each = [getattr(_sklearn(), score)(c.target == k, c.rank[:, k]) for k in c.decided]
-        return np.mean(each) if each else None
+        if not c.decided:
+            return None
+        so, rank = c.target[:, None] == c.decided, c.rank[:, c.decided]
+        return getattr(_sklearn(), score)(so.squeeze(), rank.squeeze())  # one class: (n,)
 
     return value
 
 
-def _recall(of_class: bool) -> Callable[[Classified], Any]:
-    """Of each class, or of the rest against it; of two classes that of class 1."""
+def _recall(of_class: int) -> Callable[[Classified], Any]:
+    """Of each class (1), or of the rest against it (0); of two classes that of class 1."""
 
     def value(c: Classified) -> Any:
-        asked = [1] if c.classes == 2 else range(c.classes)
-        pairs = [((c.target == k) == of_class, (c.predicted == k) == of_class) for k in asked]
-        each = [_sklearn().recall_score(*pair) for pair in pairs if pair[0].any()]
-        return np.mean(each) if each else None
+        shares = c.recalls(of_class)
+        return np.nanmean(shares[1:] if c.classes == 2 else shares)
 
     return value
 
 
 def _balanced_accuracy(c: Classified) -> Any:
-    several = len(np.unique(c.target)) > 1
-    return _sklearn().balanced_accuracy_score(c.target, c.predicted) if several else None
+    shares = c.recalls(1)
+    return np.nanmean(shares) if np.isfinite(shares).sum() > 1 else None
 
 
 def _r2(pairs: _Pairs) -> Any:
@@ -205,8 +219,8 @@ _COMPUTED: dict[str, Callable[[Any], Any]] = {
     "auc": _of_ranks("roc_auc_score"),
     "average_precision": _of_ranks("average_precision_score"),
     "balanced_accuracy": _balanced_accuracy,
-    "sensitivity": _recall(of_class=True),
-    "specificity": _recall(of_class=False),
+    "sensitivity": _recall(1),
+    "specificity": _recall(0),
     "brier": _of_probabilities("brier_score_loss"),
     "rmse": lambda pairs: _sklearn().root_mean_squared_error(*pairs),
     "mae": lambda pairs: _sklearn().mean_absolute_error(*pairs),

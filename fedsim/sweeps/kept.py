@@ -48,20 +48,28 @@ def data_key(scenario: Mapping[str, Any]) -> str:
     return json.dumps([scenario[section] for section in _SECTIONS], sort_keys=True)
 
 
+def records_key(scenario: Mapping[str, Any], trial: int) -> str:
+    """What the records of one trial depend on."""
+    return f"{trial} {data_key(scenario)}"
+
+
 def resolved_of(scenario: Scenario) -> Resolved:
     """The scenario resolved, with what its theorem chooses.
 
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    known = _OUTLINES.get(_key(scenario), lambda: outline(scenario.data, scenario.partition, scenario.seed))
+    known = _OUTLINES.get(
+        data_key(_sections(scenario)), lambda: outline(scenario.data, scenario.partition, scenario.seed)
+    )
     return resolve(scenario, known)
 
 
 def records_of(resolved: Resolved, trial: int) -> Federation:
     """All silos' records in one trial."""
-    return _RECORDS.get(f"{trial} {_key(resolved.scenario)}", lambda: read(resolved, trial))
+    key = records_key(_sections(resolved.scenario), trial)
+    return _RECORDS.get(key, lambda: read(resolved, trial))
 
 
-def _key(scenario: Scenario) -> str:
-    return data_key(scenario.model_dump(mode="json", include=set(_SECTIONS)))
+def _sections(scenario: Scenario) -> dict[str, Any]:
+    return scenario.model_dump(mode="json", include=set(_SECTIONS))

@@ -11,13 +11,17 @@ from typing import Any, TypeVar
 import psutil
 import torch
 
+from fedsim.common.kept_memory import keep_memory
 from fedsim.common.one_thread import one_thread
 from fedsim.simulation.failures import Failure, WorkerLost, death, failure
 from fedsim.sweeps.cell import Cell, Outcome
+from fedsim.sweeps.kept import records_key
 from fedsim.sweeps.run_cells import run_batch
 
 Batch = Sequence[Cell]
 Finished = tuple[Cell, Outcome]
+Homes = dict[str, int]
+"""By `records_key` the worker that has read the records first."""
 T = TypeVar("T")
 
 
@@ -45,6 +49,7 @@ class Workers(AbstractContextManager["Workers"]):
     def __init__(self, workers: int | None, address: str | None) -> None:
         self._wanted, self._address = workers, address
         self._actors: list[Any] = []
+        self._homes: Homes = {}
         self._started = False
         self._others = set(psutil.Process().children(recursive=True))
 
@@ -59,7 +64,7 @@ class Workers(AbstractContextManager["Workers"]):
         """What becomes of each cell, as it becomes known, in no order that can be relied on."""
         if batches and not self._started:
             self._start()
-        return _Dispatch(self._actors, batches).run()
+        return _Dispatch(self._actors, batches, self._homes).run()
 
     def each(self, function: Callable[[Cell], T], cells: Sequence[Cell]) -> Iterator[T]:
         """As `Local.each`.
@@ -71,8 +76,9 @@ class Workers(AbstractContextManager["Workers"]):
 
         if cells and not self._started:
             self._start()
-        takers = zip(cells, itertools.cycle(self._actors))  # the cells end it
-        for future in [actor.each.remote(function, cell) for cell, actor in takers]:
+        turns = itertools.cycle(range(len(self._actors)))
+        takers = [self._actors[self._homes.get(_key(cell), next(turns))] for cell in cells]
+        for future in [taker.each.remote(function, cell) for cell, taker in zip(cells, takers, strict=True)]:
             try:
                 yield ray.get(future)
             except ray.exceptions.RayTaskError as error:
@@ -101,8 +107,9 @@ class _Dispatch:
     runs a simulation again, whose noise follows from its seed: no silo answers twice.
     """
 
-    def __init__(self, actors: list[Any], batches: Sequence[Batch]) -> None:
-        self._actors, self._waiting = actors, deque(batches)
+    def __init__(self, actors: list[Any], batches: Sequence[Batch], homes: Homes) -> None:
+        self._actors, self._homes = actors, homes
+        self._waiting = deque(map(_keyed, batches))
         self._given: list[deque[tuple[Any, Batch]]] = [deque() for _ in actors]
 
     def run(self) -> Iterator[Finished]:
@@ -125,10 +132,19 @@ class _Dispatch:
 
     def _hand_out(self) -> None:
         for depth in range(1, _AHEAD + 1):
-            for actor, queue in zip(self._actors, self._given, strict=True):
+            for place, (actor, queue) in enumerate(zip(self._actors, self._given, strict=True)):
                 if self._waiting and len(queue) < depth:
-                    batch = self._waiting.popleft()
+                    batch = self._take(place)
                     queue.append((actor.run.remote(list(batch)), batch))
+
+    def _take(self, place: int) -> Batch:
+        """The next batch whose records no other worker has, as preparing takes seconds; else the next."""
+        free = (at for at, (key, _) in enumerate(self._waiting) if self._homes.get(key, place) == place)
+        at = next(free, 0)
+        key, batch = self._waiting[at]
+        del self._waiting[at]
+        self._homes.setdefault(key, place)
+        return batch
 
     def _collect(self, future: Any, place: int) -> list[Finished]:
         import ray
@@ -146,13 +162,22 @@ class _Dispatch:
         _, culprit = self._given[place].popleft()
         if dead:
             rest = [batch for _, batch in self._given[place]]
-            self._waiting.extendleft(reversed(rest))
+            self._waiting.extendleft(map(_keyed, reversed(rest)))
             self._given[place].clear()
             self._actors[place] = _actor()
         if len(culprit) == 1:
             return [(culprit[0], why)]
-        self._waiting.extendleft([cell] for cell in reversed(culprit))
+        self._waiting.extendleft(_keyed([cell]) for cell in reversed(culprit))
         return []
+
+
+def _keyed(batch: Batch) -> tuple[str, Batch]:
+    """With the records that it reads first."""
+    return _key(batch[0]), batch
+
+
+def _key(cell: Cell) -> str:
+    return records_key(cell.scenario, cell.trial)
 
 
 class CellWorker:
@@ -160,6 +185,7 @@ class CellWorker:
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
+        keep_memory()
 
     def run(self, cells: list[Cell]) -> list[Outcome]:
         """See `run_batch`."""
