@@ -27,6 +27,7 @@ _HEADS = {
     "honest": "True epsilon",
     "thesis": "As published: the epsilon is claimed, and not kept",
     "thesis_split": "True epsilon, on the thesis's records: some train here and test there",
+    "thesis_12": "As published, 12 silos a round",
     "thesis_50_rounds": "As published, 50 rounds",
 }
 
