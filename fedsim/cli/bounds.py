@@ -48,8 +48,6 @@ def show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, run
     Raises:
         InputError: bad scenario or data, no epsilon to bound by, or a run that measured nothing bounded.
     """
-    if (scenario is None) == (run is None):
-        raise InputError("bounds", "SCENARIO", "give a scenario file, or --run and a run directory")
     content = None if run is None else read(run)
     resolved = resolve(scenario or load(run / "scenario.yaml", overrides))  # type: ignore[operator]
     symbols = resolved.symbols

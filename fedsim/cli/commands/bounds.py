@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedsim.cli.app import PRIVACY, SCENARIO, DataDir, Overrides, app, data_from, plain_errors
+from fedsim.cli.app import PRIVACY, SCENARIO, DataDir, Overrides, app, data_from, fail, plain_errors
 
 
 @app.command(rich_help_panel=PRIVACY)
@@ -25,6 +25,8 @@ def bounds(
 ) -> None:
     """Show the theory's upper and lower bounds on the run's excess risk, constants set to one."""
     with plain_errors(), data_from(data_dir):
+        if (scenario is None) == (run is None):
+            fail("error: SCENARIO: give a scenario file, or --run and a run directory")
         from fedsim.cli import early
 
         loaded = None if scenario is None else early.single(scenario, overrides or [])
