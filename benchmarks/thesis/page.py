@@ -25,6 +25,7 @@ PUBLISHED = SCENARIOS / "published.csv"
 ABSENT = "Not measured here."
 _HEADS = {
     "honest": "True epsilon",
+    "honest_rounds": "True epsilon, 12 silos a round, 50 rounds",
     "thesis": "As published: the epsilon is claimed, and not kept",
     "thesis_split": "True epsilon, on the thesis's records: some train here and test there",
     "thesis_12": "As published, 12 silos a round",

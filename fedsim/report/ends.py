@@ -11,6 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fedsim.report.style import lay_out
+
 _LINE = 0.165
 """Inches of a line of a label."""
 _LETTERS = 17
@@ -44,24 +46,10 @@ def label_ends(figure: Figure, axes: Axes, ends: Sequence[End]) -> bool:
     places = [_place(axes, end) for end in shown]
     wanted = [y * room for _, y in places]
     for end, at, text, place in zip(shown, places, texts, apart(wanted, heights), strict=True):
-        axes.annotate(
-            text,
-            xy=at,
-            xycoords="axes fraction",
-            xytext=(1.04, place / room),
-            fontsize=9.5,
-            va="center",
-            linespacing=1.05,
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "relpos": (0, 0.5),
-                "shrinkA": 1,
-                "shrinkB": 0,
-                "linewidth": 0.8,
-                **end.style,
-            },
-        )
+        y = place / room
+        axes.text(1.045, y, text, transform=axes.transAxes, fontsize=9.5, va="center", linespacing=1.05)
+        lead = Line2D((at[0], 1.03), (at[1], y), transform=axes.transAxes, linewidth=0.8, **end.style)
+        figure.add_artist(lead)  # an axes' own line would move its limits
     return True
 
 
@@ -73,7 +61,7 @@ def _place(axes: Axes, end: End) -> tuple[float, float]:
 
 def _room(figure: Figure, axes: Axes) -> float:
     """The axes' height in inches, once their titles and ticks have found their places."""
-    figure.draw_without_rendering()
+    lay_out(figure)
     return float(axes.get_position().height * figure.get_figheight())
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from fedsim.report.curves import draw_baselines, draw_runs
 from fedsim.report.frame import frame_lines
 from fedsim.report.remarks import unmeasured
-from fedsim.report.style import GREY, any_text, label, look, styled
+from fedsim.report.style import GREY, any_text, label, look, settle, styled
 from fedsim.results.collected import Run
 from fedsim.results.summary import FEW, SiloRow
 from fedsim.scenario.metric import METRICS
@@ -29,6 +29,7 @@ def draw(run: Run, path: Path) -> None:
         _draw_budgets(budgets, run)
         silos = run.summary.participation.num_silos
         figure.suptitle(f"{label(run.summary.scenario, 60)}: {run.summary.algorithm}, {silos} silos")
+        settle(figure)
         figure.savefig(path)
 
 

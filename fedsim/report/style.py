@@ -124,10 +124,24 @@ _LETTERS, _HANDLE, _LINE = 54, 8, 0.19
 """Letters that fit beside each other in a legend, what a handle takes of them, and a line in inches."""
 
 
+def lay_out(figure: Figure) -> None:
+    """Give everything its place, without drawing."""
+    engine = figure.get_layout_engine()
+    if engine is not None:
+        engine.execute(figure)
+
+
+def settle(figure: Figure) -> None:
+    """As `lay_out`, for good: saving draws twice otherwise, once for the places."""
+    lay_out(figure)
+    figure.set_layout_engine(None)
+
+
 def save(figure: Figure, folder: Path, stem: str) -> str:
     """Write STEM.png and STEM.svg; returns the SVG for a page, with ids of its own."""
     svg = io.StringIO()
     with _style():
+        settle(figure)
         figure.savefig(folder / f"{stem}.png", dpi=200)
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     text = svg.getvalue()

@@ -67,6 +67,7 @@ def sparse() -> tuple[GeneralisedLinear, Data, np.ndarray]:
     return problem, data, np.where(on, w, 0.0)
 
 
+@pytest.mark.slow
 def test_variance_reduced_methods_reach_an_l1_logistic_optimum_that_prox_sgd_does_not(
     sparse: tuple[GeneralisedLinear, Data, np.ndarray],
 ) -> None:

@@ -41,6 +41,7 @@ def played(algorithm: dict[str, Any], privacy: dict[str, Any], trial: int = 0, *
         "algorithm": algorithm,
         "privacy": privacy,
         "runtime": "inprocess",
+        "report": {"baselines": False},
     }
     running = in_one_process(resolve(parse(tree | more)), trial)
     while not running.finished:

@@ -19,6 +19,7 @@ from fedsim.scenario.load import load
 from server.sockets import Sockets
 from silos.book import read as read_ledger
 
+pytestmark = pytest.mark.slow
 PATIENCE = 240.0
 SILOS = ("silo-1", "silo-2", "silo-3")
 ROUNDS = 3
@@ -68,7 +69,6 @@ def test_a_silo_enrols_once_serves_and_trains(ground: Ground) -> None:
     assert (ground.folder / "out" / "report.html").is_file()
 
 
-@pytest.mark.slow
 def test_the_profile_shuffle_makes_a_roster_and_a_shuffler_that_is_well(ground: Ground) -> None:
     for silo in SILOS:
         _enrol(ground, silo)
@@ -84,7 +84,6 @@ def test_the_profile_shuffle_makes_a_roster_and_a_shuffler_that_is_well(ground: 
         _until_healthy(ground, processes, "shuffler")
 
 
-@pytest.mark.slow
 def test_the_services_train_a_model_and_leave_ledgers_and_a_page(ground: Ground) -> None:
     with Processes() as processes:
         ground.start(processes, "superlink")

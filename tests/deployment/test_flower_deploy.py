@@ -32,6 +32,7 @@ import fedsim
 from fedsim.deployment import superlink
 from fedsim.deployment.progress import Reader
 
+pytestmark = pytest.mark.slow  # `test_flower` and `test_killed_server` have the small versions
 ALGORITHM = SCENARIO["algorithm"] | {"num_rounds": 8}
 LIFETIME = POLICY["lifetime"] | {"epsilon": 60.0}  # for many runs
 
@@ -164,7 +165,6 @@ def interrupt(deployment: Deployment, process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGINT)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fault", [kill_node, kill_superlink, kill_serverapp, interrupt])
 def test_a_broken_run_goes_on_to_the_same_model(
     deployment: Deployment,
@@ -221,7 +221,6 @@ def status(flower: Federation, run: str) -> tuple[str, str]:
     return found["status"], found["status-details"]
 
 
-@pytest.mark.slow
 def test_flwr_run_in_the_repository(deployment: Deployment, unbroken: np.ndarray, flower: Federation) -> None:
     """As someone who knows Flower would; `flwr list` says how it ended."""
     folder = deployment.folder
@@ -238,7 +237,6 @@ def test_flwr_run_in_the_repository(deployment: Deployment, unbroken: np.ndarray
     assert "by-flwr" in details
 
 
-@pytest.mark.slow
 def test_flowers_own_supernode_is_a_second_way_in(
     deployment: Deployment, unbroken: np.ndarray, flower: Federation
 ) -> None:

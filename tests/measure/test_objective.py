@@ -128,6 +128,7 @@ GOOD: dict[str, Any] = {
 
 
 def _simulate(tmp_path: Path, **changes: Any) -> tuple[Path, str]:
+    changes["report"] = {"baselines": False} | changes.get("report", {})
     (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(GOOD | changes))
     result = CliRunner().invoke(
         app, ["simulate", str(tmp_path / "scenario.yaml"), "--out", str(tmp_path / "run")]

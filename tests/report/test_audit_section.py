@@ -72,7 +72,7 @@ def test_a_damaged_audit_is_named(small_run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(BINARY is None, reason="chromium is not installed (apt-get install chromium)")
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [pytest.param(1280, marks=pytest.mark.slow), 390])
 def test_the_section_fits_a_window(small_run: Path, tmp_path: Path, width: int) -> None:
     silos = [_silo(name, 0.5 + place) for place, name in enumerate(HOSTILE)]
     copy = _with_audit(small_run, tmp_path, silos)

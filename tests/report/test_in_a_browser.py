@@ -19,7 +19,9 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize("width", WIDTHS.values(), ids=WIDTHS)
-@pytest.mark.parametrize("run", ["small_run", "hostile_run", "large_run"])
+@pytest.mark.parametrize(
+    "run", ["small_run", "hostile_run", pytest.param("large_run", marks=pytest.mark.slow)]
+)
 def test_nothing_overflows_and_no_request_leaves(
     run: str, width: int, browser: Browser, request: pytest.FixtureRequest
 ) -> None:

@@ -46,6 +46,7 @@ def tree(data: Any, problem: Any, **changes: Any) -> dict[str, Any]:
         "algorithm": algorithm,
         "privacy": {"epsilon": 4.0, "delta": 0.001},
         "runtime": "inprocess",
+        "report": {"baselines": False},
         **changes,
     }
 

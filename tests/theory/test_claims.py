@@ -22,6 +22,7 @@ def invoke(*arguments: str) -> str:
     return result.output
 
 
+@pytest.mark.slow
 def test_the_committed_document_is_what_the_command_writes() -> None:
     assert DOCUMENT.read_text(encoding="utf-8") == invoke("--markdown")
 
