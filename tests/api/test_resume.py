@@ -22,7 +22,7 @@ from fedsim.report import page
 from fedsim.results.outcome import Measurement
 from fedsim.simulation import trial
 
-SMALL: dict[str, Any] = {"trials": 3, "num_rounds": 4, "runtime": "inprocess"}
+SMALL: dict[str, Any] = {"trials": 3, "num_rounds": 4, "runtime": "inprocess", "baselines": False}
 KINDS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "some silos a round, and the training objective": {

@@ -20,7 +20,7 @@ from fedsim.api import simulate as simulation
 from fedsim.results.outcome import Measurement
 from fedsim.simulation.failures import WorkerLost
 
-QUICK: dict[str, Any] = {"trials": 2, "num_rounds": 3, "runtime": "inprocess"}
+QUICK: dict[str, Any] = {"trials": 2, "num_rounds": 3, "runtime": "inprocess", "baselines": False}
 
 
 @pytest.fixture(scope="module")

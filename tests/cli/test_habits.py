@@ -32,7 +32,16 @@ from fedsim.results.outcome import Results
 from fedsim.results.place import taken
 from fedsim.simulation import trial
 
-SMALL = ["--set", "algorithm.num_rounds=2", "--set", "trials=2", "--runtime", "inprocess"]
+SMALL = [
+    "--set",
+    "algorithm.num_rounds=2",
+    "--set",
+    "trials=2",
+    "--set",
+    "report.baselines=false",
+    "--runtime",
+    "inprocess",
+]
 QUICK = ["simulate", "quickstart", *SMALL]
 
 

@@ -22,7 +22,16 @@ BLOCKS = re.findall(r"```console\n(.*?)```", README, re.S)
 SESSIONS = [lines for block in BLOCKS if (lines := re.findall(r"^fedsim .*$", block, re.M))]
 OF_ORGANISATIONS = {"silo", "node", "certs", "deploy", "shuffler"}  # of other documents
 OF_TABLES = {"schema-from", "inspect", "predict", "export"}  # they need one of the reader's
-LONG = ("fedsim up ", "--daemons ", "fedsim sweep ", "fedsim audit ", "fedsim check ", "sdp_", "partial")
+LONG = (
+    "fedsim up ",
+    "--daemons ",
+    "fedsim sweep ",
+    "fedsim audit ",
+    "fedsim check ",
+    "sdp_",
+    "partial",
+    "auc",
+)
 TARGETS = [line.split()[1] for line in "\n".join(BLOCKS).splitlines() if line.startswith("make ")]
 FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", README, re.S))
 

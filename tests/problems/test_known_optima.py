@@ -70,7 +70,12 @@ SPARSE = [
     "algorithm",
     [
         ProxSGD(num_rounds=600, step_size=0.5, clip_norm=1.0),
-        ProxPLSVRG(restarts=100, epochs=1, inner_steps=9, step_size=0.5, clip_norm=1.0, difference_clip=2.0),
+        pytest.param(
+            ProxPLSVRG(
+                restarts=100, epochs=1, inner_steps=9, step_size=0.5, clip_norm=1.0, difference_clip=2.0
+            ),
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["prox_sgd", "prox_pl_svrg"],
 )

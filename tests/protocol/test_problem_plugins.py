@@ -82,7 +82,9 @@ class Doubled(LinearRegression):
 """
 
 
-@pytest.mark.parametrize(("name", "code"), [("doubled", 0), ("hinge_loss", 2)])
+@pytest.mark.parametrize(
+    ("name", "code"), [pytest.param("doubled", 0, marks=pytest.mark.slow), ("hinge_loss", 2)]
+)
 def test_a_problem_of_another_distribution_can_be_named_and_a_clash_is_one_line(
     tmp_path: Path, name: str, code: int
 ) -> None:

@@ -104,7 +104,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("sections", SCENARIOS.values(), ids=SCENARIOS)
 def test_a_seeded_run_is_the_simulated_one(federate, sections: dict[str, Any]) -> None:
-    resolved, _, callers = federate(seeded=True, **sections)
+    resolved, _, callers = federate(seeded=True, report={"baselines": False}, **sections)
     admitted = admit_all(resolved, callers)
     model = trained(resolved, SilosLink(callers, [each["run"] for each in admitted]), admitted)
     simulated = in_one_process(resolved, 0)

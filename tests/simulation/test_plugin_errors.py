@@ -30,6 +30,7 @@ SCENARIO = {
     "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 2, "step_size": 0.1, "clip_norm": 1.0},
     "privacy": {"epsilon": 1.0},
     "runtime": "inprocess",
+    "report": {"baselines": False},
     "trials": 1,
 }
 

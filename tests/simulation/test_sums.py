@@ -27,6 +27,7 @@ BASE: dict[str, Any] = {
     "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 6, "step_size": 0.5, "clip_norm": 1.0},
     "privacy": SUMS,
     "runtime": "inprocess",
+    "report": {"baselines": False},
 }
 
 
