@@ -1,6 +1,7 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS = $$($(PYTHON) -c "import os; print(os.cpu_count() + 1)")
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
@@ -35,11 +36,12 @@ check: $(VENV)/.installed-dev  ## Format, lint, types, import contracts.
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# One worker more than cores: many tests wait for processes of their own.
 test: check  ## The gate: check, then every test that is not slow.
-	$(BIN)/pytest -n auto --dist worksteal -m "not slow"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow"
 
 test-all: check docs wheel  ## The gate, the slow tests, the site and the wheel.
-	$(BIN)/pytest -n auto --dist worksteal
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 docs: $(VENV)/.installed-docs  ## The site, into build/site; a warning is an error.
 	$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --fresh-env --conf-dir docs . build/site

@@ -19,7 +19,7 @@ from fedsim.report.frame import frame
 from fedsim.report.style import label, legend_below, look, styled
 
 _MOST_TICKS = 10
-_LETTER, _GAP = 0.02, 0.01  # a letter's width and the least gap between labels, as shares of the x axis
+_LETTER, _GAP = 0.03, 0.02  # a letter's width and the least gap between labels, as shares of the x axis
 _NAME, _ROW, _NOTE = 44, 26, 52  # letters of a name in the legend, in front of a row, and of a line below
 _HEIGHT, _LINE = 3.3, 0.25  # inches, of a figure and of each more line below it
 _PUBLISHED = "x*"
