@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import inf
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -40,9 +41,9 @@ def smooth(problem: Problem) -> GeneralisedLinear:
     Raises:
         NoOptimumError: they are not.
     """
-    if not isinstance(problem, _SMOOTH):
+    if type(problem) not in _SMOOTH:  # a subclass may have another loss, as clipped scores have
         raise NoOptimumError(f"{type(problem).__name__} is not one of the smooth generalised linear problems")
-    return problem
+    return cast("GeneralisedLinear", problem)
 
 
 def is_smooth(problem: GeneralisedLinear) -> bool:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fedsim.common.errors import InputError
+from fedsim.measure.optimum import NoOptimumError, smooth
 from fedsim.problems.clipped_scores import ClippedLogisticRegression
 from fedsim.problems.glm import LogisticRegression
 from fedsim.scenario.load import parse
@@ -53,6 +54,13 @@ def test_a_silos_sum_is_that_of_its_records_clipped_scores(copies: int) -> None:
         expected = (terms * np.minimum(1, CLIP / norms)).sum(axis=0)
         np.testing.assert_allclose(found[member].numpy(), expected, rtol=1e-6)
     assert beyond > 5
+
+
+def test_it_is_not_taken_for_its_convex_parent() -> None:
+    """Newton's method has the parent's Hessian, which is not this loss's."""
+    assert smooth(LogisticRegression(3)) == LogisticRegression(3)
+    with pytest.raises(NoOptimumError, match="ClippedLogisticRegression"):
+        smooth(PROBLEM)
 
 
 def scenario(problem: dict[str, Any]) -> Any:
