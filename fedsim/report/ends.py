@@ -45,7 +45,7 @@ def label_ends(figure: Figure, axes: Axes, ends: Sequence[End]) -> bool:
         room += missing
     places = [_place(axes, end) for end in shown]
     wanted = [y * room for _, y in places]
-    for end, at, text, place in zip(shown, places, texts, apart(wanted, heights), strict=True):
+    for end, at, text, place in zip(shown, places, texts, apart(wanted, heights, room), strict=True):
         y = place / room
         axes.text(1.045, y, text, transform=axes.transAxes, fontsize=9.5, va="center", linespacing=1.05)
         lead = Line2D((at[0], 1.03), (at[1], y), transform=axes.transAxes, linewidth=0.8, **end.style)
@@ -92,19 +92,23 @@ def _end(axes: Axes, line: Line2D) -> End:
     return End(float(at), value, name, style)
 
 
-def apart(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Places as near as can be to those wanted, so that no two of such heights overlap, in the order wanted.
+def apart(wanted: Sequence[float], heights: Sequence[float], room: float) -> list[float]:
+    """Places as near as can be to those wanted, so that no two of such heights overlap, in the order wanted,
+    and none leaves [0, room] if all have room there.
 
-    >>> apart([1.0, 1.0, 5.0], [0.5, 0.5, 0.5])
+    >>> apart([1.0, 1.0, 5.0], [0.5, 0.5, 0.5], 6.0)
     [0.75, 1.25, 5.0]
+    >>> apart([0.0, 0.1, 5.0], [0.5, 0.5, 0.5], 5.0)
+    [0.25, 0.75, 4.75]
     """
     groups: list[tuple[list[int], float]] = []  # neighbours that touch, and the middle of them all
     for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):
-        members, middle = [i], wanted[i]
+        members, middle = [i], _inside(wanted[i], heights[i], room)
         while groups and _top(groups[-1], heights) > middle - _size(members, heights) / 2 + 1e-9:
             below, lower = groups.pop()
             middle = (lower * len(below) + middle * len(members)) / (len(below) + len(members))
             members = below + members
+            middle = _inside(middle, _size(members, heights), room)
         groups.append((members, middle))
     places = [0.0] * len(wanted)
     for members, middle in groups:
@@ -113,6 +117,10 @@ def apart(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
             places[i] = at + heights[i] / 2
             at += heights[i]
     return places
+
+
+def _inside(middle: float, size: float, room: float) -> float:
+    return max(min(middle, room - size / 2), size / 2)
 
 
 def _size(members: Sequence[int], heights: Sequence[float]) -> float:

@@ -36,10 +36,15 @@ def test_an_axis_shows_its_values_and_says_where_it_begins(case: str) -> None:
     assert axes.get_ylim() == pytest.approx(limits, rel=0.01)
 
 
-@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 2)), max_size=8))
-def test_places_apart_keep_their_order_and_their_distance(rows: list[tuple[float, float]]) -> None:
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0.1, 2)), max_size=8), st.floats(0.5, 20))
+def test_places_apart_keep_their_order_their_distance_and_to_their_room(
+    rows: list[tuple[float, float]], room: float
+) -> None:
     wanted, heights = [row[0] for row in rows], [row[1] for row in rows]
-    found = apart(wanted, heights)
+    found = apart(wanted, heights, room)
     order = sorted(range(len(rows)), key=lambda i: wanted[i])
     for low, high in pairwise(order):
         assert found[high] - found[low] >= (heights[low] + heights[high]) / 2 - 1e-6
+    if sum(heights) <= room:
+        for at, height in zip(found, heights, strict=True):
+            assert height / 2 - 1e-6 <= at <= room - height / 2 + 1e-6
