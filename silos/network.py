@@ -29,7 +29,7 @@ from silos.sums import Seen
 CHUNK = 2**20
 """Numbers that a chunk of records holds at a time, about: 8 MB in float64."""
 
-_LARGER, _ENOUGH = 4, 128
+_LARGER, _ENOUGH = 4, 64
 """How many times more where records are large, since the calls of a chunk below so many records count too."""
 
 _MARGIN = 1e-6

@@ -230,4 +230,5 @@ def gradient(
     """sum_x share_x grad f(w, x), (d,)."""
     inverse = torch.nan_to_num(1 / features.norm(dim=-1), posinf=0.0)
     coefficient = problem.coefficient(problem.scores(features, w), target, inverse)
-    return (features.T @ (share.unsqueeze(1) * coefficient.reshape(len(target), -1))).flatten()
+    weighted = share.unsqueeze(1) * coefficient.reshape(len(target), -1)
+    return (weighted.T @ features).T.flatten()  # features.T @ weighted takes ten times as long

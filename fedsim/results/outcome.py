@@ -20,6 +20,7 @@ from fedsim.scenario.resolve import Resolved
 class Measurement(NamedTuple):
     """The model after `round` rounds, on the pooled test records of all silos.
 
+    `seconds` is what the rounds so far took, without the measuring between them.
     `more` has the other metrics (`fedsim.scenario.metric`): after the last round all of them.
     `excess_risk` is F(w) - F(w*), and `gradient_mapping_sq` |G_eta(w)|^2, of the training objective; None
     where they are not measured or do not exist (`fedsim.measure.objective`). Among `Results` an error or loss

@@ -38,7 +38,7 @@ from fedsim.simulation.clipping import SimulatedHosts, median
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from server.aggregate import summed, weighted
-from server.loop import Aggregate, run
+from server.loop import Aggregate, Progress, run
 from server.participation import Schedule, admitted_rounds, schedule
 from server.totals import Totals
 
@@ -176,25 +176,28 @@ class Trial:
         admitted = self._hosts.open(variant, planned)
         public = resolved.public([silo.noise_multiplier for silo in admitted])
         link, aggregate = self._link(variant, admitted)
-        start = time.perf_counter()
         every, last = resolved.scenario.report.evaluate_every, len(rounds)
-        seed = resolved.scenario.seed
+        seed, spent, start = resolved.scenario.seed, 0.0, time.perf_counter()
         for progress in run(resolved.algorithm, resolved.problem, public, seed, link, rounds, aggregate):
             self._models[variant] = progress.answer
             if progress.rounds % every == 0 or progress.rounds == last:
-                tested = self._evaluate(progress.answer, last=progress.rounds == last)
-                elapsed = time.perf_counter() - start
-                yield Measurement(
-                    self._trial,
-                    variant,
-                    progress.rounds,
-                    tested.error,
-                    tested.loss,
-                    progress.participants,
-                    elapsed,
-                    *self._evaluate.risk(progress.answer),
-                    tested.more,
-                )
+                spent += time.perf_counter() - start
+                yield self._measured(variant, progress, spent, progress.rounds == last)
+                start = time.perf_counter()
+
+    def _measured(self, variant: Variant, progress: Progress, seconds: float, last: bool) -> Measurement:
+        tested, risk = self._evaluate(progress.answer, last=last), self._evaluate.risk(progress.answer)
+        return Measurement(
+            self._trial,
+            variant,
+            progress.rounds,
+            tested.error,
+            tested.loss,
+            progress.participants,
+            seconds,
+            *risk,
+            tested.more,
+        )
 
 
 def read(resolved: Resolved, trial: int) -> Federation:

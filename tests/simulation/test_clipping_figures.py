@@ -39,7 +39,7 @@ def test_terms_and_clipped_terms_are_counted() -> None:
 def test_of_many_terms_the_count_is_exact_and_the_median_of_some() -> None:
     part = watched(list(np.linspace(0, 2, 20_001)), 0.5)
     assert (part.terms, part.clipped) == (20_001, 15_000)
-    assert len(part.ratios) == MOST
+    assert MOST / 2 < len(part.ratios) <= MOST
     assert np.median(part.ratios) == pytest.approx(2.0, rel=0.01)
 
 
