@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 from support.report_runs import SMALL, simulate
 
 torch.set_num_threads(1)
+
+# No test asserts a speed, and a busy machine fails none.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

@@ -83,7 +83,7 @@ def test_outline_equals_load_for_a_table(make_csv) -> None:
     name=st.sampled_from(["iid", "sorted"]),
     seed=st.integers(0, 2**40),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_outline_equals_load_for_any_proportions(rows, fraction, proportions, name, seed) -> None:
     data = Synthetic(rows=rows, features=2, test_fraction=fraction, seed=seed % 5)
     section: dict[str, Any] = {"name": name, "num_partitions": len(proportions), "proportions": proportions}
@@ -92,7 +92,7 @@ def test_outline_equals_load_for_any_proportions(rows, fraction, proportions, na
 
 
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=12), fraction=st.floats(0.01, 0.99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_outline_equals_load_for_any_sizes(sizes, fraction) -> None:
     data = Synthetic(rows=sum(sizes) + 3, features=2, test_fraction=fraction)
     assert_outline_equals_load(data, SizePartition(partition_sizes=sizes), seed=1)
@@ -101,7 +101,7 @@ def test_outline_equals_load_for_any_sizes(sizes, fraction) -> None:
 
 
 @given(silos=st.integers(1, 12), alpha=st.floats(0.5, 100), seed=st.integers(0, 9))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_outline_equals_load_for_any_dirichlet_and_pathological(silos, alpha, seed) -> None:
     skewed = DirichletPartition(num_partitions=silos, alpha=alpha, min_partition_size=1)
     assert_outline_equals_load(SOFTMAX, skewed, seed)

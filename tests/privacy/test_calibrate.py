@@ -65,7 +65,7 @@ def test_one_release_and_a_thousand_land_too(batch, count):
     ),
     st.floats(0.1, 10),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_mixed_plans_land_too(entries, epsilon):
     plan = tuple((Release(batch, weight), count) for batch, weight, count in entries)
     budgets = [Budget(5000, epsilon, 1e-7)]

@@ -67,7 +67,7 @@ def test_one_sampled_release_has_the_epsilon_of_its_profile(batch):
 
 
 @given(BATCHES, st.integers(1, 12), st.floats(0.5, 10))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_equal_entries_add_up(batch, count, z):
     apart = tuple(releases(batch) for _ in range(count))
     together = (releases(batch, count),)
@@ -75,7 +75,7 @@ def test_equal_entries_add_up(batch, count, z):
 
 
 @given(BATCHES, st.integers(1, 40), st.floats(0.5, 10), st.floats(1e-9, 1e-2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_cost_falls_with_noise_and_delta_and_grows_with_count(batch, count, z, delta):
     def at(count, z, delta):
         return cost.epsilon((releases(batch, count),), N, z, delta)

@@ -16,7 +16,7 @@ from fedsim.privacy.with_replacement import WithReplacementPair
 
 
 @given(mu=st.floats(0.01, 3), count=st.integers(1, 300), delta=st.floats(1e-15, 0.1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_composed_gaussians_are_above_the_closed_form_and_close(mu, count, delta):
     exact = float(gaussian.epsilon(mu * math.sqrt(count), delta))
     eps = loss.epsilon([(GaussianPair(mu), count)], delta)

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsim.problems.composite import Box, Composite, Constraint, L2Ball, WholeSpace
 
 CONSTRAINTS: list[Constraint] = [WholeSpace(), L2Ball(0.7), Box(-0.4, 0.5)]
-PROPERTY = settings(deadline=None, derandomize=True, max_examples=200)
+PROPERTY = settings(derandomize=True, max_examples=200)
 
 every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS, ids=lambda c: type(c).__name__)
 coordinates = st.floats(-1e3, 1e3, allow_nan=False)

@@ -53,7 +53,7 @@ arrays = st.dictionaries(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=300)
+@settings(derandomize=True, max_examples=300)
 @given(one=arrays, other=arrays)
 def test_two_sets_of_arrays_share_a_digest_only_if_equal(
     one: dict[str, tuple[float, ...]], other: dict[str, tuple[float, ...]]

@@ -38,7 +38,6 @@ def test_where_all_take_part_the_coefficients_are_the_weights_bit_for_bit(raw: l
     assert torch.equal(coefficients(weights, range(len(raw)), len(raw)), weights / weights.sum())
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(1e-2, 1e2), st.floats(-1e3, 1e3)), min_size=2, max_size=6),
     st.data(),
@@ -57,7 +56,7 @@ def test_the_mean_over_all_sets_of_a_size_is_the_weighted_sum(
     assert float(torch.stack(sums).mean()) == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     st.lists(
         st.tuples(st.floats(1e-3, 1e3), st.lists(st.floats(-1e6, 1e6), min_size=3, max_size=3)), min_size=1

@@ -180,7 +180,6 @@ def _played(examples: int, steps: int) -> None:
     given = settings(
         max_examples=examples,
         stateful_step_count=steps,
-        deadline=None,
         suppress_health_check=allowed,
         database=None,
     )

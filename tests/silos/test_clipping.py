@@ -58,7 +58,7 @@ def contribution(
 @every_problem
 @every_statistic
 @every_dtype
-@settings(deadline=None, derandomize=True, max_examples=50)
+@settings(derandomize=True, max_examples=50)
 @given(x=records, y=targets, entries=point_pairs, clip=clips, drawn=st.booleans())
 @example(x=[1e12, 1e12, 0.0], y=1.0, entries=[1e6] * 6 * D, clip=1.0, drawn=False)
 @example(x=[1e11, -1e11, 3.0], y=1e12, entries=[1e6, -1e6] * 3 * D, clip=1e-6, drawn=False)

@@ -205,7 +205,7 @@ def test_a_round_that_was_under_way_when_its_run_closed_is_charged_and_may_be_st
 STEP = st.tuples(st.sampled_from("ooddddrrxcR"), st.integers(0, 5), st.integers(0, 3))
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEP, max_size=40))
 def test_whatever_happens_all_that_was_paid_for_fits_the_caps(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]

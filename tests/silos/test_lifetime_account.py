@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsim.common.errors import InputError, Refused
@@ -27,7 +27,6 @@ def test_a_spend_that_is_no_finite_normal_number_is_refused(field: str, value: o
         Cost(**{field: value})  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(EPSILON, DELTA, SHARE, SHARE)
 def test_the_caps_together_keep_the_promise(epsilon: float, delta: float, a: float, b: float) -> None:
     """Gaussian of mu_B at epsilon - epsilon_S, sampled plans, and (1 + e^epsilon) times the distance."""
@@ -73,7 +72,6 @@ COST = st.builds(Cost, mu_sq=NUMBER, epsilon=NUMBER, delta=NUMBER, distance=NUMB
 CAPS = Caps(1.0, 0.5, Cost(1.0, 1.0, 1.0, 1.0))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(COST, COST, st.booleans()), max_size=30))
 def test_no_history_spends_more_than_the_caps(history: list[tuple[Cost, Cost, bool]]) -> None:
     """Against sums of fractions: what fits is taken, what does not is refused, what returns can be used."""
@@ -138,7 +136,6 @@ def test_a_charge_is_never_above_the_reservation() -> None:
     assert account.charge("run", Cost(mu_sq=0.75)) == Cost(mu_sq=0.5)
 
 
-@settings(deadline=None)
 @given(st.fractions(min_value=0, max_value=10**6))
 def test_rounding_goes_the_safe_way(value: Fraction) -> None:
     assert Fraction(down(value)) <= value <= Fraction(up(value))

@@ -34,7 +34,7 @@ def admitted(plan: Plan, z: float, rounds: list[int] | None = None, epsilon: flo
     return Admitted(Terms("silo", N, 1.0, DELTA, own), z, epsilon, plan.num_queries(own))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(PLAN, st.floats(0.3, 100), st.randoms(use_true_random=False))
 def test_a_gaussian_plan_costs_mu_squared_of_the_rounds_that_were_paid_for(
     plan: Plan, z: float, rng: random.Random
@@ -51,7 +51,7 @@ def test_a_gaussian_plan_costs_mu_squared_of_the_rounds_that_were_paid_for(
     assert Price.from_tree(found.tree()) == found
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(PLAN, min_size=1, max_size=4))
 def test_runs_on_the_same_records_add_up_also_of_fresh_batches(plans: list[Plan]) -> None:
     """A record is in one batch of each run, so that maxima add over runs."""

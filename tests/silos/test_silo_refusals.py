@@ -381,7 +381,7 @@ BATCHES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(st.sampled_from(FIELDS[:-3]), NUMBERS | JSON | BATCHES, min_size=1, max_size=3),
     st.integers(0, 2**128),
