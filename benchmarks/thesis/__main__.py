@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def _experiment(name: str, one: Experiment, asked: argparse.Namespace) -> None:
     scenario = runs.SCENARIOS / f"{name}.yaml"
     running = scenario.exists() and not asked.write and (asked.only or not one.only_if_named)
-    for variant in one.variants if running else ():
+    for variant in one.swept if running else ():
         if variant == "honest" or not asked.honest:
             print(f"{name}, {variant}", flush=True)
             runs.sweep(scenario, variant, asked.out, asked.set)

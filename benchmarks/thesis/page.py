@@ -133,7 +133,7 @@ def write_overview(plan: Plan, took: Mapping[str, Taken], page: Path) -> None:
     """What there is, and what it took."""
     rows = []
     for name, one in plan.experiments.items():
-        cells = [took.get(f"{name}-{variant}") for variant in one.variants]
+        cells = [took.get(f"{name}-{variant}") for variant in one.swept]
         honest, *others = (f"{each.seconds:,.0f}" if each else "not measured" for each in cells)
         seconds = [honest, "; ".join(others) or "none"]
         last = max((each for each in cells if each), key=lambda each: each.day, default=None)
@@ -158,11 +158,12 @@ def _anchor(title: str) -> str:
 
 
 def write_verdicts(plan: Plan, place: Path, page: Path) -> None:
-    """Of every claim whose scenario's honest sweep is there."""
+    """Of every claim whose scenario's sweep for it is there."""
     names = dict.fromkeys(claim.scenario for claim in plan.claims)
-    found = {name: read(place, name, "honest", plan.experiments[name]) for name in names}
-    rows = []
-    for claim in plan.claims:
-        one = found[claim.scenario]
-        rows.append((claim, None if one is None else verdict(claim, one.curves)))
+    asked = {name: plan.experiments[name] for name in names}
+    found = {name: read(place, name, one.judged, one) for name, one in asked.items()}
+    rows = [
+        (claim, None if (one := found[claim.scenario]) is None else verdict(claim, one.curves))
+        for claim in plan.claims
+    ]
     replace("verdicts", tables.verdicts(rows), page)

@@ -23,6 +23,7 @@ class Experiment(Section):
     origin: str = Field("", description="where its data come from")
     shape: str = Field("", description="what to expect of its curves")
     variants: tuple[str, ...] = ("honest", "thesis")
+    judged: str = Field("honest", description="variant whose trials judge the thesis's claims")
     series: tuple[str, ...] = Field(SERIES, description="varied fields that name a curve of the figure")
     published: dict[str, dict[str, str]] = Field(
         {}, description="published figure by variant and setting, drawn over it"
@@ -35,6 +36,11 @@ class Experiment(Section):
         description="two sentences; {SETTING | NAME @ EPSILON} is a mean, EPSILON none the twin's, and "
         "{SETTING | baseline NAME} a baseline's; without a setting there is no bar",
     )
+
+    @property
+    def swept(self) -> tuple[str, ...]:
+        """The page's variants, and the one for its verdicts."""
+        return tuple(dict.fromkeys((*self.variants, self.judged)))
 
 
 class Plan(Section):

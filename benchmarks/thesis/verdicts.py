@@ -32,7 +32,7 @@ Word = Literal["holds", "fails", "undecided"]
 
 
 class Claim(Section):
-    """A claim of the thesis, as a comparison of curves of one scenario's honest sweep."""
+    """A claim of the thesis, as a comparison of curves of one scenario's honest runs."""
 
     text: str = Field(description="in words")
     scenario: str
@@ -116,7 +116,7 @@ def differences_of(claim: Claim, curves: Sequence[Curve]) -> dict[str, Floats]:
 
 
 def verdict(claim: Claim, curves: Sequence[Curve]) -> Verdict:
-    """Of the claim, from the curves of its scenario's honest sweep."""
+    """Of the claim, from the curves of its scenario's honest runs."""
     return judge(differences_of(claim, curves), claim.strict)
 
 

@@ -193,6 +193,17 @@ def test_verdicts_and_overview_say_what_is_not_measured(place, empty):
     assert page.ABSENT in empty.read_text(encoding="utf-8")
 
 
+def test_claims_are_judged_by_the_variant_that_the_plan_names(place, empty):
+    named = ONE.model_copy(update={"judged": "pairs"})
+    plan = Plan(experiments={"toy": named}, claims=(CLAIM,))
+    page.write_verdicts(plan, place, empty)
+    assert "| a better one | `toy` | not measured |" in empty.read_text(encoding="utf-8")
+    (empty.parent / "toy-pairs").symlink_to(place / "toy-honest")
+    page.write_verdicts(plan, empty.parent, empty)
+    assert "of 4 comparisons" in empty.read_text(encoding="utf-8")
+    assert (named.swept, ONE.swept) == (("honest", "thesis", "pairs"), ("honest", "thesis"))
+
+
 def test_wall_time_adds_up_until_a_sweep_begins_anew(tmp_path):
     runs.note(tmp_path, "toy-honest", 10, made=5, fresh=True)
     runs.note(tmp_path, "toy-honest", 4, made=2, fresh=False)  # interrupted, and gone on with
