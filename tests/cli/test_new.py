@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 import venv
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,12 @@ def new(*arguments: object) -> Any:
 
 
 @pytest.fixture
-def package(tmp_path: Path) -> Path:
+def package(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "mine"
     done = new("my_sgd2", place)
     assert done.exit_code == 0, done.output
-    return place
+    yield place
+    sys.modules.pop("my_sgd2", None)  # a name that is taken is refused
 
 
 def test_the_package_is_an_algorithm_with_an_entry_point_a_scenario_and_tests(
