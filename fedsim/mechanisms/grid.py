@@ -114,7 +114,8 @@ class GridPricing(ABC):
     def _claimed(self, census: Census, epsilon: float, z: float, delta: float) -> bool:
         """Whether (1 + e^eps) T <= share of delta."""
         distance = self.distance(census, z)
-        return distance == 0 or math.log(distance) + np.logaddexp(0, epsilon) <= math.log(_SHARE * delta)
+        share = math.log(_SHARE) + math.log(delta)
+        return distance == 0 or math.log(distance) + np.logaddexp(0, epsilon) <= share
 
     def _fine(self, census: Census, budget: Budget, z: float, limit: float) -> float:
         """The first of z, 1.05 z, .. that has a finite price."""

@@ -254,6 +254,10 @@ def test_what_no_noise_can_pay_for_is_not_claimed() -> None:
         mechanism.noise_multipliers(census, [Budget(N, 1e5, DELTA)], 0.1)
     with pytest.raises(Refused, match="plan costs epsilon"):
         mechanism.noise_multipliers(census, [Budget(N, 1.0, DELTA)], 0.1)
+    for smallest in (5e-324, 1e-320):  # a share of the first is 0 in floating point
+        assert mechanism.epsilons(census, [(N, 5.0, smallest)]) == [inf]
+        with pytest.raises(Refused, match=r"of delta (4\.94066e-324|9\.99989e-321)"):
+            mechanism.noise_multipliers(census, [Budget(N, 100.0, smallest)], LIMIT)
     for ask in (
         lambda n: mechanism.epsilons(census, [(n, 5.0, DELTA)]),
         lambda n: mechanism.noise_multipliers(census, [Budget(n, 1.0, DELTA)], LIMIT),
