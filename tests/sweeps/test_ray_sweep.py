@@ -58,6 +58,7 @@ def kill_twice() -> None:
 def test_a_killed_worker_costs_its_cell_alone_and_the_rest_is_as_in_one_process() -> None:
     endless, quick = cell(1_000_000, 1.0), [cell(4, epsilon) for epsilon in (1.0, 2.0, 4.0)]
     killer = threading.Thread(target=kill_twice)
+    before = set(psutil.Process().children(recursive=True))  # another test's fork server lives on
     with Workers(1, None) as workers:
         killer.start()
         found = list(workers.run([[endless, quick[0]], [quick[1]], [quick[2]]]))
@@ -72,7 +73,7 @@ def test_a_killed_worker_costs_its_cell_alone_and_the_rest_is_as_in_one_process(
         assert isinstance(there, CellResult)
         assert isinstance(here, CellResult)
         assert replace(there, seconds=0.0) == replace(here, seconds=0.0)
-    assert not psutil.Process().children(recursive=True)
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 @pytest.mark.slow
