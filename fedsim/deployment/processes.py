@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,11 @@ from fedsim.common.interrupts import undisturbed
 PATIENCE = 20.0
 """Seconds that a process has to end when it is told to."""
 LAST_LINES = 12
+FAMILY = "FEDSIM_FAMILY"
+"""In the environment of a process: the mark of the one that we started, and of those that led to it.
+
+It is how descendants are found whose parents are gone, and which have sessions of their own.
+"""
 
 
 class Ended(Exception):
@@ -28,11 +34,12 @@ class Ended(Exception):
 
 @dataclass(frozen=True)
 class Child:
-    """One process: its name, for people, and its log."""
+    """One process: its name, for people, its log, and the mark that it and its descendants bear."""
 
     name: str
     log: Path
     process: subprocess.Popen[bytes]
+    mark: str
 
     def ended(self) -> Ended:
         """Why nothing goes on: with the last lines of its log."""
@@ -60,22 +67,13 @@ class Processes:
         with undisturbed():
             first, rest = self._children[:1], self._children[1:]
             for children in (rest, first):
-                end(*(child.process for child in children))
+                end(*children)
 
     def start(
         self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
     ) -> Child:
-        """Start a process that appends what it prints to `log`; Ctrl-C at the terminal does not reach it."""
-        with log.open("ab") as out:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env={**os.environ, **(environment or {})},
-                start_new_session=True,
-            )
-        child = Child(name, log, process)
+        """As the function `start`."""
+        child = start(name, command, log, environment)
         self._children.append(child)
         return child
 
@@ -106,26 +104,54 @@ def finish(commands: Mapping[str, tuple[Sequence[str], Path]]) -> None:
                 raise child.ended()
 
 
-def end(*processes: subprocess.Popen[bytes]) -> None:
-    """End processes that lead sessions, and whatever they started, also what does not listen."""
-    family = [each for process in processes if process.poll() is None for each in _family(process.pid)]
+def start(
+    name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
+) -> Child:
+    """Start a process that appends what it prints to `log`; Ctrl-C at the terminal does not reach it."""
+    mark = f"{os.environ.get(FAMILY, '')}/{secrets.token_hex(8)}"
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env={**os.environ, **(environment or {}), FAMILY: mark},
+            start_new_session=True,
+        )
+    return Child(name, log, process, mark)
+
+
+def end(*children: Child) -> None:
+    """End them and whatever they started, also what does not listen and what their own deaths left behind."""
     until = time.monotonic() + PATIENCE
-    for process in processes:
-        process.terminate()
-    for process in processes:
+    for child in children:
+        child.process.terminate()
+    for child in children:
         with suppress(subprocess.TimeoutExpired):
-            process.wait(max(0.0, until - time.monotonic()))
+            child.process.wait(max(0.0, until - time.monotonic()))
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # its session
-        process.wait()
-    for each in family:
-        with suppress(psutil.NoSuchProcess):
-            each.kill()
-    psutil.wait_procs(family, PATIENCE)
+            os.killpg(child.process.pid, signal.SIGKILL)  # its session
+        child.process.wait()
+    until, family = time.monotonic() + PATIENCE, set(_descendants(children))
+    while family and time.monotonic() < until:
+        for each in family:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
+        time.sleep(0.02)
+        family = {each for each in family | set(_descendants(children)) if not _over(each)}
 
 
-def _family(pid: int) -> list[psutil.Process]:
+def _descendants(children: Sequence[Child]) -> Iterator[psutil.Process]:
+    marks = tuple(child.mark for child in children)
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # gone, or another user's
+            if process.environ().get(FAMILY, "").startswith(marks):
+                yield process
+
+
+def _over(process: psutil.Process) -> bool:
+    """A zombie is, too: whoever inherits it may never reap it."""
     try:
-        return psutil.Process(pid).children(recursive=True)
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
-        return []
+        return True

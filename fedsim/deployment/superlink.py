@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Self
 from fedsim.common.errors import InputError
 from fedsim.common.interrupts import undisturbed
 from fedsim.deployment.control import Control
-from fedsim.deployment.processes import end
+from fedsim.deployment.processes import Child, end, start
 
 START_SECONDS = 60.0
 
@@ -85,7 +84,7 @@ class SuperLink:
 
     def __init__(self, papers: Papers, folder: Path, port: int, host: str = "127.0.0.1") -> None:
         self._papers, self._folder, self._host, self._port = papers, folder, host, port
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
     @property
     def address(self) -> str:
@@ -100,8 +99,8 @@ class SuperLink:
     @property
     def pid(self) -> int:
         """Its process."""
-        assert self._process is not None
-        return self._process.pid
+        assert self._child is not None
+        return self._child.process.pid
 
     def control(self) -> Control:
         """A line to it."""
@@ -114,15 +113,8 @@ class SuperLink:
             InputError: it does not, and why.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command(self._papers, self._host, self._port),
-                env=environment(self._folder / "flwr"),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C is ours to pass on
-            )
+        environ = environment(self._folder / "flwr")
+        self._child = start("the SuperLink", command(self._papers, self._host, self._port), self.log, environ)
         try:
             self._wait()
         except BaseException:
@@ -130,28 +122,29 @@ class SuperLink:
             raise
 
     def _wait(self) -> None:
-        assert self._process is not None
+        assert self._child is not None
+        process = self._child.process
         deadline = time.monotonic() + START_SECONDS
         with self.control() as control:
             while not control.answers():
-                if self._process.poll() is not None or time.monotonic() > deadline:
+                if process.poll() is not None or time.monotonic() > deadline:
                     last = self.log.read_text(errors="replace").strip().splitlines()[-1:]
                     raise InputError("superlink", self.address, f"one that starts; it said: {''.join(last)}")
                 time.sleep(0.1)
-            if self._process.poll() is not None:
+            if process.poll() is not None:
                 raise InputError("superlink", self.address, "a free port; another SuperLink answers there")
 
     def stop(self) -> None:
         """End it and what it started; another Ctrl-C does not cut it short."""
-        if self._process is not None:
+        if self._child is not None:
             with undisturbed():
-                end(self._process)
+                end(self._child)
 
     def kill(self) -> None:
         """End it as a power cut would; for tests."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait()
+        assert self._child is not None
+        self._child.process.kill()
+        self._child.process.wait()
 
     def __enter__(self) -> Self:
         self.start()

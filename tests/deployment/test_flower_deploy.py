@@ -139,6 +139,10 @@ def test_the_model_is_the_simulated_one(deployment: Deployment, unbroken: np.nda
     assert list(ours["round"]) == list(theirs["round"])
 
 
+def gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
 def kill_node(deployment: Deployment, process: subprocess.Popen[str]) -> None:
     """Which comes back, as a service manager would have it; the run does not end."""
     node = next(iter(deployment.federation.nodes.values()))
@@ -174,8 +178,10 @@ def test_a_broken_run_goes_on_to_the_same_model(
     out = fault.__name__
     with deployment.started(out) as process:
         deployment.until_round(out, 3)
+        family = psutil.Process(process.pid).children(recursive=True)
         fault(deployment, process)
         code = process.wait(300)
+        assert all(map(gone, family))  # none is still at the run's files
     if fault is kill_node:
         assert code == 0, deployment.said(out) + deployment.log(out)
         model = fedsim.load_run(deployment.folder / out).model

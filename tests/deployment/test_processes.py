@@ -57,6 +57,22 @@ def test_children_and_theirs_end_with_the_block(error: type[BaseException] | Non
     assert all(map(_gone, pids))
 
 
+def test_what_a_killed_child_leaves_behind_ends_too(tmp_path: Path) -> None:
+    """Also what has a session of its own, as the processes have that a SuperLink starts."""
+    log, other = tmp_path / "log", tmp_path / "other"
+    with Processes() as bystanders:
+        bystander = bystanders.start("another", _python("print('here', flush=True)\n" + SLEEP), other)
+        _said(other)
+        with Processes() as processes:
+            leader = processes.start("a family", _python(FAMILY), log).process
+            orphans = [int(pid) for pid in _said(log).split()]
+            leader.kill()
+            leader.wait()
+            assert not any(map(_gone, orphans))
+        assert all(map(_gone, orphans))
+        assert bystander.process.poll() is None
+
+
 def test_a_process_that_does_not_listen_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedsim.deployment.processes.PATIENCE", 0.2)
     with Processes() as processes:
