@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,9 +27,11 @@ from support.flower import (
     short_folder,
     until,
 )
+from support.gone import gone
 
 import fedsim
 from fedsim.deployment import superlink
+from fedsim.deployment.processes import Processes
 from fedsim.deployment.progress import Reader
 
 pytestmark = pytest.mark.slow  # `test_flower` and `test_killed_server` have the small versions
@@ -50,15 +52,10 @@ class Deployment:
         return [*command, *more]
 
     @contextmanager
-    def started(self, out: str, *more: str) -> Iterator[subprocess.Popen[str]]:
-        with (self.folder / f"{out}.said").open("w") as log:
-            process = subprocess.Popen(
-                self.command(out, *more), env=environment(), stdout=log, stderr=log, text=True
-            )
-        try:
-            yield process
-        finally:
-            end(process)
+    def started(self, out: str, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+        with Processes() as processes:
+            log = self.folder / f"{out}.said"
+            yield processes.start("fedsim deploy", self.command(out, *more), log, environment()).process
 
     def said(self, out: str) -> str:
         return (self.folder / f"{out}.said").read_text()
@@ -79,17 +76,6 @@ class Deployment:
             return max(seen) >= rounds
 
         until(there, 120)
-
-
-def end(process: subprocess.Popen[str]) -> None:
-    """And whatever it started, if it has not ended yet."""
-    if process.poll() is None:
-        family = psutil.Process(process.pid).children(recursive=True)
-        process.kill()
-        process.wait()
-        for each in family:
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
 
 
 @pytest.fixture(scope="module")
@@ -139,33 +125,29 @@ def test_the_model_is_the_simulated_one(deployment: Deployment, unbroken: np.nda
     assert list(ours["round"]) == list(theirs["round"])
 
 
-def gone(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
-
-
-def kill_node(deployment: Deployment, process: subprocess.Popen[str]) -> None:
+def kill_node(deployment: Deployment, process: subprocess.Popen[bytes]) -> None:
     """Which comes back, as a service manager would have it; the run does not end."""
     node = next(iter(deployment.federation.nodes.values()))
     node.kill()
     node.start()
 
 
-def child(process: subprocess.Popen[str], name: str) -> psutil.Process:
+def child(process: subprocess.Popen[bytes], name: str) -> psutil.Process:
     for each in psutil.Process(process.pid).children(recursive=True):
         if any(name in word for word in each.cmdline()):
             return each
     raise AssertionError(f"no {name}")
 
 
-def kill_superlink(deployment: Deployment, process: subprocess.Popen[str]) -> None:
+def kill_superlink(deployment: Deployment, process: subprocess.Popen[bytes]) -> None:
     child(process, "flower-superlink").kill()
 
 
-def kill_serverapp(deployment: Deployment, process: subprocess.Popen[str]) -> None:
+def kill_serverapp(deployment: Deployment, process: subprocess.Popen[bytes]) -> None:
     child(process, "flwr-serverapp").kill()
 
 
-def interrupt(deployment: Deployment, process: subprocess.Popen[str]) -> None:
+def interrupt(deployment: Deployment, process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGINT)
 
 
@@ -173,7 +155,7 @@ def interrupt(deployment: Deployment, process: subprocess.Popen[str]) -> None:
 def test_a_broken_run_goes_on_to_the_same_model(
     deployment: Deployment,
     unbroken: np.ndarray,
-    fault: Callable[[Deployment, subprocess.Popen[str]], None],
+    fault: Callable[[Deployment, subprocess.Popen[bytes]], None],
 ) -> None:
     out = fault.__name__
     with deployment.started(out) as process:
@@ -181,7 +163,7 @@ def test_a_broken_run_goes_on_to_the_same_model(
         family = psutil.Process(process.pid).children(recursive=True)
         fault(deployment, process)
         code = process.wait(300)
-        assert all(map(gone, family))  # none is still at the run's files
+        assert all(gone(each.pid) for each in family)  # none is still at the run's files
     if fault is kill_node:
         assert code == 0, deployment.said(out) + deployment.log(out)
         model = fedsim.load_run(deployment.folder / out).model

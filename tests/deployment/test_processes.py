@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
+from support.gone import gone
 
 from fedsim.deployment.processes import Ended, Processes
 
@@ -33,13 +33,6 @@ def _said(log: Path) -> str:
     return text
 
 
-def _gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return True
-
-
 @pytest.mark.parametrize("error", [None, KeyboardInterrupt, RuntimeError])
 def test_children_and_theirs_end_with_the_block(error: type[BaseException] | None, tmp_path: Path) -> None:
     log = tmp_path / "log"
@@ -49,12 +42,12 @@ def test_children_and_theirs_end_with_the_block(error: type[BaseException] | Non
                 processes.start("a family", _python(FAMILY), log).process.pid,
                 *map(int, _said(log).split()),
             ]
-            assert not any(map(_gone, pids))
+            assert not any(map(gone, pids))
             if error:
                 raise error
     except (KeyboardInterrupt, RuntimeError):
         pass
-    assert all(map(_gone, pids))
+    assert all(map(gone, pids))
 
 
 def test_what_a_killed_child_leaves_behind_ends_too(tmp_path: Path) -> None:
@@ -68,8 +61,8 @@ def test_what_a_killed_child_leaves_behind_ends_too(tmp_path: Path) -> None:
             orphans = [int(pid) for pid in _said(log).split()]
             leader.kill()
             leader.wait()
-            assert not any(map(_gone, orphans))
-        assert all(map(_gone, orphans))
+            assert not any(map(gone, orphans))
+        assert all(map(gone, orphans))
         assert bystander.process.poll() is None
 
 
@@ -78,7 +71,7 @@ def test_a_process_that_does_not_listen_is_killed(tmp_path: Path, monkeypatch: p
     with Processes() as processes:
         child = processes.start("a deaf one", _python(DEAF + SLEEP), tmp_path / "log")
         _said(child.log)
-    assert _gone(child.process.pid)
+    assert gone(child.process.pid)
 
 
 def test_who_ended_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:

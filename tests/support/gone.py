@@ -1,0 +1,13 @@
+"""Whether a process has ended."""
+
+from __future__ import annotations
+
+import psutil
+
+
+def gone(pid: int) -> bool:
+    """Also a zombie: whoever inherits it may never reap it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
