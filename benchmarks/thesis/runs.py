@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -34,13 +35,15 @@ class Taken:
 
 
 def commit() -> str:
-    """The commit's first letters, `+` behind them where the tree has changes."""
+    """The commit's first letters, `+` behind them where the tree has changes; `unknown` without git."""
+    if (program := shutil.which("git")) is None:
+        return "unknown"
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        return subprocess.run([program, *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
     changed = git("status", "--porcelain", "--", "fedsim", "silos", "server", "scenarios", ":!*.md")
-    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if changed else "")
 
 
 def taken(place: Path) -> dict[str, Taken]:

@@ -213,6 +213,16 @@ def test_wall_time_adds_up_until_a_sweep_begins_anew(tmp_path):
     assert runs.taken(tmp_path)["toy-honest"].seconds == 3
 
 
+@pytest.mark.parametrize("says_nothing", [False, True])
+def test_results_are_noted_without_git_and_outside_of_a_clone(tmp_path, monkeypatch, says_nothing):
+    if says_nothing:
+        (tmp_path / "git").write_text("#!/bin/sh\nexit 128\n")
+        (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    runs.note(tmp_path, "toy-honest", 10, made=5, fresh=True)
+    assert runs.taken(tmp_path)["toy-honest"].commit == "unknown"
+
+
 def test_a_broken_claim_is_said_aloud():
     assert "No claim is broken" in audit_line(AUDIT)
     assert "**a claim is broken**" in audit_line(AUDIT.model_copy(update={"broken": True}))
