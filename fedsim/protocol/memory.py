@@ -13,10 +13,10 @@ class CohortMemory(dict[str, Tensor]):
 
     def __init__(self, silos: int, dimension: int, dtype: torch.dtype) -> None:
         super().__init__()
-        self._silos, self._dimension, self._dtype = silos, dimension, dtype
+        self.silos, self._dimension, self._dtype = silos, dimension, dtype
 
     def __missing__(self, name: str) -> Tensor:
-        return torch.zeros(self._silos, self._dimension, dtype=self._dtype)
+        return torch.zeros(self.silos, self._dimension, dtype=self._dtype)
 
     def select(self, members: list[int]) -> CohortMemory:
         """A copy of the rows of `members`, to work on until the reply is stored."""

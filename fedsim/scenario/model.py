@@ -152,6 +152,11 @@ class RuntimeSection(Section):
         0, ge=0, description="ray: processes that hold a trial's silos; 0 keeps them in the trial's own"
     )
     address: str | None = Field(None, description="ray: an existing cluster instead of a local one")
+    plug_ins: Literal["in_process", "isolated"] = Field(
+        "in_process",
+        description="where code that fedsim does not ship runs; isolated: as in a deployed silo, in a confined "
+        "process that holds no record",
+    )
     dtype: Literal["float64", "float32"] = Field("float64", description="type of parameters and features")
     shuffler: Literal["total", "shares", "envelopes"] = Field(
         "total",

@@ -9,11 +9,13 @@ from math import inf
 
 import torch
 
+from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import InputError
 from fedsim.data.outline import Outline, outline
+from fedsim.isolated.parts import Isolated, of_objects, recipe_of
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import MECHANISMS
-from fedsim.problems.kinds import Problem
+from fedsim.problems.kinds import Problem, is_shipped
 from fedsim.problems.registry import problems
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
@@ -112,7 +114,27 @@ class Resolved:
     @cached_property
     def trace(self) -> Trace:
         """The plan, by dry run."""
-        return dry_run(self.algorithm, self.problem, self.public(), self.scenario.seed, LIMITS)
+        algorithm, problem = self.halves
+        if isinstance(algorithm, Isolated):
+            return algorithm.dry_run(self.public(), self.scenario.seed, LIMITS)
+        return dry_run(algorithm, problem, self.public(), self.scenario.seed, LIMITS)
+
+    @property
+    def halves(self) -> tuple[Algorithm, Problem]:
+        """What the server's loop and the silos' gates run: with `runtime.plug_ins: isolated` a confined
+        process's stand-ins for code that fedsim does not ship.
+        """
+        if self.scenario.runtime.plug_ins == "in_process" or self._recipe is None:
+            return self.algorithm, self.problem
+        isolated = of_objects(self._recipe)
+        return isolated, self.problem if is_shipped(self.problem) else isolated.problem
+
+    @cached_property
+    def _recipe(self) -> str | None:
+        """What a child process makes; None where all parts are shipped."""
+        if type(self.algorithm) in shipped().values() and is_shipped(self.problem):
+            return None
+        return recipe_of(self.algorithm, self.problem, self.scenario.runtime.dtype)
 
 
 def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:

@@ -47,7 +47,7 @@ class SiloHost:
         self._names = [silo.name for silo in data.silos]
         pairs = [(silo.train_features, silo.train_target) for silo in data.silos]
         self._recorder = Recorder() if resolved.scenario.report.clipping else None
-        problem, dtype, recorder = resolved.problem, resolved.dtype, self._recorder
+        (_, problem), dtype, recorder = resolved.halves, resolved.dtype, self._recorder
         self._records = (
             hold(pairs, problem, dtype) if recorder is None else Watched(pairs, problem, dtype, recorder)
         )
@@ -63,8 +63,7 @@ class SiloHost:
         run = self._run or run_digest(self._resolved, self._data, variant)
         gate = Gate(
             self._records,
-            self._resolved.problem,
-            self._resolved.algorithm,
+            *reversed(self._resolved.halves),
             self._resolved.trace.plan,
             self._terms(rounds, mechanism),
             mechanism,

@@ -1,7 +1,7 @@
 """Child processes that run plug-in code, and what the kernel keeps from them.
 
 A child has a root folder of its own with this Python installation and the plug-ins, read-only, no network,
-no privileges, two pipes, no other descriptor, and a list of system calls (`silos.confined`). It is exec'd by
+no privileges, two pipes, no other descriptor, and a list of system calls (`fedsim.isolated.confined`). It is exec'd by
 `subprocess`: no memory of the process that starts it is ever in it. Where the kernel does not allow all of
 this, `start` refuses.
 """
@@ -16,12 +16,13 @@ import sysconfig
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import Any, Self
 
 from fedsim.common.errors import InputError, Refused
-from silos import confined
+from fedsim.isolated import confined
 
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
@@ -113,9 +114,8 @@ def start(
     }
     born: Future[subprocess.Popen[bytes]] = Future()
     # The kernel ends a child with the *thread* that started it, so that thread waits for the child's end.
-    Thread(
-        target=_keep, args=([sys.executable, *_OPTIONS, confined.__file__, json.dumps(plan)], born)
-    ).start()
+    command = [sys.executable, *_OPTIONS, confined.__file__, json.dumps(plan)]
+    Thread(target=_keep, args=(command, born), daemon=True).start()
     child = Child(born.result())
     first = child.stdout.read(1)
     if first != confined.READY:
@@ -155,7 +155,7 @@ def _keep(command: list[str], born: Future[subprocess.Popen[bytes]]) -> None:
 def _seen(plug_ins: Path | None) -> tuple[list[tuple[str, str]], list[str]]:
     """([(real folder, folder that the child sees)], folders of modules besides the standard library's)."""
     installed = [folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")]
-    packages = [Path(str(sys.modules[name].__file__)).parent for name in _PACKAGES]
+    packages = [Path(str(spec.origin)).parent for spec in map(find_spec, _PACKAGES) if spec]
     paths = sysconfig.get_paths()
     seen = {
         *_LIBRARIES,

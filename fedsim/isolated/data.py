@@ -1,0 +1,127 @@
+"""What travels between a process and its plug-in child, as plain values: queries, traces, errors.
+
+A parent believes nothing of what a child sends: queries and plans are built anew, by the contract's own types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor
+
+from fedsim.common.errors import InputError, PluginError, Refused
+from fedsim.protocol.batch import Batch
+from fedsim.protocol.contract import Public, Query
+from fedsim.protocol.dryrun import Trace
+from fedsim.protocol.plan import Ask, Plan
+
+Arrays = dict[str, Tensor]
+_BATCH: TypeAdapter[Batch] = TypeAdapter(Batch)
+_ASKS: TypeAdapter[tuple[Ask, ...]] = TypeAdapter(tuple[Ask, ...])
+_LONGEST = 2_000  # characters of an error's text
+
+
+def _batch(value: Any) -> Batch:
+    return _BATCH.validate_python(value)
+
+
+def queries_out(queries: Sequence[Query]) -> tuple[dict[str, Any], Arrays]:
+    """The queries of one ask: head and arrays of a frame."""
+    head, arrays = [], {}
+    for q, query in enumerate(queries):
+        arrays |= {f"{q}.{p}": point for p, point in enumerate(query.points)}
+        if isinstance(query.clip, Tensor):
+            arrays[f"{q}.clip"] = query.clip
+        head.append(
+            {
+                "statistic": query.statistic,
+                "points": len(query.points),
+                "clip": None if isinstance(query.clip, Tensor) else query.clip,
+                "batch": _BATCH.dump_python(query.batch),
+                "noise_ratio": query.noise_ratio,
+            }
+        )
+    return {"queries": head}, arrays
+
+
+def queries_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> tuple[Query, ...]:
+    """The queries of a frame.
+
+    Raises:
+        Refused: it has none.
+    """
+    try:
+        return tuple(
+            Query(
+                str(each["statistic"]),
+                tuple(arrays[f"{q}.{p}"] for p in range(int(each["points"]))),
+                arrays[f"{q}.clip"] if each["clip"] is None else float(each["clip"]),
+                _batch(each["batch"]),
+                float(each["noise_ratio"]),
+            )
+            for q, each in enumerate(head["queries"])
+        )
+    except (LookupError, TypeError, ValueError):  # a ValidationError is a ValueError
+        raise Refused("the plug-in's process sends queries that are malformed") from None
+
+
+def trace_out(trace: Trace) -> tuple[dict[str, Any], Arrays]:
+    """A dry run's result: its different rounds, and which of them comes when, since plans repeat themselves."""
+    kinds: dict[Any, int] = {}
+    rounds = zip(trace.plan.rounds, trace.holds, trace.messages, strict=True)
+    order = [kinds.setdefault(each, len(kinds)) for each in rounds]
+    listed = [[_ASKS.dump_python(asks), holds, names] for asks, holds, names in kinds]
+    return {"kinds": listed, "remembers": trace.remembers}, {
+        "order": torch.tensor(order, dtype=torch.float64)
+    }
+
+
+def trace_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Trace:
+    """The result of a frame; whether its plan can be afforded is for limits and accountant to say.
+
+    Raises:
+        Refused: it has none.
+    """
+    try:
+        kinds = [
+            (_ASKS.validate_python(asks), bool(holds), tuple(map(str, names)))
+            for asks, holds, names in head["kinds"]
+        ]
+        rounds = [kinds[int(i)] for i in arrays["order"].tolist()]
+        plan = Plan(tuple(asks for asks, _, _ in rounds))
+        holds, names = tuple(h for _, h, _ in rounds), tuple(n for _, _, n in rounds)
+        return Trace(plan, holds, names, bool(head["remembers"]))
+    except (LookupError, TypeError, ValueError, OverflowError):
+        raise Refused("the plug-in's process sends a plan that is malformed") from None
+
+
+def public_out(public: Public) -> tuple[dict[str, Any], Arrays]:
+    """The federation's public numbers."""
+    numbers = {"sizes": public.sizes.double(), "weights": public.weights, "noise": public.noise_multipliers}
+    return {"names": list(public.names)}, numbers
+
+
+def public_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Public:
+    """The public numbers of a frame."""
+    return Public(tuple(head["names"]), arrays["sizes"].long(), arrays["weights"], arrays["noise"])
+
+
+def error_out(error: BaseException) -> dict[str, Any]:
+    """An error as a frame's head."""
+    if isinstance(error, InputError):
+        return {"field": error.field, "value": repr(error.value), "expected": error.expected}
+    kind = "refused" if isinstance(error, Refused) else "raised"
+    return {kind: str(error) or type(error).__name__}
+
+
+def error_in(head: Mapping[str, Any]) -> Exception:
+    """The error of a frame: an `InputError`, `Refused` or `PluginError`."""
+    texts = {key: str(value)[:_LONGEST] for key, value in head.items()}
+    if {"field", "value", "expected"} <= set(texts):
+        return InputError(texts["field"], texts["value"], texts["expected"])
+    if "refused" in texts:
+        return Refused(texts["refused"])
+    return PluginError(texts.get("raised", "raised"))

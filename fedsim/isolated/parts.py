@@ -1,0 +1,231 @@
+"""Stand-ins for plug-in code: an algorithm and a problem whose code runs in a confined child process.
+
+The child is sent broadcasts and gets noisy answers: it holds no record, so whatever it sends back is
+post-processing, and the gate answers it as any silo half. Of a problem come back only the operations on one
+record, as data (`fedsim.problems.program`), which this process rebuilds by its own table.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import cloudpickle
+import numpy as np
+from torch import Tensor
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.isolated.confine import Child, start
+from fedsim.isolated.data import Arrays, error_in, public_out, queries_in, trace_in
+from fedsim.isolated.pipes import Pipes
+from fedsim.problems.kinds import Problem, is_shipped
+from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Round, ServerHalf
+from fedsim.protocol.dryrun import Trace
+from fedsim.protocol.limits import Limits
+from fedsim.protocol.memory import CohortMemory
+from fedsim.protocol.wire import Frame
+
+CHILD = "silos.plug_in_child"
+"""The module that a child runs; nothing here imports it."""
+
+SECONDS = 120.0
+"""That a child may take for one frame; a dry run is one."""
+
+_BYTES = 1 << 30  # of a frame
+_ENDED = "the plug-in's process has ended"
+
+
+class Isolated:
+    """A child process that was asked to make an algorithm and a problem, and what stands for them here.
+
+    An `Algorithm`: the gate, the server's loop and the dry run call it as any other.
+    """
+
+    def __init__(
+        self, start: Callable[[], Child], recipe: Mapping[str, Any], seconds: float = SECONDS
+    ) -> None:
+        """Nothing is started before it is needed.
+
+        Args:
+            start: starts a child that runs `silos.plug_in_child`.
+            recipe: what it makes, the head of a frame "make".
+            seconds: that the child may take for one frame.
+        """
+        self._start, self._recipe, self._seconds = start, dict(recipe), seconds
+        self._child: Child | None = None
+        self._lock, self._halves = threading.RLock(), 0
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a child process stays with the process that started it")
+
+    @cached_property
+    def made(self) -> Frame:
+        """What the child says of the parts that it made.
+
+        Raises:
+            InputError, Refused, PluginError: they cannot be made.
+        """
+        return self._call("make", self._recipe, {}, "made")
+
+    @property
+    def linear(self) -> bool:  # type: ignore[override]
+        """See `Algorithm`; a wrong word spoils a model, and no guarantee."""
+        return bool(self.made.head.get("linear"))
+
+    def dry_run(self, public: Public, seed: int, limits: Limits) -> Trace:
+        """The plan that the algorithm follows, as `fedsim.protocol.dryrun.dry_run`; believed by nobody yet.
+
+        Raises:
+            Refused, PluginError: it has none.
+        """
+        head, arrays = public_out(public)
+        bounds = {name: value for name, value in asdict(limits).items() if value != float("inf")}
+        found = self._call("dry run", head | {"seed": seed, "limits": bounds}, arrays, "trace")
+        trace = trace_in(found.head, found.arrays)
+        limits.check_plan(trace.plan, self.dimension)
+        return trace
+
+    @property
+    def dimension(self) -> int:
+        """d, as the child states it."""
+        return int(self.made.head["dimension"])
+
+    def server(
+        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
+    ) -> ServerHalf:
+        """The server half, round by round; `problem` is the child's own."""
+        head, arrays = public_out(public)
+        state = rng.bit_generator.state["state"]  # of `fedsim.protocol.seeds.server_rng`, which is Philox
+        self._halves += 1
+        half = self._halves
+        key = {"half": half, "key": [str(word) for word in state["key"]]}
+        step = self._call("server", head | key, {"w": w, **arrays}, "step", "end")
+        while step.kind == "step":
+            answer, broadcast = step.arrays["answer"], _named(step.arrays, "b.")
+            holds = "hold" if step.head.get("holds") else "resample"
+            sent: Combined = yield Round(broadcast, answer, holds)  # type: ignore[arg-type]
+            head = {"half": half, "share": sent.share}
+            step = self._call("sent", head, dict(sent), "step", "end")
+        return step.arrays["w"]
+
+    def silo(
+        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: CohortMemory
+    ) -> Mapping[str, Tensor]:
+        """One round of the silo half: its asks are answered here, by `ask`, until it has its message.
+
+        Raises:
+            Refused: by `ask`, or the child sends something else; the round is over.
+        """
+        arrays = _prefixed("b.", broadcast) | _prefixed("m.", memory)
+        with self._lock:
+            reply = self._call("silo", {"silos": memory.silos}, arrays, "ask", "message")
+            while reply.kind == "ask":
+                try:
+                    found = ask(*queries_in(reply.head, reply.arrays))
+                except BaseException as error:
+                    self._abandon(error)
+                    raise
+                answers = found if isinstance(found, tuple) else (found,)
+                named = {str(i): answer for i, answer in enumerate(answers)}
+                reply = self._call("answers", {}, named, "ask", "message")
+        memory.update(_named(reply.arrays, "m."))
+        return _named(reply.arrays, "g.")
+
+    def close(self) -> None:
+        """End the child."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.stdin.close()
+            self._child.stdout.close()
+            self._child = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _abandon(self, error: BaseException) -> None:
+        """A silo half that was refused an answer stands in the middle of its round: its child is ended."""
+        self.close()
+        self.__dict__.pop("made", None)
+
+    def _call(
+        self, kind: str, head: Mapping[str, Any], arrays: Mapping[str, Tensor], *expected: str
+    ) -> Frame:
+        """Send a frame and get one of the expected kinds; a child that fails is ended."""
+        with self._lock:
+            try:
+                return self._checked(self._exchange(Frame(kind, head, arrays)), expected)
+            except (TimeoutError, EOFError, OSError) as error:
+                self.close()
+                slow = f"takes longer than {self._seconds:g} s" if isinstance(error, TimeoutError) else ""
+                raise Refused(f"the plug-in's process {slow}" if slow else _ENDED) from None
+            except Refused:
+                self.close()
+                raise
+
+    def _exchange(self, frame: Frame) -> Frame:
+        if self._child is None:
+            self._child = self._start()
+            self._pipes = Pipes(self._child.stdout.fileno(), self._child.stdin.fileno())
+            if frame.kind != "make":  # a child after one that was ended
+                self._pipes.send(Frame("make", self._recipe), self._seconds)
+                self._checked(self._pipes.receive(_BYTES, self._seconds), ("made",))
+        self._pipes.send(frame, self._seconds)
+        return self._pipes.receive(_BYTES, self._seconds)
+
+    def _checked(self, reply: Frame, expected: tuple[str, ...]) -> Frame:
+        if reply.kind == "error":
+            raise error_in(reply.head)
+        if reply.kind not in expected:
+            raise Refused(f"the plug-in's process sends {reply.kind[:40]!r}, not {' or '.join(expected)}")
+        return reply
+
+
+def recipe_of(algorithm: Algorithm, problem: Problem, dtype: str) -> str:
+    """What a simulation's child makes of objects: they are pickled, with classes of no installed package.
+
+    Raises:
+        InputError: an object cannot be pickled.
+    """
+    for part in (algorithm, problem, getattr(problem, "model", None)):
+        module = sys.modules.get(type(part).__module__)
+        if module is not None and not _is_installed(module):
+            cloudpickle.register_pickle_by_value(module)
+    try:
+        pickled = base64.b64encode(cloudpickle.dumps((algorithm, problem))).decode()
+    except Exception as error:
+        raise InputError(
+            "runtime.plug_ins", "isolated", f"needs parts that can be pickled: {error}"
+        ) from None
+    return json.dumps({"dtype": dtype, "pickled": pickled, "describe": not is_shipped(problem)})
+
+
+def _is_installed(module: ModuleType) -> bool:
+    """Whether a child finds the module: it lies in a folder of installed packages, or is fedsim's."""
+    file = Path(getattr(module, "__file__", None) or "")
+    return (
+        (file.parts
+        and any(part in ("site-packages", "dist-packages") for part in file.parts))
+        or (module.__name__.partition(".")[0] in ("fedsim", "silos", "builtins"))
+    )
+
+
+@lru_cache(maxsize=4)
+def of_objects(recipe: str) -> Isolated:
+    """This process's child for a recipe of `recipe_of`; the last few are kept."""
+    return Isolated(partial(start, [CHILD], None), json.loads(recipe))
+
+
+def _prefixed(prefix: str, arrays: Mapping[str, Tensor]) -> Arrays:
+    return {prefix + name: value for name, value in arrays.items()}
+
+
+def _named(arrays: Mapping[str, Tensor], prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

@@ -1,0 +1,164 @@
+"""The program of a child process that runs plug-in code; `fedsim.isolated.parts` is its counterpart.
+
+It serves one parent over its two pipes: makes an algorithm and a problem, tries a plan out, plays both halves.
+It is confined before any of this is imported (`fedsim.isolated.confined`), and holds no record.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
+
+from fedsim.common.errors import InputError, PluginError, Refused
+from fedsim.data.outline import Outline
+from fedsim.isolated.data import Arrays, error_out, public_in, queries_out, trace_out
+from fedsim.isolated.pipes import Pipes
+from fedsim.problems.kinds import Problem
+from fedsim.protocol.blame import raised
+from fedsim.protocol.contract import Algorithm, Combined, Query, Round, ServerHalf
+from fedsim.protocol.dryrun import dry_run
+from fedsim.protocol.limits import Limits
+from fedsim.protocol.memory import CohortMemory
+from fedsim.protocol.plain import plain_arrays, plain_queries, plain_tensor
+from fedsim.protocol.wire import Frame
+from fedsim.scenario.algorithm import AlgorithmConfig, AlgorithmSection
+from fedsim.scenario.complaints import complaint
+from fedsim.scenario.problem import ProblemSection, problem_of
+
+_LIMIT = 1 << 40  # the parent is believed
+_DTYPES = {"float64": torch.float64, "float32": torch.float32}
+_ALGORITHM: TypeAdapter[AlgorithmSection] = TypeAdapter(AlgorithmConfig)
+
+Answer = tuple[str, Mapping[str, Any], Arrays]
+
+
+class Server:
+    """Answers one frame after another."""
+
+    def __init__(self, pipes: Pipes) -> None:
+        self._pipes = pipes
+        self._halves: dict[int, ServerHalf] = {}
+        self._algorithm: Algorithm
+        self._problem: Problem
+
+    def serve(self) -> None:
+        """Until the parent is gone."""
+        kinds: dict[str, Callable[[Frame], Answer]] = {
+            "make": self._make,
+            "dry run": self._dry_run,
+            "server": self._server,
+            "sent": self._sent,
+            "silo": self._silo,
+        }
+        while True:
+            frame = self._pipes.receive(_LIMIT)
+            try:
+                self._say(*kinds[frame.kind](frame))
+            except Exception as error:
+                known = isinstance(error, InputError | Refused | PluginError)
+                self._say("error", error_out(error if known else PluginError(raised(error))), {})
+
+    def _say(self, kind: str, head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> None:
+        self._pipes.send(Frame(kind, head, arrays))
+
+    def _make(self, frame: Frame) -> Answer:
+        head = frame.head
+        dtype = _DTYPES[head["dtype"]]
+        if "pickled" in head:  # of a simulation, which has the objects
+            self._algorithm, self._problem = pickle.loads(base64.b64decode(head["pickled"]))
+        else:
+            shape = head["shape"]
+            outline = Outline(shape["sizes"], shape["num_features"], shape["num_classes"])
+            self._algorithm = _algorithm(head["algorithm"])
+            self._problem = problem_of(_problem_section(head["problem"]), outline, dtype)
+        told, arrays = {}, {}
+        linear, dimension = bool(self._algorithm.linear), self._problem.dimension
+        return "made", {"linear": linear, "dimension": dimension, "problem": told}, arrays
+
+    def _dry_run(self, frame: Frame) -> Answer:
+        public, head = public_in(frame.head, frame.arrays), frame.head
+        limits = Limits(**head["limits"])
+        return "trace", *trace_out(dry_run(self._algorithm, self._problem, public, head["seed"], limits))
+
+    def _server(self, frame: Frame) -> Answer:
+        key = np.array(list(map(int, frame.head["key"])), dtype=np.uint64)
+        rng = np.random.Generator(np.random.Philox(key=key))
+        public = public_in(frame.head, frame.arrays)
+        half = self._algorithm.server(frame.arrays["w"], self._problem, public, rng)
+        self._halves[frame.head["half"]] = half
+        return self._step(frame.head["half"], lambda: next(half))
+
+    def _sent(self, frame: Frame) -> Answer:
+        number = frame.head["half"]
+        sent = Combined(frame.arrays, frame.head["share"])
+        return self._step(number, lambda: self._halves[number].send(sent))
+
+    def _step(self, number: int, advance: Callable[[], Round]) -> Answer:
+        try:
+            step = advance()
+        except StopIteration as stop:
+            del self._halves[number]
+            return "end", {}, {"w": plain_tensor(stop.value, "the model that the server half returns")}
+        named = plain_arrays(step.broadcast, "a broadcast")
+        arrays = {f"b.{name}": value for name, value in named.items()}
+        holds = step.participants == "hold"
+        return "step", {"holds": holds}, arrays | {"answer": plain_tensor(step.answer, "a round's answer")}
+
+    def _silo(self, frame: Frame) -> Answer:
+        broadcast = _without("b.", frame.arrays)
+        dtype = next(iter(frame.arrays.values())).dtype
+        memory = CohortMemory(frame.head["silos"], self._problem.dimension, dtype)
+        memory.update(_without("m.", frame.arrays))
+        message = self._algorithm.silo(self._problem, broadcast, self._ask, memory)  # type: ignore[arg-type]
+        arrays = {f"g.{name}": value for name, value in plain_arrays(message, "a message").items()}
+        arrays |= {f"m.{name}": value for name, value in plain_arrays(memory, "memory").items()}
+        return "message", {}, arrays
+
+    def _ask(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
+        """The parent's answers; the queries are checked here first, so that a mistake is named."""
+        plain_queries(queries)
+        self._say("ask", *queries_out(queries))
+        arrays = self._pipes.receive(_LIMIT).arrays
+        answers = tuple(arrays[str(i)] for i in range(len(queries)))
+        return answers if len(answers) > 1 else answers[0]
+
+
+def _algorithm(given: Mapping[str, Any]) -> Algorithm:
+    try:
+        return _ALGORITHM.validate_python(given).build()
+    except ValidationError as error:
+        raise complaint(error, {"algorithm": given}, ("algorithm",)) from None
+
+
+def _problem_section(given: Mapping[str, Any]) -> ProblemSection:
+    try:
+        return ProblemSection.model_validate(given)
+    except ValidationError as error:
+        raise complaint(error, {"problem": given}, ("problem",)) from None
+
+
+def _without(prefix: str, arrays: Mapping[str, Tensor]) -> Arrays:
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
+
+
+def main() -> None:
+    """Serve the parent; what plug-ins print goes nowhere."""
+    out = os.dup(1)
+    os.dup2(2, 1)
+    torch.set_num_threads(1)
+    try:
+        Server(Pipes(0, out, patient=True)).serve()
+    except (EOFError, BrokenPipeError):
+        pass  # the parent is gone, or has no more to ask
+
+
+if __name__ == "__main__":
+    main()
