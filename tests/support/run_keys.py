@@ -61,7 +61,7 @@ def changed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Philox keys of all entropy that a simulation makes from now on, in order."""
+    """Keys of all entropy that a simulation makes from now on, in order."""
     found: list[int] = []
 
     class Recorded(SeededEntropy):
