@@ -44,6 +44,14 @@ def algorithms() -> dict[str, type[Algorithm]]:
     return dict(sorted(found.items()))
 
 
+@cache
+def shipped() -> dict[str, type[Algorithm]]:
+    """Those of this package alone."""
+    names = sorted(module.name for module in pkgutil.iter_modules(fedsim.algorithms.__path__))
+    modules = {name: importlib.import_module(f"fedsim.algorithms.{name}") for name in names}
+    return {name: kind for name, module in modules.items() if (kind := _algorithm_in(module))}
+
+
 def _algorithm_in(module: ModuleType) -> type[Algorithm] | None:
     for _, kind in inspect.getmembers(module, inspect.isclass):
         if kind.__module__ == module.__name__ and hasattr(kind, "server") and hasattr(kind, "silo"):

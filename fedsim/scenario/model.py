@@ -211,6 +211,12 @@ class Scenario(Section):
         description="of a file: {name: {dotted field: value}}; those of `variant` are set over the rest",
     )
     seed: int = Field(0, ge=0, description="seed of partition, splits, participation and simulated noise")
+    nonce: str | None = Field(
+        None,
+        pattern="^[0-9a-f]{32}$",
+        description="128 random bits that key the noise too, drawn by a run with objects or code that are not "
+        "fedsim's; the same nonce with other code shares noise, and guarantees do not add up",
+    )
     trials: int = Field(1, ge=1, description="repetitions, each with a fresh split and fresh noise")
     data: Annotated[DataConfig, Shorthand()] = Field(description="the records")
     partition: Annotated[PartitionConfig, Shorthand()] = Field(description="who holds which record")

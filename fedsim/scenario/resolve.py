@@ -26,6 +26,7 @@ from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_num
 from fedsim.scenario.early import check
 from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
+from fedsim.scenario.nonce import with_nonce
 from fedsim.scenario.participation import participants
 from fedsim.scenario.per_silo import per_silo
 from fedsim.scenario.problem import ProblemSection, problem_of
@@ -150,7 +151,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     check(scenario)
     with blaming("data set", type(scenario.data)):
         shape = known or outline(scenario.data, scenario.partition, scenario.seed)
-    scenario = _with_smoothness(scenario)
+    scenario = with_nonce(_with_smoothness(scenario))
     privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
     names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
     with blaming("problem", problems()[scenario.problem.name]):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsim.algorithms.registry import algorithms
+from fedsim.algorithms.registry import shipped
 from fedsim.data.federation import Federation
 from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.contract import Algorithm, Public
@@ -62,7 +62,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
         or privacy.get("calibration", "accountant") not in ("accountant", "theorem")
         or MECHANISMS[privacy.get("mechanism", GAUSSIAN.name)].sums_only
         or algorithm.get("parameters", "given") != "given"
-        or not algorithms()[algorithm["name"]].__module__.startswith("fedsim.algorithms.")
+        or algorithm["name"] not in shipped()
     ):
         return None
     apart = privacy.get("calibration") == "theorem" and algorithm.get("difference_clip") is not None

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import psutil
@@ -28,11 +30,11 @@ from fedsim.protocol.links import Variant
 from fedsim.protocol.shares import Words
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Measurement, Observer, Results, TrialResult
+from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.aggregation import LocalParty
 from fedsim.simulation.clipping import Part, together
-from fedsim.simulation.code import Code
 from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Trial, evaluator, in_one_process, read
@@ -45,6 +47,7 @@ import ray
 
 _SLICE = 0.25  # seconds of work between two reports to the driver
 _LOST = (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.OutOfMemoryError)
+_INSTALLED = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
 _OBJECT_STORE = 100 * 2**20  # messages are small and passed inline
 
 
@@ -81,13 +84,13 @@ def execute(resolved: Resolved, results: Results, observe: Observer) -> None:
 
 @contextmanager
 def by_value(resolved: Resolved) -> Iterator[None]:
-    """Inside, the class of an algorithm that was given as an object travels whole, wherever it was defined.
+    """Inside, the class of an algorithm that was given as an object travels whole, and the modules it uses.
 
     Ray sends a class of a script or a notebook so, and of a module only its name, which other processes may
-    not find.
+    not find where no installation has it.
     """
-    names = Code(resolved.algorithm).modules - {"__main__"}
-    modules = [sys.modules[name] for name in names if name in sys.modules]
+    given = isinstance(resolved.scenario.algorithm, GivenAlgorithm)
+    modules = [each for each in list(sys.modules.values()) if given and _lies_elsewhere(each)]
     for module in modules:
         ray.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     try:
@@ -95,6 +98,14 @@ def by_value(resolved: Resolved) -> Iterator[None]:
     finally:
         for module in modules:
             ray.cloudpickle.unregister_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def _lies_elsewhere(module: ModuleType) -> bool:
+    """Whether a module's file is of no installation, ours included."""
+    file, name = getattr(module, "__file__", None), getattr(module, "__name__", "__main__")
+    if not file or name == "__main__" or name.partition(".")[0] in ("fedsim", "silos", "server"):
+        return False
+    return not any(Path(file).is_relative_to(place) for place in _INSTALLED)
 
 
 def stop(actors: Sequence[Any], others: set[psutil.Process]) -> None:

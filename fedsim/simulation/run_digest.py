@@ -2,14 +2,15 @@
 
 Runs on the same records add up only if their noise is independent. A seed alone does not make it so: with
 equal bits, twice the one model minus the other may be a gradient without noise. So the key holds everything
-that affects what a silo releases: the plan; class and numbers of algorithm and problem; the type of numbers;
-the mechanism; and of *every* silo the records, n, budget, delta, given noise, weight and rounds. Of every
-one, since another silo's budget or records change what is broadcast, and two answers at different points with
-equal noise differ by what the noise should hide. (Noise that a silo finds itself follows from these.)
+that affects what a silo releases: the plan; problem, algorithm and mechanism with all numbers that are not
+the default; the type of numbers; the first point; and of *every* silo the records, n, budget, delta, given
+noise, weight and rounds. Of every one, since another silo's budget or records change what is broadcast, and
+two answers at different points with equal noise differ by what the noise should hide.
 
-It does not hold where silos live (process, host, runtime), nor what is measured and never sent. Of code it
-holds the packages of others that bring algorithm, problem or network, and the code of an algorithm that is in
-none (`fedsim.simulation.code`). An edit of fedsim itself is not seen: a run after it takes another seed.
+It does not hold where silos live (process, host, runtime), nor what is measured and never sent. Nor does it
+hold code: what code of others does cannot be read off it. A run with such code, or with an object in place of
+a section, has a nonce of 128 bits from the operating system (`fedsim.scenario.nonce`). An edit of fedsim
+itself is not seen: a run after it takes another seed.
 """
 
 from __future__ import annotations
@@ -17,20 +18,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from dataclasses import replace
+from typing import Any
 
-import numpy as np
-
-from fedsim.algorithms.registry import algorithms
-from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.network_models import Imported
-from fedsim.protocol.contract import Algorithm
+from fedsim.common.canonical import canonical
 from fedsim.protocol.links import Variant
 from fedsim.protocol.participants import Recorded
-from fedsim.protocol.plan import Plan
+from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.code import Code, is_installed
-from fedsim.simulation.installed import packages
-from fedsim.simulation.text import described, text_of
+
+_PER_SILO = {"epsilon", "delta", "claimed_epsilon"}  # held as each silo's own number
 
 
 def run_digest(resolved: Resolved, data: str, variant: Variant, selection: str = "") -> str:
@@ -44,7 +40,7 @@ def run_digest(resolved: Resolved, data: str, variant: Variant, selection: str =
     """
     private = variant == "private"
     budgets = (resolved.epsilons, resolved.noise_multipliers) if private else None
-    return _sha256("run", _common(resolved, data, private), budgets, described(resolved.algorithm), selection)
+    return _sha256("run", _common(resolved, data, private, ()), budgets, selection)
 
 
 def shared_digest(resolved: Resolved, data: str, varied: Collection[str]) -> str:
@@ -52,53 +48,43 @@ def shared_digest(resolved: Resolved, data: str, varied: Collection[str]) -> str
 
     They share noise, as common random numbers, and so carry no guarantee together.
     """
-    algorithm = described(resolved.algorithm, varied)
-    return _sha256("cells that fold", _common(resolved, data, resolved.mechanism.private), algorithm)
+    return _sha256("cells that fold", _common(resolved, data, resolved.mechanism.private, varied))
 
 
-def _common(resolved: Resolved, data: str, private: bool) -> list[object]:
-    active, trace = resolved.active, resolved.trace
+def _common(resolved: Resolved, data: str, private: bool, varied: Collection[str]) -> list[object]:
+    scenario, active, trace = resolved.scenario, resolved.active, resolved.trace
+    first = resolved.problem.start(scenario.seed)
     return [
+        scenario.nonce,
         data,
-        private,
         resolved.deltas if private else None,
+        _given(scenario.privacy, _PER_SILO) if private else None,
         [resolved.names, resolved.sizes, resolved.weights],
-        replace(active, source="") if isinstance(active, Recorded) else active,  # wherever the file lies
-        [_rounds(trace.plan), np.array(trace.holds)],
-        described(resolved.problem),
-        resolved.dtype,
-        [*packages(_modules(resolved)), *_by_value(resolved.algorithm)],
-        *([described(resolved.mechanism)] if private and resolved.sums is not None else []),
+        repr(
+            replace(active, source="") if isinstance(active, Recorded) else active
+        ),  # wherever the file lies
+        [trace.plan.digest, trace.holds],
+        _given(scenario.problem, {"silo_weights"}),
+        _algorithm(resolved, varied),
+        str(resolved.dtype),
+        [str(first.dtype), hashlib.sha256(first.numpy().tobytes()).hexdigest()],
     ]
 
 
-def _rounds(plan: Plan) -> list[object]:
-    """Its different rounds, and which one comes when: plans are long, and repeat themselves."""
-    kinds: dict[object, int] = {}
-    order = [kinds.setdefault(asks, len(kinds)) for asks in plan.rounds]
-    return [list(kinds), np.array(order)]
-
-
-def _modules(resolved: Resolved) -> set[str]:
-    """Where the code of algorithm, problem and network comes from."""
-    problem, algorithm = resolved.problem, type(resolved.algorithm)
-    found = {kind.__module__ for kind in type(problem).__mro__}
-    found |= {
-        kind.__module__ for kind in algorithm.__mro__ if _known(algorithm) or is_installed(kind.__module__)
-    }
-    if isinstance(problem, NeuralNetwork) and isinstance(problem.model, Imported):
-        found.add(problem.model.path.partition(":")[0])
+def _given(section: Any, without: Collection[str]) -> dict[str, Any]:
+    """A section's fields, those at their default left out: a field that is added changes no run before it."""
+    found: dict[str, Any] = section.model_dump(mode="json", exclude_defaults=True, exclude=set(without))
     return found
 
 
-def _by_value(algorithm: Algorithm) -> list[str]:
-    """The code of an algorithm that was given as an object, and of what it holds, that is not installed."""
-    return [] if _known(type(algorithm)) else [Code(algorithm).text]
-
-
-def _known(algorithm: type) -> bool:
-    return algorithm in algorithms().values()
+def _algorithm(resolved: Resolved, varied: Collection[str]) -> dict[str, Any]:
+    """Of an object only the numbers: what else it holds may have another text in each process."""
+    section = resolved.scenario.algorithm
+    if not isinstance(section, GivenAlgorithm):
+        return _given(section, {"parameters", *varied})
+    held = vars(resolved.algorithm) if hasattr(resolved.algorithm, "__dict__") else {}
+    return {name: value for name, value in held.items() if type(value) in (bool, int, float, str)}
 
 
 def _sha256(*parts: object) -> str:
-    return hashlib.sha256(text_of(parts).encode()).hexdigest()
+    return hashlib.sha256(canonical(parts).encode()).hexdigest()

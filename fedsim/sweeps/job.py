@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from fedsim.common.errors import InputError
 from fedsim.scenario.model import Scenario
+from fedsim.scenario.nonce import with_nonce
 from fedsim.scenario.sweep import TuneSection
 from fedsim.sweeps.combinations import Combination, base_and_section, combinations
 from fedsim.sweeps.kept import resolved_of
@@ -104,6 +105,9 @@ def job_of(tree: Mapping[str, Any]) -> Job:
         InputError: names the field, the value and what would be right.
     """
     found, (_, section) = combinations(tree), base_and_section(tree)
+    nonce = next((n for c in found for one in c.candidates if (n := with_nonce(one.scenario).nonce)), None)
+    if nonce != tree.get("nonce"):  # one for all cells: they differ in what else keys them
+        return job_of({**tree, "nonce": nonce})
     for combination in found:
         _check_data(combination)
     return Job(tree, found, section.tune, selections(found, section.tune))

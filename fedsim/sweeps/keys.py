@@ -11,12 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedsim.algorithms.registry import algorithms
 from fedsim.common.canonical import canonical
 from fedsim.data.registry import data_sets
-from fedsim.problems.registry import problems
 from fedsim.scenario.files import digests
-from fedsim.simulation.installed import packages
 from fedsim.sweeps.cell import Cell
 
 _NOT_RUN = tuple(f"fedsim/{room}/" for room in ("api", "attacks", "cli", "curves", "deployment", "report"))
@@ -26,15 +23,17 @@ _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pydantic")
 
 
 def key_of(cell: Cell) -> str:
-    """SHA-256 of the cell's fields, input files and all code, in hexadecimal."""
-    made_of = [_files(cell.scenario), _installed(cell.scenario), code_version()]
-    parts = [*cell, *made_of]
+    """SHA-256 of the cell's fields, input files and fedsim's code, in hexadecimal.
+
+    A cell with code of others has a nonce (`fedsim.scenario.nonce`), which no other sweep has.
+    """
+    parts = [*cell, _files(cell.scenario), code_version()]
     return hashlib.sha256(canonical(parts).encode()).hexdigest()
 
 
 def baselines_key(cell: Cell, depends_on: Mapping[str, Any]) -> str:
     """As `key_of`, of the baselines of a cell's trial, which depend on fewer fields."""
-    made_of = [_files(cell.scenario), _installed(cell.scenario), code_version()]
+    made_of = [cell.scenario.get("nonce"), _files(cell.scenario), code_version()]
     return hashlib.sha256(canonical([depends_on, cell.trial, *made_of]).encode()).hexdigest()
 
 
@@ -43,19 +42,6 @@ def _files(scenario: Mapping[str, Any]) -> list[str]:
     data = data_sets()[section["name"]].model_validate(section)
     attendance = scenario.get("participation", {}).get("path")
     return list(digests(data, Path(attendance) if attendance else None).values())
-
-
-def _installed(scenario: Mapping[str, Any]) -> list[str]:
-    """Hashes of the packages of others that the cell runs: algorithm, problem, data set, network."""
-    problem = scenario["problem"]
-    parts: list[type] = [
-        algorithms()[scenario["algorithm"]["name"]],
-        problems()[problem["name"]],
-        data_sets()[scenario["data"]["name"]],
-    ]
-    modules = [part.__module__ for part in parts]
-    modules.append(problem.get("model", {}).get("path", "").partition(":")[0])
-    return packages(modules)
 
 
 @lru_cache(maxsize=1)
