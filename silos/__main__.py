@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.lazily import HEAVY, lazily
+from fedsim.common.plugins import load_none
 
 
 def main() -> int:
@@ -19,6 +20,7 @@ def main() -> int:
     given.add_argument("--health", action="store_true", help="Ask the running daemon how it is, and end.")
     given.add_argument("--insecure-simulation", action="store_true", help="Allow seeded noise.")
     asked = given.parse_args()
+    load_none()
     lazily(*HEAVY)
     try:
         from silos.config import load_config

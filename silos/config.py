@@ -7,15 +7,19 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
+from fedsim.algorithms.registry import GROUP
 from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
+from fedsim.common.plugins import listed
 from fedsim.common.section import Section
 from fedsim.common.yaml_file import mapping
 from fedsim.data.dataset import Dataset
-from fedsim.data.registry import DataConfig
+from fedsim.data.registry import OWN, DataConfig
+from fedsim.isolated.confine import Child, start, unavailable
+from fedsim.isolated.parts import CHILD
 from fedsim.protocol.listener import AtPort, AtSocket
 from fedsim.protocol.messages import Hex32, SiloName
-from silos.policy import Policy, is_own
+from silos.policy import Policy
 
 ROOT = "silo"
 """What errors call the file."""
@@ -40,12 +44,28 @@ class Config(Section):
     rosters: tuple[Path, ...] = Field(
         (), description="files of the rosters whose sums it takes part in; what its operator has agreed to"
     )
+    plug_in_folder: Path | None = Field(
+        None,
+        description="where the code that policy.plug_ins lists is installed (pip install --target); only its "
+        "confined process has it on its path",
+    )
     insecure_simulation: InsecureSimulation | None = Field(None, description="for tests: noise from a seed")
 
     @property
     def ledger(self) -> Path:
         """Its ledger's file."""
         return self.state / "ledger.sqlite"
+
+    def start_child(self) -> Child:
+        """A confined process for plug-in code; it sees neither records nor state.
+
+        Raises:
+            InputError: they lie in a folder that it would see.
+            Refused: the kernel cannot confine it.
+        """
+        paths = getattr(self.records, "path", ())
+        records = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+        return start([CHILD], self.plug_in_folder, hidden=[self.state, *records])
 
 
 def load_config(path: Path) -> Config:
@@ -65,13 +85,33 @@ def parse_config(tree: Any) -> Config:
     except ValidationError as error:
         raise complaint(error, tree, root=ROOT, model=Config) from None
     check_flags({**tree, "policy": {**tree["policy"], "plug_ins": ()}}, config.model_dump(), ROOT)
-    _check_records(config.records, config.policy)
+    _check_records(config.records)
+    _check_plug_ins(config)
     return config
+
+
+def _check_plug_ins(config: Config) -> None:
+    """What is listed is installed, found by its metadata alone, and can be confined here."""
+    names, folder = config.policy.plug_ins, config.plug_in_folder
+    if not names:
+        return
+    if folder is None:
+        raise InputError(f"{ROOT}.plug_in_folder", None, "is required with policy.plug_ins")
+    if not folder.is_dir():
+        raise InputError(f"{ROOT}.plug_in_folder", str(folder), "must be a folder")
+    known = listed(folder).get(GROUP, {})
+    for name in names:
+        if name not in known:
+            expected = f"no entry point of {GROUP} in plug_in_folder; there are: {', '.join(known) or 'none'}"
+            raise InputError(f"{ROOT}.policy.plug_ins", name, expected)
+    if reason := unavailable():
+        raise InputError(f"{ROOT}.policy.plug_ins", list(names), reason)
 
 
 _FILES = {
     ("state",),
     ("rosters",),
+    ("plug_in_folder",),
     ("listen", "socket"),
     ("listen", "token"),
     ("records", "schema"),
@@ -87,10 +127,11 @@ def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
     return str(folder / tree) if isinstance(tree, str) and is_file else tree
 
 
-def _check_records(records: Dataset, policy: Policy) -> None:
-    """Refuse what a silo alone cannot do, and code that its policy does not list."""
-    if not is_own(type(records)) and records.name not in policy.plug_ins:
-        raise InputError(f"{ROOT}.records.name", records.name, "is a plug-in: list it under policy.plug_ins")
+def _check_records(records: Dataset) -> None:
+    """Refuse what a silo alone cannot do, and a reader that fedsim does not ship."""
+    if type(records) not in OWN.values():
+        expected = "code of others never meets records here: write a table with it first, and name that"
+        raise InputError(f"{ROOT}.records.name", records.name, expected)
     records.check_alone(f"{ROOT}.records")
     for field in ("test_fraction", "reserve", "origin"):
         if field in records.model_fields_set:

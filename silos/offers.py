@@ -8,21 +8,24 @@ than so much time, whatever the machine. Nothing here reads a record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
 
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import InputError, Refused
 from fedsim.data.outline import Outline
+from fedsim.isolated.confine import Child
+from fedsim.isolated.parts import Isolated
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import GAUSSIAN, check_serves
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
-from fedsim.problems.registry import problems
+from fedsim.problems.registry import PROBLEMS
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.messages import Offer
@@ -82,16 +85,28 @@ class Admissible:
     colluding: float | None = None
 
 
-def proposal_of(offer: Offer, policy: Policy, own: Own, pinned: Pinned = _NO_ROSTERS) -> Proposal:
+def proposal_of(
+    offer: Offer,
+    policy: Policy,
+    own: Own,
+    pinned: Pinned = _NO_ROSTERS,
+    start: Callable[[], Child] | None = None,
+) -> Proposal:
     """Make what the offer names.
+
+    Args:
+        offer: what a server sent.
+        policy: the silo's.
+        own: its public numbers.
+        pinned: rosters that its operator has agreed to.
+        start: starts a confined process for an algorithm that fedsim does not ship.
 
     Raises:
         Refused: it is not for this silo's records or rosters, or the policy does not allow it.
     """
     _check_shape(offer, own)
     try:
-        algorithm = _algorithm(offer.algorithm, policy)
-        problem = _problem(offer, policy)
+        algorithm, problem = _algorithm(offer, policy, start), _problem(offer, policy)
         part = part_of(offer, own.name, problem.dimension, pinned)
         if part is not None:
             check_serves(part.mechanism, str(offer.algorithm["name"]), algorithm)
@@ -116,7 +131,10 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         Refused: the plan breaks a limit, costs more than the budget, or has too little noise.
     """
     offer, limits, part = proposal.offer, policy.limits, proposal.part
-    trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
+    if isinstance(proposal.algorithm, Isolated):
+        trace = proposal.algorithm.dry_run(proposal.public, offer.seed, limits)
+    else:
+        trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
     plan = trace.plan
     if plan.sampled and proposal.dtype == torch.float32:  # see `silos.sums`
         raise Refused("offer: float32 with sampled batches; rounding of such sums is bounded in float64 only")
@@ -160,8 +178,16 @@ def _check_shape(offer: Offer, own: Own) -> None:
         raise Refused(f"offer: weights must be {len(shape.sizes)} positive numbers, one a silo")
 
 
-def _algorithm(given: Mapping[str, Any], policy: Policy) -> Algorithm:
+def _algorithm(offer: Offer, policy: Policy, start: Callable[[], Child] | None) -> Algorithm:
+    """The algorithm; one that fedsim does not ship as a confined process, which validates its numbers too."""
+    given = offer.algorithm
     _check_name("algorithm", given.get("name"), policy.allowed_algorithms)
+    if given["name"] not in shipped():
+        if start is None:
+            raise Refused("offer: no process for plug-ins can be started here")
+        shape = offer.shape.model_dump()
+        parts = {"algorithm": given, "problem": offer.problem}
+        return cast(Algorithm, Isolated(start, {**parts, "shape": shape, "dtype": offer.dtype}))
     try:
         return _ALGORITHM.validate_python(given).build()
     except ValidationError as error:
@@ -177,8 +203,8 @@ def _problem(offer: Offer, policy: Policy) -> Problem:
     except ValidationError as error:
         check_few(error, "offer: problem")
         raise complaint(error, {"problem": offer.problem}, ("problem",)) from None
-    if isinstance(section.model, Imported) and section.model.path not in policy.plug_ins:
-        raise Refused(f"offer: the silo's policy does not list the network {section.model.path!r}")
+    if isinstance(section.model, Imported):
+        raise Refused("offer: a network of another package; silos take those that fedsim ships")
     shape = Outline(offer.shape.sizes, offer.shape.num_features, offer.shape.num_classes)
     dimension = _dimension(section, shape)
     if dimension > policy.max_dimension:
@@ -188,7 +214,7 @@ def _problem(offer: Offer, policy: Policy) -> Problem:
 
 def _dimension(section: ProblemSection, shape: Outline) -> int:
     """d, without the memory that a model of that size takes."""
-    kind = problems()[section.name]
+    kind = PROBLEMS[section.name]
     features, outputs = shape.num_features, kind.outputs(shape.num_classes)
     if kind is not NeuralNetwork or section.model is None:
         return features * outputs

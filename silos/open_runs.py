@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedsim.common.canonical import finite
 from fedsim.common.errors import Refused
+from fedsim.isolated.confine import Child
 from fedsim.mechanisms.occasions import Occasions
 from fedsim.protocol.digests import digest
 from fedsim.protocol.messages import Offer
@@ -55,9 +56,11 @@ class OpenRuns:
         policy: Policy,
         simulation: InsecureSimulation | None,
         pinned: Pinned,
+        start: Callable[[], Child] | None = None,
     ) -> None:
+        """`start`: starts a confined process for plug-in code."""
         self._records, self._own, self._policy, self._simulation = records, own, policy, simulation
-        self._pinned = pinned
+        self._pinned, self._start = pinned, start
         self._held: OrderedDict[str, _Held] = OrderedDict()
         self._work, self._trying = threading.Lock(), threading.Lock()
 
@@ -145,7 +148,7 @@ class OpenRuns:
             self._held.popitem(last=False)
 
     def _proposal(self, offer: Offer) -> Proposal:
-        return proposal_of(offer, self._policy, self._own, self._pinned)
+        return proposal_of(offer, self._policy, self._own, self._pinned, self._start)
 
     def _admissible(self, proposal: Proposal) -> Admissible:
         return admissible(proposal, self._policy, self._own, self._simulation is not None)

@@ -1,7 +1,7 @@
 """The program of a child process that runs plug-in code; `fedsim.isolated.parts` is its counterpart.
 
-It serves one parent over its two pipes: makes an algorithm and a problem, tries a plan out, plays both halves.
-It is confined before any of this is imported (`fedsim.isolated.confined`), and holds no record.
+It serves one parent over its two pipes: it makes an algorithm and a problem, tries a plan out and plays both
+halves. It is confined before any of this is imported (`fedsim.isolated.confined`), and holds no record.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import base64
 import os
 import pickle
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -79,9 +80,8 @@ class Server:
             outline = Outline(shape["sizes"], shape["num_features"], shape["num_classes"])
             self._algorithm = _algorithm(head["algorithm"])
             self._problem = problem_of(_problem_section(head["problem"]), outline, dtype)
-        told, arrays = {}, {}
         linear, dimension = bool(self._algorithm.linear), self._problem.dimension
-        return "made", {"linear": linear, "dimension": dimension, "problem": told}, arrays
+        return "made", {"linear": linear, "dimension": dimension}, {}
 
     def _dry_run(self, frame: Frame) -> Answer:
         public, head = public_in(frame.head, frame.arrays), frame.head
@@ -154,10 +154,8 @@ def main() -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     torch.set_num_threads(1)
-    try:
+    with suppress(EOFError, BrokenPipeError):  # the parent is gone, or has no more to ask
         Server(Pipes(0, out, patient=True)).serve()
-    except (EOFError, BrokenPipeError):
-        pass  # the parent is gone, or has no more to ask
 
 
 if __name__ == "__main__":

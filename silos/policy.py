@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import date
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from fedsim.algorithms.registry import algorithms
+from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.suggest import suggest
-from fedsim.problems.registry import problems
+from fedsim.problems.registry import PROBLEMS
 from fedsim.protocol.limits import Limits
 from fedsim.scenario.model import Probability
 
@@ -46,7 +46,7 @@ class PerRun(Section):
 def _list_of_plug_ins(value: Any) -> Any:
     """`false` is none of them; `true` would let a server choose any function of the installation."""
     if value is True:
-        raise ValueError("list those that may run: entry points' names, and module:attribute of networks")
+        raise ValueError("list those that may run, by the names of their entry points")
     return () if value is False else value
 
 
@@ -62,8 +62,8 @@ class Policy(Section):
     problems: tuple[str, ...] | None = Field(None, description="those that may run; default: fedsim's own")
     plug_ins: PlugIns = Field(
         (),
-        description="code of other packages that may run: names of entry points (algorithms, problems, data "
-        "sets) and module:attribute of networks; false: none",
+        description="code that fedsim does not ship and that may be started, in a confined process: names of "
+        "entry points in plug_in_folder; false: none",
     )
     min_noise_multiplier: float = Field(0.1, gt=0, le=1e4, description="least base noise multiplier")
     max_noise_multiplier: float = Field(1e4, gt=0, le=1e4, description="largest base noise multiplier")
@@ -112,16 +112,16 @@ class Policy(Section):
     @property
     def allowed_algorithms(self) -> tuple[str, ...]:
         """By name."""
-        return self.allowed(algorithms()) if self.algorithms is None else self.algorithms
+        return self.allowed(shipped()) if self.algorithms is None else self.algorithms
 
     @property
     def allowed_problems(self) -> tuple[str, ...]:
         """By name."""
-        return self.allowed(problems()) if self.problems is None else self.problems
+        return self.allowed(PROBLEMS) if self.problems is None else self.problems
 
-    def allowed(self, known: Mapping[str, type]) -> tuple[str, ...]:
-        """fedsim's own parts, and the plug-ins that are listed."""
-        return tuple(name for name, part in known.items() if is_own(part) or name in self.plug_ins)
+    def allowed(self, known: Iterable[str]) -> tuple[str, ...]:
+        """The parts that fedsim ships, and the plug-ins that are listed: these run in a confined process."""
+        return tuple(dict.fromkeys((*known, *(name for name in self.plug_ins if ":" not in name))))
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -131,18 +131,9 @@ class Policy(Section):
         ):
             if low > high:
                 raise InputError(field, low, f"at most {field.replace('min', 'max', 1)}, {high:g}")
-        for field, known in (("algorithms", algorithms()), ("problems", problems())):
-            self._check_names(field, getattr(self, field), known)
+        for field, known in (("algorithms", shipped()), ("problems", PROBLEMS)):
+            for name in getattr(self, field) or ():
+                if name not in self.allowed(known):
+                    expected = f"not shipped; {suggest(name, known)}, or list the plug-in under plug_ins too"
+                    raise InputError(field, name, expected)
         return self
-
-    def _check_names(self, field: str, chosen: Iterable[str] | None, known: Mapping[str, type]) -> None:
-        for name in chosen or ():
-            if name not in known:
-                raise InputError(field, name, f"not installed; {suggest(name, known)}")
-            if name not in self.allowed(known):
-                raise InputError(field, name, "is a plug-in: list it under plug_ins too")
-
-
-def is_own(part: type) -> bool:
-    """Whether it is fedsim's, and no other package's."""
-    return part.__module__.partition(".")[0] == "fedsim"

@@ -95,7 +95,7 @@ class Silo:
         records, identity = read_records(config), Identity.load(config.state)
         own = Own(config.name, records.n, records.num_features, records.num_classes)
         pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
-        runs = OpenRuns(records, own, config.policy, simulation, pinned)
+        runs = OpenRuns(records, own, config.policy, simulation, pinned, config.start_child)
         ledger = LedgerFile.open(config.ledger, {"notices": list(runs.notices)})
         try:
             check_enrolment(config, ledger, records, identity)

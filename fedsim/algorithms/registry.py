@@ -21,14 +21,6 @@ GROUP = "fedsim.algorithms"
 
 
 @cache
-def shipped() -> dict[str, type[Algorithm]]:
-    """{scenario name: dataclass} of the algorithms that fedsim ships."""
-    names = sorted(module.name for module in pkgutil.iter_modules(fedsim.algorithms.__path__))
-    modules = {name: importlib.import_module(f"fedsim.algorithms.{name}") for name in names}
-    return {name: kind for name, module in modules.items() if (kind := _algorithm_in(module))}
-
-
-@cache
 def algorithms() -> dict[str, type[Algorithm]]:
     """{scenario name: dataclass}, sorted by name; adding a file, or an entry point, adds an algorithm.
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import TypeVar
 
 from fedsim.common.errors import InputError
 
 T = TypeVar("T")
+_loads = True
 
 
 def entry_points(group: str) -> dict[str, object]:
@@ -54,12 +56,40 @@ def extended(group: str, own: Mapping[str, type[T]], base: type[T]) -> dict[str,
     return parts
 
 
+def listed(folder: Path) -> dict[str, dict[str, str]]:
+    """{group: {name: "module:object"}} of fedsim's entry points in a folder; imports nothing.
+
+    Args:
+        folder: what `pip install --target` has filled.
+
+    Raises:
+        InputError: names group, entry point and distribution where two share a name.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for distribution in metadata.distributions(path=[str(folder)]):
+        for point in distribution.entry_points:
+            group = found.setdefault(point.group, {})
+            if point.name in group:
+                field = f"entry point {point.group}:{point.name}"
+                raise InputError(field, point.value, f"{_origin(point)}: name taken twice")
+            group[point.name] = point.value
+    return {group: names for group, names in sorted(found.items()) if group.startswith("fedsim.")}
+
+
+def load_none() -> None:
+    """Load no entry point in this process from now on: a daemon's plug-ins run in a child of their own."""
+    global _loads
+    _loads = False
+
+
 def named(group: str) -> bool:
     """Whether the group has an entry point; loads none."""
     return bool(_points(group))
 
 
 def _points(group: str) -> list[metadata.EntryPoint]:
+    if not _loads:
+        return []
     return sorted(metadata.entry_points(group=group), key=lambda point: (point.name, _origin(point)))
 
 

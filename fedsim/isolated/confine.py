@@ -1,9 +1,9 @@
 """Child processes that run plug-in code, and what the kernel keeps from them.
 
 A child has a root folder of its own with this Python installation and the plug-ins, read-only, no network,
-no privileges, two pipes, no other descriptor, and a list of system calls (`fedsim.isolated.confined`). It is exec'd by
-`subprocess`: no memory of the process that starts it is ever in it. Where the kernel does not allow all of
-this, `start` refuses.
+no privileges, two pipes, no other descriptor, and a list of system calls (`fedsim.isolated.confined`). It is
+exec'd by `subprocess`: no memory of the process that starts it is ever in it. Where the kernel does not allow
+all of this, `start` refuses.
 """
 
 from __future__ import annotations

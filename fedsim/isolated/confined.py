@@ -1,8 +1,8 @@
 """The first code of a child that runs plug-ins: gives up what the kernel can take, then runs one module.
 
-It is a script, started by `fedsim.isolated.confine`, and imports the standard library alone. Its one argument is a
-JSON object: `parent` (process id), `binds` ([[source, target], ...]), `path` (folders of modules), `limits`
-({name of a resource: number}) and `argv` (a module and its arguments). One byte on stdout says that all of
+It is a script, started by `fedsim.isolated.confine`, and imports the standard library alone. Its one argument
+is a JSON object: `parent` (process id), `binds` ([[source, target], ...]), `path` (folders of modules),
+`limits` ({name of a resource: number}) and `argv` (a module and its arguments). One byte on stdout says that all of
 it is in force; otherwise stdout has the reason, and nothing else has run.
 """
 

@@ -1,6 +1,6 @@
 """What travels between a process and its plug-in child, as plain values: queries, traces, errors.
 
-A parent believes nothing of what a child sends: queries and plans are built anew, by the contract's own types.
+The parent builds queries and plans anew, by the contract's own types: it trusts nothing that a child sends.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def _batch(value: Any) -> Batch:
 
 def queries_out(queries: Sequence[Query]) -> tuple[dict[str, Any], Arrays]:
     """The queries of one ask: head and arrays of a frame."""
-    head, arrays = [], {}
+    head: list[dict[str, Any]] = []
+    arrays: Arrays = {}
     for q, query in enumerate(queries):
         arrays |= {f"{q}.{p}": point for p, point in enumerate(query.points)}
         if isinstance(query.clip, Tensor):
@@ -69,7 +70,7 @@ def queries_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> tuple[Q
 
 
 def trace_out(trace: Trace) -> tuple[dict[str, Any], Arrays]:
-    """A dry run's result: its different rounds, and which of them comes when, since plans repeat themselves."""
+    """A dry run's result: its different rounds, and the order in which they come."""
     kinds: dict[Any, int] = {}
     rounds = zip(trace.plan.rounds, trace.holds, trace.messages, strict=True)
     order = [kinds.setdefault(each, len(kinds)) for each in rounds]

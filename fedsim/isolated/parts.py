@@ -26,7 +26,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.isolated.confine import Child, start
 from fedsim.isolated.data import Arrays, error_in, public_out, queries_in, trace_in
 from fedsim.isolated.pipes import Pipes
-from fedsim.problems.kinds import Problem, is_shipped
+from fedsim.problems.kinds import Problem
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Round, ServerHalf
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import Limits
@@ -57,9 +57,8 @@ class Isolated:
         Args:
             start: starts a child that runs `silos.plug_in_child`.
             recipe: what it makes, the head of a frame "make".
-            seconds: that the child may take for one frame.
         """
-        self._start, self._recipe, self._seconds = start, dict(recipe), seconds
+        self._start, self._recipe, self._seconds = start, dict(recipe), SECONDS
         self._child: Child | None = None
         self._lock, self._halves = threading.RLock(), 0
 
@@ -76,7 +75,7 @@ class Isolated:
         return self._call("make", self._recipe, {}, "made")
 
     @property
-    def linear(self) -> bool:  # type: ignore[override]
+    def linear(self) -> bool:
         """See `Algorithm`; a wrong word spoils a model, and no guarantee."""
         return bool(self.made.head.get("linear"))
 
@@ -204,16 +203,14 @@ def recipe_of(algorithm: Algorithm, problem: Problem, dtype: str) -> str:
         raise InputError(
             "runtime.plug_ins", "isolated", f"needs parts that can be pickled: {error}"
         ) from None
-    return json.dumps({"dtype": dtype, "pickled": pickled, "describe": not is_shipped(problem)})
+    return json.dumps({"dtype": dtype, "pickled": pickled})
 
 
 def _is_installed(module: ModuleType) -> bool:
     """Whether a child finds the module: it lies in a folder of installed packages, or is fedsim's."""
     file = Path(getattr(module, "__file__", None) or "")
-    return (
-        (file.parts
-        and any(part in ("site-packages", "dist-packages") for part in file.parts))
-        or (module.__name__.partition(".")[0] in ("fedsim", "silos", "builtins"))
+    return (file.parts and any(part in ("site-packages", "dist-packages") for part in file.parts)) or (
+        module.__name__.partition(".")[0] in ("fedsim", "silos", "builtins")
     )
 
 

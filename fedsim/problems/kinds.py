@@ -19,7 +19,7 @@ Problem = GeneralisedLinear | NeuralNetwork
 
 
 def is_shipped(problem: Problem) -> bool:
-    """Whether fedsim ships all of its code: by identity with its own table, whatever a class says of itself."""
+    """Whether fedsim ships all of its code, by identity with its own table of classes."""
     if type(problem) is NeuralNetwork:
         return type(problem.model) in (Mlp, PairedMlp, Lenet)
     return type(problem) in OWN

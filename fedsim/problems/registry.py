@@ -13,6 +13,10 @@ from fedsim.problems.network import NeuralNetwork
 GROUP = "fedsim.problems"
 
 
+PROBLEMS: dict[str, type[Problem]] = {**BUILT_IN, "neural_network": NeuralNetwork}
+"""{scenario name: dataclass} of the problems that fedsim ships."""
+
+
 @cache
 def problems() -> dict[str, type[Problem]]:
     """{scenario name: dataclass}; another distribution's class derives from `GeneralisedLinear`.

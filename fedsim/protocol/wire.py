@@ -54,10 +54,21 @@ class Frame:
 
 def encode(frame: Frame) -> bytes:
     """The body's bytes, the same for equal frames whose heads are in the same order."""
-    from safetensors.torch import save
+    from safetensors import TensorSpec, serialize
 
-    arrays = {name: value.detach().contiguous().clone() for name, value in frame.arrays.items()}
-    return save(arrays, metadata(frame.kind, frame.head))  # it refuses arrays that share memory
+    arrays = {
+        name: value.detach().contiguous() for name, value in frame.arrays.items()
+    }  # alive until the end
+    specs = {
+        name: TensorSpec(
+            dtype=str(value.dtype).removeprefix("torch."),
+            shape=list(value.shape),
+            data_ptr=value.data_ptr(),
+            data_len=value.nbytes,
+        )
+        for name, value in arrays.items()
+    }
+    return bytes(serialize(specs, metadata(frame.kind, frame.head)))
 
 
 def metadata(kind: str, head: Mapping[str, Any]) -> dict[str, str]:

@@ -154,8 +154,8 @@ class RuntimeSection(Section):
     address: str | None = Field(None, description="ray: an existing cluster instead of a local one")
     plug_ins: Literal["in_process", "isolated"] = Field(
         "in_process",
-        description="where code that fedsim does not ship runs; isolated: as in a deployed silo, in a confined "
-        "process that holds no record",
+        description="where code that fedsim does not ship runs; isolated: in a confined process without "
+        "records, as in a deployed silo",
     )
     dtype: Literal["float64", "float32"] = Field("float64", description="type of parameters and features")
     shuffler: Literal["total", "shares", "envelopes"] = Field(
@@ -214,8 +214,8 @@ class Scenario(Section):
     nonce: str | None = Field(
         None,
         pattern="^[0-9a-f]{32}$",
-        description="128 random bits that key the noise too, drawn by a run with objects or code that are not "
-        "fedsim's; the same nonce with other code shares noise, and guarantees do not add up",
+        description="128 random bits that key the noise too, drawn by a run with objects or code that fedsim "
+        "does not ship; the same nonce with other code shares noise, and guarantees do not add up",
     )
     trials: int = Field(1, ge=1, description="repetitions, each with a fresh split and fresh noise")
     data: Annotated[DataConfig, Shorthand()] = Field(description="the records")

@@ -1,7 +1,7 @@
 """Which runs draw a nonce: 128 bits of the operating system's, kept in their scenario, that key their noise.
 
-What code does is not seen from outside: it may read a file, a global or the clock. So two runs of code that is
-not fedsim's never share noise, unless their scenario names one nonce, as that of a run repeated does.
+What code does is not seen from outside: it may read a file, a global or the clock. So two runs of code that
+is not fedsim's never share noise, unless their scenario names one nonce, as that of a run repeated does.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
+from typing import cast
 
 import torch
 
@@ -127,8 +128,7 @@ class Resolved:
         """
         if self.scenario.runtime.plug_ins == "in_process" or self._recipe is None:
             return self.algorithm, self.problem
-        isolated = of_objects(self._recipe)
-        return isolated, self.problem if is_shipped(self.problem) else isolated.problem
+        return cast(Algorithm, of_objects(self._recipe)), self.problem
 
     @cached_property
     def _recipe(self) -> str | None:

@@ -60,10 +60,12 @@ class SiloHost:
             Refused: a silo does not accept the plan.
         """
         mechanism = self._resolved.mechanism if variant == "private" else NONE
+        algorithm, problem = self._resolved.halves
         run = self._run or run_digest(self._resolved, self._data, variant)
         gate = Gate(
             self._records,
-            *reversed(self._resolved.halves),
+            problem,
+            algorithm,
             self._resolved.trace.plan,
             self._terms(rounds, mechanism),
             mechanism,

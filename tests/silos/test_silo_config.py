@@ -53,9 +53,9 @@ WRONG: dict[str, tuple[str, Any, list[str]]] = {
     "an unknown algorithm": (
         "policy.algorithms",
         ["prox_sdg"],
-        ["silo.policy.algorithms: 'prox_sdg': not installed", "did you mean 'prox_sgd'?"],
+        ["silo.policy.algorithms: 'prox_sdg': not shipped", "did you mean 'prox_sgd'?"],
     ),
-    "an unknown problem": ("policy.problems", ["logit"], ["silo.policy.problems: 'logit': not installed"]),
+    "an unknown problem": ("policy.problems", ["logit"], ["silo.policy.problems: 'logit': not shipped"]),
     "every plug-in": ("policy.plug_ins", True, ["silo.policy.plug_ins: True: list those that may run"]),
     "clips the wrong way round": (
         "policy.min_clip",

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from support.deployed import POLICY, Caller, enrolled, offer_of, resolved_of, write_silos
 
 from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
-from silos.policy import Policy
 from silos.silo import Silo
 
 RESOLVED = resolved_of()
@@ -311,31 +310,6 @@ def test_which_refusal_is_given_does_not_depend_on_records(tmp_path: Path) -> No
         said.append(reasons)
         caller.silo.close()
     assert said[0] == said[1] == said[2]
-
-
-class Theirs:
-    """Stands for a class of another package."""
-
-    __module__ = "their_package.algorithms"
-
-
-def test_code_of_other_packages_runs_only_where_it_is_listed(caller: Caller, monkeypatch: Any) -> None:
-    monkeypatch.setattr("silos.policy.algorithms", lambda: {"prox_sgd": Theirs})
-    assert Policy.model_validate(POLICY).allowed_algorithms == ()
-    assert Policy.model_validate({**POLICY, "plug_ins": ["prox_sgd"]}).allowed_algorithms == ("prox_sgd",)
-    with pytest.raises(ValueError, match="is a plug-in: list it under plug_ins too"):
-        Policy.model_validate({**POLICY, "algorithms": ["prox_sgd"]})
-
-
-def test_a_network_of_another_package_runs_where_it_is_listed(tmp_path: Path) -> None:
-    network = {"name": "module", "path": "torch.nn:Linear"}
-    resolved = resolved_of(problem={"name": "neural_network", "model": network})
-    for listed, kind in (["torch.nn:Linear"], "admission"), (["torch.nn:Bilinear"], "refusal"):
-        (path, *_) = write_silos(tmp_path / kind, resolved, policy={"plug_ins": listed})
-        (config,) = enrolled([path])
-        caller = Caller(Silo.open(config))
-        assert caller.send("offer", **offer_of(resolved, "silo-00")).kind == kind
-        caller.silo.close()
 
 
 def test_a_life_has_so_many_runs(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fedsim.cli.app import DEPLOYMENT, app, plain_errors
+from fedsim.common.plugins import load_none
 
 
 @app.command(rich_help_panel=DEPLOYMENT)
@@ -27,6 +28,7 @@ def silo(
 ) -> None:
     """Run one silo's daemon: records, budget and noise stay here, and every message is debited first."""
     with plain_errors():
+        load_none()  # before what lists algorithms and data sets is imported
         from silos.config import load_config
 
         load_config(config)  # before torch is loaded

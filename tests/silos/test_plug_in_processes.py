@@ -1,0 +1,155 @@
+"""Plug-in algorithms of a deployed silo run in a confined process, and what such a process may do wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from support.deployed import Caller, enrolled, offer_of, resolved_of, write_silos
+from support.plug_in_folder import plug_in_folder
+
+from fedsim.common.errors import InputError
+from fedsim.isolated import parts
+from fedsim.isolated.confine import unavailable
+from silos.config import load_config
+from silos.silo import Silo
+
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+
+RESOLVED = resolved_of()
+POINT = torch.zeros(5, dtype=torch.float64)
+HONEST = """
+import os, time
+from dataclasses import dataclass
+from fedsim import Query, Round
+
+@dataclass(frozen=True)
+class Sgd:
+    num_rounds: int
+    clip_norm: float
+    linear = True
+
+    def server(self, w, problem, public, rng):
+        for _ in range(self.num_rounds):
+            mean = yield Round({"w": w}, answer=w)
+            w = problem.descend(w, mean["g"], 0.5)
+        return w
+
+    def silo(self, problem, broadcast, ask, memory):
+        BEFORE
+        answer = ask(Query("gradient", (broadcast["w"],), self.clip_norm))
+        AFTER
+        return {"g": answer}
+"""
+
+
+def _code(before: str = "pass", after: str = "pass") -> str:
+    return HONEST.replace("BEFORE", before).replace("AFTER", after)
+
+
+def _silo(folder: Path, code: str, **policy: Any) -> Path:
+    """The configuration of an enrolled silo with one plug-in, `theirs_sgd`."""
+    path = write_silos(folder / "silos", RESOLVED, policy={"plug_ins": ["theirs_sgd"], **policy})[0]
+    tree = yaml.safe_load(path.read_text())
+    tree["plug_in_folder"] = str(plug_in_folder(folder / "plug-ins", code, theirs_sgd="Sgd"))
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def _offer(num_rounds: int = 3) -> dict[str, Any]:
+    algorithm = {"name": "theirs_sgd", "num_rounds": num_rounds, "clip_norm": 1.0}
+    return {**offer_of(RESOLVED, "silo-00"), "algorithm": algorithm}
+
+
+def _opened(folder: Path, code: str) -> Caller:
+    return Caller(Silo.open(enrolled([_silo(folder, code)])[0]))
+
+
+def test_a_plug_in_is_answered_and_this_process_never_imports_it(tmp_path: Path) -> None:
+    caller = _opened(tmp_path, _code())
+    run = caller.admitted(_offer())["run"]
+    answer = caller.asked(run, 0, w=POINT)
+    assert answer["g"].shape == POINT.shape
+    assert torch.equal(caller.asked(run, 0, w=POINT)["g"], answer["g"])
+    assert caller.asked(run, 1, w=POINT + 1)["g"].isfinite().all()
+    assert "theirs" not in sys.modules
+    caller.silo.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("os._exit(0)", "pass"),
+        ("pass", "os._exit(0)"),
+        ("raise KeyError('x')", "pass"),
+        ("os.write(1, b'x'); os.write(3, b'not a frame')", "pass"),
+        ("time.sleep(60)", "pass"),
+        ("pass", "ask(Query('gradient', (broadcast['w'],), self.clip_norm))"),
+        ("pass", "answer = answer[:2]"),
+    ],
+)
+def test_a_process_that_fails_ends_its_round_and_no_other(
+    tmp_path: Path, before: str, after: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parts, "SECONDS", 8.0)
+    wrong = "if bool(broadcast['w'].max() == 7): "
+    caller = _opened(tmp_path, _code(wrong + before, wrong + after))
+    run = caller.admitted(_offer())["run"]
+    caller.refused("ask", {"w": POINT + 7}, run=run, round=0)
+    assert caller.asked(run, 1, w=POINT)["g"].isfinite().all()
+    caller.silo.close()
+
+
+def test_a_plan_is_priced_and_kept_to_whatever_the_process_says(tmp_path: Path) -> None:
+    """It asks for less noise in the run than in the dry run."""
+    wrong = "if bool(broadcast['w'].max() == 7): ask = lambda q, a=ask: a(Query(q.statistic, q.points, 1e5))"
+    caller = _opened(tmp_path, _code(wrong + "; object.__setattr__(self, 'clip_norm', 1e9)"))
+    run = caller.admitted(_offer())["run"]
+    sent = caller.asked(run, 0, w=POINT + 7)["g"]  # noise scales with the clip that is asked for
+    assert float(sent.norm()) > 1e3
+    caller.silo.close()
+
+
+def test_a_plug_in_that_is_not_listed_or_not_installed_is_named(tmp_path: Path) -> None:
+    path = _silo(tmp_path, _code())
+    tree = yaml.safe_load(path.read_text())
+    for change, field in (
+        ({"plug_in_folder": None}, "silo.plug_in_folder"),
+        ({"plug_in_folder": str(tmp_path / "nowhere")}, "silo.plug_in_folder"),
+        ({"policy": {**tree["policy"], "plug_ins": ["other"]}}, "silo.policy.plug_ins"),
+    ):
+        path.write_text(yaml.safe_dump({**tree, **change}))
+        with pytest.raises(InputError) as caught:
+            load_config(path)
+        assert caught.value.field == field
+    path.write_text(yaml.safe_dump({**tree, "policy": {**tree["policy"], "plug_ins": False}}))
+    caller = Caller(Silo.open(enrolled([path])[0]))
+    assert "does not allow algorithm 'theirs_sgd'" in caller.refused("offer", **_offer())
+    caller.silo.close()
+
+
+def test_a_folder_from_which_the_records_can_be_seen_is_refused(tmp_path: Path) -> None:
+    path = _silo(tmp_path, _code())
+    tree = yaml.safe_load(path.read_text())
+    plug_in_folder(path.parent / "all", _code(), theirs_sgd="Sgd")
+    path.write_text(yaml.safe_dump({**tree, "plug_in_folder": "all", "state": "all/state"}))
+    caller = Caller(Silo.open(enrolled([path])[0]))
+    assert "must lie outside" in caller.refused("offer", **_offer())
+    caller.silo.close()
+
+
+def test_a_daemon_imports_no_entry_point_of_its_own_installation(tmp_path: Path) -> None:
+    folder = plug_in_folder(tmp_path / "installed", "raise SystemExit('imported')", theirs_sgd="Sgd")
+    path = write_silos(tmp_path / "silos", RESOLVED)[0]
+    command = [sys.executable, "-m", "silos", "--config", str(path), "--enrol"]
+    paths = ":".join([str(folder), str(Path(__file__).parents[2])])
+    found = subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": paths}, timeout=120)
+    assert found.returncode == 0, found.stderr
+    simulated = [sys.executable, "-c", "import fedsim.scenario.algorithm"]
+    other = subprocess.run(simulated, capture_output=True, text=True, env={"PYTHONPATH": paths}, timeout=120)
+    assert "imported" in other.stderr + other.stdout  # the same entry point, where entry points are loaded
