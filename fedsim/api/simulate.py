@@ -13,7 +13,7 @@ from typing import Any
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import Watch, watcher
 from fedsim.api.run import Run
-from fedsim.api.unfinished import NotKept, discard, kept
+from fedsim.api.unfinished import NotKept, discard, kept, nonce_in
 from fedsim.common.errors import InputError
 from fedsim.common.interrupts import undisturbed
 from fedsim.common.one_thread import one_thread
@@ -74,9 +74,12 @@ def simulate(
         WorkerLost: a process of Ray was ended from outside before that.
     """
     changes = changes_of(overrides, short)
-    resolved = resolved_of(one_run(scenario, changes), algorithm, data, changes)
+    single = one_run(scenario, changes)
     if resume and out is None:
         raise InputError("resume", resume, "needs out: the directory of the run that is to go on")
+    if resume and out is not None and single.nonce is None:
+        single = single.model_copy(update={"nonce": nonce_in(Path(out))})
+    resolved = resolved_of(single, algorithm, data, changes)
     run = follow(resolved, watcher(progress), None if out is None else Path(out), warnings.warn, resume)
     if run.failure:
         warnings.warn(run.failure, stacklevel=2)

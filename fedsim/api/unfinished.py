@@ -15,7 +15,7 @@ from typing import Any
 from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
 from fedsim.common.files import remove_drafts, whole_file
-from fedsim.common.yaml_file import text
+from fedsim.common.yaml_file import mapping, text
 from fedsim.results.kept_trial import KeptTrial, read_trial, write_trial
 from fedsim.results.outcome import Measurement, Results, TrialResult, variants
 from fedsim.results.place import UNFINISHED, check_free, unwritable
@@ -76,6 +76,12 @@ def kept_in(out: Path) -> list[Path]:
     """The files of a run directory's kept trials, by number."""
     found = (out / UNFINISHED).glob("trial-*.safetensors")
     return sorted(found, key=lambda file: int(file.stem.removeprefix("trial-")))
+
+
+def nonce_in(out: Path) -> str | None:
+    """The nonce that the unfinished run in `out` drew, if it did."""
+    found: str | None = mapping(_found(out) / UNFINISHED / _SCENARIO, "scenario", "data:").get("nonce")
+    return found
 
 
 def _found(out: Path) -> Path:

@@ -2,8 +2,8 @@
 
 It is a script, started by `fedsim.isolated.confine`, and imports the standard library alone. Its one argument
 is a JSON object: `parent` (process id), `binds` ([[source, target], ...]), `path` (folders of modules),
-`limits` ({name of a resource: number}) and `argv` (a module and its arguments). One byte on stdout says that all of
-it is in force; otherwise stdout has the reason, and nothing else has run.
+`limits` ({name of a resource: number}) and `argv` (a module and its arguments). One byte on stdout says that
+all of it is in force; otherwise stdout has the reason, and nothing else has run.
 """
 
 from __future__ import annotations

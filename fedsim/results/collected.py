@@ -119,7 +119,7 @@ def scenario_tree(outcome: Outcome, folder: Path) -> dict[str, Any]:
     return tree | ({"files": dict(outcome.files)} if outcome.files else {})
 
 
-SECRETS = {"seed", "files"}
+SECRETS = {"seed", "nonce", "files"}
 """Sections that are for nobody but those who may see the records."""
 
 _SIMULATED: Any = {

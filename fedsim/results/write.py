@@ -16,8 +16,8 @@ from fedsim.scenario.load import anchored, relative
 
 RECEIPTS = "receipts"
 SECRET = """\
-# Keep the seed: whoever knows it, or guesses it (the default is 0), can remove the noise from all that was
-# released. Share this file, and the directory that it is in, only with those who may see the records.
+# Anyone who has this file can draw the noise again. Keep the seed: whoever knows it, or guesses it, can remove
+# the noise from all that was released. Share this file, and the directory that it is in, only with those who may see the records.
 """
 """Stands in a scenario that repeats noise."""
 _DEPLOYED = "# What this run's server knew. Its seed is public: the silos drew their noise by themselves.\n"

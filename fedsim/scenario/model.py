@@ -214,8 +214,8 @@ class Scenario(Section):
     nonce: str | None = Field(
         None,
         pattern="^[0-9a-f]{32}$",
-        description="128 random bits that key the noise too, drawn by a run with objects or code that fedsim "
-        "does not ship; the same nonce with other code shares noise, and guarantees do not add up",
+        description="128 random bits that key the noise too, drawn by a run with objects or code not of "
+        "fedsim; the same nonce with other code shares noise, and guarantees do not add up",
     )
     trials: int = Field(1, ge=1, description="repetitions, each with a fresh split and fresh noise")
     data: Annotated[DataConfig, Shorthand()] = Field(description="the records")

@@ -1,4 +1,4 @@
-"""Settings that are one of several kinds: read, written and described by name; no digest holds the name."""
+"""Settings that are one of several kinds: read, written and described by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from fedsim.protocol.participants import RandomSize
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import AllSilos, AvailableSilos, Participation, UniformSilos
-from fedsim.simulation.text import text_of
 
 GOOD: dict[str, Any] = {
     "name": "good",
@@ -84,15 +83,6 @@ def test_a_default_is_described_as_it_would_be_written() -> None:
     schema = Scenario.model_json_schema()
     assert schema["properties"]["participation"]["default"] == {"name": "all"}
     assert schema["$defs"]["prox_sgd"]["properties"]["batch"]["default"] == {"sampler": "full"}
-
-
-def test_a_name_is_no_part_of_what_noise_is_keyed_by() -> None:
-    """Otherwise every seeded result would be another one."""
-    assert text_of(FULL) == "fedsim.protocol.batch.Full({})"
-    assert text_of(Poisson(0.5)) == "fedsim.protocol.batch.Poisson({'fraction': 0.5})"
-    assert text_of(L2Ball(2.0)) == "fedsim.problems.composite.L2Ball({'radius': 2.0})"
-    assert text_of(Mlp((3,))) == "fedsim.problems.network_models.Mlp({'hidden': [3]})"
-    assert text_of(RandomSize(1, 2)) == "fedsim.protocol.participants.RandomSize({'high': 2, 'low': 1})"
 
 
 def test_participation_is_a_choice() -> None:

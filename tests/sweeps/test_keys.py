@@ -14,6 +14,7 @@ from fedsim.scenario.overrides import place
 from fedsim.scenario.resolve import resolve
 from fedsim.sweeps import keys
 from fedsim.sweeps.cell import cell_of
+from fedsim.sweeps.job import job_of
 from fedsim.sweeps.keys import key_of
 from silos.parts import Grant
 
@@ -121,20 +122,17 @@ def test_the_content_of_a_table_changes_the_key_and_its_name_alone_does_not_hide
     assert found[0] != found[1]
 
 
-def test_the_code_of_another_package_that_a_cell_runs_changes_the_key(
-    base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_code_of_others_gives_all_cells_of_a_sweep_a_nonce_that_the_next_one_does_not_have(
+    base: dict[str, Any],
 ) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    module = tmp_path / "a_network_of_others.py"
-    base["problem"] = {
-        "name": "neural_network",
-        "model": {"name": "module", "path": "a_network_of_others:build"},
-    }
-    found = []
-    for width in (3, 4):
-        module.write_text(f"width = {width}\n")
-        found.append(key(base))
-    assert found[0] != found[1]
+    base["sweep"] = {"grid": {"algorithm.step_size": [0.1, 0.2]}}
+    assert job_of(base).scenario.nonce is None
+    base["problem"] = {"name": "neural_network", "model": {"name": "module", "path": "torch.nn:Linear"}}
+    first, second = job_of(base), job_of(base)
+    (nonce,) = {one.scenario.nonce for one in first.combinations}
+    assert nonce == first.tree["nonce"]
+    assert nonce not in (None, second.scenario.nonce)
+    assert key_of(cell_of(first.scenario, 0, False)) != key_of(cell_of(second.scenario, 0, False))
 
 
 THEOREM = {
