@@ -13,7 +13,7 @@ from typing import Any
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import Watch, watcher
 from fedsim.api.run import Run
-from fedsim.api.unfinished import NotKept, discard, kept, nonce_in
+from fedsim.api.unfinished import NotKept, discard, kept, with_drawn
 from fedsim.common.errors import InputError
 from fedsim.common.interrupts import undisturbed
 from fedsim.common.one_thread import one_thread
@@ -26,6 +26,7 @@ from fedsim.report.trackers import open_trackers
 from fedsim.results.collected import run_of
 from fedsim.results.outcome import Measurement, Observer, Outcome, Results
 from fedsim.scenario.files import digests_of
+from fedsim.scenario.nonce import with_seed
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.price import preview
@@ -77,9 +78,9 @@ def simulate(
     single = one_run(scenario, changes)
     if resume and out is None:
         raise InputError("resume", resume, "needs out: the directory of the run that is to go on")
-    if resume and out is not None and single.nonce is None:
-        single = single.model_copy(update={"nonce": nonce_in(Path(out))})
-    resolved = resolved_of(single, algorithm, data, changes)
+    if resume and out is not None:
+        single = with_drawn(single, Path(out))
+    resolved = resolved_of(with_seed(single), algorithm, data, changes)
     run = follow(resolved, watcher(progress), None if out is None else Path(out), warnings.warn, resume)
     if run.failure:
         warnings.warn(run.failure, stacklevel=2)

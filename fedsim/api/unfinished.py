@@ -23,6 +23,7 @@ from fedsim.results.summary import FILE
 from fedsim.results.write import SECRET
 from fedsim.scenario.files import digests_of
 from fedsim.scenario.load import relative
+from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.run_digest import run_digest
 from fedsim.sweeps.keys import code_version
@@ -78,10 +79,11 @@ def kept_in(out: Path) -> list[Path]:
     return sorted(found, key=lambda file: int(file.stem.removeprefix("trial-")))
 
 
-def nonce_in(out: Path) -> str | None:
-    """The nonce that the unfinished run in `out` drew, if it did."""
-    found: str | None = mapping(_found(out) / UNFINISHED / _SCENARIO, "scenario", "data:").get("nonce")
-    return found
+def with_drawn(scenario: Scenario, out: Path) -> Scenario:
+    """The scenario with the seed and the nonce that the unfinished run in `out` drew, where it gives none."""
+    kept = mapping(_found(out) / UNFINISHED / _SCENARIO, "scenario", "data:")
+    own = scenario.model_fields_set
+    return scenario.model_copy(update={k: kept.get(k) for k in ("seed", "nonce") if k not in own})
 
 
 def _found(out: Path) -> Path:

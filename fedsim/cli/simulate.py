@@ -12,7 +12,7 @@ from fedsim.api.given import resolved_of
 from fedsim.api.progress import run_display
 from fedsim.api.run import Run
 from fedsim.api.simulate import follow
-from fedsim.api.unfinished import kept_in
+from fedsim.api.unfinished import kept_in, with_drawn
 from fedsim.cli.app import DONE, FAILED, INTERRUPTED
 from fedsim.cli.finished import print_failure, print_run
 from fedsim.cli.output import Output
@@ -21,6 +21,7 @@ from fedsim.results.place import taken
 from fedsim.results.privacy_statement import parameters
 from fedsim.results.summary import FILE
 from fedsim.scenario.model import Scenario
+from fedsim.scenario.nonce import with_seed
 from fedsim.simulation.failures import WorkerLost
 
 
@@ -38,7 +39,7 @@ def run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outpu
         Refused: a silo does not accept the plan, or a request within it; nothing has been written.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
-    resolved = resolved_of(scenario)
+    resolved = resolved_of(with_seed(scenario if resume is None else with_drawn(scenario, resume)))
     named = f"{slug(resolved.scenario.name)}-{datetime.now():%Y%m%d-%H%M%S}"
     directory = resume or out or taken(Path("runs") / named)
     print_parameters(output.results, parameters(resolved).get("parameters"))

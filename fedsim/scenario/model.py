@@ -210,7 +210,12 @@ class Scenario(Section):
         None,
         description="of a file: {name: {dotted field: value}}; those of `variant` are set over the rest",
     )
-    seed: int = Field(0, ge=0, description="seed of partition, splits, participation and simulated noise")
+    seed: int = Field(
+        0,
+        ge=0,
+        description="seed of partition, splits, participation and simulated noise; a simulated run or sweep "
+        "without one draws it",
+    )
     nonce: str | None = Field(
         None,
         pattern="^[0-9a-f]{32}$",

@@ -26,6 +26,12 @@ def with_nonce(scenario: Scenario) -> Scenario:
     return scenario.model_copy(update={"nonce": secrets.token_hex(16)})
 
 
+def with_seed(scenario: Scenario) -> Scenario:
+    """The scenario, with a seed of the operating system's where it gives none: a known one hides nothing."""
+    given = "seed" in scenario.model_fields_set
+    return scenario if given else scenario.model_copy(update={"seed": secrets.randbits(63)})
+
+
 def _is_shipped(scenario: Scenario) -> bool:
     """Whether every part is in fedsim's own tables: by identity, whatever a class says of its module."""
     algorithm, problem = scenario.algorithm, scenario.problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -104,6 +105,8 @@ def job_of(tree: Mapping[str, Any]) -> Job:
     Raises:
         InputError: names the field, the value and what would be right.
     """
+    if tree.get("seed") is None:
+        return job_of({**tree, "seed": secrets.randbits(63)})
     found, (_, section) = combinations(tree), base_and_section(tree)
     nonce = next((n for c in found for one in c.candidates if (n := with_nonce(one.scenario).nonce)), None)
     if nonce != tree.get("nonce"):  # one for all cells: they differ in what else keys them

@@ -98,7 +98,11 @@ def test_objects_are_resumed_where_they_are_the_same(tmp_path: Path) -> None:
     records = rng.normal(size=(60, 2)), rng.integers(0, 2, 60), np.repeat(list("abcde"), 12)
     step = {"num_rounds": 4, "clip_norm": 1.0}
     out = tmp_path / "run"
-    given = {"data": fedsim.Arrays(*records), "algorithm": NoisyMinibatchSGD(**step, step_size=1.0)}
+    given: dict[str, Any] = {
+        "data": fedsim.Arrays(*records),
+        "algorithm": NoisyMinibatchSGD(**step, step_size=1.0),
+    }
+    given["nonce"] = "0" * 32
     simulate(out, **given, progress=stop_in(1))
     for other in (
         {"data": fedsim.Arrays(records[0] + 1, *records[1:])},

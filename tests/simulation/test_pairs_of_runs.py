@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from scipy.stats import chi2
 from support.run_keys import TREE, changed
 
+import fedsim
 from fedsim.api.given import resolved_of
 from fedsim.common.errors import InputError
 from fedsim.results.outcome import Results
@@ -23,6 +25,7 @@ from fedsim.simulation import trial as in_process
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.trial import read
+from fedsim.sweeps.job import job_of
 
 ALGORITHM = """
     import ctypes, functools, math, os, random, sys, threading, time, types, json
@@ -135,3 +138,23 @@ def test_with_equal_seeds_twice_one_model_minus_the_other_is_no_gradient_without
     low, high = chi2.ppf(FALSE_ALARM / 2, WIDE), chi2.isf(FALSE_ALARM / 2, WIDE)
     assert low < float(left.square().sum()) / (8 * sigma**2) < high  # of 2 xi - 2 xi', independent
     assert not low < float(left.square().sum()) / (8 * (2 * sigma) ** 2) < high  # a wrong scale is seen
+
+
+def test_a_simulation_without_a_seed_draws_one_and_its_scenario_repeats_it(tmp_path: Path) -> None:
+    tree = {key: value for key, value in TREE.items() if key != "seed"}
+    first, second = (fedsim.simulate(tree, out=tmp_path / name) for name in "ab")
+    again = fedsim.simulate(tmp_path / "a" / "scenario.yaml")
+    assert not np.array_equal(first.model, second.model)
+    assert np.array_equal(first.model, again.model)
+    assert "can draw the noise again" in (tmp_path / "a" / "scenario.yaml").read_text()
+    job = job_of(tree | {"sweep": {"grid": {"algorithm.step_size": [0.1, 0.2]}}})
+    assert {one.scenario.seed for one in job.combinations} == {job.tree["seed"]}
+
+
+def test_a_run_of_an_object_repeats_by_its_file_and_not_without(tmp_path: Path) -> None:
+    kind = mine(*PAIRS["global"], 1, tmp_path)
+    first = fedsim.simulate(TREE, algorithm=kind, out=tmp_path / "run")
+    written = yaml.safe_load((tmp_path / "run" / "scenario.yaml").read_text())
+    again = fedsim.simulate(TREE, algorithm=kind, seed=written["seed"], nonce=written["nonce"])
+    assert np.array_equal(first.model, again.model)
+    assert not np.array_equal(first.model, fedsim.simulate(TREE, algorithm=kind).model)
