@@ -1,15 +1,17 @@
 """A daemon: frames in, frames out, for a bounded number of clients on one listening socket.
 
 What a client can take of the machine is bounded: connections, bytes of a frame, time for a frame to come or
-to be taken away, answers under way at once. When every connection is taken, one that waits for a request is
-closed for the newcomer, so that idle clients keep nobody out. A client that fails loses its own connection
-only; it may send the same request again, here as everywhere (`fedsim.protocol.messages`).
+to be taken away, answers under way at once. When every connection is taken, one that has not sent the whole
+length of a frame, or not the whole frame `begin` seconds later, is closed for the newcomer: neither silent nor
+slow clients keep others out. A client that fails loses its own connection only; it may send the same request
+again, here as everywhere (`fedsim.protocol.messages`).
 """
 
 from __future__ import annotations
 
 import hmac
 import logging
+import math
 import selectors
 import signal
 import socket
@@ -24,7 +26,7 @@ from typing import Protocol
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.dial import TOKEN_BYTES
-from fedsim.protocol.wire import head_of, opened, receive, send
+from fedsim.protocol.wire import announced, awaited, head_of, opened, receive, send
 
 log = logging.getLogger("fedsim.protocol.daemon")
 
@@ -46,6 +48,7 @@ class Bounds:
         clients: connections at once.
         answers: requests that are being answered at once.
         idle: seconds that a client may leave between two requests.
+        begin: seconds for a frame's length to come, and then for the frame if others wait for the place.
         transfer: seconds for a frame to come, and for one to be taken.
         drain: seconds for requests in hand when the daemon stops.
     """
@@ -54,6 +57,7 @@ class Bounds:
     clients: int = 16
     answers: int = 2
     idle: float = 3600.0
+    begin: float = 5.0
     transfer: float = 60.0
     drain: float = 15.0
 
@@ -61,8 +65,8 @@ class Bounds:
 @dataclass(eq=False)
 class _Client:
     connection: socket.socket
-    waiting_since: float | None = None
-    """When it began to wait for a request; None while one is in hand."""
+    spare_since: float = math.inf
+    """From when on its place may be given to a newcomer; infinity while a whole request is in hand."""
 
 
 class Daemon:
@@ -119,9 +123,10 @@ class Daemon:
 
     def _make_room(self) -> None:
         with self._lock:
-            idle = [client for client in self._threads if client.waiting_since is not None]
-        if idle:
-            _hang_up(min(idle, key=lambda client: client.waiting_since or 0.0))
+            clients = [(client.spare_since, client) for client in self._threads]
+        since, first = min(clients, key=lambda each: each[0], default=(math.inf, None))
+        if first is not None and since <= time.monotonic():
+            _hang_up(first)
 
     def _drain(self) -> bool:
         with self._lock:
@@ -156,26 +161,29 @@ class Daemon:
     def _welcome(self, client: _Client) -> bool:
         if not self._token:
             return True
-        client.waiting_since = 0.0  # before everybody's: the first to go when a place is needed
-        told = receive(client.connection, TOKEN_BYTES, self._bounds.transfer) or b""
+        client.spare_since = 0.0  # before everybody's: the first to go when a place is needed
+        told = receive(client.connection, TOKEN_BYTES, self._bounds.begin) or b""
         if hmac.compare_digest(told, self._token):
             return True
         raise Refused("a client without this daemon's token")
 
     def _exchange(self, client: _Client) -> bool:
         """One request and its answer; False when the client has gone."""
-        client.waiting_since = time.monotonic()
-        client.connection.settimeout(self._bounds.idle)
+        bounds = self._bounds
+        client.spare_since = time.monotonic()
+        client.connection.settimeout(bounds.idle)
         if not client.connection.recv(1, socket.MSG_PEEK):
             return False
-        client.waiting_since = None
-        request = receive(client.connection, self._bounds.frame_bytes, self._bounds.transfer)
-        if request is None:
+        length = announced(client.connection, bounds.frame_bytes, bounds.begin)
+        if length is None:
             return False
+        client.spare_since = time.monotonic() + bounds.begin
+        request = awaited(client.connection, length, bounds.transfer)
+        client.spare_since = math.inf
         with self._answering:
             answer = self._party.answer(request)
         _note(answer)
-        client.connection.settimeout(self._bounds.transfer)  # for all of it
+        client.connection.settimeout(bounds.transfer)  # for all of it
         send(client.connection, answer)
         return True
 

@@ -41,6 +41,7 @@ _OTHERS = {
 }
 """By kind of message: its arrays that are not of floating-point numbers, but bytes or words of 64 bits."""
 MALFORMED = "a frame's body is malformed"
+_CUT = "the stream ended within a frame"
 
 
 @dataclass(frozen=True)
@@ -209,36 +210,47 @@ def receive(connection: socket.socket, limit: int, seconds: float | None = None)
     Args:
         connection: its own timeout holds for every piece, if `seconds` is None.
         limit: bytes of a frame at most.
-        seconds: for the whole frame.
+        seconds: for its length, and again for the frame.
 
     Raises:
         Refused: it is longer than `limit` bytes; nothing of it has been read.
         ConnectionError: the stream ended within a frame.
         TimeoutError: it took too long.
     """
-    until = None if seconds is None else time.monotonic() + seconds
-    first = _exactly(connection, _LENGTH.size, until)
-    if first is None:
+    length = announced(connection, limit, seconds)
+    return None if length is None else awaited(connection, length, seconds)
+
+
+def announced(connection: socket.socket, limit: int, seconds: float | None) -> int | None:
+    """Bytes of the next frame, which `awaited` takes; see `receive`."""
+    first = _pieces(connection, _LENGTH.size, seconds)
+    if not first:
         return None
+    if len(first) < _LENGTH.size:
+        raise ConnectionError(_CUT)
     (length,) = _LENGTH.unpack(first)
     if length > limit:
         raise Refused(f"a frame of {length} bytes is over the limit of {limit}")
-    data = _exactly(connection, length, until)
-    if data is None:
-        raise ConnectionError("the stream ended within a frame")
+    return int(length)
+
+
+def awaited(connection: socket.socket, length: int, seconds: float | None) -> bytes:
+    """A frame of so many bytes; see `receive`."""
+    data = _pieces(connection, length, seconds)
+    if len(data) < length:
+        raise ConnectionError(_CUT)
     return data
 
 
-def _exactly(connection: socket.socket, length: int, until: float | None) -> bytes | None:
-    """So many bytes, taken as they come: memory grows with what was sent, not with what was announced."""
+def _pieces(connection: socket.socket, length: int, seconds: float | None) -> bytes:
+    """So many bytes, or fewer at the stream's end; memory grows with what came, not with what was announced."""
+    until = None if seconds is None else time.monotonic() + seconds
     data = bytearray()
     while missing := length - len(data):
         if until is not None:
             connection.settimeout(max(until - time.monotonic(), 1e-6))
         part = connection.recv(min(missing, 1 << 20))
         if not part:
-            if not data:
-                return None
-            raise ConnectionError("the stream ended within a frame")
+            break
         data += part
     return bytes(data)

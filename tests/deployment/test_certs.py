@@ -14,13 +14,14 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.deployment import certs
 from server.node_keys import node_key, normal
+from silos.fleet import trust
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def handshake(server: Path, roots: Path, host: str) -> str:
     thread = threading.Thread(target=answer)
     thread.start()
     try:
-        with ssl.create_default_context(cafile=roots).wrap_socket(ours, server_hostname=host) as asked:
+        with trust(roots.read_text()).wrap_socket(ours, server_hostname=host) as asked:
             return asked.version() or ""
     finally:
         ours.close()
@@ -60,6 +61,24 @@ def test_a_silo_knows_the_server_by_its_name(papers: Path, host: str) -> None:
 def test_another_host_is_not_the_server(papers: Path) -> None:
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
         handshake(papers / "server", papers / "silo-1" / "ca.crt", "superlink.example.com")
+
+
+def test_a_common_name_is_no_host_name(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a certificate without subjectAltName, OpenSSL compares the common name unless it is told not to."""
+    real = x509.CertificateBuilder.add_extension
+    for name in ("server.crt", "server.key"):
+        (papers / "server" / name).unlink()
+
+    def without(self: x509.CertificateBuilder, extension: x509.ExtensionType, critical: bool) -> object:
+        alternative = isinstance(extension, x509.SubjectAlternativeName)
+        return self if alternative else real(self, extension, critical)
+
+    common = x509.NameAttribute(NameOID.COMMON_NAME, "localhost")
+    monkeypatch.setattr(x509.CertificateBuilder, "add_extension", without)
+    monkeypatch.setattr(certs.x509, "NameAttribute", lambda *_: common)
+    certs.make(papers, ["silo-1"])
+    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+        handshake(papers / "server", papers / "silo-1" / "ca.crt", "localhost")
 
 
 def test_another_authority_does_not_vouch_for_it(

@@ -181,6 +181,27 @@ def test_silent_clients_make_room(folder: Path) -> None:
             each.close()
 
 
+@pytest.mark.parametrize("sent", [b"\0", bytes(7), struct.pack(">Q", 500), struct.pack(">Q", 500) + b"x"])
+def test_a_frame_that_does_not_come_keeps_nobody_out(folder: Path, sent: bytes) -> None:
+    """Every place is held so; the newcomer has one long before the time for a frame is over."""
+    bounds = Bounds(frame_bytes=1000, clients=2, begin=0.2, transfer=2 * PATIENCE)
+    with serving(folder / "s", bounds):
+        slow = [dial_socket(folder / "s", PATIENCE) for _ in range(2)]
+        for each in slow:
+            each.sendall(sent)
+        with dial_socket(folder / "s", PATIENCE) as client:
+            assert ask(client) == frame()
+        for each in slow:
+            each.close()
+
+
+def test_half_a_length_is_waited_for_a_bounded_time(folder: Path) -> None:
+    bounds = Bounds(frame_bytes=1000, begin=0.2, transfer=2 * PATIENCE)
+    with serving(folder / "s", bounds), dial_socket(folder / "s", PATIENCE) as slow:
+        slow.sendall(b"\0")
+        assert ended(slow)
+
+
 def test_half_a_frame_holds_a_place_for_a_bounded_time(folder: Path) -> None:
     with serving(folder / "s", Bounds(frame_bytes=1000, clients=2, transfer=0.2)):
         slow = [dial_socket(folder / "s", PATIENCE) for _ in range(2)]
