@@ -11,7 +11,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError, Refused
 from silos.account import Account, Caps, Cost
-from silos.chain import Entry, entries, knows, readable, reading
+from silos.chain import GENESIS, Entry, entries, knows, readable, reading
 from silos.price import Price
 
 
@@ -108,6 +108,7 @@ class Book:
             Refused: it is no chain of a ledger, or overspends.
         """
         self.head, self.length, self.time = "", 0, 0
+        self.before = GENESIS  # the hash before the head, for the head file
         self.boot = 0  # the entry with which the last process began to write
         self.version = ""
         self.notices: list[str] = []  # of all processes; below of the last
@@ -164,6 +165,7 @@ class Book:
                 run.closed, run.after, run.facts = entry.time, entry.hash.hex(), payload["facts"]
             case _:  # a note: nothing follows from it
                 pass
+        self.before = bytes.fromhex(self.head) or GENESIS
         self.head, self.length, self.time = entry.hash.hex(), entry.seq, entry.time
 
     def _admitted(self, entry: Entry) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.head_file import Head, HeadFile, check_contains
 
 GENESIS = bytes(32)
 FILE = "ledger.sqlite"
@@ -85,6 +86,12 @@ def knows(connection: sqlite3.Connection, head: str) -> bool:
     return connection.execute("SELECT 1 FROM entries WHERE hash = ?", (found,)).fetchone() is not None
 
 
+def check_whole(path: Path, connection: sqlite3.Connection, noted: Head) -> None:
+    """Refuse a chain without the entry that its head file had noted before."""
+    row = connection.execute("SELECT hash FROM entries WHERE seq = ?", (noted.seq,)).fetchone()
+    check_contains(path, noted, row and row[0])
+
+
 def check_pages(connection: sqlite3.Connection) -> None:
     """Refuse a file that SQLite finds damaged, or that is no ledger."""
     if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
@@ -115,6 +122,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
         Refused: it cannot be read, or is damaged.
     """
     _check_exists(path)
+    noted = HeadFile.read(path)  # before the chain, which may grow
     address = path.resolve().as_uri()
     # A closed ledger is one file, and reading it needs no right to write beside it.
     alone = not path.resolve().with_name(f"{path.name}-wal").exists()
@@ -130,6 +138,7 @@ def reading(path: Path) -> Iterator[sqlite3.Connection]:
                 connection.close()
                 connection = sqlite3.connect(f"{address}?immutable=1", uri=True)
             check_pages(connection)
+            check_whole(path, connection, noted)
             yield connection
         finally:
             connection.close()

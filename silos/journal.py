@@ -1,9 +1,9 @@
 """The file under a silo's ledger: opened by one process, read and checked as a whole, appended to.
 
-An event is an entry (`silos.chain`), committed with everything that it describes, and on the disk before the
-call that reports it returns; what is known of it in memory follows the disk. A write that fails, for whatever
-reason, ends the object: what is on the disk is not known then, so that everything is refused until the file
-is opened, and so read, anew.
+An event is an entry (`silos.chain`), committed with everything that it describes, then noted in the head
+file (`fedsim.common.head_file`); both are on the disk before the call that reports it returns, and what is
+known of it in memory follows. A write that fails, for whatever reason, ends the object: what is on the disk
+is not known then, so that everything is refused until the file is opened, and so read, anew.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import Any, Self
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import whole_file
+from fedsim.common.head_file import Head, HeadFile
 from silos.account import Caps
 from silos.book import Book, Enrolment, replayed
 from silos.chain import GENESIS, SCHEMA, Entry, check_pages, connect, knows, link, readable, text
@@ -34,8 +36,8 @@ Statement = tuple[str, Sequence[Any]]
 class Journal:
     """An open file; one process holds it, and its methods may be called from any thread."""
 
-    def __init__(self, connection: sqlite3.Connection, book: Book, file_lock: int) -> None:
-        self._connection, self.book, self._file_lock = connection, book, file_lock
+    def __init__(self, connection: sqlite3.Connection, book: Book, noted: HeadFile, file_lock: int) -> None:
+        self._connection, self.book, self._noted, self._file_lock = connection, book, noted, file_lock
         self._clock = Clock(book.time)
         self.lock = threading.RLock()
         self._failed = False
@@ -62,7 +64,7 @@ class Journal:
                 raise InputError("ledger", str(path), "there is one already: a silo enrols once")
             enrolment = Enrolment(silo, records, identity, caps, _end_of(expires))
             with whole_file(path) as draft:
-                _write_first(draft, enrolment)
+                HeadFile.create(path, _write_first(draft, enrolment))
             _sync_directory(path.parent)
         except (sqlite3.Error, OSError) as error:
             raise Refused("the silo's ledger cannot be created there") from error
@@ -84,20 +86,18 @@ class Journal:
         """
         if not path.is_file():
             raise InputError("ledger", str(path), "there is none; a silo's is made when it enrols")
-        lock = _locked(path)
-        try:
-            with readable():
-                connection = connect(path)
-                try:
-                    check_pages(connection)
-                    ledger = cls(connection, replayed(connection), lock)
-                    ledger.note("started", {**(notes or {}), "version": version("fedsim-isrl")})
-                except BaseException:
-                    connection.close()
-                    raise
-        except BaseException:
-            os.close(lock)
-            raise
+        with ExitStack() as held, readable():
+            lock = _locked(path)
+            held.callback(os.close, lock)
+            connection = connect(path)
+            held.callback(connection.close)
+            check_pages(connection)
+            book = replayed(connection)
+            noted = HeadFile.open(path, Head(book.length, bytes.fromhex(book.head)), book.before)
+            held.callback(noted.close)
+            ledger = cls(connection, book, noted, lock)
+            ledger.note("started", {**(notes or {}), "version": version("fedsim-isrl")})
+            held.pop_all()
         return ledger
 
     def close(self) -> None:
@@ -107,6 +107,7 @@ class Journal:
                 return
             self._failed = True
             self._connection.close()
+            self._noted.close()
             os.close(self._file_lock)
             self._file_lock = 0
 
@@ -158,7 +159,8 @@ class Journal:
             self._failed = True  # until it is known to be on the disk, and in memory
             try:
                 _commit(self._connection, (row, *statements))
-            except sqlite3.Error as error:
+                self._noted.write(Head(seq, entry.hash))
+            except (sqlite3.Error, OSError) as error:
                 raise Refused(_CANNOT) from error
             self.book.add(entry)
             self._failed = False
@@ -193,15 +195,17 @@ def _commit(connection: sqlite3.Connection, statements: Sequence[Statement]) -> 
         raise
 
 
-def _write_first(draft: Path, enrolment: Enrolment) -> None:
+def _write_first(draft: Path, enrolment: Enrolment) -> Head:
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     connection = sqlite3.connect(draft)
     try:
         connection.executescript(SCHEMA)
         payload, time = text(enrolment.tree()), Clock(0).now()
-        row = (1, time, "enrolled", payload, link(GENESIS, 1, time, "enrolled", payload))
+        first = link(GENESIS, 1, time, "enrolled", payload)
+        row = (1, time, "enrolled", payload, first)
         connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?)", row)
         connection.commit()
+        return Head(1, first)
     finally:
         connection.close()
 

@@ -77,10 +77,10 @@ class HeadFile:
             raise _lost(chain)
         try:
             opened = cls(os.open(head_path(chain), os.O_RDWR | os.O_CLOEXEC))
+            if ahead:
+                opened.write(newest)
         except OSError as error:
             raise Refused(f"{head_path(chain).name} cannot be written") from error
-        if ahead:
-            opened.write(newest)
         return opened
 
     @staticmethod

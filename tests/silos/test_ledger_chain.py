@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import random
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.ledgers import answer, enrolled, hexed, open_run, sampled, state
+from support.ledgers import answer, copied, enrolled, hexed, open_run, sampled, state
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.head_file import head_path
 from silos.book import read, replayed
 from silos.chain import readable
 from silos.ledger_file import LedgerFile
@@ -124,13 +124,13 @@ def test_a_restored_copy_does_not_know_a_later_head(tmp_path: Path) -> None:
         run = open_run(file)
         answer(run, 0)
         early = run.head_of(0)
-    copy = shutil.copy(path, tmp_path / "copy.sqlite")
+    copy = copied(path, tmp_path / "copy")
     with LedgerFile.open(path) as file:
         answer(file.run(run.run), 1)
         late = file.run(run.run).head_of(1)
         assert file.head == late
         assert file.knows(late)
-    shutil.copy(copy, path)
+    copied(copy, tmp_path)
     with LedgerFile.open(path) as file:
         assert file.knows("")
         assert file.knows(early)
@@ -144,8 +144,7 @@ def test_a_restored_copy_does_not_know_a_later_head(tmp_path: Path) -> None:
 def test_a_forked_history_does_not_know_the_other_heads(tmp_path: Path) -> None:
     """Two copies that go on in the same way: times differ, and so do heads."""
     path, _ = enrolled(tmp_path)
-    (tmp_path / "other").mkdir()
-    copy = Path(shutil.copy(path, tmp_path / "other"))
+    copy = copied(path, tmp_path / "other")
     with LedgerFile.open(path) as one, LedgerFile.open(copy) as two:
         assert not one.knows(two.head)
         assert not two.knows(one.head)
@@ -154,45 +153,101 @@ def test_a_forked_history_does_not_know_the_other_heads(tmp_path: Path) -> None:
 def test_damage_anywhere_in_the_file_is_refused_or_changes_nothing(used: Path, tmp_path: Path) -> None:
     whole, seen = used.read_bytes(), state(read(used))
     rng, refused = random.Random(0), 0
+    damaged = copied(used, tmp_path)
     for _ in range(200):
         place, bit = rng.randrange(len(whole)), 1 << rng.randrange(8)
-        damaged = tmp_path / "ledger.sqlite"
         damaged.write_bytes(whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :])
         try:
             assert state(read(damaged)) == seen, place
         except Refused:
             refused += 1
-    assert refused > 30
+    assert 30 < refused < 200
 
 
 def test_a_file_cut_short_is_refused(used: Path, tmp_path: Path) -> None:
-    whole = used.read_bytes()
+    whole = copied(used, tmp_path).read_bytes()
+    LedgerFile.open(copied(used, tmp_path)).close()
     for length in [0, 1, 99, 100, 4096, 8192, len(whole) // 2, len(whole) - 4096, len(whole) - 1]:
         (tmp_path / "ledger.sqlite").write_bytes(whole[:length])
         with pytest.raises(Refused):
             LedgerFile.open(tmp_path / "ledger.sqlite")
 
 
-def test_a_write_ahead_log_cut_anywhere_leaves_a_ledger_that_was_true_once(tmp_path: Path) -> None:
-    """As a loss of power may; what was acknowledged before the cut is there."""
-    path, _ = enrolled(tmp_path)
-    file = LedgerFile.open(path)
-    run, log = open_run(file), path.with_name("ledger.sqlite-wal")
-    heads = [(log.stat().st_size, file.head)]
-    for round_index in range(4):
-        answer(run, round_index)
-        heads.append((log.stat().st_size, file.head))
-    main, written = path.read_bytes(), log.read_bytes()
-    file.close()
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A copy of a ledger in use, as a kill leaves it: files, and its newest head."""
+    path, _ = enrolled(tmp_path_factory.mktemp("killed"))
+    with LedgerFile.open(path) as file:
+        run = open_run(file)
+        for round_index in range(30):
+            answer(run, round_index)
+        return copied(path, path.parent / "copy"), file.head
+
+
+def _damaged_logs(log: bytes) -> Iterator[bytes | None]:
+    """500 with one bit flipped, 100 cut short, empty, and none."""
     rng = random.Random(1)
-    for cut in [rng.randrange(len(written)) for _ in range(40)]:
-        place = tmp_path / f"cut-{cut}"
-        place.mkdir(exist_ok=True)
-        (place / path.name).write_bytes(main)
-        (place / log.name).write_bytes(written[:cut])
-        with LedgerFile.open(place / path.name) as found:
-            for size, head in heads:
-                assert found.knows(head) or size > cut
+    for _ in range(500):
+        place = rng.randrange(len(log))
+        yield log[:place] + bytes([log[place] ^ 1 << rng.randrange(8)]) + log[place + 1 :]
+    yield from (log[: rng.randrange(len(log))] for _ in range(100))
+    yield from (b"", None)
+
+
+def test_a_damaged_cut_or_missing_log_is_refused_or_changes_nothing(
+    killed: tuple[Path, str], tmp_path: Path
+) -> None:
+    """A log with a wrong checksum ends there, for SQLite: fewer entries, and not a word."""
+    path, head = killed
+    log, refused = path.with_name("ledger.sqlite-wal").read_bytes(), 0
+    copied(path, tmp_path / "whole")
+    with LedgerFile.open(tmp_path / "whole" / path.name) as whole:
+        assert whole.knows(head)
+    for damage in _damaged_logs(log):
+        copy = copied(path, tmp_path / "copy")
+        copy.with_name(f"{path.name}-shm").unlink()
+        place = copy.with_name(f"{path.name}-wal")
+        place.unlink() if damage is None else place.write_bytes(damage)
+        for use in (lambda copy=copy: read(copy, head), lambda copy=copy: LedgerFile.open(copy)):
+            try:
+                found = use()
+            except Refused:
+                refused += 1
+                continue
+            if isinstance(found, LedgerFile):
+                assert found.knows(head)
+                found.close()
+    assert refused > 1_000
+
+
+@pytest.mark.parametrize("after", ["debit", "store"])
+def test_a_kill_between_an_entry_and_its_note_goes_on_one_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
+) -> None:
+    path, _ = enrolled(tmp_path)
+    with LedgerFile.open(path) as file:
+        run = open_run(file)
+        answer(run, 0)
+        if after == "store":
+            run.debit(1, bytes(32))
+        noted = head_path(path).read_bytes()
+        run.debit(1, bytes(32)) if after == "debit" else run.store(1, {}, {})
+        head = file.head
+    head_path(path).write_bytes(noted)
+    for _ in range(2):  # one more entry each, and a second start finds nothing odd
+        with LedgerFile.open(path) as file:
+            assert file.knows(head)
+    head_path(path).write_bytes(noted)  # three behind, which no kill leaves
+    with pytest.raises(Refused, match="set back"):
+        LedgerFile.open(path)
+
+
+def test_a_ledger_without_its_head_file_is_refused(tmp_path: Path) -> None:
+    path, _ = enrolled(tmp_path)
+    head_path(path).unlink()
+    for use in (read, LedgerFile.open):
+        with pytest.raises(Refused, match="-head is missing"):
+            use(path)
 
 
 def test_what_is_no_ledger_is_refused(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from datetime import date
 from pathlib import Path
@@ -28,6 +29,14 @@ def enrolled(folder: Path, expires: date = FAR) -> tuple[Path, Identity]:
     path = folder / "ledger.sqlite"
     LedgerFile.create(path, "silo-1", "ab" * 32, CAPS, identity.public, expires)
     return path, identity
+
+
+def copied(path: Path, folder: Path) -> Path:
+    """All files of a ledger, in another folder, which is made: a copy as of this moment."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in path.parent.glob(f"{path.name}*"):
+        shutil.copy(file, folder)
+    return folder / path.name
 
 
 def hexed(number: int) -> str:
