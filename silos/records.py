@@ -26,6 +26,10 @@ MAX_NORM = 1e12
 least 1e-18 with the limits' smallest clip, never becomes a subnormal number, whose rounding would let a
 clipped term exceed its bound."""
 
+MIN_NORM = 1e-30
+"""A shorter record counts as the zero vector: below 3e-39 its inverse norm, and so the bound on its
+coefficient, would be infinite in float32."""
+
 _MAX_PADDING = 1.25
 
 
@@ -142,8 +146,9 @@ def _sanitised(block: Block, problem: Problem) -> Block:
     """Records whose term could not be finite count as zero vectors from the start."""
     norm = torch.linalg.vector_norm(block.features, dim=-1, dtype=torch.float64)
     usable = (norm <= MAX_NORM) & accepts(problem, block.target) & (block.target.abs() <= MAX_NORM)
-    features = torch.where(usable.unsqueeze(-1), block.features, 0.0)
-    inverse = torch.where(usable & (norm > 0), 1 / norm, 0.0).to(features.dtype)
+    long = usable & (norm >= MIN_NORM)
+    features = torch.where(long.unsqueeze(-1), block.features, 0.0)
+    inverse = torch.where(long, 1 / norm, 0.0).to(features.dtype)
     mask = None if block.mask is None else block.mask * usable
     target = torch.where(usable, block.target, 0.0)
     return replace(block, features=features, target=target, inverse_norm=inverse, mask=mask)

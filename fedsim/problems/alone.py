@@ -160,27 +160,28 @@ def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: 
         function: of one row's tensors, a tensor of the given shape.
         dtype: a floating-point type.
         rows: tensors with rows first, at least one row.
+
+    Raises:
+        RecursionError, MemoryError: the process is exhausted, which is no record's doing.
     """
-    mapped = vmap(lambda *row: function(*row).to(dtype))
-    try:
-        return mapped(*rows).clone()  # never the caller's own tensor
-    except Exception:
-        good = _usable(mapped, rows)
-        if not bool(good.any()):
-            return torch.full((len(good), *shape), torch.nan, dtype=dtype)
-        stand_in = torch.where(good, torch.arange(len(good)), good.long().argmax())
-        result: Tensor = mapped(*(row[stand_in] for row in rows)).clone()
-        result[~good] = torch.nan
-        return result
-
-
-def _usable(mapped: Function, rows: tuple[Tensor, ...]) -> Tensor:
-    """Which rows the function can be applied to, found by halving; (rows,) of truth values."""
-    try:
-        mapped(*rows)
-    except Exception:
-        if len(rows[0]) == 1:
-            return torch.tensor([False])
-        halves = [row.tensor_split(2) for row in rows]
-        return torch.cat([_usable(mapped, half) for half in zip(*halves, strict=True)])
-    return torch.ones(len(rows[0]), dtype=torch.bool)
+    mapped, count = vmap(lambda *row: function(*row).to(dtype)), len(rows[0])
+    good, parts = torch.ones(count, dtype=torch.bool), [(0, count)]
+    while parts:  # halves, in this very frame: a search that went deeper could fail where `mapped` does not
+        first, last = parts.pop()
+        try:
+            found = mapped(*(row[first:last] for row in rows))
+        except (RecursionError, MemoryError):
+            raise
+        except Exception:
+            middle = (first + last) // 2
+            good[first:last] = last - first > 1
+            parts += [(first, middle), (middle, last)] if last - first > 1 else []
+        else:
+            if last - first == count:
+                return found.clone()  # never the caller's own tensor
+    if not bool(good.any()):
+        return torch.full((count, *shape), torch.nan, dtype=dtype)
+    stand_in = torch.where(good, torch.arange(count), good.long().argmax())
+    result: Tensor = mapped(*(row[stand_in] for row in rows)).clone()
+    result[~good] = torch.nan
+    return result

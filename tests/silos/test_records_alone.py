@@ -5,6 +5,8 @@ Every hostile part is refused before records are read, or stays within the sensi
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -14,7 +16,7 @@ from torch import nn
 
 from fedsim.common.errors import InputError
 from fedsim.problems.alone import each
-from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.glm import GeneralisedLinear, LogisticRegression
 from fedsim.problems.kinds import Problem, check
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_layers import Layers
@@ -22,6 +24,7 @@ from fedsim.problems.network_models import Imported
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+from silos.records import Records
 from silos.score import Scorer
 from silos.seeded_entropy import SeededEntropy
 
@@ -189,3 +192,32 @@ def test_each_gives_nan_where_the_function_raises_and_the_same_bits_elsewhere() 
     assert each(look_up, (), torch.float64, rows[[2, 4]]).isnan().all()
     kept = torch.ones(3)
     assert each(lambda row: row, (), torch.float32, kept).data_ptr() != kept.data_ptr()
+
+
+@pytest.mark.parametrize("error", [RecursionError, MemoryError])
+def test_an_exhausted_process_is_no_fault_of_a_record(error: type[BaseException]) -> None:
+    def exhausted(row: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    with pytest.raises(error):
+        each(exhausted, (), torch.float64, torch.zeros(4))
+
+
+def test_a_raising_record_is_found_at_the_depth_at_which_the_others_are_computed() -> None:
+    depths = []
+
+    def look_up(row: torch.Tensor) -> torch.Tensor:
+        depths.append(len(inspect.stack(0)))
+        return torch.tensor([0.1])[row.long()]
+
+    each(look_up, (), torch.float64, torch.tensor([0.0] * 7 + [9.0] + [0.0] * 8))
+    assert len(depths) > 5
+    assert len(set(depths)) == 1
+
+
+@pytest.mark.parametrize("length", [1e-31, 1e-39, 1e-44])
+def test_a_record_too_short_for_an_inverse_norm_is_the_zero_vector(length: float) -> None:
+    x = np.array([[length, 0.0], [1.0, 0.0]])
+    block = Records([(x, np.ones(2))], LogisticRegression(2), torch.float32).full([0])[0]
+    assert block.features[0, 0].tolist() == [0.0, 0.0]
+    assert block.inverse_norm[0, :2].tolist() == [0.0, 1.0]
