@@ -91,7 +91,8 @@ def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
     """
     frame = _signed(data, identity)
     if frame.kind == Refusal.kind:
-        raise WrongReply(f"refused: {shown(_head(frame, Refusal).reason)}", final=True)
+        refusal = _head(frame, Refusal)
+        raise WrongReply(f"refused: {shown(refusal.reason)}", final=not refusal.again)
     return _head(frame, kind), frame
 
 

@@ -91,6 +91,7 @@ class Gate:
         ledgers: Sequence[Ledger],
         limits: Limits,
         dtype: torch.dtype,
+        broadcasts: Sequence[tuple[str, ...]] | None = None,
     ) -> None:
         """Admit the plan for every silo, or raise `Refused`.
 
@@ -105,6 +106,8 @@ class Gate:
             ledgers: one for each silo, of no other gate.
             limits: what the silos consider at all.
             dtype: of parameters and answers.
+            broadcasts: names of the arrays that each round is asked with, sorted; None where the one who asks
+                is trusted with what a round costs.
         """
         silos = [replace(silo, rounds=plain_positions(silo.rounds, "a round")) for silo in silos]
         names = [silo.name for silo in silos]
@@ -115,7 +118,7 @@ class Gate:
                 raise Refused(f"silo {silo.name!r} states {silo.n} records and holds another number")
         self._records, self._problem, self._algorithm = records, problem, algorithm
         self._dimension, self._dtype = problem.dimension, dtype
-        self._limits, self._mechanism = limits, mechanism
+        self._limits, self._mechanism, self._broadcasts = limits, mechanism, broadcasts
         self._plan = plan = limits.check_plan(plan, self._dimension)
         self.admitted = admit(plan, silos, mechanism, limits)
         rounds = [terms.rounds for terms in silos]
@@ -169,6 +172,9 @@ class Gate:
         self._check_members(round_index, members)
         shapes = self._records.shapes(members, self._dimension)
         broadcast = plain_arrays(broadcast, "a broadcast")
+        if self._broadcasts is not None and tuple(sorted(broadcast)) != self._broadcasts[round_index]:
+            names = ", ".join(self._broadcasts[round_index])
+            raise Refused(f"round {round_index} is asked for with other arrays than {names}")
         for value in broadcast.values():
             self.check_point(value, shapes)
         keys = digests(broadcast, len(members))

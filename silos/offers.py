@@ -72,12 +72,13 @@ class Proposal:
 class Admissible:
     """A plan that the silo can afford by itself; whether its account can, the ledger says.
 
-    `notices` are lines for the report; `colluding` is the epsilon of sums over silos that is left if server
-    and shuffler collude.
+    `broadcasts` are the names of each round's arrays, `notices` lines for the report; `colluding` is the
+    epsilon of sums over silos that is left if server and shuffler collude.
     """
 
     proposal: Proposal
     plan: Plan
+    broadcasts: tuple[tuple[str, ...], ...]
     terms: Terms
     mechanism: Mechanism
     notices: tuple[str, ...]
@@ -154,7 +155,16 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     (admitted,) = admit(plan, [terms], mechanism, limits)
     _check_noise(plan, admitted, policy)
     colluding = None if part is None else colluding_cost(part, plan, admitted, policy.max_epsilon_colluding)
-    return Admissible(proposal, plan, terms, mechanism, notices, admitted, colluding)
+    return Admissible(proposal, plan, trace.broadcasts, terms, mechanism, notices, admitted, colluding)
+
+
+def largest_dimension(policy: Policy, own: Own) -> int:
+    """d of the largest model that an offer may name: all but networks' follow from the silo's features."""
+    kinds = [problems()[name] for name in policy.allowed_problems]
+    if NeuralNetwork in kinds:
+        return policy.max_dimension
+    outputs = max((kind.outputs(own.num_classes) for kind in kinds), default=1)
+    return min(policy.max_dimension, own.num_features * outputs)
 
 
 def check_few(error: ValidationError, what: str) -> None:

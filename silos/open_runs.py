@@ -37,6 +37,10 @@ SEEDED = (
 )
 
 
+class Busy(Refused):
+    """The same request may be answered later."""
+
+
 @dataclass
 class _Held:
     plan: Admissible
@@ -73,12 +77,17 @@ class OpenRuns:
         """The priced plan; rounds of other runs are answered while it is tried out.
 
         Raises:
+            Busy: another offer is; it does not wait for that, since it would take one more thread with it.
             Refused: see `silos.offers`.
         """
-        with self._trying:
+        if not self._trying.acquire(blocking=False):
+            raise Busy("the silo is trying out another offer; ask again")
+        try:
             with self._work:
                 proposal = self._proposal(offer)
             return self._admissible(proposal)
+        finally:
+            self._trying.release()
 
     def terms(self, plan: Admissible) -> dict[str, object]:
         """What the silo says of a plan, plain values."""
@@ -178,6 +187,7 @@ class OpenRuns:
             [self._ledger(run, plan)],
             self._policy.limits,
             dtype,
+            plan.broadcasts,
         )
 
     def _ledger(self, run: RunLedger, plan: Admissible) -> RunLedger:

@@ -77,7 +77,7 @@ class Policy(Section):
     max_queries_per_round: Count = Field(1_000, description="noisy answers of a round")
     max_dimension: Count = Field(1_000_000, description="parameters of a model")
     max_planned_numbers: Count = Field(
-        1_000_000_000,
+        100_000_000,
         description="numbers in all answers of a plan, one of fewer than 5,000 counted as 5,000: bounds "
         "the time that trying a plan out takes",
     )

@@ -17,13 +17,9 @@ from fedsim.common.errors import InputError
 from fedsim.protocol.daemon import Bounds, Daemon, on_signal
 from fedsim.protocol.listener import ailment, listening, token_of
 from fedsim.protocol.messages import Greeting
-from fedsim.protocol.wire import MAX_HEAD
 from silos.config import ROOT, Config, load_config
 from silos.enrolment import enrol
 from silos.silo import Silo
-
-_ARRAYS = 4
-"""Arrays of the largest dimension in a broadcast; fedsim's own algorithms send two at most."""
 
 log = logging.getLogger("silos.service")
 
@@ -61,9 +57,8 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
             f"{ROOT}.state", str(config.state), "has no ledger; start the silo once with --enrol"
         )
     begin(config.state / "log", "silos", "fedsim.protocol")
-    bounds = Bounds(frame_bytes=MAX_HEAD + _ARRAYS * 8 * config.policy.max_dimension)
     with closing(Silo.open(config, insecure_simulation)) as silo, listening(config.listen) as listener:
-        daemon = Daemon(silo, listener, bounds, token)
+        daemon = Daemon(silo, listener, Bounds(silo.frame_bytes), token)
         on_signal(lambda *_: daemon.stop())
         log.info("silo %s listens", config.name)
         finished = daemon.run()

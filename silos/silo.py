@@ -35,12 +35,12 @@ from fedsim.protocol.messages import (
     Refusal,
     Reply,
 )
-from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
+from fedsim.protocol.wire import MAX_HEAD, Frame, decode, encode, opened, sealed
 from silos.config import ROOT, Config
 from silos.enrolment import check_enrolment
 from silos.ledger_file import LedgerFile
-from silos.offers import Own, check_few
-from silos.open_runs import OpenRuns
+from silos.offers import Own, check_few, largest_dimension
+from silos.open_runs import Busy, OpenRuns
 from silos.own_records import read_records
 from silos.policy import Policy
 from silos.pooled import Pinned
@@ -51,6 +51,8 @@ from silos.system_entropy import new_secret
 
 log = logging.getLogger("silos.silo")
 
+_ARRAYS = 4
+"""Arrays of the largest dimension in a broadcast; fedsim's own algorithms send two at most."""
 _BROKEN = "the silo could not answer (see its log)"
 _MODELS: dict[str, type[Hello | Offer | Ask | Close]] = {
     model.kind: model for model in (Hello, Offer, Ask, Close)
@@ -104,6 +106,11 @@ class Silo:
             raise
         return cls(own, config.policy, runs, ledger, identity)
 
+    @property
+    def frame_bytes(self) -> int:
+        """Of the longest frame that an honest server sends."""
+        return MAX_HEAD + _ARRAYS * 8 * largest_dimension(self._policy, self._own)
+
     def close(self) -> None:
         """Let the ledger go; every further frame is refused."""
         self.ledger.close()
@@ -113,7 +120,8 @@ class Silo:
         try:
             return self._signed(*self._answer(data))
         except Refused as refusal:
-            return self._signed(Refusal(reason=str(refusal)[:_LONGEST]), {})
+            again = isinstance(refusal, Busy)
+            return self._signed(Refusal(reason=str(refusal)[:_LONGEST], again=again), {})
         except Exception as error:  # its text may be made of records
             log.error("%s\n%s", type(error).__name__, "".join(traceback.format_tb(error.__traceback__)))
             return self._signed(Refusal(reason=_BROKEN), {})

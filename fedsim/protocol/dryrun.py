@@ -33,12 +33,14 @@ class Trace:
     Args:
         plan: by round.
         holds: for each round whether the participating silos are kept from the round before.
-        messages: for each round the names of the arrays in a silo's message, sorted.
+        broadcasts: for each round the names of the arrays in the broadcast, sorted; all are (d,).
+        messages: of those in a silo's message.
         remembers: whether the silo half keeps memory, on any answers.
     """
 
     plan: Plan
     holds: tuple[bool, ...]
+    broadcasts: tuple[tuple[str, ...], ...]
     messages: tuple[tuple[str, ...], ...]
     remembers: bool = False
 
@@ -57,6 +59,7 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
     rounds: list[tuple[Ask, ...]] = []
     known: dict[tuple[Ask, ...], tuple[Ask, ...]] = {}
     holds: list[bool] = []
+    broadcasts: list[tuple[str, ...]] = []
     messages: list[tuple[str, ...]] = []
     while (step := _next(blame, len(rounds), quiet, loud)) is not None:
         if len(rounds) >= min(most, limits.max_rounds):
@@ -64,13 +67,15 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
         asks = _played(blame, len(rounds), quiet, loud)
         rounds.append(known.setdefault(asks, asks))
         holds.append(step.holds)
+        broadcasts.append(tuple(sorted(step.broadcast)))
         messages.append(quiet.names)
     if not rounds:
         raise blame.breach("server half", "it yields no round, so nothing would be learned")
     if names := changed(algorithm, before):
         raise blame.breach("in its rounds", f"it changes self.{', self.'.join(names)}; {STATE}")
     plan = limits.check_plan(Plan(tuple(rounds)), problem.dimension)
-    return Trace(plan, tuple(holds), tuple(messages), bool(quiet.memory or loud.memory))
+    remembers = bool(quiet.memory or loud.memory)
+    return Trace(plan, tuple(holds), tuple(broadcasts), tuple(messages), remembers)
 
 
 def _next(blame: Blame, r: int, quiet: Walk, loud: Walk) -> Step | None:
@@ -84,6 +89,8 @@ def _next(blame: Blame, r: int, quiet: Walk, loud: Walk) -> Step | None:
         return None
     if one.holds != other.holds:
         raise blame.breach(f"round {r}", f"{_DEPENDS}: on some answers its silos are held")
+    if one.broadcast.keys() != other.broadcast.keys():
+        raise blame.breach(f"round {r}", f"{_DEPENDS}: on some answers it broadcasts other arrays")
     return one
 
 

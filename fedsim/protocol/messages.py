@@ -209,7 +209,8 @@ class Shuffled(Message):
 
 
 class Refusal(Message):
-    """A silo's no, or a shuffler's."""
+    """A silo's no, or a shuffler's; with `again`, for now only."""
 
     kind: ClassVar[str] = "refusal"
     reason: str
+    again: bool = False

@@ -243,7 +243,7 @@ def awaited(connection: socket.socket, length: int, seconds: float | None) -> by
 
 
 def _pieces(connection: socket.socket, length: int, seconds: float | None) -> bytes:
-    """So many bytes, or fewer at the stream's end; memory grows with what came, not with what was announced."""
+    """So many bytes, or fewer at the stream's end; memory grows with what came, not what was announced."""
     until = None if seconds is None else time.monotonic() + seconds
     data = bytearray()
     while missing := length - len(data):

@@ -216,3 +216,20 @@ def test_memory_that_only_some_answers_leave_is_memory() -> None:
 
     assert _trace(scripted(half, 2)).remembers
     assert not _trace(scripted(asking(), 2)).remembers
+
+
+def test_names_of_a_broadcast_are_known_and_do_not_depend_on_answers() -> None:
+    def lead(w: Tensor, public: Public, rng: np.random.Generator) -> ServerHalf:
+        got = yield Round({"w": w}, answer=w)
+        yield Round({"w": w, "again": w}, answer=w)
+        if depends and got["g"].any():
+            yield Round({"w": w, "more": w}, answer=w)
+        else:
+            yield Round({"w": w}, answer=w)
+        return w
+
+    depends = False
+    assert _trace(Led(lead)).broadcasts == (("w",), ("again", "w"), ("w",))
+    depends = True
+    with pytest.raises(Refused, match=r"round 2: the queries depend .*other arrays"):
+        _trace(Led(lead))

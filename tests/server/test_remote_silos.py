@@ -278,6 +278,20 @@ def test_a_silo_that_says_no_is_not_waited_for(channel: InMemory, start: Start, 
         start(least=3, patience=3600.0).ask()
 
 
+def test_a_silo_that_says_later_is_asked_again(channel: InMemory, start: Start, enrolled: Enrolled) -> None:
+    busy = iter(range(2))
+
+    def later(frame: bytes, silo: Answer) -> bytes | None:
+        if read(frame).kind != "offer" or next(busy, None) is None:
+            return silo(frame)
+        body = encode(Frame("refusal", {"reason": "ask again", "again": True}))
+        return sealed(body, enrolled.identity(THIRD).sign(body))
+
+    channel.faults[THIRD] = later
+    assert start(patience=60.0).ask()[0] == [0, 1, 2]
+    assert channel.kinds(THIRD).count("offer") == 3
+
+
 def test_one_refused_offer_closes_the_run_everywhere(enrolled: Enrolled, channel: InMemory) -> None:
     silos = RemoteSilos(channel, enrolled.federation.identities, 0.1, patience=0.1)
     silos.hello()

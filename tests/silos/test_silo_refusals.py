@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.deployed import POLICY, Caller, enrolled, offer_of, resolved_of, write_silos
 
+import silos.open_runs
 from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
+from silos.offers import Own, largest_dimension
+from silos.policy import Policy
 from silos.silo import Silo
 
 RESOLVED = resolved_of()
@@ -202,6 +207,9 @@ ASKS: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor], str]] = {
     "another dimension": ({"round": 1}, {"w": torch.zeros(6, dtype=torch.float64)}, "a point is (6,)"),
     "a matrix": ({"round": 1}, {"w": torch.zeros(1, 5, dtype=torch.float64)}, "a point is (1, 5)"),
     "another type": ({"round": 1}, {"w": POINT.float()}, "torch.float32"),
+    "an array of another name": ({"round": 1}, {"v": POINT}, "other arrays than w"),
+    "an array more": ({"round": 1}, {"v": POINT, "w": POINT}, "other arrays than w"),
+    "no array": ({"round": 1}, {}, "other arrays than w"),
     "not a number": ({"round": 1}, {"w": NAN}, "a point has an entry of size nan"),
     "a point beyond the policy's": ({"round": 1}, {"w": FAR}, "the limit is 1000"),
     "another statistic": ({"round": 1, "statistic": "loss"}, {"w": POINT}, "ask.statistic: 'loss': "),
@@ -271,11 +279,39 @@ def test_a_plug_in_that_raises_in_the_dry_run_is_not_quoted(
     assert str(SECRET) not in caplog.text
 
 
-def test_a_broadcast_without_what_the_algorithm_needs_ends_the_round_only(caller: Caller) -> None:
-    found = caller.admitted({**OFFER, "session": "66" * 32, "epsilon": 0.5})["run"]
-    assert caller.refused("ask", {"v": POINT}, run=found, round=0) == GENERIC
-    caller.asked(found, 1, w=POINT)
-    caller.closed(found)
+def test_an_offer_does_not_wait_for_another_and_rounds_wait_for_neither(
+    caller: Caller, run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, go, real = threading.Event(), threading.Event(), silos.open_runs.admissible
+
+    def dear(*given: Any) -> Any:
+        entered.set()
+        assert go.wait(60)
+        return real(*given)
+
+    monkeypatch.setattr("silos.open_runs.admissible", dear)
+    offer, other = ({**OFFER, "session": name * 32, "epsilon": 0.5} for name in ("88", "99"))
+    with ThreadPoolExecutor(1) as first:
+        admitted = first.submit(caller.silo.answer, sealed(encode(Frame("offer", offer))))
+        assert entered.wait(60)
+        said = caller.send("offer", **other).head
+        assert said == {"reason": "the silo is trying out another offer; ask again", "again": True}
+        caller.asked(run, 2, w=POINT)
+        go.set()
+        assert decode(opened(admitted.result())[0]).kind == "admission"
+    assert caller.send("offer", **other).kind == "admission"
+    for each in (offer, other):
+        caller.closed(caller.admitted(each)["run"])
+
+
+def test_a_frame_is_no_longer_than_the_silos_own_features_make_it() -> None:
+    """d follows from them, where no network may be offered."""
+    policy = Policy.model_validate({**POLICY, "max_dimension": 10**6})
+    own = Own("silo-00", n=32, num_features=5, num_classes=3)
+    assert largest_dimension(policy, own) == 10**6
+    linear = policy.model_copy(update={"problems": ("logistic_regression", "softmax_regression")})
+    assert largest_dimension(linear, own) == 15
+    assert largest_dimension(linear.model_copy(update={"max_dimension": 10}), own) == 10
 
 
 @pytest.mark.parametrize("kind", ["hello", "close"])
