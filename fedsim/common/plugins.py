@@ -68,12 +68,14 @@ def listed(folder: Path) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for distribution in metadata.distributions(path=[str(folder)]):
         for point in distribution.entry_points:
+            if not point.group.startswith("fedsim."):
+                continue
             group = found.setdefault(point.group, {})
             if point.name in group:
                 field = f"entry point {point.group}:{point.name}"
                 raise InputError(field, point.value, f"{_origin(point)}: name taken twice")
             group[point.name] = point.value
-    return {group: names for group, names in sorted(found.items()) if group.startswith("fedsim.")}
+    return found
 
 
 def load_none() -> None:

@@ -95,10 +95,12 @@ def start(
         hidden: files and folders that it must not see (records, state, keys).
 
     Raises:
-        InputError: a hidden file or folder lies in one that the child sees, or the other way round.
+        InputError: `plug_ins` is no folder, or the child would see what is to be hidden.
         Refused: the kernel does not allow the confinement; the text names the step.
     """
     limits = limits or Limits()
+    if plug_ins and not plug_ins.is_dir():
+        raise InputError("plug_ins", str(plug_ins), "must be a folder")
     binds, path = _seen(plug_ins)
     for each in hidden:
         place = each.resolve()
