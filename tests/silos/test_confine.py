@@ -223,6 +223,7 @@ def test_a_child_has_no_powers(run: Callable[..., Child]) -> None:
     assert status["Uid"].split() == ["65534" if privileged else "0"] * 4  # else 0 of no power outside
 
 
+@pytest.mark.slow
 def test_a_child_computes_as_usual(run: Callable[..., Child]) -> None:
     child = run(
         "import fedsim.algorithms, numpy, os, torch\n"
