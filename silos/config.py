@@ -60,12 +60,15 @@ class Config(Section):
         """A confined process for plug-in code; it sees neither records nor state.
 
         Raises:
-            InputError: they lie in a folder that it would see.
             Refused: the kernel cannot confine it.
         """
+        return start([CHILD], self.plug_in_folder, hidden=self.hidden)
+
+    @property
+    def hidden(self) -> list[Path]:
+        """What plug-in code must not see."""
         paths = getattr(self.records, "path", ())
-        records = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
-        return start([CHILD], self.plug_in_folder, hidden=[self.state, *records])
+        return [self.state, *map(Path, [paths] if isinstance(paths, str | Path) else paths)]
 
 
 def load_config(path: Path) -> Config:
@@ -106,6 +109,10 @@ def _check_plug_ins(config: Config) -> None:
             raise InputError(f"{ROOT}.policy.plug_ins", name, expected)
     if reason := unavailable():
         raise InputError(f"{ROOT}.policy.plug_ins", list(names), reason)
+    for path in config.hidden:
+        if path.resolve().is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(path.resolve()):
+            expected = f"must lie apart from {path}: plug-ins see all of it"
+            raise InputError(f"{ROOT}.plug_in_folder", str(folder), expected)
 
 
 _FILES = {

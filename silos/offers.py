@@ -160,7 +160,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
 
 def largest_dimension(policy: Policy, own: Own) -> int:
     """d of the largest model that an offer may name: all but networks' follow from the silo's features."""
-    kinds = [problems()[name] for name in policy.allowed_problems]
+    kinds = [PROBLEMS[name] for name in policy.allowed_problems if name in PROBLEMS]
     if NeuralNetwork in kinds:
         return policy.max_dimension
     outputs = max((kind.outputs(own.num_classes) for kind in kinds), default=1)

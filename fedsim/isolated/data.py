@@ -72,9 +72,9 @@ def queries_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> tuple[Q
 def trace_out(trace: Trace) -> tuple[dict[str, Any], Arrays]:
     """A dry run's result: its different rounds, and the order in which they come."""
     kinds: dict[Any, int] = {}
-    rounds = zip(trace.plan.rounds, trace.holds, trace.messages, strict=True)
+    rounds = zip(trace.plan.rounds, trace.holds, trace.broadcasts, trace.messages, strict=True)
     order = [kinds.setdefault(each, len(kinds)) for each in rounds]
-    listed = [[_ASKS.dump_python(asks), holds, names] for asks, holds, names in kinds]
+    listed = [[_ASKS.dump_python(asks), *others] for asks, *others in kinds]
     return {"kinds": listed, "remembers": trace.remembers}, {
         "order": torch.tensor(order, dtype=torch.float64)
     }
@@ -88,13 +88,12 @@ def trace_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Trace:
     """
     try:
         kinds = [
-            (_ASKS.validate_python(asks), bool(holds), tuple(map(str, names)))
-            for asks, holds, names in head["kinds"]
+            (_ASKS.validate_python(asks), bool(holds), tuple(map(str, sent)), tuple(map(str, names)))
+            for asks, holds, sent, names in head["kinds"]
         ]
         rounds = [kinds[int(i)] for i in arrays["order"].tolist()]
-        plan = Plan(tuple(asks for asks, _, _ in rounds))
-        holds, names = tuple(h for _, h, _ in rounds), tuple(n for _, _, n in rounds)
-        return Trace(plan, holds, names, bool(head["remembers"]))
+        asks, holds, sent, names = zip(*rounds, strict=True)
+        return Trace(Plan(asks), holds, sent, names, bool(head["remembers"]))
     except (LookupError, TypeError, ValueError, OverflowError):
         raise Refused("the plug-in's process sends a plan that is malformed") from None
 

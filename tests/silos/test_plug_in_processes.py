@@ -88,15 +88,14 @@ def test_a_plug_in_is_answered_and_this_process_never_imports_it(tmp_path: Path)
         ("pass", "os._exit(0)"),
         ("raise KeyError('x')", "pass"),
         ("os.write(1, b'x'); os.write(3, b'not a frame')", "pass"),
-        ("time.sleep(60)", "pass"),
+        ("time.sleep(120)", "pass"),
         ("pass", "ask(Query('gradient', (broadcast['w'],), self.clip_norm))"),
-        ("pass", "answer = answer[:2]"),
     ],
 )
 def test_a_process_that_fails_ends_its_round_and_no_other(
     tmp_path: Path, before: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "SECONDS", 8.0)
+    monkeypatch.setattr(parts, "SECONDS", 30.0)
     wrong = "if bool(broadcast['w'].max() == 7): "
     caller = _opened(tmp_path, _code(wrong + before, wrong + after))
     run = caller.admitted(_offer())["run"]
@@ -138,9 +137,9 @@ def test_a_folder_from_which_the_records_can_be_seen_is_refused(tmp_path: Path) 
     tree = yaml.safe_load(path.read_text())
     plug_in_folder(path.parent / "all", _code(), theirs_sgd="Sgd")
     path.write_text(yaml.safe_dump({**tree, "plug_in_folder": "all", "state": "all/state"}))
-    caller = Caller(Silo.open(enrolled([path])[0]))
-    assert "must lie outside" in caller.refused("offer", **_offer())
-    caller.silo.close()
+    with pytest.raises(InputError, match="must lie apart") as caught:
+        load_config(path)
+    assert caught.value.field == "silo.plug_in_folder"
 
 
 def test_a_daemon_imports_no_entry_point_of_its_own_installation(tmp_path: Path) -> None:
