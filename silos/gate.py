@@ -14,19 +14,18 @@ of them, which are sums, the mechanism says what holds.) Why:
   whatever the points are.
 * The plan bounds the number and kind of answers: a query that does not match the plan's entry in
   statistic, batch, noise ratio and number of points is refused, as is a round outside the plan.
-* What is checked is what is used. Plan, queries, broadcasts, messages and memory are taken once, by exact
-  type, as copies that nobody else holds (`fedsim.protocol.plain`); of a query that matches, the plan's own
-  statistic, batch and noise ratio are used, and never the query's. So a clip that calls itself small, a
-  batch that calls itself rare or a point that another thread moves is refused, or is what it was checked as.
-* An ask is answered to the round's own thread, one at a time, and not under a mode, hook or transform of
-  torch, which would be handed the records (`silos.surroundings`). One that breaks down after its batch was
-  drawn ends the round, whatever the silo half makes of that: its noise is never used at another point.
+* What is checked is what is used: queries, broadcasts, messages and memory are copied first
+  (`fedsim.protocol.plain`), and of a query that matches, the plan's own statistic, batch and noise ratio are
+  used. An ask is not answered under a setting of torch that changes sums (`silos.surroundings`). One that
+  breaks down after its batch was drawn ends the round, whatever the silo half makes of that: its noise is
+  never used at another point.
 * The whole round is debited before noise is drawn, and a repeated request gets the stored bytes. A lock
   makes finding, debiting and storing one step, so that requests at the same time are requests in turn. How a
   round ended is a function of noisy answers too: whatever ended it, an interrupt included, it is over.
-* The algorithm's silo half is given answers only, so its message is post-processing. It is code of the
-  silo's own installation and trusted not to reach round `ask` (into private attributes, frames, or the code
-  that a module or torch itself runs); the server sends names and numbers, no code.
+* The algorithm's silo half is given answers only, so its message is post-processing. In this process runs
+  an algorithm that fedsim ships, or one whose author may err and does not mean harm (a simulation's). A
+  deployed silo runs any other in a process that holds no record (`fedsim.isolated`), and what stands here for
+  it asks what that process sends. The server sends names and numbers, no code.
 
 All of it rests on what the gate is given: entropy and ledgers that keep to `silos.entropy` and
 `silos.ledger`, one ledger for each silo. Silos in one cohort share tensor operations, never records, noise or
@@ -38,7 +37,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import NoReturn, cast
 
 import numpy as np
@@ -53,7 +51,7 @@ from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.digests import digests
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.memory import CohortMemory
-from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_positions, plain_queries
+from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_queries
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from silos.admission import admit, spent
@@ -109,7 +107,6 @@ class Gate:
             broadcasts: names of the arrays that each round is asked with, sorted; None where the one who asks
                 is trusted with what a round costs.
         """
-        silos = [replace(silo, rounds=plain_positions(silo.rounds, "a round")) for silo in silos]
         names = [silo.name for silo in silos]
         if len(set(names)) < len(names):  # equal names would mean equal noise
             raise Refused("two silos of one cohort have the same name")
@@ -119,7 +116,8 @@ class Gate:
         self._records, self._problem, self._algorithm = records, problem, algorithm
         self._dimension, self._dtype = problem.dimension, dtype
         self._limits, self._mechanism, self._broadcasts = limits, mechanism, broadcasts
-        self._plan = plan = limits.check_plan(plan, self._dimension)
+        limits.check_plan(plan, self._dimension)
+        self._plan = plan
         self.admitted = admit(plan, silos, mechanism, limits)
         rounds = [terms.rounds for terms in silos]
         self._batches = Batches(records, plan, rounds, names, entropy)
@@ -135,7 +133,7 @@ class Gate:
         for member, ledger in enumerate(self._ledgers):
             if kept := ledger.memory:
                 self._memory.commit([member], _one_row(kept, self._dimension, dtype))
-        self._lock, self._holder = threading.Lock(), 0
+        self._lock = threading.Lock()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a gate stays in its process: a copy would answer for a ledger of its own")
@@ -151,24 +149,18 @@ class Gate:
             members: positions in the cohort; all by default.
 
         Raises:
-            Refused: the request is outside the plan or the limits, or comes from within a round of this
-                gate. Nothing has been released, and a refusal before the debit has cost nothing.
+            Refused: the request is outside the plan or the limits. Nothing has been released, and a refusal
+                before the debit has cost nothing.
         """
-        if self._holder == threading.get_ident():  # no other thread can have written this one's number
-            raise Refused("a silo half asks its own gate for a round; the server does that")
         with self._lock:
-            self._holder = threading.get_ident()
-            try:
-                return self._answer(round_index, broadcast, members)
-            finally:
-                self._holder = 0
+            return self._answer(round_index, broadcast, members)
 
     def _answer(
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None
     ) -> dict[str, Tensor]:
         check_surroundings(self._dtype)
         everyone = range(len(self._ledgers))
-        members = everyone if members is None else plain_positions(members, "a member")
+        members = everyone if members is None else members
         self._check_members(round_index, members)
         shapes = self._records.shapes(members, self._dimension)
         broadcast = plain_arrays(broadcast, "a broadcast")
@@ -201,8 +193,6 @@ class Gate:
         ascending = list(members) == sorted(set(members))
         if not members or not ascending or members[0] < 0 or members[-1] >= len(self._ledgers):
             raise Refused("members must be distinct positions in the cohort, in ascending order")
-        if type(round_index) is not int:
-            raise Refused(f"a round's number is {type(round_index).__name__}, not int")
         for member in members:
             if round_index not in self._rounds[member]:
                 name = self.admitted[member].terms.name
@@ -293,7 +283,7 @@ class _RoundAsker:
     """`ask` for one round of one cohort: match the plan, check the limits, then read records."""
 
     def __init__(self, gate: Gate, round_index: int, members: list[int]) -> None:
-        self._gate, self._members, self._thread = gate, members, threading.get_ident()
+        self._gate, self._members = gate, members
         self._planned = gate._plan.rounds[round_index]
         self._position, self._open = 0, True
         self._batches: RoundBatches = gate._batches.round(members, round_index)
@@ -303,8 +293,6 @@ class _RoundAsker:
         self._contributions: list[Tensor] = []
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
-        if threading.get_ident() != self._thread:
-            raise Refused("an ask is answered to the thread that runs the silo half, and to no other")
         self._check_open()
         check_surroundings(self._gate._dtype)
         planned, taken = self._match(queries)

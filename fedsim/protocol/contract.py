@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 class Query:
     """A noisy mean of a per-record function that the silo owns.
 
-    Fields have exactly these types, no subclasses of them, and no numbers of NumPy (`fedsim.protocol.plain`).
-
     The answer is (1/K) sum over the batch of clip(term), plus N(0, sigma^2 I) with
     sigma = noise_ratio z 2 clip / K, z the silo's base noise multiplier. Shape (silos, d).
 

@@ -73,7 +73,8 @@ def dry_run(algorithm: Algorithm, problem: PublicProblem, public: Public, seed: 
         raise blame.breach("server half", "it yields no round, so nothing would be learned")
     if names := changed(algorithm, before):
         raise blame.breach("in its rounds", f"it changes self.{', self.'.join(names)}; {STATE}")
-    plan = limits.check_plan(Plan(tuple(rounds)), problem.dimension)
+    plan = Plan(tuple(rounds))
+    limits.check_plan(plan, problem.dimension)
     remembers = bool(quiet.memory or loud.memory)
     return Trace(plan, tuple(holds), tuple(broadcasts), tuple(messages), remembers)
 

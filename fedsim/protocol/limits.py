@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.plain import plain_plan
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 
 if TYPE_CHECKING:
@@ -37,14 +36,13 @@ class Limits:
     min_noise_ratio: float = 1e-6
     max_noise_ratio: float = 1e6
 
-    def check_plan(self, plan: Plan, dimension: int) -> Plan:
-        """The plan in plain values of our own, which nobody can change; whoever made it.
+    def check_plan(self, plan: Plan, dimension: int) -> None:
+        """Refuse a plan that is too large, or that has an entry which prices nothing.
 
         Raises:
-            Refused: it is too large, or an entry is of another type than the contract's, of a statistic
-                that the silo does not own, or has a noise ratio that prices nothing.
+            Refused: it is too large, or an entry is of a statistic that the silo does not own or has a
+                noise ratio out of bounds.
         """
-        plan = plain_plan(plan)
         widest = max((plan.num_queries([r]) for r in range(len(plan.rounds))), default=0)
         if dimension > self.max_dimension:
             raise Refused(f"dimension {dimension} exceeds the silo's limit {self.max_dimension}")
@@ -55,7 +53,6 @@ class Limits:
         for asks in {id(asks): asks for asks in plan.rounds}.values():  # rounds are alike as a rule
             for ask in asks:
                 self.check_ask(ask)
-        return plan
 
     def check_count(self, in_round: int, before: int, dimension: int) -> None:
         """Refuse more queries than the silo tries out, `in_round` in one and `before` in earlier rounds."""
@@ -70,6 +67,8 @@ class Limits:
 
     def check_ask(self, ask: Ask) -> None:
         """Refuse a statistic the silo does not own, or a noise ratio that prices nothing; plain values."""
+        if not ask.queries:
+            raise Refused("an ask of the plan has no query")
         for query in ask.queries:
             self._check_shape(query)
 

@@ -34,7 +34,9 @@ ALGORITHM = """
 """
 RUNS = """
     runs = [
-        fedsim.simulate("quickstart", algorithm=Mine(3), trials=1, epsilon=2.0, runtime=runtime, nonce="0" * 32)
+        fedsim.simulate(
+            "quickstart", algorithm=Mine(3), trials=1, epsilon=2.0, runtime=runtime, nonce="0" * 32
+        )
         for runtime in ("inprocess", {"name": "ray", "silo_hosts": 1})
     ]
     print((runs[0].model == runs[1].model).all(), runs[0].ledger.to_pylist() == runs[1].ledger.to_pylist())

@@ -398,10 +398,10 @@ class ClipPerCoordinate(Right):
         return super().gradient(ask, w, torch.ones_like(w))
 
 
-@mistake("a clip of NumPy's", SILO + "clip is float64, not a plain tensor")
+@mistake("a clip of NumPy's", SILO + "clip is float32, not a number")
 class NumPyClip(Right):
     def gradient(self, ask: Any, w: Tensor, clip: Any = 1.0) -> Tensor:
-        return super().gradient(ask, w, np.float64(1.0))
+        return super().gradient(ask, w, np.float32(1.0))
 
 
 @mistake(

@@ -271,7 +271,8 @@ def test_a_child_ends_with_the_process_that_started_it(plug_ins: Path, confined_
         else f"subprocess.Popen([sys.executable, {str(plug_ins / 'attempts.py')!r}], stdout=2)"
     )
     code = (
-        "import os, signal, subprocess, sys\nfrom pathlib import Path\nfrom fedsim.isolated.confine import start\n"
+        "import os, signal, subprocess, sys\nfrom pathlib import Path\n"
+        "from fedsim.isolated.confine import start\n"
         f"print({begin}.pid, flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
     )
     parent = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=HERE, check=False)

@@ -1,4 +1,4 @@
-"""Whoever asks, and whatever is switched on: threads, torch's modes, hooks, transforms and settings."""
+"""Requests at the same time, and what torch has switched on."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ import torch
 from support.helpers import Scripted, SiloHalf, Switch, Unrepeatable, asking, open_gate, scripted, silos_of
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.common.errors import Refused
@@ -95,49 +93,6 @@ def test_two_broadcasts_at_the_same_time_are_one_answer() -> None:
     assert "another broadcast" in refused[0]
 
 
-def test_a_silo_half_that_asks_its_own_gate_is_refused_and_does_not_wait_for_itself() -> None:
-    said: list[str] = []
-
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
-        for r in (0, 1):
-            try:
-                gate.answer(r, ZERO)
-            except Refused as refusal:
-                said.append(str(refusal))
-        return {"g": ask(Query("gradient", (w,), 1.0))}
-
-    gate = _turned(half)
-    assert torch.equal(gate.answer(0, ZERO)["g"], HONEST)
-    assert len(said) == 2
-    assert all("its own gate" in text for text in said)
-    assert [statement.rounds for statement in gate.statements()] == [[0]]
-
-
-def test_an_ask_is_answered_to_the_round_s_own_thread_alone() -> None:
-    """Two asks at the same time could be given the same noise."""
-    said: list[str] = []
-
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
-        def elsewhere() -> None:
-            try:
-                ask(Query("gradient", (w,), 1.0))
-            except Refused as refusal:
-                said.append(str(refusal))
-
-        _started(elsewhere).join(30)
-        later.append(elsewhere)
-        return {"g": ask(Query("gradient", (w,), 1.0))}
-
-    later: list[Callable[[], None]] = []
-    gate = _turned(half)
-    assert torch.equal(gate.answer(0, ZERO)["g"], HONEST)
-    _started(later[0]).join(30)
-    later[0]()  # the round is over for its own thread too
-    assert len(said) == 3
-    assert "thread" in said[0]
-    assert "round is over" in said[2]
-
-
 def test_an_ask_within_an_ask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever runs meanwhile on the same thread, such as a finaliser or a signal's handler."""
     real, said = Records.clipped_sum, list[str]()
@@ -194,31 +149,19 @@ def test_a_gate_stays_where_it_is(copied: Callable[[object], object]) -> None:
 # What torch has switched on.
 
 
-class _Watching(TorchFunctionMode):
-    """Is handed every tensor that is computed with."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
-class _Below(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **(kwargs or {}))
-
-
 SWITCHED: dict[str, Callable[[], AbstractContextManager[Any]]] = {
-    "a mode (": _Watching,
-    "Dispatch": _Below,
-    "default device": lambda: torch.device("cpu"),
-    "saved tensors": lambda: torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x),
+    "anomaly detection": torch.autograd.detect_anomaly,
     "inference mode": torch.inference_mode,
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
 }
 
 
+@pytest.mark.filterwarnings("ignore:Anomaly Detection has been enabled")
 @pytest.mark.parametrize("kind", SWITCHED)
-def test_no_ask_is_answered_under_a_mode_or_hook(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are handed the records that the gate computes with, or change what it computes."""
+def test_no_ask_is_answered_under_a_setting_that_changes_sums(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They change what the gate computes from records, or whether it answers."""
 
     def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
         with SWITCHED[kind]():

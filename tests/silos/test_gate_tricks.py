@@ -1,20 +1,20 @@
-"""Silo halves that try to be priced as one thing and answered as another."""
+"""Silo halves that hand over something else than the contract's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from support.helpers import LIMITS, Scripted, SiloHalf, Switch, asking, open_gate, plan_of, scripted, silos_of
+from support.helpers import Scripted, SiloHalf, Switch, asking, open_gate, plan_of, scripted, silos_of
 from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.problems.glm import LinearRegression, LogisticRegression
-from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample
+from fedsim.protocol.batch import FULL, Batch, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from silos.batches import RoundBatches
@@ -35,31 +35,6 @@ def test_a_noise_ratio_out_of_bounds_is_refused_at_admission(ratio: float) -> No
         open_gate(DATA, PROBLEM, scripted(asking(noise_ratio=ratio)))
 
 
-class _LooksHonest(Query):
-    """Has a noise ratio for whoever prices it, and another for whoever draws the noise."""
-
-    def __getattribute__(self, name: str) -> Any:
-        return 1.0 if name == "noise_ratio" else super().__getattribute__(name)
-
-
-class _Vanishing(float):
-    """A number whose double is zero, which is within all bounds, and equal to every number."""
-
-    def __rmul__(self, other: float) -> float:
-        return 0.0
-
-    def __float__(self) -> float:
-        return 1.0
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    def __ge__(self, other: object) -> bool:
-        return True
-
-    __le__, __hash__ = __ge__, float.__hash__
-
-
 class _Nothing(Tensor):
     """A clip within all bounds that is zero where the noise is scaled by it."""
 
@@ -69,105 +44,34 @@ class _Nothing(Tensor):
         return found * 0.0 if func in (torch.mul, Tensor.mul, Tensor.__rmul__) else found
 
 
-class _Rare(Poisson):
-    """Costs what a rare sample costs, and takes every record."""
-
-    def __eq__(self, other: object) -> bool:
-        return True
-
-    __hash__ = Poisson.__hash__
-
-
-class _Half(Subsample):
-    def size(self, n: int) -> int:
-        return n
-
-
-class _Changing(tuple[Tensor, ...]):
-    """One point for whoever looks first, another for whoever looks next."""
-
-    first = True
-
-    def __iter__(self) -> Any:
-        point = super().__getitem__(0 if self.first else 1)
-        self.first = False
-        return iter((point,))
-
-    def __len__(self) -> int:
-        return 1
-
-
 W, FAR = ZERO["w"], torch.full((D,), 1e200, dtype=torch.float64)
 ONE = torch.ones((), dtype=torch.float64)
-SNEAKY: dict[str, Query] = {
-    "a query of its own kind": _LooksHonest("gradient", (W,), 1.0, noise_ratio=1e-6),
-    "a clip that is a kind of float": Query("gradient", (W,), _Vanishing(1.0)),
+WRONG: dict[str, Query] = {
     "a clip that is a kind of tensor": Query("gradient", (W,), ONE.as_subclass(_Nothing)),
     "a clip that is a parameter": Query("gradient", (W,), torch.nn.Parameter(ONE)),
     "a clip that is a truth value": Query("gradient", (W,), True),
-    "a clip that is a number of NumPy": Query("gradient", (W,), np.float64(1.0)),
     "a clip beyond all floats": Query("gradient", (W,), 10**400),
-    "a noise ratio that is a kind of float": Query("gradient", (W,), 1.0, noise_ratio=_Vanishing(1.0)),
     "a noise ratio that is a truth value": Query("gradient", (W,), 1.0, noise_ratio=True),
-    "a batch that is a kind of Poisson": Query("gradient", (W,), 1.0, _Rare(1e-9)),
-    "a batch that is a kind of Subsample": Query("gradient", (W,), 1.0, _Half(0.1)),
-    "points that change": Query("gradient", _Changing((W, FAR)), 1.0),
     "points in a list": Query("gradient", [W], 1.0),  # type: ignore[arg-type]
     "a point that is a kind of tensor": Query("gradient", (W.as_subclass(_Nothing),), 1.0),
-    "a statistic that is a kind of text": Query(type("Text", (str,), {})("gradient"), (W,), 1.0),
     "no query": "gradient",  # type: ignore[dict-item]
 }
 
 
-@pytest.mark.parametrize("way", SNEAKY)
+@pytest.mark.parametrize("way", WRONG)
 def test_what_is_not_exactly_of_the_contract_s_types_is_refused(
     way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also at admission: the plan is made of what the gate will later see."""
-    batch = SNEAKY[way].batch if isinstance(SNEAKY[way], Query) else FULL
-    honest = {_Rare: Poisson(1e-9), _Half: Subsample(0.1)}.get(type(batch), FULL)
-    switch = Switch(asking(batch=honest))
+    switch = Switch(asking())
     gate = open_gate(DATA, PROBLEM, Scripted(switch))
-    switch.half = lambda w, ask, memory: {"g": ask(SNEAKY[way])}
+    switch.half = lambda w, ask, memory: {"g": ask(WRONG[way])}
     monkeypatch.setattr(Records, "full", lambda *_: pytest.fail("records were read"))
     monkeypatch.setattr(Records, "batch", lambda *_: pytest.fail("records were read"))
     with pytest.raises(Refused, match=" is "):
         gate.answer(0, ZERO)
     with pytest.raises(Refused, match=" is "):
         plan_of(Scripted(switch), PROBLEM, [10])
-
-
-def test_no_operator_of_what_is_handed_over_is_called() -> None:
-    """An __eq__ that runs while the gate compares could be told what it is compared with."""
-
-    class Loud(type):
-        def __eq__(cls, other: object) -> bool:
-            raise AssertionError("compared")
-
-        __hash__ = type.__hash__
-
-    class Own(metaclass=Loud):
-        def __eq__(self, other: object) -> bool:
-            raise AssertionError("compared")
-
-        __hash__ = object.__hash__
-
-    own: Any = Own()
-    queries = [
-        Query(own, (W,), 1.0),
-        Query("gradient", own, 1.0),
-        Query("gradient", (own,), 1.0),
-        Query("gradient", (W,), own),
-        Query("gradient", (W,), 1.0, own),
-        Query("gradient", (W,), 1.0, FULL, own),
-        own,
-    ]
-    for query in queries:
-        switch = Switch(asking())
-        gate = open_gate(DATA, PROBLEM, Scripted(switch))
-        switch.half = _asked(query)
-        with pytest.raises(Refused, match="Own"):
-            gate.answer(0, ZERO)
 
 
 def _asked(query: Any) -> SiloHalf:
@@ -192,38 +96,6 @@ def test_what_another_thread_does_to_a_point_after_the_check_changes_nothing(
     assert torch.equal(gate.answer(0, ZERO)["g"], HONEST)
 
 
-class _Twofold(Mapping[str, Tensor]):
-    """Names arrays of its own: one set for whoever looks first, another for whoever looks next."""
-
-    def __init__(self, *sets: dict[str, Any]) -> None:
-        self._sets = list(sets)
-
-    def _next(self) -> dict[str, Any]:
-        return self._sets.pop(0) if len(self._sets) > 1 else self._sets[0]
-
-    def __getitem__(self, name: str) -> Any:
-        return self._next()[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._next())
-
-    def __len__(self) -> int:
-        return len(self._sets[0])
-
-    def items(self) -> Any:
-        return self._next().items()
-
-    def values(self) -> Any:
-        return self._next().values()
-
-
-def test_a_broadcast_that_changes_is_what_it_was_checked_as() -> None:
-    gate = open_gate(DATA, PROBLEM, scripted(asking()))
-    assert torch.equal(gate.answer(0, _Twofold(ZERO, {"w": FAR}))["g"], HONEST)
-    with pytest.raises(Refused, match="another broadcast"):
-        gate.answer(0, {"w": FAR / 1e200})
-
-
 @pytest.mark.parametrize(
     "broadcast",
     [
@@ -242,28 +114,6 @@ def test_a_broadcast_that_is_not_plain_is_refused_before_the_debit(broadcast: An
     assert gate.statements()[0].rounds == []
 
 
-def test_positions_are_whole_numbers_and_nothing_like_them() -> None:
-    gate = open_gate(DATA * 2, PROBLEM, scripted(asking()))
-    for request in (True, 0.0, np.int64(0)):
-        with pytest.raises(Refused, match="round's number is"):
-            gate.answer(request, ZERO)  # type: ignore[arg-type]
-    for members in ([False, True], [0.0], np.arange(2)):
-        with pytest.raises(Refused, match="a member is"):
-            gate.answer(0, ZERO, members)  # type: ignore[arg-type]
-    assert [said.rounds for said in gate.statements()] == [[], []]
-
-
-def test_the_rounds_of_terms_are_taken_once() -> None:
-    own = [0]
-    gate = open_gate(DATA, PROBLEM, scripted(asking(), 5), rounds=[own])
-    own += [1, 2, 3, 4]
-    with pytest.raises(Refused, match="not in its plan"):
-        gate.answer(1, ZERO)
-    gate.answer(0, ZERO)
-    (said,) = gate.statements()
-    assert said.epsilon_spent == said.admitted.epsilon_guaranteed
-
-
 # A plan that somebody made by hand.
 
 SHAPE = QueryShape("gradient", 1, 1.0)
@@ -273,39 +123,16 @@ def _plan(shape: Any = SHAPE, batch: Any = FULL) -> Plan:
     return Plan(((Ask(batch, (shape,)),),) * 2)
 
 
-def _forced(batch: Any, fraction: float) -> Any:
-    object.__setattr__(batch, "fraction", fraction)
-    return batch
-
-
-class _Cheap(QueryShape):
-    pass
-
-
 PLANS: dict[str, Any] = {
     "ratio 1e200": _plan(QueryShape("gradient", 1, 1e200)),
     "ratio 1e-7": _plan(QueryShape("gradient", 1, 1e-7)),
     "ratio NaN": _plan(QueryShape("gradient", 1, float("nan"))),
     "ratio infinite": _plan(QueryShape("gradient", 1, float("inf"))),
     "ratio negative": _plan(QueryShape("gradient", 1, -1.0)),
-    "ratio a kind of float": _plan(QueryShape("gradient", 1, _Vanishing(1e200))),
     "unknown statistic": _plan(QueryShape("loss", 1, 1.0)),
     "a point too many": _plan(QueryShape("gradient", 2, 1.0)),
     "a point too few": _plan(QueryShape("gradient_difference", 1, 1.0)),
-    "points a truth value": _plan(QueryShape("gradient", True, 1.0)),
-    "a shape of its own kind": _plan(_Cheap("gradient", 1, 1.0)),
-    "a batch of its own kind": _plan(batch=_Rare(1e-9)),
-    "a fraction above one": _plan(batch=_forced(Subsample(0.5), 2.0)),
-    "a fraction below zero": _plan(batch=_forced(Poisson(0.5), -1.0)),
-    "a fraction that is not a number": _plan(batch=_forced(Fresh(0.5), float("nan"))),
-    "a fraction of its own kind": _plan(batch=_forced(Poisson(0.5), _Vanishing(0.5))),
-    "no batch": _plan(batch=None),
     "an ask without a query": Plan(((Ask(FULL, ()),),) * 2),
-    "queries in a list": Plan(((Ask(FULL, [SHAPE]),),) * 2),  # type: ignore[arg-type]
-    "asks in a list": Plan(([Ask(FULL, (SHAPE,))],) * 2),  # type: ignore[arg-type]
-    "rounds in a list": Plan([(Ask(FULL, (SHAPE,)),)] * 2),  # type: ignore[arg-type]
-    "an ask of its own kind": Plan(((type("Own", (Ask,), {})(FULL, (SHAPE,)),),) * 2),
-    "a plan of its own kind": type("Own", (Plan,), {})(_plan().rounds),
 }
 
 
@@ -315,25 +142,10 @@ def test_every_entry_of_a_plan_is_checked_when_the_gate_is_built(way: str) -> No
         open_gate(DATA, PROBLEM, scripted(asking()), plan=PLANS[way])
 
 
-def test_a_plan_that_somebody_changes_afterwards_is_the_one_that_was_admitted() -> None:
-    shape, batch = QueryShape("gradient", 1, 1.0), Subsample(0.1)
-    plan = _plan(shape, batch)
-    switch = Switch(asking(batch=Subsample(0.1)))
-    gate = open_gate(DATA, PROBLEM, Scripted(switch), plan=plan)
-    object.__setattr__(shape, "noise_ratio", 1e-200)
-    object.__setattr__(batch, "fraction", 1.0)
-    object.__setattr__(plan, "rounds", plan.rounds * 100)
-    untouched = open_gate(DATA, PROBLEM, scripted(asking(batch=Subsample(0.1))))
-    assert torch.equal(gate.answer(0, ZERO)["g"], untouched.answer(0, ZERO)["g"])
-    switch.half = asking(batch=batch, noise_ratio=1e-200)
-    with pytest.raises(Refused, match="the plan has"):
-        gate.answer(1, ZERO)
-
-
 def test_the_dry_run_s_plan_is_what_the_gate_keeps() -> None:
     """Also where numbers of it are written differently."""
     plan = plan_of(scripted(asking(batch=Subsample(1), noise_ratio=2)), PROBLEM, [10])
-    assert plan == LIMITS.check_plan(plan, D) == _plan(QueryShape("gradient", 1, 2.0), Subsample(1.0))
+    assert plan == _plan(QueryShape("gradient", 1, 2.0), Subsample(1.0))
     assert type(plan.rounds[0][0].queries[0].noise_ratio) is float
     assert plan.rounds[0] is plan.rounds[1]  # rounds that are alike are one object, however many there are
 
@@ -371,19 +183,6 @@ def test_a_message_of_anything_but_named_vectors_ends_the_round(message: Any) ->
 def _paid_and_open() -> tuple[Gate, Switch]:
     switch = Switch(asking())
     return open_gate(DATA, PROBLEM, Scripted(switch, 3)), switch
-
-
-def test_a_message_that_changes_is_read_once() -> None:
-    gate, switch = _paid_and_open()
-
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
-        answer = ask(Query("gradient", (w,), 1.0))
-        return _Twofold({"g": answer}, {"g": answer * 0, "more": answer})
-
-    switch.half = half
-    expected = _paid_and_open()[0].answer(0, ZERO)["g"]
-    for _ in range(2):
-        assert torch.equal(gate.answer(0, ZERO)["g"], expected)
 
 
 def test_what_the_silo_half_keeps_is_no_part_of_what_the_gate_keeps() -> None:
