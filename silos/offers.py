@@ -133,7 +133,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     """
     offer, limits, part = proposal.offer, policy.limits, proposal.part
     if isinstance(proposal.algorithm, Isolated):
-        trace = proposal.algorithm.dry_run(proposal.public, offer.seed, limits)
+        trace = proposal.algorithm.dry_run(proposal.public, offer.seed, limits, proposal.problem.dimension)
     else:
         trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
     plan = trace.plan

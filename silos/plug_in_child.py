@@ -80,8 +80,7 @@ class Server:
             outline = Outline(shape["sizes"], shape["num_features"], shape["num_classes"])
             self._algorithm = _algorithm(head["algorithm"])
             self._problem = problem_of(_problem_section(head["problem"]), outline, dtype)
-        linear, dimension = bool(self._algorithm.linear), self._problem.dimension
-        return "made", {"linear": linear, "dimension": dimension}, {}
+        return "made", {"linear": bool(self._algorithm.linear)}, {}
 
     def _dry_run(self, frame: Frame) -> Answer:
         public, head = public_in(frame.head, frame.arrays), frame.head

@@ -31,7 +31,7 @@ from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicP
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.memory import CohortMemory
-from fedsim.protocol.wire import Frame
+from fedsim.protocol.wire import MAX_HEAD, Frame
 
 CHILD = "silos.plug_in_child"
 """The module that a child runs; nothing here imports it."""
@@ -39,7 +39,7 @@ CHILD = "silos.plug_in_child"
 SECONDS = 120.0
 """That a child may take for one frame; a dry run is one."""
 
-_BYTES = 1 << 30  # of a frame
+_ARRAYS = 64  # of the largest size in a frame
 _ENDED = "the plug-in's process has ended"
 
 
@@ -49,9 +49,7 @@ class Isolated:
     An `Algorithm`: the gate, the server's loop and the dry run call it as any other.
     """
 
-    def __init__(
-        self, start: Callable[[], Child], recipe: Mapping[str, Any], seconds: float = SECONDS
-    ) -> None:
+    def __init__(self, start: Callable[[], Child], recipe: Mapping[str, Any]) -> None:
         """Nothing is started before it is needed.
 
         Args:
@@ -60,7 +58,7 @@ class Isolated:
         """
         self._start, self._recipe, self._seconds = start, dict(recipe), SECONDS
         self._child: Child | None = None
-        self._lock, self._halves = threading.RLock(), 0
+        self._lock, self._halves, self._limit = threading.RLock(), 0, MAX_HEAD
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a child process stays with the process that started it")
@@ -79,23 +77,22 @@ class Isolated:
         """See `Algorithm`; a wrong word spoils a model, and no guarantee."""
         return bool(self.made.head.get("linear"))
 
-    def dry_run(self, public: Public, seed: int, limits: Limits) -> Trace:
-        """The plan that the algorithm follows, as `fedsim.protocol.dryrun.dry_run`; believed by nobody yet.
+    def dry_run(self, public: Public, seed: int, limits: Limits, dimension: int) -> Trace:
+        """The plan that the algorithm follows, as `fedsim.protocol.dryrun.dry_run` finds it.
+
+        Whether the child tells the truth does not matter: this plan is what is priced, and the gate answers
+        no other. `dimension` is the problem's d.
 
         Raises:
             Refused, PluginError: it has none.
         """
         head, arrays = public_out(public)
         bounds = {name: value for name, value in asdict(limits).items() if value != float("inf")}
+        self._limit = MAX_HEAD + 8 * limits.max_rounds
         found = self._call("dry run", head | {"seed": seed, "limits": bounds}, arrays, "trace")
         trace = trace_in(found.head, found.arrays)
-        limits.check_plan(trace.plan, self.dimension)
+        limits.check_plan(trace.plan, dimension)
         return trace
-
-    @property
-    def dimension(self) -> int:
-        """d, as the child states it."""
-        return int(self.made.head["dimension"])
 
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
@@ -103,6 +100,7 @@ class Isolated:
         """The server half, round by round; `problem` is the child's own."""
         head, arrays = public_out(public)
         state = rng.bit_generator.state["state"]  # of `fedsim.protocol.seeds.server_rng`, which is Philox
+        self._limit = MAX_HEAD + _ARRAYS * w.nbytes
         self._halves += 1
         half = self._halves
         key = {"half": half, "key": [str(word) for word in state["key"]]}
@@ -111,7 +109,7 @@ class Isolated:
             answer, broadcast = step.arrays["answer"], _named(step.arrays, "b.")
             holds = "hold" if step.head.get("holds") else "resample"
             sent: Combined = yield Round(broadcast, answer, holds)  # type: ignore[arg-type]
-            head = {"half": half, "share": sent.share}
+            head, self._limit = {"half": half, "share": sent.share}, MAX_HEAD + _ARRAYS * w.nbytes
             step = self._call("sent", head, dict(sent), "step", "end")
         return step.arrays["w"]
 
@@ -124,6 +122,7 @@ class Isolated:
             Refused: by `ask`, or the child sends something else; the round is over.
         """
         arrays = _prefixed("b.", broadcast) | _prefixed("m.", memory)
+        self._limit = MAX_HEAD + _ARRAYS * 8 * memory.silos * problem.dimension
         with self._lock:
             reply = self._call("silo", {"silos": memory.silos}, arrays, "ask", "message")
             while reply.kind == "ask":
@@ -175,9 +174,9 @@ class Isolated:
             self._pipes = Pipes(self._child.stdout.fileno(), self._child.stdin.fileno())
             if frame.kind != "make":  # a child after one that was ended
                 self._pipes.send(Frame("make", self._recipe), self._seconds)
-                self._checked(self._pipes.receive(_BYTES, self._seconds), ("made",))
+                self._checked(self._pipes.receive(self._limit, self._seconds), ("made",))
         self._pipes.send(frame, self._seconds)
-        return self._pipes.receive(_BYTES, self._seconds)
+        return self._pipes.receive(self._limit, self._seconds)
 
     def _checked(self, reply: Frame, expected: tuple[str, ...]) -> Frame:
         if reply.kind == "error":

@@ -118,7 +118,7 @@ class Resolved:
         """The plan, by dry run."""
         algorithm, problem = self.halves
         if isinstance(algorithm, Isolated):
-            return algorithm.dry_run(self.public(), self.scenario.seed, LIMITS)
+            return algorithm.dry_run(self.public(), self.scenario.seed, LIMITS, problem.dimension)
         return dry_run(algorithm, problem, self.public(), self.scenario.seed, LIMITS)
 
     @property

@@ -14,8 +14,8 @@ from support.deployed import Caller, enrolled, offer_of, resolved_of, write_silo
 from support.plug_in_folder import plug_in_folder
 
 from fedsim.common.errors import InputError
-from fedsim.isolated import parts
 from fedsim.isolated.confine import unavailable
+from fedsim.isolated.parts import Isolated
 from silos.config import load_config
 from silos.silo import Silo
 
@@ -70,6 +70,12 @@ def _opened(folder: Path, code: str) -> Caller:
     return Caller(Silo.open(enrolled([_silo(folder, code)])[0]))
 
 
+def _isolated(caller: Caller, run: str) -> Isolated:
+    algorithm: Any = caller.silo._runs._held[run].plan.proposal.algorithm
+    assert isinstance(algorithm, Isolated)
+    return algorithm
+
+
 def test_a_plug_in_is_answered_and_this_process_never_imports_it(tmp_path: Path) -> None:
     caller = _opened(tmp_path, _code())
     run = caller.admitted(_offer())["run"]
@@ -95,11 +101,12 @@ def test_a_plug_in_is_answered_and_this_process_never_imports_it(tmp_path: Path)
 def test_a_process_that_fails_ends_its_round_and_no_other(
     tmp_path: Path, before: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parts, "SECONDS", 30.0)
     wrong = "if bool(broadcast['w'].max() == 7): "
     caller = _opened(tmp_path, _code(wrong + before, wrong + after))
     run = caller.admitted(_offer())["run"]
-    caller.refused("ask", {"w": POINT + 7}, run=run, round=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(_isolated(caller, run), "_seconds", 20.0)
+        caller.refused("ask", {"w": POINT + 7}, run=run, round=0)
     assert caller.asked(run, 1, w=POINT)["g"].isfinite().all()
     caller.silo.close()
 
