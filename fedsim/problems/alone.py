@@ -14,57 +14,28 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
-from torch.fx import GraphModule
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from fedsim.problems.operations import embedding, objection
+from fedsim.problems.conversion import converted
+from fedsim.problems.operations import TABLE, NotAllowedError
+from fedsim.problems.program import Program
 
 Function = Callable[..., Tensor]
-
-_WITHOUT_RULE = ("lstm", "gru", "rnn_tanh", "rnn_relu")
-"""Operations that vmap has no rule for: they are taken apart."""
 
 
 class NotCapturedError(ValueError):
     """Why a function has no graph."""
 
 
-@dataclass(frozen=True, eq=False)
-class Captured:
-    """A function of one record as a graph.
-
-    Args:
-        graph: operations on parameters, constants and one record's tensors, in this order of arguments.
-        arguments: the name of a parameter, a constant, or None for the next of the record's tensors.
-        numbers: how many numbers the operations on one record give.
-    """
-
-    graph: GraphModule
-    arguments: tuple[str | Tensor | None, ...]
-    numbers: int
-
-    def __call__(self, parameters: Mapping[str, Tensor], *record: Tensor) -> Tensor:
-        """The function's value; `record` in the shapes and types that it was captured with."""
-        own = iter(record)
-        values = [
-            next(own) if what is None else parameters[what] if isinstance(what, str) else what
-            for what in self.arguments
-        ]
-        with sdpa_kernel(SDPBackend.MATH):  # vmap has no rule for the other ways to attention
-            result: Tensor = self.graph(*values)[0]
-        return result
-
-
-def capture(module: nn.Module, *record: Tensor) -> Captured:
-    """The module's graph for one record.
+def capture(module: nn.Module, *record: Tensor) -> Program:
+    """The module's program for one record.
 
     Args:
         module: maps the record's tensors to one tensor; its parameters become arguments, its buffers and
@@ -75,43 +46,70 @@ def capture(module: nn.Module, *record: Tensor) -> Captured:
         NotCapturedError: there is no graph, or it has an operation that a record must not be given to.
     """
     try:
-        with _quiet():
-            program = torch.export.export(module, record, strict=False).run_decompositions(_decompositions())
+        with _quiet(), sdpa_kernel(SDPBackend.MATH):  # the other ways to attention are single operations
+            exported = torch.export.export(module, record, strict=False).run_decompositions(_decompositions())
     except Exception as error:  # whatever its code raises when it runs without values
         raise NotCapturedError(_first_line(error)) from None
-    signature, graph = program.graph_signature, program.graph_module
+    signature = exported.graph_signature
     if signature.buffers_to_mutate or signature.user_inputs_to_mutate:
         raise NotCapturedError("it writes to its buffers or to the record")
     if len(signature.output_specs) != 1:
         raise NotCapturedError("it must give one tensor")
-    for reason in filter(None, map(objection, graph.graph.nodes)):
-        raise NotCapturedError(reason)
     names = {id(value): name for name, value in module.named_parameters()}
-    values = {**program.state_dict, **program.constants}
+    values = {**exported.state_dict, **exported.constants}
     aliases = dict(module.named_parameters(remove_duplicate=False))
-    arguments: list[str | Tensor | None] = []
+    inputs: list[str | Tensor | None] = []
     for spec in signature.input_specs:
         if spec.target is None:
-            arguments.append(None)
+            inputs.append(None)
         elif spec.target in aliases:
-            arguments.append(names[id(aliases[spec.target])])
+            inputs.append(names[id(aliases[spec.target])])
         else:
-            arguments.append(_constant(values[spec.target]))
-    return Captured(graph, tuple(arguments), sum(map(_numbers, graph.graph.nodes)))
+            inputs.append(_constant(values[spec.target]))
+    try:
+        return converted(list(exported.graph_module.graph.nodes), inputs)
+    except NotAllowedError as error:
+        raise NotCapturedError(str(error)) from None
 
 
 def _constant(value: object) -> Tensor:
     """A copy of a buffer or another tensor of the module's; one of another type would run its own code."""
     if type(value) not in (Tensor, nn.Parameter):
         raise NotCapturedError(f"it holds a {type(value).__name__} where a plain tensor would do")
-    assert isinstance(value, Tensor)
-    return value.detach().clone()
+    copied = Tensor.clone(Tensor.detach(value), memory_format=torch.contiguous_format)  # type: ignore[arg-type]
+    if type(copied) is not Tensor:
+        raise NotCapturedError("it holds a tensor that cannot be copied")
+    return copied
 
 
 def _decompositions() -> dict[Any, Any]:
+    """Torch's own, to few operations; none of those with a finite gradient where their parts have none."""
     table: dict[Any, Any] = dict(torch.export.default_decompositions())
-    apart = {op: how for op, how in table.items() if op._schema.name.removeprefix("aten::") in _WITHOUT_RULE}
-    return {**apart, torch.ops.aten.embedding.default: embedding}
+    for whole in _WHOLE:
+        table.pop(whole, None)
+    return {
+        **table,
+        torch.ops.aten.embedding.default: _embedding,
+        torch.ops.aten._trilinear.default: _trilinear,
+    }
+
+
+_KEPT = ("detach", "softplus", "mish", "celu", "std")
+_WHOLE = [entry.operation for name, entry in TABLE.items() if name.split(".")[0] in _KEPT]
+
+
+def _embedding(weight: Tensor, indices: Tensor, *_: object) -> Tensor:
+    """`aten.embedding`, which reaches into the next record if a look-up table is made of a record."""
+    return weight.index_select(0, indices.reshape(-1)).reshape(*indices.shape, weight.shape[1])
+
+
+def _trilinear(*given: Any) -> Tensor:
+    """`aten._trilinear`, of which `nn.Bilinear` is made: the sum over some axes of a product of three."""
+    *factors, summed = *given[:3], given[6]
+    for i, axes in enumerate(given[3:6]):
+        for axis in axes:
+            factors[i] = factors[i].unsqueeze(axis)
+    return torch.sum(factors[0] * factors[1] * factors[2], summed)
 
 
 @contextmanager
@@ -125,11 +123,6 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         remarks.disabled = before
-
-
-def _numbers(node: torch.fx.Node) -> int:
-    value = node.meta.get("val")
-    return value.numel() if isinstance(value, Tensor) and node.op == "call_function" else 0
 
 
 def _first_line(error: Exception) -> str:

@@ -8,6 +8,7 @@ Scores are always x W, whatever a problem makes of `scores`. A subclass of a bui
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from functools import lru_cache
 from inspect import getattr_static
 from typing import TYPE_CHECKING
@@ -15,9 +16,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.errors import InputError
-from fedsim.problems.alone import Captured, FunctionModule, NotCapturedError, capture, each
+from fedsim.problems.alone import FunctionModule, NotCapturedError, capture, each
 from fedsim.problems.built_in import OWN
 from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.program import Program
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,7 +39,7 @@ def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inve
     if is_built_in(problem):
         return problem.coefficient(scores, target, inverse_norm)
     shape, own = scores.shape[: target.dim()], scores.shape[target.dim() :]
-    one = _one_record(problem, scores.dtype)[0]
+    one = one_record(problem, scores.dtype)["coefficient"]
     rows = [scores.reshape(-1, 1, *own)]
     rows += [value.expand(shape).reshape(-1, 1) for value in (target, inverse_norm)]
     result = each(lambda *record: one({}, *record).reshape(own), tuple(own), scores.dtype, *rows)
@@ -48,7 +50,7 @@ def accepts(problem: GeneralisedLinear, target: Tensor) -> Tensor:
     """Which targets the loss is defined for, a mask in the shape of `target`."""
     if is_built_in(problem):
         return problem.accepts(target)
-    one = _one_record(problem, target.dtype)[1]
+    one = one_record(problem, target.dtype)["accepts"]
     values = each(lambda y: one({}, y).reshape(()), (), target.dtype, target.reshape(-1, 1))
     return values.view(target.shape) == 1  # NaN is not
 
@@ -70,17 +72,70 @@ def check(problem: GeneralisedLinear, dtype: torch.dtype) -> None:
         InputError: `coefficient` or `accepts` has no graph, or gives another shape.
     """
     if not is_built_in(problem):
-        _one_record(problem, dtype)
+        one_record(problem, dtype)
+
+
+@dataclass(frozen=True)
+class GivenLinear(GeneralisedLinear):
+    """A problem of which there are only the programs of one record, made where its code may run.
+
+    Args:
+        programs: `coefficient` and `accepts`, as `one_record` gives them.
+        dtype: the type that they compute in.
+    """
+
+    programs: dict[str, Program] = field(default_factory=dict, hash=False)
+    dtype: torch.dtype = torch.float64
+    error_name = "error that is measured elsewhere"
+
+    def __post_init__(self) -> None:
+        for name, record in _records(self, self.dtype).items():
+            program, shape = self.programs[name], tuple(record[0].shape)
+            given = tuple((tuple(each.shape), each.dtype) for each in record)
+            if program.parameters or program.record != given or program.shape != shape:
+                raise _wrong(self, name, f"must map {given} to {shape}")
+
+    @classmethod
+    def suits(cls, classes: int) -> bool:
+        """For no target that a scenario names."""
+        return False
+
+    def accepts(self, target: Tensor) -> Tensor:
+        """By its program."""
+        return accepts(self, target)
+
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        """By its program."""
+        return coefficient(self, scores, target, inverse_norm)
+
+    def losses(self, scores: Tensor, target: Tensor) -> Tensor:
+        """There is none."""
+        raise NotImplementedError("the loss is known where its code may run")
+
+    error = losses
+
+
+def _records(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, tuple[Tensor, ...]]:
+    """What the methods are given of one record; the result has the shape of the first."""
+    scores = torch.zeros((1, problem.num_outputs) if problem.num_outputs > 1 else (1,), dtype=dtype)
+    target, inverse_norm = torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype)
+    return {"coefficient": (scores, target, inverse_norm), "accepts": (target,)}
 
 
 @lru_cache(maxsize=16)
-def _one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> tuple[Captured, Captured]:
-    """`coefficient` and `accepts` of one record."""
+def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Program]:
+    """`coefficient` and `accepts` of one record.
+
+    Raises:
+        InputError: there is no program of it in that type.
+    """
+    if isinstance(problem, GivenLinear):
+        if problem.dtype is not dtype:
+            raise _wrong(problem, "programs", f"must compute in {dtype}")
+        return problem.programs
     _check_numbers(problem)
-    scores = torch.zeros((1, problem.num_outputs) if problem.num_outputs > 1 else (1,), dtype=dtype)
-    target, inverse_norm = torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype)
-    found = []
-    for method, record in (("coefficient", (scores, target, inverse_norm)), ("accepts", (target,))):
+    found = {}
+    for method, record in _records(problem, dtype).items():
         try:
             captured = capture(FunctionModule(getattr(problem, method)), *record)
             given = tuple(captured({}, *record).shape)
@@ -91,8 +146,8 @@ def _one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> tuple[Capture
             raise _wrong(
                 problem, method, f"must have shape {tuple(record[0].shape)} for one record, not {given}"
             )
-        found.append(captured)
-    return found[0], found[1]
+        found[method] = captured
+    return found
 
 
 def _check_numbers(problem: GeneralisedLinear) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fedsim.problems.alone import Captured, NotCapturedError, capture, each
+from fedsim.problems.alone import NotCapturedError, capture, each
 from fedsim.problems.network_layers import Layers, plain_layers
+from fedsim.problems.program import Program
 
 Parameters = Mapping[str, Tensor]
 _NUMBERS = 2**22  # held at a time while records are scored, about: 32 MB in float64
@@ -20,7 +21,7 @@ _NUMBERS = 2**22  # held at a time while records are scored, about: 32 MB in flo
 class Graph:
     """Any other module: what it does to one record."""
 
-    record: Captured
+    record: Program
     num_outputs: int
 
     def one(self, parameters: Parameters, features: Tensor) -> Tensor:
@@ -49,6 +50,15 @@ def form_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torch
     layers = plain_layers(module, num_features)
     if layers is not None:
         return layers
+    return graph_of(module, num_features, num_outputs, dtype)
+
+
+def graph_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torch.dtype) -> Graph:
+    """The module, in evaluation mode and float64, as the program of one record that computes in `dtype`.
+
+    Raises:
+        NotCapturedError: it has none.
+    """
     made = torch.zeros(1, num_features, dtype=dtype)
     try:
         own = copy.deepcopy(module).to(dtype)

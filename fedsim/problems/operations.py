@@ -1,80 +1,397 @@
-"""The operations that a graph of one record may hold: each makes its result of its arguments alone.
+"""The operations that a program of one record may hold, and the forms of their arguments.
 
-Under `vmap` such an operation treats every record by itself, whatever the values are. What is not here may
-not: operations that draw, since how much they draw can depend on a record; backward passes and look-ups that
-trust their indices, and so reach into the next record; those that give memory nothing was written to; and
-whatever somebody else registers under torch's name. Operations are compared by identity, with those that
-torch itself had when this module was imported.
+Under `vmap` such an operation treats every record by itself, whatever the values are; a test makes its cases
+of this table and changes one record in each. What is not here may not: operations that draw, since how much
+they draw can depend on a record; backward passes and look-ups that trust their indices, and so reach into
+the next record; those that give memory nothing was written to; batching rules that take the records' axis
+for one of a record's (`roll` without axes). Axes are written out and count from the front, for the same
+reason. Operations are those that torch itself had when this module was imported.
 """
 
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
 
-_POINTWISE = """
-bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __or__ __xor__ abs neg sign sgn exp exp2 expm1 log
-log1p log2 log10 sqrt rsqrt square pow reciprocal sin cos tan asin acos atan atan2 sinh cosh tanh asinh
-acosh atanh sigmoid log_sigmoid erf erfc relu relu6 leaky_relu elu selu celu gelu silu mish softplus
-hardtanh hardsigmoid hardswish hardshrink softshrink threshold prelu glu add sub rsub mul div true_divide
-floor ceil round trunc frac maximum minimum fmax fmin clamp clamp_min clamp_max where eq ne lt le gt ge
-logical_and logical_or logical_not logical_xor isnan isinf isfinite nan_to_num lerp addcmul addcdiv
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64, "bool": torch.bool}
+LARGEST = 10**8
+"""Numbers that one tensor may hold."""
+
+Arguments = Mapping[str, Any]
+Values = Tensor | tuple[Tensor, ...]
+
+
+class NotAllowedError(ValueError):
+    """Why a record must not be given to an operation."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An operation: the names of its arguments, all given by position but for `options`; and its form."""
+
+    operation: Callable[..., Any]
+    form: str
+    kinds: Mapping[str, str]
+    options: tuple[str, ...] = ()
+
+
+def _floats(a: Arguments) -> bool:
+    return bool(_first(a).is_floating_point())
+
+
+def _numbers(a: Arguments) -> bool:
+    return _first(a).dtype != torch.bool
+
+
+def _truths(a: Arguments) -> bool:
+    return all(each.dtype == torch.bool for each in _tensors(a))
+
+
+def _pair(a: Arguments) -> bool:
+    """Two of one type, or a tensor and a number of its type."""
+    x = _first(a)
+    numbers = [value for name, value in a.items() if name in ("self", "other") and type(value) in _PLAIN]
+    whole = all(type(value) is int for value in (*numbers, a.get("alpha", 1)))
+    return len(numbers) < 2 and _alike(a) and _numbers(a) and (x.is_floating_point() or whole)
+
+
+def _float_pair(a: Arguments) -> bool:
+    return _floats(a) and _pair(a)
+
+
+def _power(a: Arguments) -> bool:
+    return _floats(a) and not isinstance(a["exponent"], Tensor)
+
+
+def _alike(a: Arguments) -> bool:
+    return len({each.dtype for each in _tensors(a)}) == 1
+
+
+def _modulus(a: Arguments) -> bool:
+    """A whole number modulo 0 raises, and modulo -1 can end the process."""
+    return _pair(a) and bool(a["other"] > 0)
+
+
+def _chosen(a: Arguments) -> bool:
+    return bool(a["condition"].dtype == torch.bool and a["self"].dtype == a["other"].dtype)
+
+
+def _float_axes(a: Arguments) -> bool:
+    return _floats(a) and a.get("half_to_float", False) is False
+
+
+def _norm(a: Arguments) -> bool:
+    return _floats(a) and bool(a["ord"] > 0)
+
+
+def _matrices(a: Arguments) -> bool:
+    ranks = {"self": 2, "mat1": 2, "mat2": 2}
+    if "mat1" in a:
+        ranks["self"] = min(2, max(1, a["self"].dim()))
+    return (
+        _floats(a) and _alike(a) and all(a[name].dim() == rank for name, rank in ranks.items() if name in a)
+    )
+
+
+def _batches(a: Arguments) -> bool:
+    return _floats(a) and _alike(a) and all(each.dim() == 3 for each in _tensors(a))
+
+
+def _convolution(a: Arguments) -> bool:
+    axes, bias = len(a["stride"]), a["bias"]
+    return (
+        _floats(a)
+        and _alike(a)
+        and axes in (1, 2, 3)
+        and a["input"].dim() == a["weight"].dim() == axes + 2
+        and all(_from(a[name], 1, axes) for name in ("stride", "dilation"))
+        and all(_from(a[name], 0, axes) for name in ("padding", "output_padding"))
+        and a["groups"] >= 1
+        and (bias is None or bias.dim() == 1)
+    )
+
+
+def _pool(a: Arguments) -> bool:
+    axes, divisor = len(a["kernel_size"]), a.get("divisor_override")
+    return (
+        _floats(a)
+        and axes in (2, 3)
+        and a["self"].dim() == axes + 2
+        and all(_from(a[name], 1, axes) for name in ("kernel_size", "stride", "dilation") if name in a)
+        and _from(a["padding"], 0, axes)
+        and (divisor is None or divisor >= 1)
+    )
+
+
+def _adaptive(a: Arguments) -> bool:
+    return _floats(a) and a["self"].dim() == 4 and _from(a["output_size"], 1, 2)
+
+
+def _layer_norm(a: Arguments) -> bool:
+    shape = tuple(a["normalized_shape"])
+    own = tuple(a["input"].shape[-len(shape) :])
+    scales = [tuple(each.shape) for each in (a["weight"], a["bias"]) if each is not None]
+    return _floats(a) and _alike(a) and all(each == shape for each in (own, *scales))
+
+
+def _group_norm(a: Arguments) -> bool:
+    """It takes the sizes it is told for those of its input."""
+    shape, channels = a["input"].shape, (a["C"],)
+    scales = [tuple(each.shape) for each in (a["weight"], a["bias"]) if each is not None]
+    return (
+        _floats(a)
+        and _alike(a)
+        and len(shape) >= 2
+        and (a["N"], a["C"], a["HxW"]) == (shape[0], shape[1], prod(shape[2:]))
+        and a["group"] >= 1
+        and all(each == channels for each in scales)
+    )
+
+
+def _sizes(a: Arguments) -> bool:
+    size = next(a[name] for name in ("size", "shape", "repeats") if name in a)
+    return _from(size, 1) and ("repeats" not in a or len(size) == a["self"].dim() > 0)
+
+
+def _order(a: Arguments) -> bool:
+    return sorted(a["dims"]) == list(range(a["self"].dim()))
+
+
+def _padding(a: Arguments) -> bool:
+    pad = a["pad"]
+    return _numbers(a) and _from(pad, 0) and len(pad) % 2 == 0 < len(pad) <= 2 * a["self"].dim()
+
+
+def _place(a: Arguments) -> bool:
+    size = a["self"].shape[a["dim"]]
+    if "index" in a:
+        return bool(0 <= a["index"] < size)
+    return bool(0 <= a["start"] < a["end"] <= size and a["step"] >= 1) and _alike(a)
+
+
+def _joined(a: Arguments) -> bool:
+    return _alike(a) and len({each.dim() for each in a["tensors"]}) == 1
+
+
+def _looked_up(a: Arguments) -> bool:
+    return bool(a["index"].dtype == torch.int64 and a["index"].dim() == 1)
+
+
+def _gathered(a: Arguments) -> bool:
+    x, index = a["self"], a["index"]
+    return (
+        index.dtype == torch.int64
+        and index.dim() == x.dim()
+        and all(i <= n for k, (i, n) in enumerate(zip(index.shape, x.shape, strict=True)) if k != a["dim"])
+    )
+
+
+def _indexed(a: Arguments) -> bool:
+    given = [each for each in a["indices"] if each is not None]
+    return bool(given) and len(a["indices"]) <= a["self"].dim() and all(i.dtype == torch.int64 for i in given)
+
+
+def _largest(a: Arguments) -> bool:
+    return _numbers(a) and bool(1 <= a["k"] <= a["self"].shape[a["dim"]])
+
+
+def _any(_: Arguments) -> bool:
+    return True
+
+
+_OF_FLOATS = """
+exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh
+acosh atanh sigmoid erf erfc lgamma relu floor ceil round trunc isnan isinf celu elu hardtanh
+leaky_relu mish softplus
 """
-_REDUCING = """
-sum mean amax amin max min prod any all argmax argmin var std var_mean logsumexp cumsum cumprod norm
-linalg_vector_norm softmax _softmax log_softmax _log_softmax sort argsort topk layer_norm
-native_layer_norm group_norm native_group_norm rms_norm
-"""
-_PRODUCTS = """
-linear matmul mm bmm addmm baddbmm mv dot outer einsum bilinear conv1d conv2d conv3d convolution
-conv_transpose1d conv_transpose2d conv_transpose3d max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d
-avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d
-adaptive_max_pool2d scaled_dot_product_attention
-"""
-_SHAPES = """
-view reshape _unsafe_view unflatten flatten squeeze unsqueeze expand permute transpose t movedim select
-slice narrow split split_with_sizes chunk unbind diagonal alias clone contiguous detach lift_fresh_copy
-cat stack repeat flip roll pad constant_pad_nd tril triu select_scatter slice_scatter copy to _to_copy
-type_as index_select index gather zeros ones full zeros_like ones_like full_like new_zeros new_ones
-new_full arange eye scalar_tensor dropout _assert_tensor_metadata
-"""
-
-_ALLOWED = frozenset(
-    overload
-    for name in " ".join((_POINTWISE, _REDUCING, _PRODUCTS, _SHAPES)).split()
-    for packet in [getattr(torch.ops.aten, name)]
-    for overload in (getattr(packet, each) for each in packet.overloads())
-    if not overload._schema.is_mutable
-)
+_COMPARED = "eq ne lt le gt ge"
 
 
-def objection(node: Node) -> str | None:
-    """Why a record must not be given to the operation of a graph's node; None if it may."""
-    if node.op in ("placeholder", "output") or node.target is operator.getitem:
-        return None
-    if node.op != "call_function" or node.target not in _ALLOWED:
-        return f"its operation {node.target} is not on the list of those that act on one record alone"
-    name, arguments = node.target._schema.name, _arguments(node)  # type: ignore[union-attr]
-    if name == "aten::dropout" and arguments["train"]:
-        return "it draws random numbers"
-    if name == "aten::scaled_dot_product_attention" and arguments["dropout_p"]:
-        return "it draws random numbers"
-    value = node.meta.get("val")
-    if name == "aten::div" and not (isinstance(value, Tensor) and value.dtype.is_floating_point):
-        return "it divides whole numbers, which for some ends the process"
-    return None
+def _overloads(names: str, *overloads: str) -> str:
+    return " ".join(f"{name}.{overload}" for name in names.split() for overload in overloads)
 
 
-def _arguments(node: Node) -> dict[str, object]:
-    """By name, with defaults."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    given = dict(zip([argument.name for argument in schema], node.args, strict=False))
-    return {argument.name: argument.default_value for argument in schema} | given | dict(node.kwargs)
+_FORMS: dict[str, tuple[Callable[[Arguments], bool], str]] = {
+    "any tensor": (_any, "detach.default"),
+    "converted to a type": (_any, "_to_copy.default(dtype)"),
+    "numbers": (_numbers, "abs.default neg.default sign.default"),
+    "floats": (_floats, _overloads(_OF_FLOATS, "default") + " gelu.default(approximate)"),
+    "truth values": (
+        _truths,
+        "logical_not.default logical_and.default logical_or.default logical_xor.default",
+    ),
+    "two that broadcast": (
+        _pair,
+        "add.Tensor(alpha) sub.Tensor(alpha) mul.Tensor maximum.default minimum.default "
+        + _overloads(_COMPARED, "Tensor", "Scalar"),
+    ),
+    "two of floats that broadcast": (
+        _float_pair,
+        "div.Tensor atan2.default pow.Tensor_Tensor",
+    ),
+    "a fixed power of floats": (_power, "pow.Tensor_Scalar"),
+    "a power of a fixed number": (_floats, "pow.Scalar"),
+    "modulo a positive number": (_modulus, "fmod.Scalar remainder.Scalar"),
+    "between bounds": (_pair, "clamp.default clamp.Tensor"),
+    "chosen by truth values": (_chosen, "where.self"),
+    "over axes": (_any, "sum.dim_IntList any.dims"),
+    "numbers over axes": (_numbers, "amax.default amin.default"),
+    "floats over axes": (
+        _floats,
+        "mean.dim var.correction(correction,keepdim) std.correction(correction,keepdim)",
+    ),
+    "norm over axes": (_norm, "linalg_vector_norm.default"),
+    "along an axis": (_numbers, "cumsum.default argmax.default argmin.default max.dim min.dim sort.default"),
+    "floats along an axis": (_float_axes, "_softmax.default _log_softmax.default"),
+    "the largest along an axis": (_largest, "topk.default"),
+    "matrices": (_matrices, "mm.default addmm.default"),
+    "batches of matrices": (_batches, "bmm.default"),
+    "images and kernels": (_convolution, "convolution.default"),
+    "images": (
+        _pool,
+        "avg_pool2d.default avg_pool3d.default max_pool2d_with_indices.default "
+        "max_pool3d_with_indices.default",
+    ),
+    "images of a fixed size": (_adaptive, "_adaptive_avg_pool2d.default adaptive_max_pool2d.default"),
+    "normalised over the last axes": (_layer_norm, "native_layer_norm.default"),
+    "normalised in groups of channels": (_group_norm, "native_group_norm.default"),
+    "sizes": (_sizes, "reshape.default expand.default repeat.default"),
+    "axes in another order": (_order, "permute.default"),
+    "axes": (_any, "flip.default diagonal.default"),
+    "padded": (_padding, "constant_pad_nd.default"),
+    "a fixed place": (_place, "select.int slice.Tensor slice_scatter.default"),
+    "joined along an axis": (_joined, "cat.default"),
+    "looked up": (_looked_up, "index_select.default"),
+    "gathered": (_gathered, "gather.default"),
+    "indexed": (_indexed, "index.Tensor"),
+}
+"""A form of arguments: its condition, and the operations that take it, with the options that may be given."""
 
 
-def embedding(weight: Tensor, indices: Tensor, *_: object) -> Tensor:
-    """`aten.embedding`, which reaches into the next record if a look-up table is made of a record."""
-    return weight.index_select(0, indices.reshape(-1)).reshape(*indices.shape, weight.shape[1])
+def _entries() -> dict[str, Entry]:
+    made = {"getitem": Entry(operator.getitem, "a part of a result", {"self": "parts", "index": "int"})}
+    for form, (_, operations) in _FORMS.items():
+        for written in operations.split():
+            name, _, options = written.rstrip(")").partition("(")
+            packet, overload = name.split(".")
+            function = getattr(getattr(torch.ops.aten, packet), overload)
+            kinds = {
+                each.name: str(each.type)
+                for each in function._schema.arguments
+                if not each.kwarg_only or each.name in options.split(",")
+            }
+            made[name] = Entry(function, form, kinds, tuple(filter(None, options.split(","))))
+    return made
+
+
+TABLE: Mapping[str, Entry] = _entries()
+
+
+def outcome(name: str, arguments: Sequence[Any], options: Arguments) -> Values:
+    """What an operation gives, without values.
+
+    Args:
+        name: a key of the table.
+        arguments: all arguments by position; tensors on the device `meta`, which have no values.
+        options: the others, by name.
+
+    Raises:
+        NotAllowedError: the operation has no entry, or the arguments are not in its form.
+    """
+    entry = TABLE.get(name)
+    if entry is None:
+        raise NotAllowedError(
+            f"its operation {name} is not on the list of those that act on one record alone"
+        )
+    positional = [each for each in entry.kinds if each not in entry.options]
+    if len(arguments) != len(positional) or not set(options) <= set(entry.options):
+        raise _outside(name, entry, arguments)
+    given = dict(zip(positional, arguments, strict=True)) | dict(options)
+    if name == "getitem":
+        parts, place = given["self"], given["index"]
+        if type(parts) is not tuple or type(place) is not int or not 0 <= place < len(parts):
+            raise _outside(name, entry, arguments)
+        part: Tensor = parts[place]
+        return part
+    if not all(_fits(name, each, entry.kinds[each], value) for each, value in given.items()):
+        raise _outside(name, entry, arguments)
+    if not _tensors(given) or not _axes_fit(given) or not _FORMS[entry.form][0](given):
+        raise _outside(name, entry, arguments)
+    try:
+        made = entry.operation(*arguments, **options)
+    except Exception as error:
+        raise NotAllowedError(f"its operation {name} cannot be applied: {type(error).__name__}") from None
+    found: Values = made if isinstance(made, Tensor) else tuple(made)
+    for each in (found,) if isinstance(found, Tensor) else found:
+        if each.dtype not in DTYPES.values() or not 1 <= each.numel() <= LARGEST:
+            raise NotAllowedError(
+                f"its operation {name} gives {tuple(each.shape)} of {each.dtype}; tensors must be of "
+                f"{', '.join(DTYPES)} and hold 1 to {LARGEST:,} numbers"
+            )
+    return found
+
+
+def _outside(name: str, entry: Entry, arguments: Sequence[Any]) -> NotAllowedError:
+    given = [
+        f"{_word(each.dtype)}{list(each.shape)}" if isinstance(each, Tensor) else each for each in arguments
+    ]
+    return NotAllowedError(
+        f"its operation {name} may be applied only in this form: {entry.form}; here it is given {given}"[:300]
+    )
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+_PLAIN = (int, float)
+_TAKES_NUMBERS = ("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor")
+_WORDS = {"approximate": ("none", "tanh")}
+
+
+def _fits(name: str, argument: str, kind: str, value: object) -> bool:
+    """Whether a value has its argument's type, exactly."""
+    if kind.startswith("Optional[") and argument not in ("dtype", *_WORDS):
+        return value is None or _fits(name, argument, kind[9:-1], value)
+    if kind.startswith("List["):
+        filled = bool(value) or argument == "shape"  # of a single number
+        return type(value) is tuple and filled and all(_fits(name, argument, kind[5:-1], v) for v in value)
+    if argument in _WORDS:
+        return value in _WORDS[argument]
+    if argument == "dtype":
+        return value in DTYPES.values()
+    if kind == "Tensor":
+        return isinstance(value, Tensor) or (name in _TAKES_NUMBERS and type(value) in _PLAIN)
+    types = {"int": (int,), "bool": (bool,), "float": _PLAIN, "number": _PLAIN}[kind]
+    return type(value) in types and not (type(value) is int and abs(value) > 2**62)
+
+
+def _axes_fit(a: Arguments) -> bool:
+    """Axes are given, each once, and count from the front: a number has none."""
+    rank = _first(a).dim()
+    named = [a[name] for name in ("dim", "dims", "dim1", "dim2") if name in a]
+    if named and type(named[0]) is int:
+        named = [tuple(named)]
+    return all(
+        bool(axes) and len(set(axes)) == len(axes) and all(0 <= axis < rank for axis in axes)
+        for axes in named
+    )
+
+
+def _from(values: Sequence[int], least: int, count: int | None = None) -> bool:
+    return all(value >= least for value in values) and count in (None, len(values))
+
+
+def _tensors(a: Arguments) -> list[Tensor]:
+    nested = (value if isinstance(value, tuple) else (value,) for value in a.values())
+    return [each for values in nested for each in values if isinstance(each, Tensor)]
+
+
+def _first(a: Arguments) -> Tensor:
+    return _tensors(a)[0]

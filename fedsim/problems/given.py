@@ -1,0 +1,132 @@
+"""Problems as data: what a process that may run their code sends to one that may not.
+
+What is sent is a tree of lists, names and numbers, and tensors. It is believed in nothing: programs are
+checked (`fedsim.problems.program`), and must have the shapes of one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from fedsim.common.errors import InputError
+from fedsim.problems.alone import NotCapturedError
+from fedsim.problems.linear_records import GivenLinear, one_record
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_checks import no_graph
+from fedsim.problems.network_form import Graph, graph_of
+from fedsim.problems.operations import LARGEST, NotAllowedError
+from fedsim.problems.program import Program, Shape
+
+if TYPE_CHECKING:
+    from fedsim.problems.kinds import Problem
+    from fedsim.problems.network_form import Form
+
+FIELD = "scenario.problem"
+_METHODS = {"linear": ("coefficient", "accepts"), "network": ("scores",)}
+
+
+@dataclass(frozen=True)
+class GivenNetwork(NeuralNetwork):
+    """A network of which there are only its parameters' shapes and the program of one record.
+
+    Args:
+        parameter_shapes: name and shape of each, in the order of the flat vector.
+        program: one record's scores.
+        dtype: the type that it computes in.
+    """
+
+    parameter_shapes: tuple[tuple[str, Shape], ...] = ()
+    program: Program | None = None
+    dtype: torch.dtype = torch.float64
+
+    def __post_init__(self) -> None:
+        shapes, program = dict(self.parameter_shapes), self.program
+        if len(shapes) < len(self.parameter_shapes) or not 1 <= self.dimension <= LARGEST:
+            raise _wrong(f"must have each parameter once, and 1 to {LARGEST:,} numbers in all")
+        if program is None or any(
+            shapes.get(name) != shape or dtype is not self.dtype for name, shape, dtype in program.parameters
+        ):
+            raise _wrong("must read parameters of its own, in their shapes and type")
+        record = (((1, self.num_features), self.dtype),)
+        if program.record != record or prod(program.shape) != self.num_outputs:
+            raise _wrong(f"must map one record, {record}, to {self.num_outputs} scores")
+
+    @cached_property
+    def shapes(self) -> dict[str, torch.Size]:
+        """As they were given."""
+        return {name: torch.Size(shape) for name, shape in self.parameter_shapes}
+
+    def form(self, dtype: torch.dtype) -> Form:
+        """Its program."""
+        if dtype is not self.dtype or self.program is None:
+            raise _wrong(f"must compute in {dtype}")
+        return Graph(self.program, self.num_outputs)
+
+
+def described(problem: Problem, dtype: torch.dtype) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The problem as data, for `given`; its code runs here, without records.
+
+    Raises:
+        InputError: it cannot be applied to each record by itself.
+    """
+    tree: dict[str, Any] = {"num_features": problem.num_features, "num_outputs": problem.num_outputs}
+    if isinstance(problem, NeuralNetwork):
+        shapes = [[name, list(shape)] for name, shape in problem.shapes.items()]
+        tree |= {"kind": "network", "shapes": shapes}
+        try:
+            graph = graph_of(problem.module, problem.num_features, problem.num_outputs, dtype)
+        except NotCapturedError as error:
+            raise no_graph(problem.module, error) from None
+        programs = {"scores": graph.record}
+    else:
+        tree, programs = tree | {"kind": "linear"}, one_record(problem, dtype)
+    arrays: dict[str, Tensor] = {}
+    tree["programs"] = {}
+    for method, program in programs.items():
+        tree["programs"][method], constants = program.to_data()
+        arrays |= {f"{method}.{i}": torch.from_numpy(each) for i, each in enumerate(constants)}
+    return tree, arrays
+
+
+def given(tree: object, arrays: Mapping[str, Tensor], dtype: torch.dtype) -> GivenLinear | GivenNetwork:
+    """The problem that was described, without regulariser or constraint: those are public.
+
+    Raises:
+        InputError: it is none, or one that a record must not be given to.
+    """
+    try:
+        parts: dict[str, Any] = dict(tree)  # type: ignore[call-overload]
+        sizes = parts.pop("num_features"), parts.pop("num_outputs")
+        methods, written = _METHODS[parts.pop("kind")], parts.pop("programs")
+        shapes = tuple((str(name), tuple(shape)) for name, shape in parts.pop("shapes", ()))
+        numbers = [*sizes, *(size for _, shape in shapes for size in shape)]
+        whole = all(type(n) is int and 1 <= n <= LARGEST for n in numbers)
+        named = [[arrays[f"{method}.{i}"] for i in range(_count(arrays, method))] for method in methods]
+        if not whole or parts or set(written) != set(methods) or sum(map(len, named)) != len(arrays):
+            raise ValueError
+        programs = {
+            method: Program.from_data(written[method], [each.detach().numpy() for each in own])
+            for method, own in zip(methods, named, strict=True)
+        }
+    except NotAllowedError as error:
+        raise _wrong(f"must be operations on one record ({error})") from None
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):
+        raise _wrong("must be a problem as `described` gives it") from None
+    if "scores" in programs:
+        return GivenNetwork(*sizes, parameter_shapes=shapes, program=programs["scores"], dtype=dtype)
+    return GivenLinear(*sizes, programs=programs, dtype=dtype)
+
+
+def _count(arrays: Mapping[str, Tensor], method: str) -> int:
+    return sum(name.startswith(f"{method}.") for name in arrays)
+
+
+def _wrong(expected: str) -> InputError:
+    return InputError(FIELD, "what its process sent", expected)

@@ -1,0 +1,233 @@
+"""A function of one record as data: operations of the table, one after the other.
+
+A program is run by calling the table's operations as functions: no module is called, so no hook of anyone's
+runs. It can be sent as plain numbers and names, and is checked where it is made, whoever made it: every
+operation and the form of its arguments, by running it on tensors that have shapes and no values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.problems.operations import DTYPES, LARGEST, TABLE, NotAllowedError, Values, outcome
+
+MAX_STEPS = 20_000
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_TYPES = {np.dtype(name): name for name in DTYPES}
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Value:
+    """A reference: the parameters count from 0, then the record's tensors, the constants and the steps."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation.
+
+    Args:
+        operation: a key of `fedsim.problems.operations.TABLE`.
+        arguments: by position; values, whole numbers, numbers, truth values, None, or tuples of these.
+        options: the others, by name; types as torch's.
+    """
+
+    operation: str
+    arguments: tuple[Any, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A function of named parameters and one record's tensors.
+
+    Args:
+        parameters: name, shape and type of each that the function reads.
+        record: shape and type of each of the record's tensors.
+        constants: tensors.
+        steps: in order; each refers to what stands before it.
+        output: which value is the result.
+
+    Attributes:
+        shape: the result's.
+        numbers: how many numbers the steps give in all.
+
+    Raises:
+        NotAllowedError: a record must not be given to it.
+    """
+
+    parameters: tuple[tuple[str, Shape, torch.dtype], ...]
+    record: tuple[tuple[Shape, torch.dtype], ...]
+    constants: tuple[Tensor, ...]
+    steps: tuple[Step, ...]
+    output: int
+    shape: Shape = field(init=False)
+    numbers: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        shape, numbers = check(self)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "numbers", numbers)
+
+    def __call__(self, parameters: Mapping[str, Tensor], *record: Tensor) -> Tensor:
+        """The function's value; `record` in the declared shapes and types."""
+        values: list[Any] = [parameters[name] for name, _, _ in self.parameters]
+        values += [*record, *self.constants]
+        for step in self.steps:
+            arguments = [_filled(each, values) for each in step.arguments]
+            values.append(TABLE[step.operation].operation(*arguments, **step.options))
+        result: Tensor = values[self.output]
+        return result
+
+    def to_data(self) -> tuple[dict[str, Any], list[np.ndarray]]:
+        """Lists, names and numbers as JSON has them, and the constants."""
+        steps = [
+            [step.operation, _encoded(step.arguments), {k: _encoded(v) for k, v in step.options.items()}]
+            for step in self.steps
+        ]
+        tree = {
+            "parameters": [[name, list(shape), _NAMES[dtype]] for name, shape, dtype in self.parameters],
+            "record": [[list(shape), _NAMES[dtype]] for shape, dtype in self.record],
+            "steps": steps,
+            "output": self.output,
+        }
+        return tree, [constant.numpy() for constant in self.constants]
+
+    @classmethod
+    def from_data(cls, tree: object, arrays: Sequence[np.ndarray]) -> Program:
+        """A program of what a stranger sent.
+
+        Raises:
+            NotAllowedError: it is no program, or one that a record must not be given to.
+        """
+        try:
+            parts = dict(_only(tree, dict))
+            parameters = tuple(
+                (_only(name, str), _shape(shape), DTYPES[dtype])
+                for name, shape, dtype in parts.pop("parameters")
+            )
+            record = tuple((_shape(shape), DTYPES[dtype]) for shape, dtype in parts.pop("record"))
+            steps = tuple(_step(each) for each in _only(parts.pop("steps"), list))
+            output = _only(parts.pop("output"), int)
+            constants = tuple(_constant(array) for array in arrays)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise NotAllowedError("what was sent is no program") from None
+        if parts:
+            raise NotAllowedError("what was sent is more than a program")
+        return cls(parameters, record, constants, steps, output)
+
+
+def check(program: Program) -> tuple[Shape, int]:
+    """The shape of the result, and how many numbers the steps give, found without values.
+
+    Raises:
+        NotAllowedError: an operation without an entry in the table, or outside its form; a reference to what
+            is not there; more steps or numbers than are allowed.
+    """
+    names = [name for name, _, _ in program.parameters]
+    given = [
+        *((shape, dtype) for _, shape, dtype in program.parameters),
+        *program.record,
+        *((tuple(each.shape), each.dtype) for each in program.constants),
+    ]
+    if len(program.steps) > MAX_STEPS or len(given) > MAX_STEPS or len(set(names)) < len(names):
+        raise NotAllowedError(f"it must have at most {MAX_STEPS:,} steps, and each parameter once")
+    if any(not 1 <= prod(shape) <= LARGEST or dtype not in _NAMES for shape, dtype in given):
+        raise NotAllowedError(
+            f"each of its tensors must hold 1 to {LARGEST:,} numbers of {', '.join(DTYPES)}"
+        )
+    if sum(constant.numel() for constant in program.constants) > LARGEST:
+        raise NotAllowedError(f"its constants must hold at most {LARGEST:,} numbers")
+    values: list[Values] = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in given]
+    numbers = 0
+    for step in program.steps:
+        try:
+            arguments = [_filled(each, values) for each in step.arguments]
+        except IndexError:
+            raise NotAllowedError(f"its operation {step.operation} refers to what is not there") from None
+        value = outcome(step.operation, arguments, step.options)
+        values.append(value)
+        numbers += 0 if step.operation == "getitem" else sum(each.numel() for each in _each(value))
+    if not 0 <= program.output < len(values) or not isinstance(values[program.output], Tensor):
+        raise NotAllowedError("its result must be one tensor")
+    return tuple(values[program.output].shape), numbers  # type: ignore[union-attr]
+
+
+def _each(value: Values) -> tuple[Tensor, ...]:
+    return (value,) if isinstance(value, Tensor) else value
+
+
+def _filled(argument: Any, values: Sequence[Any]) -> Any:
+    """The argument with values in place of references."""
+    kind = type(argument)
+    if kind is Value:
+        return values[argument.number]
+    if kind is tuple:
+        return tuple([values[each.number] if type(each) is Value else each for each in argument])
+    return argument
+
+
+def _encoded(argument: Any) -> Any:
+    if isinstance(argument, Value):
+        return {"value": argument.number}
+    if isinstance(argument, tuple):
+        return [_encoded(each) for each in argument]
+    if isinstance(argument, torch.dtype):
+        return {"dtype": _NAMES[argument]}
+    if isinstance(argument, float) and not np.isfinite(argument):
+        return {"float": str(argument)}  # JSON has none
+    return argument
+
+
+def _decoded(argument: object, nested: bool = False) -> Any:
+    if type(argument) in (int, float, bool, str, type(None)):
+        return argument
+    if type(argument) is list and not nested:
+        return tuple(_decoded(each, nested=True) for each in argument)
+    ((kind, value),) = _only(argument, dict).items()
+    if kind == "value":
+        return Value(_natural(value))
+    if kind == "float" and value in ("inf", "-inf", "nan"):
+        return float(value)
+    if kind == "dtype":
+        return DTYPES[value]
+    raise ValueError(kind)
+
+
+def _step(written: object) -> Step:
+    operation, arguments, options = _only(written, list)
+    decoded = tuple(_decoded(each) for each in _only(arguments, list))
+    return Step(_only(operation, str), decoded, {k: _decoded(v) for k, v in _only(options, dict).items()})
+
+
+def _shape(sizes: object) -> Shape:
+    return tuple(_natural(size) for size in _only(sizes, list))
+
+
+def _natural(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value
+
+
+def _only(value: object, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(kind)
+    return value
+
+
+def _constant(array: np.ndarray) -> Tensor:
+    """A tensor of its own; types of another byte order have no name here."""
+    if type(array) is not np.ndarray or array.size > LARGEST:
+        raise TypeError
+    return torch.tensor(array, dtype=DTYPES[_TYPES[array.dtype]])
