@@ -40,9 +40,8 @@ def ledger(folder: Path, dimension: int) -> Callable[[], float]:
 
     def once() -> float:
         name = f"{next(sessions):064x}"
-        run = file.open_run(
-            name, name, offer_digest="", offer="", secret=b"", plan_digest="", terms={}, price=price, days=1
-        )
+        given = {"offer_digest": "", "offer": "", "secret": b"", "plan_digest": "", "terms": {}}
+        run = file.open_run(name, name, **given, price=price, days=1, max_runs=1000)
         digest = bytes(32)
         start = time.perf_counter()
         for index in range(ROUNDS):

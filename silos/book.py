@@ -93,6 +93,11 @@ class Run:
         return self.charged is None
 
     @property
+    def kept(self) -> bool:
+        """Whether it is open or a round was paid for; of others nothing but the entries stays."""
+        return self.open or bool(self.rounds)
+
+    @property
     def used(self) -> Cost:
         """What the rounds that were paid for cost."""
         return self.price.of(self.rounds)
@@ -191,17 +196,17 @@ def replayed(connection: sqlite3.Connection) -> Book:
         Refused: it was altered or is damaged.
     """
     book = Book(entries(connection))
-    seen = set()
+    missing = {run for run, found in book.runs.items() if found.kept}
     for run, offer, secret in connection.execute("SELECT run, offer, secret FROM runs"):
-        seen.add(run)
-        if run not in book.runs or contents(offer.encode(), secret) != book.runs[run].contents:
+        if run not in missing or contents(offer.encode(), secret) != book.runs[run].contents:
             raise Refused("the silo's ledger was altered: a run's offer is not the one that was admitted")
+        missing.remove(run)
     replied = {run: found.last for run, found in book.runs.items() if found.last is not None}
     for run, index, reply, memory in connection.execute("SELECT run, round, reply, memory FROM replies"):
         last = replied.pop(run, None)
         if index != last or contents(reply, memory) != book.runs[run].rounds[index].reply:
             raise Refused("the silo's ledger was altered: a stored reply is not the one that was given")
-    if replied or len(seen) < len(book.runs):
+    if replied or missing:
         raise Refused("the silo's ledger was altered: a run's offer or reply is missing")
     return book
 

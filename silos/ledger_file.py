@@ -15,6 +15,8 @@ from silos.price import Price
 from silos.run_ledger import RunLedger
 
 _DAY = 86_400 * SECOND
+_UNPAID = 100  # runs in 24 hours of which no round was paid for
+_LONGEST = 200_000  # bytes of an offer
 
 
 class LedgerFile(Journal):
@@ -52,6 +54,7 @@ class LedgerFile(Journal):
         terms: Mapping[str, Any],
         price: Price,
         days: float,
+        max_runs: int,
     ) -> RunLedger:
         """Admit a run: its whole price is reserved, on the disk, before anything of it is released.
 
@@ -65,13 +68,14 @@ class LedgerFile(Journal):
             terms: what the silo answered, plain values; it goes into the receipt.
             price: of the plan.
             days: until the run is closed by itself.
+            max_runs: see `check_room`.
 
         Returns:
             The run; the one that is there already for a session known with the same offer, open or not.
 
         Raises:
-            Refused: the session is known with another offer, the account cannot carry the price, the silo's
-                life is over, or the ledger cannot be written.
+            Refused: the session is known with another offer, there is no room for a run (`check_room`), the
+                account cannot carry the price, or the ledger cannot be written.
         """
         with self.lock:
             known = self.session(session)
@@ -81,8 +85,7 @@ class LedgerFile(Journal):
                 return known
             if run in self.book.runs:
                 raise Refused("this run's id is taken")
-            self.expire()
-            self.check_alive()
+            self.check_room(offer, max_runs)  # runs may have been opened since it was asked first
             self.account.check(price.whole)
             payload = {
                 "run": run,
@@ -97,6 +100,29 @@ class LedgerFile(Journal):
             row = ("INSERT INTO runs VALUES (?, ?, ?)", (run, offer, secret))
             self.note("admitted", payload, row)
             return self.run(run)
+
+    def check_room(self, offer: str, max_runs: int) -> None:
+        """Refuse a further run; costs little, so that it can be asked before a plan is tried out.
+
+        A run of which no round was paid for leaves its admission in the chain and nothing else, when it is
+        closed; so that a server cannot fill the disk with those, a day has only so many.
+
+        Args:
+            offer: as JSON; ASCII.
+            max_runs: the most that may be open or have had a round paid for, in the silo's life.
+        """
+        with self.lock:
+            self.expire()
+            self.check_alive()
+            if len(offer) > _LONGEST:
+                raise Refused(f"offer: it has {len(offer):,} bytes, a ledger keeps {_LONGEST:,} at most")
+            runs, since = self.book.runs.values(), self.now() - _DAY
+            if sum(run.kept for run in runs) >= max_runs:
+                raise Refused(f"the silo's policy allows {max_runs} runs, and they have been")
+            if sum(not run.rounds and run.opened > since for run in runs) >= _UNPAID:
+                raise Refused(
+                    f"{_UNPAID} runs of the last 24 hours were never asked for a round; no more now"
+                )
 
     def session(self, session: str) -> RunLedger | None:
         """The run that a server's name stands for."""
@@ -153,7 +179,8 @@ class LedgerFile(Journal):
 
     def _end(self, kind: str, record: Run, facts: Mapping[str, Any]) -> None:
         charged = record.used.least(record.price.whole)
-        self.note(kind, {"run": record.run, "facts": dict(facts), "charged": charged.tree()})
+        unused = [] if record.rounds else [("DELETE FROM runs WHERE run = ?", (record.run,))]
+        self.note(kind, {"run": record.run, "facts": dict(facts), "charged": charged.tree()}, *unused)
 
     def check_alive(self) -> None:
         """Refuse after the silo's last day."""

@@ -142,6 +142,8 @@ class OpenRuns:
             return self._spent(run)
 
     def _spent(self, run: RunLedger) -> float:
+        if not run.debited:
+            return 0.0
         held = self._held.get(run.run)
         try:
             plan = held.plan if held else self._again(run)

@@ -72,7 +72,9 @@ class Policy(Section):
         gt=0,
         description="the most that a run may cost if server and shuffler collude; default: infinity",
     )
-    max_runs: Count = Field(1_000, description="runs in the silo's whole life, which its ledger grows with")
+    max_runs: Count = Field(
+        1_000, description="runs that are open or had a round paid for, in the silo's whole life"
+    )
     max_rounds: Count = Field(1_000, description="rounds of a plan")
     max_queries_per_round: Count = Field(1_000, description="noisy answers of a round")
     max_dimension: Count = Field(1_000_000, description="parameters of a model")

@@ -173,9 +173,7 @@ class Silo:
         return Admission(session=offer.session, run=run.run, **run.terms, head=run.record.admitted)
 
     def _opened(self, offer: Offer, text: str, named: str) -> RunLedger:
-        self.ledger.check_alive()
-        if len(self.ledger.book.runs) >= self._policy.max_runs:
-            raise Refused(f"the silo's policy allows {self._policy.max_runs} runs, and they have been")
+        self.ledger.check_room(text, self._policy.max_runs)
         plan = self._runs.considered(offer)
         nonce = secrets.token_hex(16)
         run = self.ledger.open_run(
@@ -188,6 +186,7 @@ class Silo:
             terms=self._runs.terms(plan),
             price=price(plan.plan, plan.admitted, plan.mechanism),
             days=self._policy.run_days,
+            max_runs=self._policy.max_runs,
         )
         self._runs.admitted(run.run, plan)
         return run

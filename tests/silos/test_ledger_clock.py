@@ -11,6 +11,7 @@ from support.ledgers import answer, broadcast, enrolled, gaussian, open_run, sta
 
 from fedsim.common.errors import Refused
 from silos import clock
+from silos.account import FREE
 from silos.book import read
 from silos.clock import SECOND, Clock
 from silos.ledger_file import LedgerFile
@@ -70,6 +71,30 @@ def test_a_run_that_is_not_closed_returns_what_it_did_not_use_after_its_days(
         assert file.open_runs() == []
         assert file.account.reserved.mu_sq == 0
         assert file.run(run.run).find(0, broadcast(0)) is not None
+
+
+def test_runs_closed_unused_cost_no_room_but_a_day_has_only_so_many(tmp_path: Path, hands: Hands) -> None:
+    path = enrolled(tmp_path)[0]
+    with LedgerFile.open(path) as file:
+        paid = open_run(file, 1, max_runs=2)
+        answer(paid, 0)
+        file.close_run(paid.run)
+        for number in range(2, 102):
+            hands.pass_by(60)
+            unused = open_run(file, number, offer="x" * 200_000, max_runs=2)
+            file.close_run(unused.run)
+        assert open_run(file, 101, offer="x" * 200_000).run == unused.run  # the same offer again
+        with pytest.raises(Refused, match="last 24 hours"):
+            open_run(file, 102)
+        hands.pass_by(DAY - 99 * 60)  # until the first of them was a day ago
+        answer(open_run(file, 102, max_runs=2), 0)
+        with pytest.raises(Refused, match="allows 2 runs"):
+            open_run(file, 103, max_runs=2)
+        live = state(file.book)
+        assert live == state(read(path))
+    assert path.stat().st_size < 1_000_000
+    with LedgerFile.open(path) as file:
+        assert file.run(unused.run).record.charged == FREE
 
 
 @pytest.mark.parametrize("jump", [-10 * 365 * DAY, 10 * 365 * DAY])

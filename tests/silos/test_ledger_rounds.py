@@ -149,6 +149,7 @@ def test_a_session_is_one_run(path: Path) -> None:
                 terms={},
                 price=gaussian(1),
                 days=1,
+                max_runs=10,
             )
         with pytest.raises(Refused, match="no run"):
             file.run(hexed(77))

@@ -351,8 +351,44 @@ def test_which_refusal_is_given_does_not_depend_on_records(tmp_path: Path) -> No
 def test_a_life_has_so_many_runs(tmp_path: Path) -> None:
     config = enrolled(write_silos(tmp_path, RESOLVED, policy={"max_runs": 1})[:1])[0]
     only = Caller(Silo.open(config))
-    only.closed(only.admitted(OFFER)["run"])
+    assert only.closed(only.admitted({**OFFER, "session": "ef" * 32})["run"])["epsilon_spent"] == 0
+    run = only.admitted(OFFER)["run"]  # as the one before was closed unused
+    only.asked(run, 0, w=POINT)
+    only.closed(run)
     assert "allows 1 runs" in only.refused("offer", **{**OFFER, "session": OTHER})
+    only.silo.close()
+
+
+def test_offers_at_the_same_time_are_admitted_no_more_often_than_the_policy_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both have been tried out, and found room, before either is in the ledger."""
+    config = enrolled(write_silos(tmp_path, RESOLVED, policy={"max_runs": 1})[:1])[0]
+    silo, both = Silo.open(config), threading.Barrier(2, timeout=60)
+    monkeypatch.setattr("silos.silo.new_secret", lambda: bytes(32 + 0 * both.wait()))
+
+    def offered(session: str) -> Frame:
+        caller = Caller(silo)
+        while True:
+            answer = caller.send("offer", **{**OFFER, "session": session})
+            if not answer.head.get("again"):
+                return answer
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(offered, ["ab" * 32, OTHER]))
+    assert sorted(answer.kind for answer in answers) == ["admission", "refusal"]
+    assert len(silo.ledger.book.runs) == 1
+    silo.close()
+
+
+def test_an_offer_that_is_too_long_to_keep_is_refused_before_it_is_tried_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = Caller(Silo.open(enrolled(write_silos(tmp_path, RESOLVED)[:1])[0]))
+    monkeypatch.setattr("silos.open_runs.proposal_of", None)
+    sizes = {f"{name:0100}": 1 for name in range(2_000)}
+    shape = {**OFFER["shape"], "sizes": sizes}
+    assert "a ledger keeps 200,000" in only.refused("offer", **{**OFFER, "shape": shape})
     only.silo.close()
 
 

@@ -65,6 +65,7 @@ def open_run(file: LedgerFile, number: int = 1, price: Price | None = None, **ch
         "terms": {"epsilon_guaranteed": 1.0, "delta": 1e-6},
         "price": gaussian(100) if price is None else price,
         "days": 7,
+        "max_runs": 1000,
     }
     return file.open_run(hexed(number), hexed(number + 500), **(given | changes))
 
