@@ -148,7 +148,7 @@ def _judged(
     worlds = [played.answers(world) for world in range(len(WORLDS))]
     samples = tuple(scores(found.lines, answers, n, z) for answers in worlds)
     heard = [answers[:_LISTENED] for answers in worlds[0]]
-    measured = judged(noise(found.lines, heard, n, z), alarm / 2)
+    measured = judged(*noise(found.lines, heard, n, z), alarm / 2)
     findings, above = list(measured.faults), violated([(samples[0], samples[1])], claim, alarm / 2)
     if above is not None:
         findings.append(
@@ -184,6 +184,7 @@ def as_json(found: DaemonAudit) -> dict[str, Any]:
         "noise_multiplier": admission.noise_multiplier,
         "noise_ratio": found.noise.ratio,
         "noise_correlation": found.noise.repeated,
+        "noise_p": found.noise.p,
         "notices": list(admission.notices),
         "findings": list(found.findings),
     }

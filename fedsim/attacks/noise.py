@@ -1,27 +1,44 @@
-"""The noise itself: as much as is stated, in every answer anew.
+"""The noise itself: of the stated size and law, and new in every answer.
 
-A silo whose records all count as zero answers with noise alone, whatever the batch. So the variance of every
-answer can be compared with the one that the plan was priced for, and answers with each other: noise that is
-used twice would not show in any single answer, and the difference of the two has none.
+A silo whose records all count as zero answers with noise alone, whatever the batch. Over the standard
+deviation that the plan was priced for, its numbers are standard normal and independent. No test fits
+anything to them. The alarm rate is shared out evenly over the tests (Bonferroni); the rows of a test are
+taken together by Sidak's formula, 1 - (1 - p)^k for the least of k p-values.
+
+Noise on a grid, or rounded to a type, is not quite normal: `step` bounds the distance of neighbouring values,
+in standard deviations. Then a value has a probability of at most 0.4 step (the normal density is below 0.4),
+and the distribution function differs from the normal one by at most that.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy import stats
+from scipy import special, stats
 
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Setting
 from fedsim.attacks.wiretap import Heard, Tap, Wiretap
 from fedsim.attacks.worst import beside
+from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
+from fedsim.protocol.contract import Query
 
 _COORDINATES, _ANSWERS = 64, 300
-_NUMBERS, _FEWEST, _LEAST, _MOST = 100_000, 128, 16, 1024
-"""Numbers to measure the noise by, and how many clones say them."""
+_NUMBERS, _FEWEST, _LEAST, _MOST = 400_000, 128, 16, 1024
+"""Numbers to test the noise by (0.99 of it is then off by nine deviations), and how many clones say them."""
+_DENSITY = 0.4
+
+
+class _Test(NamedTuple):
+    """The probability of what was seen or worse, if the noise is right; what was; the fault."""
+
+    p: float
+    seen: float
+    fault: str
 
 
 @dataclass(frozen=True)
@@ -32,11 +49,18 @@ class Measured:
         ratio: measured over stated standard deviation, of all answers together.
         repeated: the largest correlation between two answers' noise.
         faults: in words; empty unless chance would have it so with a probability below the alarm rate.
+        p_values: of the tests, by name.
     """
 
-    ratio: float
-    repeated: float
-    faults: tuple[str, ...]
+    ratio: float = 1.0
+    repeated: float = 0.0
+    faults: tuple[str, ...] = ()
+    p_values: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def p(self) -> float:
+        """Of all tests together (Bonferroni)."""
+        return min(1.0, len(self.p_values) * min(self.p_values.values(), default=1.0))
 
 
 def measure(setting: Setting, silo: int, chosen: Attack, alarm: float) -> Measured:
@@ -45,78 +69,172 @@ def measure(setting: Setting, silo: int, chosen: Attack, alarm: float) -> Measur
     Args:
         alarm: probability that right noise is called wrong.
     """
-    return judged(_standardised(setting, silo, chosen), alarm)
+    return judged(*_standardised(setting, silo, chosen), alarm)
 
 
-def judged(noise: np.ndarray, alarm: float) -> Measured:
+def judged(noise: np.ndarray, step: float, alarm: float) -> Measured:
     """What is wrong with noise over its stated standard deviation, (answers, clones, coordinates)."""
     if not noise.size:
-        return Measured(1.0, 0.0, ())
+        return Measured()
+    noise = np.nan_to_num(noise, nan=1e9, posinf=1e9, neginf=-1e9)
     answers, clones, _ = noise.shape
-    own = noise.reshape(answers, -1)
-    across = noise.transpose(1, 0, 2).reshape(clones, -1)
-    ratios = np.sqrt((own**2).mean(1))
-    least = int(ratios.argmin())
-    chance = stats.chi2.cdf((own[least] ** 2).sum(), own.shape[1]) * answers
-    faults = []
-    if chance < alarm / 3:
-        faults.append(f"answer {least} has {ratios[least]:.3g} times the noise that is stated")
-    largest = max(_correlation(own), _correlation(across), key=lambda found: found[0] / found[1])
-    if largest[0] > _threshold(alarm / 3, answers**2 + clones**2) * largest[1]:
-        faults.append(f"the noise of two answers has correlation {largest[0]:.3g}")
-    return Measured(float(np.sqrt((own**2).mean())), largest[0], tuple(faults))
+    pooled, own = noise.reshape(1, -1), noise.reshape(answers, -1)
+    tests = {
+        "law": _law(pooled, step, "the noise"),
+        "law by answer": _law(own, step, "answer {}"),
+        "size": _size(pooled, step, "the noise"),
+        "size by answer": _size(own, step, "answer {}"),
+        "size by vector": _size(noise.reshape(answers * clones, -1), step, "one vector"),
+        "largest": _largest(noise),
+        "zeros": _zeros(noise, step),
+        "repeats": _repeats(noise, step),
+        "between answers": _correlation(own),
+        "between clones": _correlation(noise.transpose(1, 0, 2).reshape(clones, -1)),
+    }
+    return Measured(
+        tests["size"].seen,
+        max(tests["between answers"].seen, tests["between clones"].seen),
+        tuple(test.fault for test in tests.values() if test.p < alarm / len(tests)),
+        {name: test.p for name, test in tests.items()},
+    )
 
 
-def _threshold(alarm: float, pairs: int) -> float:
-    return float(stats.norm.isf(alarm / (2 * pairs)))
+def _of_all(p: float, count: int) -> float:
+    """Sidak: of the least of so many."""
+    return float(-special.expm1(count * special.log1p(-min(1.0, p))))
 
 
-def _correlation(rows: np.ndarray) -> tuple[float, float]:
-    """The largest absolute correlation between two rows, and its standard deviation where there is none."""
-    spread = 1 / math.sqrt(rows.shape[1])
-    if len(rows) < 2:
-        return 0.0, spread
+def _law(rows: np.ndarray, step: float, who: str) -> _Test:
+    """Kolmogorov and Smirnov's exact law of the largest distance from the normal distribution function."""
+    n = rows.shape[1]
+    normal, share = special.ndtr(np.sort(rows, axis=1)), np.arange(n + 1) / n
+    distances = np.maximum(normal - share[:-1], share[1:] - normal).max(1)
+    place = int(distances.argmax())
+    distance = float(distances[place])
+    p = float(stats.kstwo.sf(max(0.0, distance - _DENSITY * step), n))
+    fault = f"{who.format(place)} is not normal: {distance:.3g} from its distribution function"
+    return _Test(_of_all(p, len(rows)), distance, fault)
+
+
+def _size(rows: np.ndarray, step: float, who: str) -> _Test:
+    """The sum of a row's squares is chi-square, numbers moved by a step at most; too much is wrong too."""
+    far, n = np.abs(rows), rows.shape[1]
+    less = stats.chi2.cdf(np.square(far + step).sum(1), n)
+    p = 2 * np.minimum(less, stats.chi2.sf(np.square(np.maximum(0, far - step)).sum(1), n))
+    place = int(p.argmin())
+    ratio = float(np.sqrt(np.square(rows[place]).mean()))
+    fault = f"{who.format(place)} has {ratio:.3g} times the noise that is stated"
+    return _Test(_of_all(float(p[place]), len(rows)), ratio, fault)
+
+
+def _largest(noise: np.ndarray) -> _Test:
+    """The largest of N is at most m with probability (2 Phi(m) - 1)^N; two-sided."""
+    most = float(np.abs(noise).max())
+    inside = noise.size * special.log1p(-2 * special.ndtr(-most))  # the logarithm
+    p = 2 * min(math.exp(inside), -math.expm1(inside))
+    fault = f"the largest of {noise.size:,} numbers of noise is {most:.3g} standard deviations"
+    return _Test(min(1.0, p), most, fault)
+
+
+def _zeros(noise: np.ndarray, step: float) -> _Test:
+    """At most three values lie within a step of zero; their count is binomial."""
+    count = int((np.abs(noise) <= step).sum())
+    p = float(stats.binom.sf(count - 1, noise.size, min(1.0, 3 * _DENSITY * step)))
+    return _Test(p, count, f"{count:,} of {noise.size:,} numbers have no noise")
+
+
+def _repeats(noise: np.ndarray, step: float) -> _Test:
+    """Of C(N, 2) pairs the equal ones are Poisson, of a mean of at most 0.4 step each."""
+    _, counts = np.unique(noise, return_counts=True)
+    pairs = float((counts * (counts - 1.0) / 2).sum())
+    p = float(stats.poisson.sf(pairs - 1, noise.size * (noise.size - 1) / 2 * _DENSITY * step))
+    return _Test(p, pairs, f"{pairs:,.0f} pairs of numbers of noise are equal")
+
+
+def _correlation(rows: np.ndarray) -> _Test:
+    """The square of two rows' correlation about zero has the law Beta(1/2, (n - 1) / 2)."""
+    count, n = rows.shape
+    if min(count, n) < 2:
+        return _Test(1.0, 0.0, "")
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     unit = rows / np.where(length > 0, length, 1)
     products = np.abs(unit @ unit.T)
     np.fill_diagonal(products, 0)
-    return float(products.max()), spread
+    largest = min(1.0, float(products.max()))
+    p = float(stats.beta.sf(largest**2, 0.5, (n - 1) / 2))
+    fault = f"the noise of two answers has correlation {largest:.3g}"
+    return _Test(_of_all(p, count * (count - 1) // 2), largest, fault)
 
 
-def _standardised(setting: Setting, silo: int, chosen: Attack) -> np.ndarray:
-    """Noise over its stated standard deviation, (answers, clones, coordinates)."""
+def _standardised(setting: Setting, silo: int, chosen: Attack) -> tuple[np.ndarray, float]:
+    """Noise over its stated standard deviation, (answers, clones, coordinates), and its step."""
     tap, terms = Tap(), setting.admitted[silo].terms
     silent = beside(setting, silo, "silent", chosen.first)
     clones = clones_of(setting, silo)
     streams = [f"noise/{silo}/{clone}" for clone in range(clones)]
     gate = setting.gate(Wiretap(setting.resolved.algorithm, tap), [silo] * clones, [silent] * clones, streams)
     by_round = {r: k for k, kind in enumerate(setting.kinds) for r in kind.rounds}
-    rounds = [r for r in terms.rounds if r in by_round]
     found: list[np.ndarray] = []
-    for r in rounds:
+    step = float(torch.finfo(setting.resolved.dtype).eps)
+    for r in terms.rounds:
+        if r not in by_round or len(found) >= _ANSWERS:
+            continue
         gate.answer(r, chosen.broadcasts[by_round[r]])
-        found += [row for heard in tap.take() for row in _over_stated(setting, silo, heard)]
-        if len(found) >= _ANSWERS:
-            break
-    return np.stack(found) if found else np.empty((0, 0, 0))
+        for heard in tap.take():
+            rows, coarse = _over_stated(setting, silo, heard)
+            found, step = found + rows, max(step, coarse)
+    return np.stack(found) if found else np.empty((0, 0, 0)), step
+
+
+def _coordinates(setting: Setting, silo: int) -> int:
+    """How many of an answer's are looked at: more where there are few answers."""
+    few = _NUMBERS // (_FEWEST * _answers(setting, silo))
+    return min(setting.resolved.problem.dimension, max(_COORDINATES, few))
+
+
+def _answers(setting: Setting, silo: int) -> int:
+    return min(_ANSWERS, max(1, setting.admitted[silo].releases))
 
 
 def clones_of(setting: Setting, silo: int) -> int:
-    """How many clones are listened to: enough for a noise level that is right to half a per cent."""
-    answers = min(_ANSWERS, max(1, setting.admitted[silo].releases))
-    coordinates = min(_COORDINATES, setting.resolved.problem.dimension)
-    wanted = min(_MOST, max(_FEWEST, _NUMBERS // (answers * coordinates)))
-    return max(_LEAST, wanted // setting.together)
+    """How many clones are listened to."""
+    wanted = _NUMBERS // (_answers(setting, silo) * _coordinates(setting, silo))
+    return max(_LEAST, min(_MOST, max(_FEWEST, wanted)) // setting.together)
 
 
-def _over_stated(setting: Setting, silo: int, heard: Heard) -> list[np.ndarray]:
-    admitted = setting.admitted[silo]
-    rows = []
+def _over_stated(setting: Setting, silo: int, heard: Heard) -> tuple[list[np.ndarray], float]:
+    """Answers over the noise that is stated, and the coarsest of their steps."""
+    rows, steps, coordinates = [], [0.0], _coordinates(setting, silo)
     for query, answer in zip(heard.queries, heard.answers, strict=True):
-        sensitivity = (
-            2 * torch.as_tensor(query.clip).double().reshape(-1, 1) / query.batch.size(admitted.terms.n)
-        )
-        sigma = query.noise_ratio * admitted.noise_multiplier * sensitivity
+        size = query.batch.size(setting.admitted[silo].terms.n)
+        multiplier, step = _stated(setting, silo, query)
+        sigma = multiplier * 2 * torch.as_tensor(query.clip).double().reshape(-1, 1) / size
         if bool((sigma > 0).all()):
-            rows.append((answer[:, :_COORDINATES].double() / sigma).numpy())
-    return rows
+            rows.append((answer[:, :coordinates].double() / sigma).numpy())
+            steps.append(step)
+    return rows, max(steps)
+
+
+def _stated(setting: Setting, silo: int, query: Query) -> tuple[float, float]:
+    """The multiplier of a query's noise, as priced, and its step on a grid.
+
+    In sums over silos the price is that of the silo's heaviest batch, and of exactly gamma M_min silos: as
+    every silo of a sum is whole, and every bit, there is more noise than that, by a factor that is known.
+    """
+    admitted, sums = setting.admitted[silo], setting.resolved.sums
+    z, share = query.noise_ratio * admitted.noise_multiplier, admitted.terms.share
+    if sums is None or share is None:
+        return z, 0.0
+    mechanism = sums.mechanism
+    reach = mechanism.reach(share.weight(query.batch) * share.clip)
+    common = query.noise_ratio * (admitted.terms.noise_multiplier or 0.0)
+    z = max(z, common * mechanism.reach(1.0) / reach)
+    if mechanism.transport == "messages":
+        return z, 0.0
+    step, together = mechanism.step(1.0) / (z * reach), setting.together
+    sharers = sums.pool.honest_fraction * sums.pool.min_silos if together > 1 else 1.0
+    excess = together / sharers
+    if isinstance(mechanism, ShuffledBinomial):
+        halves = 2 / (step**2 * sharers)  # half of a silo's bits, which are even
+        excess *= math.ceil(halves) / halves
+    return z * math.sqrt(excess), step

@@ -22,6 +22,7 @@ from fedsim.attacks.setting import Broadcast, Setting
 from fedsim.attacks.wiretap import Heard
 from fedsim.attacks.worst import Knowledge, Others
 from fedsim.common.errors import InputError
+from fedsim.mechanisms.grid import STEPS
 from fedsim.protocol.contract import Asker, Query
 from fedsim.protocol.memory import CohortMemory
 from fedsim.protocol.seeds import generator
@@ -39,6 +40,7 @@ class Line:
         name: of the reply's array.
         query: what that array answers.
         places: where it lies in each world.
+        dtype: of the answer.
     """
 
     round: int
@@ -46,6 +48,7 @@ class Line:
     name: str
     query: Query
     places: Places
+    dtype: torch.dtype
 
 
 def lines(setting: Setting, silo: int, chosen: Attack, kind: Others) -> list[Line]:
@@ -63,7 +66,7 @@ def lines(setting: Setting, silo: int, chosen: Attack, kind: Others) -> list[Lin
             continue
         name, query = _answered(setting, chosen.broadcasts[k], memory)
         (places,) = knowledge.places(Heard((query,), ()), (r, 0), (k, 0))
-        found.append(Line(r, chosen.broadcasts[k], name, narrowed(query), places))
+        found.append(Line(r, chosen.broadcasts[k], name, narrowed(query), places, setting.resolved.dtype))
     return found
 
 
@@ -94,19 +97,31 @@ def scores(plan: Sequence[Line], replies: Sequence[Tensor], n: int, noise_multip
     return runs.ratios()
 
 
-def noise(plan: Sequence[Line], replies: Sequence[Tensor], n: int, noise_multiplier: float) -> np.ndarray:
-    """The replies' noise over its stated standard deviation, (lines, runs, coordinates).
+def noise(
+    plan: Sequence[Line], replies: Sequence[Tensor], n: int, noise_multiplier: float
+) -> tuple[np.ndarray, float]:
+    """The first world's replies' noise over its stated standard deviation, (lines, runs, coordinates).
 
-    Of the coordinates that no draw of the batch moves: the part across both worlds' places.
+    Where a batch is not full, of the coordinates that no draw of it moves: the part across both worlds'
+    places. And the step of the noise, in standard deviations: that of the grid, or of the answer's type.
     """
-    found = []
+    found, steps = [], [0.0]
     for line, answers in zip(plan, replies, strict=True):
-        across, query = _across(line.places), line.query
-        sensitivity = 2 * float(torch.as_tensor(query.clip)) / query.batch.size(n)
-        if sensitivity > 0 and across.shape[1]:
-            own = (answers - line.places.base)[:, : len(across)] @ across
-            found.append(own / (query.noise_ratio * noise_multiplier * sensitivity))
-    return torch.stack(found).numpy() if found else np.empty((0, 0, 0))
+        query, places = line.query, line.places
+        size = query.batch.size(n)
+        left = (answers - places.base)[:, :_COORDINATES]
+        if query.batch.sampler == "full":
+            left = left - places.first[:, :_COORDINATES]
+        else:
+            left = left @ _across(places)
+        sigma = query.noise_ratio * noise_multiplier * 2 * float(torch.as_tensor(query.clip)) / size
+        if sigma > 0 and left.shape[1]:
+            found.append((left / sigma).numpy())
+            grain = max(1 / (2 * STEPS), torch.finfo(line.dtype).eps * size)
+            steps.append(grain / (query.noise_ratio * noise_multiplier))
+    width = min((rows.shape[1] for rows in found), default=0)
+    rows = [rows[:, :width] for rows in found]
+    return np.stack(rows) if rows else np.empty((0, 0, 0)), max(steps)
 
 
 def _across(places: Places) -> Tensor:

@@ -254,6 +254,7 @@ def _row(silo: SiloAudit) -> dict[str, Any]:
         "answers_searched": silo.exact.asked,
         "noise_ratio": silo.noise.ratio,
         "noise_correlation": silo.noise.repeated,
+        "noise_p": silo.noise.p,
         "other_records": silo.others,
         **adversaries,
         "findings": list(silo.findings),

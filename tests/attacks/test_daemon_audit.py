@@ -84,7 +84,7 @@ def test_sound_daemons_are_not_called_broken(folder: Path) -> None:
     assert found.findings == ()
     assert found.worst.runs == (RUNS, RUNS)
     assert found.admission.epsilon_guaranteed == pytest.approx(4.0, rel=1e-3)
-    numbers = RUNS * ROUNDS * (11 - 2)  # of which two are the directions that the record moves
+    numbers = RUNS * ROUNDS * 11
     assert found.noise.ratio == pytest.approx(1.0, abs=5.5 / math.sqrt(2 * numbers))  # by chance: 1e-7
 
 
@@ -97,10 +97,9 @@ def test_so_are_those_that_sample(folder: Path, sampler: str) -> None:
 
 
 def test_half_of_the_noise_is_seen_in_replies(folder: Path) -> None:
-    """Power: 225 numbers an answer; half the noise exceeds the chi-square bound with P < 1e-9."""
-    numbers = RUNS * (11 - 2)
-    least = stats.chi2.ppf(FALSE_ALARM / 2 / 3 / ROUNDS, numbers)
-    assert stats.chi2.sf(least / 0.25, numbers) < 1e-9
+    """Power: 550 numbers; half the noise exceeds the chi-square bound with P < 1e-9."""
+    least = stats.chi2.ppf(FALSE_ALARM / 2 / 10 / 2, RUNS * ROUNDS * 11)
+    assert stats.chi2.sf(least / 0.25, RUNS * ROUNDS * 11) < 1e-9
     found = _audited(folder, halve)
     assert any("times the noise that is stated" in finding for finding in found.findings)
 

@@ -33,7 +33,7 @@ from silos.gate import Gate
 from silos.records import Records
 from silos.statistics import clipped_sum
 
-SILO = 2
+SILO, TESTS = 2, 10  # of the noise
 SAMPLERS: list[Any] = [
     "full",
     *({"sampler": name, "fraction": 0.25} for name in ("fresh", "subsample", "poisson", "with_replacement")),
@@ -165,7 +165,7 @@ def test_half_of_the_noise_is_seen_in_the_noise(attacked: Attacked, monkeypatch:
     setting, chosen = attacked()
     numbers, answers = noise.clones_of(setting, SILO) * setting.resolved.problem.dimension, 4
     assert numbers == 4096
-    least = stats.chi2.ppf(ALARM / 3 / answers, numbers)
+    least = stats.chi2.ppf(ALARM / TESTS / 2 / answers, numbers)
     assert stats.chi2.sf(least / 0.25, numbers) < 1e-30
     _break(monkeypatch, _Half)
     measured = noise.measure(setting, SILO, chosen, ALARM)
@@ -263,7 +263,7 @@ class _Repeated(silos.noise.Noise):
 def test_noise_that_is_used_twice_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     """Power 1: the correlation is 1, and chance stays below 0.11 but at rate ALARM."""
     setting, chosen = attacked()
-    assert noise._threshold(ALARM / 3, 4**2 + 1024**2) / math.sqrt(4096) < 0.11
+    assert stats.beta.isf(ALARM / TESTS / 6, 0.5, 4095 / 2) < 0.11**2
     monkeypatch.setattr(silos.gate, "Noise", _Repeated)
     measured = noise.measure(setting, SILO, chosen, ALARM)
     assert measured.repeated == pytest.approx(1.0)
