@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from fedsim.algorithms.registry import GROUP
+from fedsim.algorithms.registry import GROUP as ALGORITHMS
 from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import listed
@@ -15,8 +15,8 @@ from fedsim.common.section import Section
 from fedsim.common.yaml_file import mapping
 from fedsim.data.dataset import Dataset
 from fedsim.data.registry import OWN, DataConfig
-from fedsim.isolated.confine import Child, start, unavailable
-from fedsim.isolated.parts import CHILD
+from fedsim.isolated.confine import CHILD, Child, start, unavailable
+from fedsim.problems.registry import GROUP as PROBLEMS
 from fedsim.protocol.listener import AtPort, AtSocket
 from fedsim.protocol.messages import Hex32, SiloName
 from silos.policy import Policy
@@ -102,10 +102,11 @@ def _check_plug_ins(config: Config) -> None:
         raise InputError(f"{ROOT}.plug_in_folder", None, "is required with policy.plug_ins")
     if not folder.is_dir():
         raise InputError(f"{ROOT}.plug_in_folder", str(folder), "must be a folder")
-    known = listed(folder).get(GROUP, {})
+    groups = listed(folder)
+    known = [name for group in (ALGORITHMS, PROBLEMS) for name in groups.get(group, {})]
     for name in names:
-        if name not in known:
-            expected = f"no entry point of {GROUP} in plug_in_folder; there are: {', '.join(known) or 'none'}"
+        if ":" not in name and name not in known:
+            expected = f"no algorithm or problem in plug_in_folder; there are: {', '.join(known) or 'none'}"
             raise InputError(f"{ROOT}.policy.plug_ins", name, expected)
     if reason := unavailable():
         raise InputError(f"{ROOT}.policy.plug_ins", list(names), reason)

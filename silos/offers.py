@@ -8,9 +8,9 @@ than so much time, whatever the machine. Nothing here reads a record.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -100,14 +100,14 @@ def proposal_of(
         policy: the silo's.
         own: its public numbers.
         pinned: rosters that its operator has agreed to.
-        start: starts a confined process for an algorithm that fedsim does not ship.
+        start: starts a confined process for parts that fedsim does not ship.
 
     Raises:
         Refused: it is not for this silo's records or rosters, or the policy does not allow it.
     """
     _check_shape(offer, own)
     try:
-        algorithm, problem = _algorithm(offer, policy, start), _problem(offer, policy)
+        algorithm, problem = _parts(offer, policy, start)
         part = part_of(offer, own.name, problem.dimension, pinned)
         if part is not None:
             check_serves(part.mechanism, str(offer.algorithm["name"]), algorithm)
@@ -188,16 +188,27 @@ def _check_shape(offer: Offer, own: Own) -> None:
         raise Refused(f"offer: weights must be {len(shape.sizes)} positive numbers, one a silo")
 
 
-def _algorithm(offer: Offer, policy: Policy, start: Callable[[], Child] | None) -> Algorithm:
-    """The algorithm; one that fedsim does not ship as a confined process, which validates its numbers too."""
-    given = offer.algorithm
-    _check_name("algorithm", given.get("name"), policy.allowed_algorithms)
-    if given["name"] not in shipped():
-        if start is None:
-            raise Refused("offer: no process for plug-ins can be started here")
-        shape = offer.shape.model_dump()
-        parts = {"algorithm": given, "problem": offer.problem}
-        return cast(Algorithm, Isolated(start, {**parts, "shape": shape, "dtype": offer.dtype}))
+def _parts(offer: Offer, policy: Policy, start: Callable[[], Child] | None) -> tuple[Algorithm, Problem]:
+    """Algorithm and problem. Where fedsim does not ship both, a confined process makes and runs them."""
+    _check_name("algorithm", offer.algorithm.get("name"), policy.allowed_algorithms)
+    _check_name("problem", offer.problem.get("name"), policy.allowed_problems)
+    model = offer.problem.get("model")
+    network = model.get("path", "") if isinstance(model, Mapping) and model.get("name") == "module" else None
+    if network is not None and network not in policy.plug_ins:
+        raise Refused(f"offer: the silo's policy does not list the network {str(network)[:100]!r}")
+    theirs = network is not None or offer.problem["name"] not in PROBLEMS
+    if offer.algorithm["name"] in shipped() and not theirs:
+        return _algorithm(offer.algorithm), _problem(offer, policy)
+    if start is None:
+        raise Refused("offer: no process for plug-ins can be started here")
+    parts = {"algorithm": offer.algorithm, "problem": offer.problem, "shape": offer.shape.model_dump()}
+    isolated = Isolated(start, {**parts, "dtype": offer.dtype, "describe": theirs})
+    problem = isolated.problem if theirs else _problem(offer, policy)
+    _check_dimension(problem.dimension, policy)
+    return cast(Algorithm, isolated), problem
+
+
+def _algorithm(given: Mapping[str, Any]) -> Algorithm:
     try:
         return _ALGORITHM.validate_python(given).build()
     except ValidationError as error:
@@ -207,18 +218,15 @@ def _algorithm(offer: Offer, policy: Policy, start: Callable[[], Child] | None) 
 
 def _problem(offer: Offer, policy: Policy) -> Problem:
     """The problem, once its dimension is known to be allowed."""
-    _check_name("problem", offer.problem.get("name"), policy.allowed_problems)
     try:
         section = ProblemSection.model_validate(offer.problem)
     except ValidationError as error:
         check_few(error, "offer: problem")
         raise complaint(error, {"problem": offer.problem}, ("problem",)) from None
     if isinstance(section.model, Imported):
-        raise Refused("offer: a network of another package; silos take those that fedsim ships")
+        raise Refused("offer: the network is to be given as {name: module, path: ...}")
     shape = Outline(offer.shape.sizes, offer.shape.num_features, offer.shape.num_classes)
-    dimension = _dimension(section, shape)
-    if dimension > policy.max_dimension:
-        raise Refused(f"offer: dimension {dimension} exceeds the silo's limit {policy.max_dimension}")
+    _check_dimension(_dimension(section, shape), policy)
     return problem_of(section, shape, _DTYPES[offer.dtype])
 
 
@@ -237,6 +245,11 @@ def _check_name(what: str, name: object, allowed: tuple[str, ...]) -> None:
         raise Refused(
             f"offer: the silo's policy does not allow {what} {name!r}; it allows {', '.join(allowed)}"
         )
+
+
+def _check_dimension(dimension: int, policy: Policy) -> None:
+    if dimension > policy.max_dimension:
+        raise Refused(f"offer: dimension {dimension} exceeds the silo's limit {policy.max_dimension}")
 
 
 def _check_noise(plan: Plan, admitted: Admitted, policy: Policy) -> None:

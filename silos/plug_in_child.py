@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import pickle
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -20,8 +21,9 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.data.outline import Outline
-from fedsim.isolated.data import Arrays, error_out, public_in, queries_out, trace_out
+from fedsim.isolated.data import Arrays, constants_out, error_out, public_in, queries_out, trace_out
 from fedsim.isolated.pipes import Pipes
+from fedsim.problems.given import described
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.blame import raised
 from fedsim.protocol.contract import Algorithm, Combined, Query, Round, ServerHalf
@@ -80,7 +82,11 @@ class Server:
             outline = Outline(shape["sizes"], shape["num_features"], shape["num_classes"])
             self._algorithm = _algorithm(head["algorithm"])
             self._problem = problem_of(_problem_section(head["problem"]), outline, dtype)
-        return "made", {"linear": bool(self._algorithm.linear)}, {}
+        linear = {"linear": bool(self._algorithm.linear)}
+        if not head["describe"]:
+            return "made", linear, {}
+        told, arrays = constants_out(*described(self._problem, dtype))
+        return "made", linear | {"problem": told}, arrays
 
     def _dry_run(self, frame: Frame) -> Answer:
         public, head = public_in(frame.head, frame.arrays), frame.head
@@ -153,6 +159,7 @@ def main() -> None:
     out = os.dup(1)
     os.dup2(2, 1)
     torch.set_num_threads(1)
+    tempfile.tempdir = "/"  # torch.export asks for one, and writes nothing
     with suppress(EOFError, BrokenPipeError):  # the parent is gone, or has no more to ask
         Server(Pipes(0, out, patient=True)).serve()
 

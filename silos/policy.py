@@ -46,7 +46,7 @@ class PerRun(Section):
 def _list_of_plug_ins(value: Any) -> Any:
     """`false` is none of them; `true` would let a server choose any function of the installation."""
     if value is True:
-        raise ValueError("list those that may run, by the names of their entry points")
+        raise ValueError("list those that may run: names of entry points, module:attribute of networks")
     return () if value is False else value
 
 
@@ -63,7 +63,7 @@ class Policy(Section):
     plug_ins: PlugIns = Field(
         (),
         description="code that fedsim does not ship and that may be started, in a confined process: names of "
-        "entry points in plug_in_folder; false: none",
+        "entry points in plug_in_folder, module:attribute of networks; false: none",
     )
     min_noise_multiplier: float = Field(0.1, gt=0, le=1e4, description="least base noise multiplier")
     max_noise_multiplier: float = Field(1e4, gt=0, le=1e4, description="largest base noise multiplier")

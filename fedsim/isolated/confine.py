@@ -24,6 +24,9 @@ from typing import Any, Self
 from fedsim.common.errors import InputError, Refused
 from fedsim.isolated import confined
 
+CHILD = "silos.plug_in_child"
+"""The module that a child of a silo or a simulation runs; nothing here imports it."""
+
 _ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONUTF8": "1",

@@ -109,6 +109,37 @@ def public_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Public:
     return Public(tuple(head["names"]), arrays["sizes"].long(), arrays["weights"], arrays["noise"])
 
 
+def constants_out(tree: dict[str, Any], arrays: Mapping[str, Tensor]) -> tuple[dict[str, Any], Arrays]:
+    """A problem as data: frames hold floating-point numbers alone, so whole ones travel as such.
+
+    Raises:
+        InputError: a whole number is too large for that.
+    """
+    for value in arrays.values():
+        if (
+            not value.is_floating_point()
+            and value.numel()
+            and int(value.abs().max() if value.dtype != torch.bool else 0) > 2**53
+        ):
+            raise InputError("scenario.problem", "a constant", "whole numbers up to 2^53")
+    types = {name: str(value.dtype).removeprefix("torch.") for name, value in arrays.items()}
+    floats = {name: v if v.is_floating_point() else v.double() for name, v in arrays.items()}
+    return {"tree": tree, "types": types}, floats
+
+
+def constants_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Arrays:
+    """The constants of a problem, in their types.
+
+    Raises:
+        Refused: they are none.
+    """
+    types = {"float64": torch.float64, "float32": torch.float32, "int64": torch.int64, "bool": torch.bool}
+    try:
+        return {name: value.to(types[head["types"][name]]) for name, value in arrays.items()}
+    except (LookupError, TypeError):
+        raise Refused("the plug-in's process sends a problem that is malformed") from None
+
+
 def error_out(error: BaseException) -> dict[str, Any]:
     """An error as a frame's head."""
     if isinstance(error, InputError):

@@ -20,26 +20,27 @@ from typing import Any, NoReturn
 
 import cloudpickle
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.isolated.confine import Child, start
-from fedsim.isolated.data import Arrays, error_in, public_out, queries_in, trace_in
+from fedsim.isolated.confine import CHILD, Child, start
+from fedsim.isolated.data import Arrays, constants_in, error_in, public_out, queries_in, trace_in
 from fedsim.isolated.pipes import Pipes
-from fedsim.problems.kinds import Problem
+from fedsim.problems.given import given
+from fedsim.problems.kinds import Problem, is_shipped
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Round, ServerHalf
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.memory import CohortMemory
 from fedsim.protocol.wire import MAX_HEAD, Frame
 
-CHILD = "silos.plug_in_child"
-"""The module that a child runs; nothing here imports it."""
-
 SECONDS = 120.0
 """That a child may take for one frame; a dry run is one."""
 
 _ARRAYS = 64  # of the largest size in a frame
+_PROBLEM = 1 << 28  # bytes of a problem's constants
+_DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _ENDED = "the plug-in's process has ended"
 
 
@@ -58,7 +59,7 @@ class Isolated:
         """
         self._start, self._recipe, self._seconds = start, dict(recipe), SECONDS
         self._child: Child | None = None
-        self._lock, self._halves, self._limit = threading.RLock(), 0, MAX_HEAD
+        self._lock, self._halves, self._limit = threading.RLock(), 0, _PROBLEM
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a child process stays with the process that started it")
@@ -76,6 +77,19 @@ class Isolated:
     def linear(self) -> bool:
         """See `Algorithm`; a wrong word spoils a model, and no guarantee."""
         return bool(self.made.head.get("linear"))
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The problem's operations on one record, rebuilt by this process's own table.
+
+        Its regulariser and its constraint are the child's, which alone uses them.
+
+        Raises:
+            InputError, Refused: a record must not be given to it.
+        """
+        told = self.made.head.get("problem") or {}
+        arrays = constants_in(told, self.made.arrays)
+        return given(told.get("tree"), arrays, _DTYPES[self._recipe["dtype"]])
 
     def dry_run(self, public: Public, seed: int, limits: Limits, dimension: int) -> Trace:
         """The plan that the algorithm follows, as `fedsim.protocol.dryrun.dry_run` finds it.
@@ -170,7 +184,7 @@ class Isolated:
 
     def _exchange(self, frame: Frame) -> Frame:
         if self._child is None:
-            self._child = self._start()
+            self._child, self._limit = self._start(), max(self._limit, _PROBLEM)
             self._pipes = Pipes(self._child.stdout.fileno(), self._child.stdin.fileno())
             if frame.kind != "make":  # a child after one that was ended
                 self._pipes.send(Frame("make", self._recipe), self._seconds)
@@ -202,7 +216,7 @@ def recipe_of(algorithm: Algorithm, problem: Problem, dtype: str) -> str:
         raise InputError(
             "runtime.plug_ins", "isolated", f"needs parts that can be pickled: {error}"
         ) from None
-    return json.dumps({"dtype": dtype, "pickled": pickled})
+    return json.dumps({"dtype": dtype, "pickled": pickled, "describe": not is_shipped(problem)})
 
 
 def _is_installed(module: ModuleType) -> bool:

@@ -123,12 +123,13 @@ class Resolved:
 
     @property
     def halves(self) -> tuple[Algorithm, Problem]:
-        """What the server's loop and the silos' gates run: with `runtime.plug_ins: isolated` a confined
-        process's stand-ins for code that fedsim does not ship.
+        """What the silos' gates run: with `runtime.plug_ins: isolated` a confined process's stand-ins for
+        code that fedsim does not ship. The server's loop runs the same algorithm.
         """
         if self.scenario.runtime.plug_ins == "in_process" or self._recipe is None:
             return self.algorithm, self.problem
-        return cast(Algorithm, of_objects(self._recipe)), self.problem
+        isolated = of_objects(self._recipe)
+        return cast(Algorithm, isolated), self.problem if is_shipped(self.problem) else isolated.problem
 
     @cached_property
     def _recipe(self) -> str | None:

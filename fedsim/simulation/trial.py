@@ -165,7 +165,7 @@ class Trial:
         if resolved.sums is None or variant != "private":
             return link, weighted
         sums, plan = resolved.sums, resolved.trace.plan
-        totals = Totals(*resolved.halves, plan, sums.mechanism, sums.pool, resolved.dtype)
+        totals = Totals(resolved.halves[0], resolved.problem, plan, sums.mechanism, sums.pool, resolved.dtype)
         common, key = admitted[0].terms.noise_multiplier, run_digest(resolved, self._digest, variant)
         assert common is not None
         return _Sums(link, totals, adder(Run(resolved, self._trial, key, common), self._party)), summed
@@ -178,7 +178,7 @@ class Trial:
         link, aggregate = self._link(variant, admitted)
         every, last = resolved.scenario.report.evaluate_every, len(rounds)
         seed, spent, start = resolved.scenario.seed, 0.0, time.perf_counter()
-        for progress in run(*resolved.halves, public, seed, link, rounds, aggregate):
+        for progress in run(resolved.halves[0], resolved.problem, public, seed, link, rounds, aggregate):
             self._models[variant] = progress.answer
             if progress.rounds % every == 0 or progress.rounds == last:
                 spent += time.perf_counter() - start

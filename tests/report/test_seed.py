@@ -51,7 +51,7 @@ def test_the_page_made_again_does_not_have_it_either(run: Path) -> None:
 def test_the_scenario_repeats_the_run_and_says_what_sharing_it_means(run: Path) -> None:
     assert load(run / "scenario.yaml").seed == SEED
     first, second, *_ = (run / "scenario.yaml").read_text().splitlines()
-    assert first.startswith("# Keep the seed: whoever knows it")
+    assert first.startswith("# Anyone who has this file can draw the noise again")
     assert "only with those who may see the records" in second
 
 
@@ -79,7 +79,7 @@ def test_a_sweep_s_page_and_summary_do_not_have_it(tmp_path: Path) -> None:
     out = swept(tmp_path, {"privacy.epsilon": [1.0, 1e-7], "privacy.delta": [1e-12]})
     assert with_the_seed(out) == KEPT
     assert "Without its seed" in (out / "report.html").read_text()
-    assert (out / "scenario.yaml").read_text().startswith("# Keep the seed")
+    assert (out / "scenario.yaml").read_text().startswith("# Anyone who has this file")
 
 
 def test_seeds_that_are_varied_are_shown_and_listed_as_not_private(tmp_path: Path) -> None:

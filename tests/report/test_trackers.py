@@ -43,7 +43,7 @@ class Broken(Lines):
 def cannot(simulation):
     raise OSError("no directory")
 """
-GIVEN = sorted(set(Scenario.model_fields) - {"seed", "files"})
+GIVEN = sorted(set(Scenario.model_fields) - {"seed", "nonce", "files"})
 """What a tracker is told of a scenario: not the seed, which removes the noise."""
 POINTS = "[fedsim.trackers]\nlines = tracker_of_a_test:Lines\nbroken = tracker_of_a_test:Broken\n"
 

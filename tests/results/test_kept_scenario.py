@@ -96,7 +96,7 @@ def test_a_copy_names_the_same_files(study) -> None:
     (folder / "runs" / "first" / "report.html").touch()
     run.save(folder / "copies" / "of" / "it")
     text = (folder / "copies" / "of" / "it" / "scenario.yaml").read_text()
-    assert text.startswith("# Keep the seed")
+    assert text.startswith("# Anyone who has this file")
     assert yaml.safe_load(text)["data"]["path"] == "../../../data/clinic.csv"
     original, copy = (load(folder / place / "scenario.yaml") for place in ("runs/first", "copies/of/it"))
     assert original == copy

@@ -85,6 +85,6 @@ def test_a_declared_range_that_misses_its_column_is_named(tmp_path: Path) -> Non
     data = {"name": "csv", "path": str(tmp_path / "table.csv"), "target": "sick", "schema": schema}
     run = fedsim.simulate(SMALL | {"trials": 1, "data": data}, progress=False)
     held = "the declared range [0, 1] of age holds 0 of 60 values: the others count as its ends"
-    assert run.summary.warnings == [held]
+    assert [line for line in run.summary.warnings if "declared range" in line] == [held]
     summary = fedsim.simulate(SMALL | {"data": data | {"scaling": "none"}}, progress=False).summary
     assert not any("declared range" in line for line in summary.warnings)

@@ -149,6 +149,84 @@ def test_a_folder_from_which_the_records_can_be_seen_is_refused(tmp_path: Path) 
     assert caught.value.field == "silo.plug_in_folder"
 
 
+LOSS = """
+import torch
+from dataclasses import dataclass
+from fedsim.problems.glm import LogisticRegression
+
+@dataclass(frozen=True)
+class Loss(LogisticRegression):
+    def coefficient(self, scores, target, inverse_norm):
+        return BODY
+
+class Net(torch.nn.Module):
+    def __init__(self, num_features, num_outputs):
+        super().__init__()
+        self.out = torch.nn.Linear(num_features, num_outputs)
+        self.register_buffer("order", torch.arange(num_features))
+
+    def forward(self, x):
+        return self.out(torch.tanh(x[:, self.order]) * SCALE)
+"""
+
+
+def _with_problem(
+    folder: Path, problem: dict[str, Any], listed: str, **code: str
+) -> tuple[Caller, dict[str, Any]]:
+    text = LOSS.replace("BODY", code.get("body", "torch.sigmoid(scores) - target"))
+    text = text.replace("SCALE", code.get("scale", "2"))
+    path = write_silos(folder / "silos", RESOLVED, policy={"plug_ins": [listed]})[0]
+    tree = yaml.safe_load(path.read_text())
+    plug_ins = plug_in_folder(folder / "plug-ins", text, "fedsim.problems", theirs_loss="Loss")
+    path.write_text(yaml.safe_dump({**tree, "plug_in_folder": str(plug_ins)}))
+    offer = offer_of(RESOLVED, "silo-00")
+    return Caller(Silo.open(enrolled([path])[0])), {**offer, "problem": {**offer["problem"], **problem}}
+
+
+NETWORK = {"name": "neural_network", "model": {"name": "module", "path": "theirs:Net"}}
+
+
+@pytest.mark.parametrize(
+    ("problem", "listed", "dimension"),
+    [({"name": "theirs_loss"}, "theirs_loss", 5), (NETWORK, "theirs:Net", 12)],
+    ids=["loss", "network"],
+)
+def test_records_meet_operations_that_this_process_rebuilt(
+    tmp_path: Path, problem: dict[str, Any], listed: str, dimension: int
+) -> None:
+    caller, offer = _with_problem(tmp_path, problem, listed)
+    run = caller.admitted(offer)["run"]
+    point = torch.full((dimension,), 0.1, dtype=torch.float64)
+    assert caller.asked(run, 0, w=point)["g"].shape == point.shape
+    held: Any = caller.silo._runs._held[run].gate
+    assert type(held._problem).__module__.startswith("fedsim.problems.")
+    assert "theirs" not in sys.modules
+    caller.silo.close()
+
+
+@pytest.mark.parametrize(
+    ("problem", "listed", "code", "reason"),
+    [
+        ({"name": "theirs_loss"}, "theirs_loss", {"body": "scores * torch.rand_like(scores)"}, "rand"),
+        (
+            {"name": "theirs_loss"},
+            "theirs_loss",
+            {"body": "scores if scores.max() > 0 else target"},
+            "must be",
+        ),
+        (NETWORK, "theirs:Net", {"scale": "x.median()"}, "median"),
+        (NETWORK, "theirs:Net", {"scale": "x.amax()"}, "mixes"),
+        (NETWORK, "theirs:Other", {}, "does not list"),
+    ],
+)
+def test_operations_outside_the_table_are_refused(
+    tmp_path: Path, problem: dict[str, Any], listed: str, code: dict[str, str], reason: str
+) -> None:
+    caller, offer = _with_problem(tmp_path, problem, listed, **code)
+    assert reason in caller.refused("offer", **{**offer, "head": caller.head})
+    caller.silo.close()
+
+
 def test_a_daemon_imports_no_entry_point_of_its_own_installation(tmp_path: Path) -> None:
     folder = plug_in_folder(tmp_path / "installed", "raise SystemExit('imported')", theirs_sgd="Sgd")
     path = write_silos(tmp_path / "silos", RESOLVED)[0]

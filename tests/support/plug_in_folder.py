@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def plug_in_folder(folder: Path, code: str, **algorithms: str) -> Path:
-    """Write the module `theirs` with this code, and entry points {name: class} of algorithms."""
+def plug_in_folder(folder: Path, code: str, group: str = "fedsim.algorithms", **parts: str) -> Path:
+    """Write the module `theirs` with this code, and entry points {name: class} of a group."""
     info = folder / "theirs-1.0.dist-info"
     info.mkdir(parents=True)
     (folder / "theirs.py").write_text(code)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
-    points = "".join(f"{name} = theirs:{kind}\n" for name, kind in algorithms.items())
-    (info / "entry_points.txt").write_text(f"[fedsim.algorithms]\n{points}")
+    points = "".join(f"{name} = theirs:{kind}\n" for name, kind in parts.items())
+    (info / "entry_points.txt").write_text(f"[{group}]\n{points}")
     return folder
