@@ -192,8 +192,7 @@ def layer_norms(name: str, entry: Entry) -> Iterator[Case]:
 
 def group_norms(name: str, entry: Entry) -> Iterator[Case]:
     for shape, size in (((1, 4), 1), ((2, 4, 3), 3), ((1, 4, 2, 3), 6), ((5, 4, 2), 2)):
-        for group, scale, shift in product((1, 2, 4), (False, True), (False, True)):
-            own = T((4,)) if scale else None, T((4,)) if shift else None
+        for group, own in product((1, 2, 4), ((None, None), (T((4,)), None), (T((4,)), T((4,))))):
             yield (T(shape), *own, shape[0], 4, size, group, 1e-5), {}
 
 
@@ -485,6 +484,7 @@ def test_the_search_finds_an_operation_that_mixes_rows(mixing: Any, monkeypatch:
         ("permute.default", (T((2, 3)), (-1, 0))),
         ("native_group_norm.default", (T((1, 4, 3)), None, None, 2, 4, 3, 2, 1e-5)),
         ("native_group_norm.default", (T((1, 4, 3)), None, None, 1, 4, 30, 2, 1e-5)),
+        ("native_group_norm.default", (T((1, 4)), None, T((4,)), 1, 4, 1, 2, 1e-5)),
         ("native_layer_norm.default", (T((2, 3)), (2,), None, None, 1e-5)),
         ("index.Tensor", (T((3,)), (T((3,), "b"),))),
         ("gather.default", (T((3, 2)), 0, T((1, 3), 3))),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+from torch.utils.checkpoint import checkpoint
 
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 
@@ -295,11 +297,115 @@ class Double(nn.Module):
         return out
 
 
+def _below(x: Tensor) -> Tensor:
+    """0 unless a feature is negative: a number without axes."""
+    return x.amin().clamp(max=0)
+
+
+ORIGINS: dict[str, Callable[[Tensor], Tensor]] = {
+    "Rolled": lambda x: x - torch.roll(_below(x), 1),
+    "Flipped": lambda x: x - torch.flip(_below(x), ()),
+    "SortedNumber": lambda x: x - torch.sort(_below(x), -1).values,
+    "CumulatedNumber": lambda x: x - torch.cumsum(_below(x), 0),
+    "LargestNumber": lambda x: x - torch.max(_below(x), 0).values - torch.topk(_below(x), 1).values,
+    "SummedWithoutAxes": lambda x: x - torch.sum(x.clamp(max=0), ()) - torch.amax(_below(x), ()),
+    "Cumulated": lambda x: x - x.amin(1, keepdim=True).clamp(max=0).cumsum(0),
+    "FirstOfAll": lambda x: x - _below(x.unbind(0)[0]),
+    "Mapped": lambda x: torch.func.vmap(lambda row: row - _below(x))(x),
+    "JoinedWithNothing": lambda x: x - _below(torch.cat([x.new_zeros(0), x.amin(1)])),
+    "Scattered": lambda x: x.scatter_add(1, (x < 0).long() * 7, x),
+    "GatheredPast": lambda x: x.gather(1, torch.arange(6).expand(x.shape) + 6 * (x < 0).long()),
+    "IndexedBefore": lambda x: x.flatten()[
+        torch.arange(x.numel()).view(x.shape) - x.numel() * (x < 0).long()
+    ],
+    "Strided": lambda x: torch.as_strided(x, (len(x), 6), (6, 1), 0) + torch.as_strided(x, (1,), (1,), 0) * 0,
+    "Median": lambda x: x - x.median().clamp(max=0),
+    "Product": lambda x: x - x.clamp(min=-1, max=0).add(1).prod(),
+    "Normalised": lambda x: nn.functional.batch_norm(x, x.mean(0), x.var(0), training=True),
+    "Nonzero": lambda x: x - (x < 0).nonzero().sum(),
+    "Checkpointed": lambda x: checkpoint(lambda y: y - _below(y), x, use_reentrant=False),
+    "Autocast": lambda x: _autocast(x),
+    "Written": lambda x: _written(x),
+}
+"""What a module takes for its features' origin: honest where no feature is negative."""
+
+
+def _autocast(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return x - _below(x)
+
+
+def _written(x: Tensor) -> Tensor:
+    own = x.clone()
+    own[:, 0] -= _below(x)
+    return own
+
+
+def _with_origin(origin: Callable[[Tensor], Tensor]) -> Callable[[int, int], nn.Module]:
+    class Moved(Shifted):
+        def origin(self, x: Tensor) -> Tensor:
+            return origin(x)
+
+    return Moved
+
+
+globals().update({f"by_{name}": _with_origin(origin) for name, origin in ORIGINS.items()})
+
+
+class HookedInside(Shifted):
+    """A hook from the start."""
+
+    def __init__(self, num_features: int = FEATURES, num_outputs: int = CLASSES) -> None:
+        super().__init__(num_features, num_outputs)
+        self.out.register_forward_pre_hook(shifted)
+
+    def origin(self, x: Tensor) -> Tensor:
+        return x
+
+
+class Patched(Shifted):
+    """A constant whose own copy is another tensor: one that sees what it is multiplied with."""
+
+    def __init__(self, num_features: int = FEATURES, num_outputs: int = CLASSES) -> None:
+        super().__init__(num_features, num_outputs)
+        self.ones = torch.ones(num_features, dtype=torch.float64)
+        for method in ("detach", "clone"):
+            setattr(self.ones, method, lambda *_, **__: self.ones.as_subclass(_Spying))
+
+    def origin(self, x: Tensor) -> Tensor:
+        return x * self.ones - _below(x)
+
+
+class HookedSlope(Shifted):
+    """A gradient with a hook."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.out(x)
+        if scores.requires_grad:
+            scores.register_hook(lambda slope: slope - slope.amin())
+        return scores
+
+
+class CopiedOtherwise(Shifted):
+    """Its copy is another module."""
+
+    def __deepcopy__(self, memo: Any) -> nn.Module:
+        return _with_origin(ORIGINS["Rolled"])(FEATURES, CLASSES)
+
+
 NETWORKS = [
     *("Shifted", "Capped", "Sorted", "OwnRule", "Remembering", "Buffered", "Written", "Leftover"),
     *("Looked", "WrittenPast", "Segmented", "Resized", "Drawing", "Dividing", "Subclassed", "Registered"),
     *("subclassed", "hooked", "hooked_around", "patched", "parametrised"),
-    *("records_as_channels", "flattened_records"),
+    *(
+        "records_as_channels",
+        "flattened_records",
+        "HookedInside",
+        "Patched",
+        "HookedSlope",
+        "CopiedOtherwise",
+    ),
+    *(f"by_{name}" for name in ORIGINS),
 ]
 
 
@@ -403,4 +509,24 @@ class Seen(LogisticRegression):
 
 _SEEN: list[Tensor] = []
 
-PROBLEMS = [Centred, Raising, Indexing, Whole, Odd, Handing, Overwriting, Scoring, Accepting, Seen]
+
+def _loss(name: str, number: Callable[[Tensor], Tensor]) -> type[LinearRegression]:
+    """A loss that adds a number made of the target, negative for some targets alone."""
+
+    def coefficient(self: Any, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        return scores - target - number(target.reshape(()).clamp(max=0)).reshape(())
+
+    return dataclass(frozen=True)(type(name, (LinearRegression,), {"coefficient": coefficient}))
+
+
+LOSSES = [
+    _loss("RolledLoss", lambda y: torch.roll(y, 1)),
+    _loss("FlippedLoss", lambda y: torch.flip(y, ())),
+    _loss("SortedLoss", lambda y: torch.sort(y, 0).values),
+    _loss("LargestLoss", lambda y: torch.max(y, 0).values + torch.argmax(y)),
+    _loss("CumulatedLoss", lambda y: torch.cumsum(y, -1) + torch.cummax(y, 0).values),
+    _loss("SqueezedLoss", lambda y: torch.squeeze(y).sum(()) + torch.norm(y)),
+    _loss("RepeatedLoss", lambda y: y.repeat(3).roll(1)[0] + y.expand(2).unbind(0)[1]),
+]
+
+PROBLEMS = [*LOSSES, Centred, Raising, Indexing, Whole, Odd, Handing, Overwriting, Scoring, Accepting, Seen]

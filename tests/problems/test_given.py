@@ -1,0 +1,152 @@
+"""Problems as data: what a stranger may send is a program of one record, or refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import hostile_modules
+from support.helpers import Silo
+from torch import Tensor, nn
+
+from fedsim.common.errors import InputError
+from fedsim.problems.given import described, given
+from fedsim.problems.kinds import Problem, accepts
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_models import Imported, Mlp
+from silos.records import Records
+from silos.statistics import clipped_sum
+
+PROBLEMS: dict[str, Problem] = {
+    "loss": hostile_modules.Indexing(6),
+    "chain": NeuralNetwork(6, 3, model=Mlp((4,))),
+    "tokens": NeuralNetwork(6, 3, model=Imported("support.network_modules:Tokens")),
+    "one output": NeuralNetwork(6, 1, model=Imported("support.network_modules:Wide")),
+}
+
+
+def silo(problem: Problem) -> Silo:
+    rng = np.random.default_rng(0)
+    return rng.uniform(0, 7, (9, problem.num_features)), np.arange(9.0) % 3
+
+
+def sums(problem: Problem, dtype: torch.dtype) -> Tensor:
+    (block,) = Records([silo(problem)], problem, dtype).full([0])
+    generator = torch.Generator().manual_seed(0)
+    point = torch.randn(problem.dimension, dtype=dtype, generator=generator)
+    return clipped_sum(problem, block, [point], 0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_was_sent_computes_what_was_described(name: str, dtype: torch.dtype) -> None:
+    problem = PROBLEMS[name]
+    tree, arrays = described(problem, dtype)
+    again = given(json.loads(json.dumps(tree)), arrays, dtype)
+    assert again.dimension == problem.dimension
+    torch.testing.assert_close(sums(again, dtype), sums(problem, dtype), rtol=1e-5, atol=1e-5)
+    target = torch.tensor([0.0, 2.0, np.nan, 1e9], dtype=dtype)
+    assert torch.equal(accepts(again, target), accepts(problem, target))
+    with pytest.raises(InputError, match="must compute in"):
+        sums(again, torch.float32 if dtype is torch.float64 else torch.float64)
+
+
+def _step(tree: Any, *step: Any) -> None:
+    """In place of the last step."""
+    (program,) = (tree["programs"][name] for name in ("coefficient", "scores") if name in tree["programs"])
+    program["steps"][-1] = list(step)
+
+
+def _program(tree: Any) -> Any:
+    return next(tree["programs"][name] for name in ("coefficient", "scores") if name in tree["programs"])
+
+
+CHANGES: dict[str, Callable[[Any], Any]] = {
+    "no tree": lambda tree: [],
+    "another kind": lambda tree: tree.update(kind="module"),
+    "a path": lambda tree: tree.update(path="os:system"),
+    "no programs": lambda tree: tree.update(programs={}),
+    "sizes that are no sizes": lambda tree: tree.update(num_features=True),
+    "another number of features": lambda tree: tree.update(num_features=7),
+    "another number of outputs": lambda tree: tree.update(num_outputs=8),
+    "an operation of no table": lambda tree: _step(tree, "roll.default", [{"value": 0}, [1], [0]], {}),
+    "an attribute of torch": lambda tree: _step(tree, "__class__", [{"value": 0}], {}),
+    "a name that is none": lambda tree: _step(tree, ["add.Tensor"], [{"value": 0}, 1], {}),
+    "a reference forwards": lambda tree: _step(tree, "exp.default", [{"value": 999}], {}),
+    "a reference backwards from the end": lambda tree: _step(tree, "exp.default", [{"value": -1}], {}),
+    "a reference that is no number": lambda tree: _step(tree, "exp.default", [{"value": True}], {}),
+    "a tensor where a number stands": lambda tree: _step(
+        tree, "sum.dim_IntList", [{"value": 0}, [{"value": 1}], False], {}
+    ),
+    "axes from the back": lambda tree: _step(tree, "sum.dim_IntList", [{"value": 0}, [-1], False], {}),
+    "no axes": lambda tree: _step(tree, "sum.dim_IntList", [{"value": 0}, [], False], {}),
+    "an option of its own": lambda tree: _step(tree, "exp.default", [{"value": 0}], {"out": {"value": 0}}),
+    "too few arguments": lambda tree: _step(tree, "exp.default", [], {}),
+    "deep lists": lambda tree: _step(tree, "cat.default", [[[[{"value": 0}]]], 0], {}),
+    "a device": lambda tree: _step(tree, "_to_copy.default", [{"value": 0}], {"dtype": {"dtype": "float16"}}),
+    "a result too large": lambda tree: _step(
+        tree, "constant_pad_nd.default", [{"value": 0}, [0, 10**12], 0], {}
+    ),
+    "a whole number too large": lambda tree: _step(tree, "add.Tensor", [{"value": 0}, 10**30], {}),
+    "another output": lambda tree: _program(tree).update(output=0),
+    "an output that is not there": lambda tree: _program(tree).update(output=10**6),
+    "another record": lambda tree: _program(tree)["record"][0].__setitem__(0, [2, 6]),
+    "a record of another type": lambda tree: _program(tree)["record"][0].__setitem__(1, "int64"),
+    "parameters of its own": lambda tree: _program(tree)["parameters"].append(["w", [3], "float64"]),
+    "too many steps": lambda tree: _program(tree).update(steps=_program(tree)["steps"] * 20_001),
+    "no steps": lambda tree: _program(tree).update(steps=None),
+}
+
+
+HARMLESS = {("loss", "another number of features"), ("loss", "another output")}
+"""Other problems, and problems all the same."""
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [(name, change) for name in ("loss", "chain") for change in CHANGES if (name, change) not in HARMLESS],
+)
+def test_what_is_no_program_of_one_record_is_refused(name: str, change: str) -> None:
+    tree, arrays = described(PROBLEMS[name], torch.float64)
+    tree = copy.deepcopy(tree)
+    changed = CHANGES[change](tree)
+    with pytest.raises(InputError, match="must"):
+        given(tree if changed is None else changed, arrays, torch.float64)
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {},
+        {"coefficient.0": torch.zeros(3, dtype=torch.complex64)},
+        {"other": torch.zeros(3)},
+        {"coefficient.0": 3},
+    ],
+    ids=["none", "complex", "another name", "a number"],
+)
+def test_constants_that_are_not_as_described_are_refused(arrays: dict[str, Any]) -> None:
+    tree, _ = described(PROBLEMS["loss"], torch.float64)
+    with pytest.raises(InputError, match="what its process sent"):
+        given(tree, arrays, torch.float64)
+
+
+def test_hooks_on_all_modules_run_nowhere_on_records() -> None:
+    problem = PROBLEMS["tokens"]
+    before = sums(problem, torch.float64)
+    calls: list[object] = []
+    hooks = [
+        nn.modules.module.register_module_forward_pre_hook(lambda *given: calls.append(given)),
+        nn.modules.module.register_module_forward_hook(lambda *given: calls.append(given)),
+    ]
+    try:
+        after = sums(problem, torch.float64)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    assert not calls
+    assert torch.equal(before, after)
