@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import remove_drafts
 from fedsim.common.identity import KEY_FILE, Identity
+from fedsim.mechanisms import grid
+from fedsim.privacy import gaussian
+from fedsim.protocol.batch import FULL
+from fedsim.protocol.plan import Release
 from silos.account import Caps
+from silos.chain import FILE
 from silos.clock import SECOND
 from silos.config import ROOT, Config
 from silos.ledger_file import LedgerFile
+from silos.offers import Own, largest_dimension
 from silos.own_records import OwnRecords, read_records
 
 
@@ -33,15 +41,37 @@ def enrol(config: Config) -> Enrolled:
         Refused: the ledger cannot be written.
     """
     records, caps = read_records(config), caps_of(config)
+    own = Own(config.name, records.n, records.num_features, records.num_classes)
     if config.ledger.exists():
         expected = "is enrolled already: a lifetime is fixed once (start the silo without --enrol)"
         raise InputError(f"{ROOT}.state", str(config.state), expected)
+    _check_exact(config, caps, own)
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
-    known = (config.state / KEY_FILE).exists()  # of an enrolment that was cut short
+    check_modes(config.state)
+    remove_drafts(config.state)  # of an enrolment that was cut short, with keys that were never used
+    known = (config.state / KEY_FILE).exists()
     identity = Identity.load(config.state) if known else Identity.create(config.state)
+    identity.publish(config.state)  # that enrolment may not have come so far
     expires = config.policy.lifetime.expires
     LedgerFile.create(config.ledger, config.name, records.digest(identity), caps, identity.public, expires)
-    return Enrolled(config.name, identity.public, records.n, records.num_features, records.num_classes)
+    return Enrolled(own.name, identity.public, own.n, own.num_features, own.num_classes)
+
+
+def check_modes(state: Path) -> None:
+    """Refuse a state that others than its owner may change, or a ledger that they may read.
+
+    Raises:
+        InputError: names the file; the key's own mode is checked where it is read.
+    """
+    for place, forbidden, means in [
+        (state, 0o022, "must be its owner's alone to write (chmod go-w)"),
+        *(
+            (file, 0o077, "must be its owner's alone to read and write (chmod 600)")
+            for file in state.glob(f"{FILE}*")
+        ),
+    ]:
+        if place.stat().st_mode & forbidden:
+            raise InputError(f"{ROOT}.state", str(place), means)
 
 
 def check_enrolment(config: Config, ledger: LedgerFile, records: OwnRecords, identity: Identity) -> None:
@@ -71,6 +101,26 @@ def check_enrolment(config: Config, ledger: LedgerFile, records: OwnRecords, ide
 
 def _last_day(end: int) -> date:
     return (datetime.fromtimestamp(end / SECOND, UTC) - timedelta(days=1)).date()
+
+
+def _check_exact(config: Config, caps: Caps, own: Own) -> None:
+    """Refuse a lifetime whose runs would be refused later, since exact noise is not exactly Gaussian.
+
+    The account's cap on that distance falls with e^epsilon. What plans need is proportional to the sum of
+    mu^4 of their releases, so at most `max_rounds` (Fresh batches) times mu^2 of a run times mu^2 of all.
+    A lifetime with a share for sampled plans, which need none of it, is of use in any case.
+    """
+    policy, most = config.policy, caps.total.mu_sq
+    dimension = min(policy.exact_noise_dimension, largest_dimension(policy, own))
+    census = ((Release(FULL, 1.0), policy.max_rounds),)
+    at_one = grid.distance(dimension, census, grid.sensitivity(dimension))  # of mu = 1 each
+    needed = at_one * most * min(most, float(gaussian.mu(*policy.run_budget)) ** 2)
+    if needed > caps.total.distance and not caps.total.epsilon:
+        expected = (
+            f"too large for exact noise in {dimension:,} numbers: lower lifetime.epsilon (or per_run, "
+            "max_rounds, max_dimension; or exact_noise_dimension, above which noise is in floating point)"
+        )
+        raise InputError(f"{ROOT}.policy.lifetime.epsilon", caps.epsilon, expected)
 
 
 def caps_of(config: Config) -> Caps:

@@ -37,7 +37,7 @@ from fedsim.protocol.messages import (
 )
 from fedsim.protocol.wire import MAX_HEAD, Frame, decode, encode, opened, sealed
 from silos.config import ROOT, Config
-from silos.enrolment import check_enrolment
+from silos.enrolment import check_enrolment, check_modes
 from silos.ledger_file import LedgerFile
 from silos.offers import Own, check_few, largest_dimension
 from silos.open_runs import Busy, OpenRuns
@@ -94,6 +94,7 @@ class Silo:
             raise InputError(
                 f"{ROOT}.state", str(config.state), "no silo is enrolled there (--enrol does it)"
             )
+        check_modes(config.state)
         records, identity = read_records(config), Identity.load(config.state)
         own = Own(config.name, records.n, records.num_features, records.num_classes)
         pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")

@@ -101,7 +101,7 @@ def _policy(setting: Setting, silo: int) -> dict[str, Any]:
     """A lifetime for as many runs as an account has room for: no promise, the records are thrown away."""
     sampled = any(not isinstance(release.batch, Full | Fresh) for release, _ in setting.census(silo))
     share = {"epsilon": 450.0, "delta": 0.49} if sampled else {"epsilon": 0.0, "delta": 0.0}
-    epsilon = 500.0 if sampled else 50.0  # above, the distance of discrete noise counts too much
+    epsilon = 500.0 if sampled else 30.0  # above, the distance of discrete noise counts too much
     expires = datetime.now(UTC).date() + timedelta(days=30)
     return {
         "lifetime": {"epsilon": epsilon, "delta": 0.99, "expires": expires, "sampled": share},

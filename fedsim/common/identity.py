@@ -31,8 +31,7 @@ class Identity:
         key = Ed25519PrivateKey.generate()
         write_key(folder / KEY_FILE, key.private_bytes_raw(), "identity")
         made = cls(key)
-        with whole_file(folder / PUBLIC_FILE) as draft:
-            draft.write_text(f"{made.public}\n")
+        made.publish(folder)
         return made
 
     @classmethod
@@ -43,6 +42,11 @@ class Identity:
             InputError: there is none, others may read it, or it is no key.
         """
         return cls(Ed25519PrivateKey.from_private_bytes(read_key(folder / KEY_FILE, "identity")))
+
+    def publish(self, folder: Path) -> None:
+        """Write `identity.pub`, whatever is there."""
+        with whole_file(folder / PUBLIC_FILE) as draft:
+            draft.write_text(f"{self.public}\n")
 
     def sign(self, body: bytes) -> bytes:
         """The signature, 64 bytes; equal bytes have equal signatures."""

@@ -36,6 +36,7 @@ from fedsim.scenario.resolve import Resolved
 
 RUNS = 3
 """Runs of the scenario that a silo's lifetime budget pays for."""
+_EXACT = 20.0  # lifetime epsilon up to which exact noise has room in it (`silos.enrolment`)
 MOST_SILOS = 32
 """Each is two processes of this machine."""
 DAYS = 365
@@ -220,13 +221,15 @@ def _silo(resolved: Resolved, name: str, epsilon: float, delta: float) -> dict[s
 def lifetime(epsilon: float, delta: float, sampled: bool) -> dict[str, Any]:
     """What `RUNS` runs of (epsilon, delta) cost together, and as much delta again for the noise's grid.
 
+    Plans that are not sampled get no more epsilon than exact noise has room in, but for one run's.
     By basic composition (Dwork et al. 2006) epsilons and deltas add; the account composes Gaussian runs more
     tightly, so it has room for more of those.
     """
-    together = {"epsilon": RUNS * epsilon, "delta": RUNS * delta}
+    most = RUNS * epsilon if sampled else min(RUNS * epsilon, max(epsilon, _EXACT))
+    together = {"epsilon": most, "delta": RUNS * delta}
     expires = (datetime.now(UTC) + timedelta(days=DAYS)).date()
-    most = {"epsilon": together["epsilon"], "delta": min(2 * together["delta"], 0.5)}
-    return {**most, "expires": expires, "sampled": together if sampled else {"epsilon": 0.0, "delta": 0.0}}
+    share = together if sampled else {"epsilon": 0.0, "delta": 0.0}
+    return {"epsilon": most, "delta": min(2 * RUNS * delta, 0.5), "expires": expires, "sampled": share}
 
 
 def _one_by_one(resolved: Resolved) -> bool:

@@ -37,7 +37,7 @@ from silos.receipts import verified
 
 LIAR, SECOND, THIRD = "silo-00", "silo-01", "silo-02"
 GENEROUS: dict[str, Any] = {
-    "lifetime": {"epsilon": 50.0, "delta": 0.1, "expires": "2999-12-31"},
+    "lifetime": {"epsilon": 25.0, "delta": 0.1, "expires": "2999-12-31"},
     "per_run": {"epsilon": 10.0, "delta": 0.01},
 }
 

@@ -14,7 +14,7 @@ import yaml
 from fedsim.common.errors import InputError
 from fedsim.data.federation import load as load_records
 from fedsim.deployment.federation_file import load_federation
-from fedsim.deployment.topology import MOST_SILOS, RUNS, Topology, prepare
+from fedsim.deployment.topology import MOST_SILOS, RUNS, Topology, lifetime, prepare
 from fedsim.protocol.listener import AtSocket
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import Resolved, resolve
@@ -75,6 +75,7 @@ def test_a_policy_allows_this_scenario_a_few_times(resolved: Resolved, topology:
         policy = config.policy
         assert (policy.per_run.epsilon, policy.per_run.delta) == (epsilon, delta)
         assert policy.lifetime.epsilon == RUNS * epsilon
+        assert [lifetime(e, delta, False)["epsilon"] for e in (12.0, 22.0)] == [20.0, 22.0]
         assert policy.lifetime.delta >= RUNS * delta
         assert policy.lifetime.sampled.epsilon == 0
         assert policy.algorithms == ("noisy_minibatch_sgd",)

@@ -57,7 +57,7 @@ def test_killed_at_a_boundary(place: str, round_index: int) -> None:
 def test_killed_at_random_moments(kills: int) -> None:
     """Run after run while somebody kills and starts the daemon: admissions and closings are hit too."""
     rng = random.Random(kills)
-    with running_silos(1, lifetime={**LIFETIME, "epsilon": 40.0}) as made:
+    with running_silos(1, lifetime={**LIFETIME, "epsilon": 20.0}) as made:
         silo, over = made["silo-1"], threading.Event()
 
         def answered() -> int:

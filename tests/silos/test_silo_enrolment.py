@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 import yaml
+from support.daemons import enrolment_killed_at
 from support.deployed import POLICY, Caller, enrolled, resolved_of, write_silos
 
 from fedsim.common.errors import InputError
@@ -19,8 +21,11 @@ from fedsim.common.identity import Identity
 from fedsim.data.by_count import IidPartition
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import load
+from fedsim.mechanisms.grid_gaussian import GridGaussian
+from fedsim.protocol.batch import FULL
+from fedsim.protocol.plan import Release
 from silos.config import Config, load_config
-from silos.enrolment import enrol
+from silos.enrolment import caps_of, enrol
 from silos.own_records import read_records
 from silos.silo import Silo
 
@@ -70,6 +75,66 @@ def test_an_enrolment_that_was_cut_short_goes_on_with_its_key(configure, tmp_pat
     (tmp_path / "state").mkdir(mode=0o700)
     identity = Identity.create(tmp_path / "state")
     assert enrol(configure()).identity == identity.public
+
+
+def test_an_enrolment_killed_at_any_write_is_made_up_for_by_the_next(configure, tmp_path: Path) -> None:
+    for write in range(20):
+        state = tmp_path / f"state-{write}"
+        config = configure(state=state.name)
+        killed = enrolment_killed_at(tmp_path / "silo.yaml", write)
+        if not config.ledger.exists():
+            enrol(config)
+        assert list(state.glob(".writing-*")) == []
+        assert (state / "identity.pub").read_text() == f"{Identity.load(state).public}\n"
+        Silo.open(config).close()
+        if not killed:
+            break
+    assert write > 5
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "expected"),
+    [
+        ("", 0o770, "chmod go-w"),
+        ("", 0o702, "chmod go-w"),
+        ("ledger.sqlite", 0o640, "chmod 600"),
+        ("ledger.sqlite-head", 0o604, "chmod 600"),
+        ("identity.key", 0o640, "chmod 600"),
+    ],
+)
+def test_a_state_that_others_may_read_or_change_is_refused(
+    configure, tmp_path: Path, name: str, mode: int, expected: str
+) -> None:
+    place = tmp_path / "state" / name
+    if not name:  # of the operator's own making
+        place.mkdir()
+        place.chmod(mode)
+        with pytest.raises(InputError, match=rf"silo\.state: .*{expected}"):
+            enrol(configure())
+        place.chmod(0o755)
+    enrol(configure())
+    Silo.open(configure()).close()
+    place.chmod(mode)
+    with pytest.raises(InputError, match=rf"(silo\.state|identity): .*{expected}"):
+        Silo.open(configure())
+
+
+def test_a_lifetime_without_room_for_exact_noise_is_refused_at_enrolment(configure) -> None:
+    """All that is accepted carries a plan of the most rounds and numbers, at the whole budget."""
+    for epsilon in (20.0, 40.0, 100.0):
+        lifetime = {"epsilon": epsilon, "delta": 1e-5, "expires": "2999-12-31"}
+        config = configure(policy={"lifetime": lifetime, "per_run": None}, state=f"state-{epsilon}")
+        if epsilon > 20:
+            with pytest.raises(
+                InputError, match=r"silo\.policy\.lifetime\.epsilon: .*lower lifetime\.epsilon"
+            ):
+                enrol(config)
+            continue
+        enrol(config)
+        caps, rounds = caps_of(config).total, config.policy.max_rounds
+        mechanism = GridGaussian(config.policy.exact_noise_dimension)
+        z = 1 / math.sqrt(caps.mu_sq)
+        assert mechanism.distance(((Release(FULL, 1.0), rounds),), z) <= caps.distance
 
 
 def test_a_silo_that_is_not_enrolled_does_not_start(configure) -> None:

@@ -61,6 +61,23 @@ def kill_at(place: str, round_index: int) -> None:
             around(fedsim.protocol.daemon, "send", before=half_sent)
 
 
+def kill_at_write(number: int) -> None:
+    """Arrange that this process kills itself before it syncs or moves a file for the so manieth time."""
+    left = [number]
+
+    def before(real: Any) -> Any:
+        @wraps(real)
+        def wrapped(*given: Any) -> Any:
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*given)
+
+        return wrapped
+
+    os.fsync, os.replace = before(os.fsync), before(os.replace)
+
+
 def obeying_modes() -> None:
     """Files' modes hold for this process too where tests run as root: it gives its capabilities up."""
     import ctypes

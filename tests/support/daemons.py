@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import yaml
+from support.breaking import kill_at_write
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.protocol.dial import dial_socket
@@ -76,6 +78,15 @@ def enrolled_silo(folder: Path, name: str = "silo-1", **more: Any) -> Path:
     file = write_silo(folder, name, **more)
     enrol(load_config(file))
     return file
+
+
+def enrolment_killed_at(file: Path, write: int) -> bool:
+    """Enrol in a process that dies before its write of this number; whether it came so far."""
+    process = _fork.Process(target=_enrol, args=(file, write))
+    process.start()
+    process.join(PATIENCE)
+    assert process.exitcode in (0, -signal.SIGKILL)
+    return process.exitcode != 0
 
 
 class Silo:
@@ -193,6 +204,11 @@ def copy_state(silo: Silo, place: Path) -> None:
     """What a backup of a stopped silo's state has."""
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(silo.home / "state", place)
+
+
+def _enrol(file: Path, write: int) -> None:
+    kill_at_write(write)
+    enrol(load_config(file))
 
 
 def _serve(file: Path, insecure: bool, said: Path, before: Callable[[], None] | None) -> None:
