@@ -19,7 +19,18 @@ from fedsim.common.errors import Refused
 from fedsim.protocol import wire
 from fedsim.protocol.digests import digest
 from fedsim.protocol.links import Answered
-from fedsim.protocol.messages import Admission, Ask, Close, Closed, Greeting, Hello, Message, Offer, Reply
+from fedsim.protocol.messages import (
+    Admission,
+    Ask,
+    Close,
+    Closed,
+    Greeting,
+    Hello,
+    Mark,
+    Message,
+    Offer,
+    Reply,
+)
 from fedsim.protocol.wire import Frame
 from server.channel import Channel
 from server.replies import Form, Reports, WrongReply, read
@@ -95,8 +106,14 @@ class RemoteSilos:
         """The runs' ids, by silo, and what messages look like; before the first `answer`."""
         self.runs, self._form = dict(runs), form
 
-    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
-        """One round; see the module.
+    def answer(
+        self,
+        round_index: int,
+        broadcast: Mapping[str, Tensor],
+        members: Sequence[int],
+        mark: Mark | None = None,
+    ) -> Answered:
+        """One round; see the module. In sums over silos with the shuffler's mark.
 
         Raises:
             Refused: too few silos answered.
@@ -114,7 +131,7 @@ class RemoteSilos:
             self._form.check(frame, round_index)
             return frame.arrays
 
-        frames = {name: _frame(self._ask(name, round_index), broadcast) for name in names}
+        frames = {name: _frame(self._ask(name, round_index, mark), broadcast) for name in names}
         taken, reasons = self._collect(frames, reply, min(self.least, len(names)))
         there = [member for member in members if self.names[member] in taken]
         rows = [taken[self.names[member]] for member in there]
@@ -138,8 +155,8 @@ class RemoteSilos:
         taken, wrong = self._once(frames, closed, self._deadline)
         return taken, {name: error.reason for name, error in wrong.items()}
 
-    def _ask(self, name: str, round_index: int) -> Ask:
-        return Ask(run=self.runs[name], round=round_index, head=self.heads.get(name, ""))
+    def _ask(self, name: str, round_index: int, mark: Mark | None) -> Ask:
+        return Ask(run=self.runs[name], round=round_index, mark=mark, head=self.heads.get(name, ""))
 
     def _greeting(self, name: str, data: bytes) -> Greeting:
         said, _ = read(data, self.identities[name], Greeting)

@@ -7,8 +7,9 @@ the envelopes and adds. A silo whose report did not count is left out of the rou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from fedsim.protocol.digests import digest
 from fedsim.protocol.envelopes import EnvelopeKey
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
+from fedsim.protocol.messages import Mark
 from fedsim.protocol.roster import Roster
 from fedsim.protocol.shuffling import Release, Request
 from fedsim.protocol.wire import sealed
@@ -32,6 +34,7 @@ from server.totals import Totals
 
 SHUFFLER = "the shuffler"
 """Its name on a channel."""
+Told = TypeVar("Told")
 
 
 class NotReleased(Refused):
@@ -47,12 +50,24 @@ class Counterpart:
         roster: of the federation.
         key: the server's own, that silos seal to.
         patience: seconds to wait for an answer of the shuffler.
+        heads: has the last entry known of its chain, under its name; shared, and updated as replies come.
     """
 
     channel: Channel
     roster: Roster
     key: EnvelopeKey
     patience: float
+    heads: dict[str, str]
+
+    def mark(self) -> Mark:
+        """Where the shuffler's chain stands, for silos to seal their reports for.
+
+        Raises:
+            NotReleased: it has lost entries that this server has seen, or is not the roster's.
+            Refused: it does not answer.
+        """
+        body = shuffling.hello(self.heads.get(self._name, ""))
+        return self._seen(self._exchanged(body, lambda data: shuffling.standing(data, self._identity)))
 
     def released(self, request: Request) -> Release:
         """What the shuffler makes of a request.
@@ -61,11 +76,29 @@ class Counterpart:
             NotReleased: it refuses, or is not the roster's.
             Refused: it does not answer.
         """
-        replies = self.channel.exchange({SHUFFLER: sealed(request.body())}, self.patience)
+        release = self._exchanged(request.body(), lambda data: Release.read(data, request, self._identity))
+        self._seen(release.mark)
+        return release
+
+    @property
+    def _identity(self) -> bytes:
+        return bytes.fromhex(self.roster.shuffler.identity)
+
+    @property
+    def _name(self) -> str:
+        """Among the heads: no silo's name has a space."""
+        return f"shuffler {self.roster.shuffler.identity}"
+
+    def _seen(self, mark: Mark) -> Mark:
+        self.heads[self._name] = mark.head
+        return mark
+
+    def _exchanged(self, body: bytes, read: Callable[[bytes], Told]) -> Told:
+        replies = self.channel.exchange({SHUFFLER: sealed(body)}, self.patience)
         if SHUFFLER not in replies:
             raise Refused(f"no answer of the shuffler within {self.patience:.3g} s")
         try:
-            return Release.read(replies[SHUFFLER], request, bytes.fromhex(self.roster.shuffler.identity))
+            return read(replies[SHUFFLER])
         except Refused as refusal:
             raise NotReleased(str(refusal)) from None
 
@@ -125,9 +158,12 @@ class RemoteSums:
     def _asked(
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int], sent: str
     ) -> Asked:
-        answered = self._silos.answer(round_index, broadcast, members)
+        mark = (
+            self._counterpart.mark()
+        )  # new for each round: a shuffler may have been started anew between two
+        answered = self._silos.answer(round_index, broadcast, members, mark)
         reports = tuple(row.numpy().tobytes() for row in answered.messages["report"])
-        request = Request(self._occasions.of(round_index), reports)
+        request = Request(self._occasions.of(round_index, mark.start), reports)
         return Asked(sent, request, answered.members, answered.left_out)
 
     def _sums(self, release: Release) -> dict[str, Tensor]:

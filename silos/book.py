@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.protocol.messages import Mark
 from silos.account import Account, Caps, Cost
 from silos.chain import GENESIS, Entry, entries, knows, readable, reading
 from silos.price import Price
@@ -65,6 +66,7 @@ class Run:
     """An admitted run; `before` and `after` are the chain's heads around it, `admitted` its admission's.
 
     `contents` is the digest of its row, and `notices` are lines of the processes that paid for its rounds.
+    `mark` is the shuffler's, of sums over silos, that the last round paid for was asked with.
     """
 
     run: str
@@ -86,6 +88,7 @@ class Run:
     after: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     notices: dict[str, None] = field(default_factory=dict)
+    mark: Mark | None = None
 
     @property
     def open(self) -> bool:
@@ -120,6 +123,7 @@ class Book:
         self._notices: list[str] = []
         self.runs: dict[str, Run] = {}
         self.sessions: dict[str, str] = {}
+        self.marks: dict[str, Mark] = {}  # by shuffler, the newest that was shown
         self._enrolment: Enrolment | None = None
         self._account: Account | None = None
         for entry in chain:
@@ -157,6 +161,10 @@ class Book:
                 run = self.runs[payload["run"]]
                 run.rounds[payload["round"]] = Round(payload["broadcast"], self.boot)
                 run.notices.update(dict.fromkeys(self._notices))
+                if "mark" in payload:
+                    run.mark, shuffler = Mark(**payload["mark"]), payload["shuffler"]
+                    known = self.marks.setdefault(shuffler, run.mark)
+                    self.marks[shuffler] = max(known, run.mark, key=lambda mark: mark.number)
             case "replied":
                 run = self.runs[payload["run"]]
                 run.last = payload["round"]

@@ -7,15 +7,17 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import Tensor
 
 from fedsim.common.canonical import finite
 from fedsim.common.errors import Refused
 from fedsim.isolated.confine import Child
+from fedsim.isolated.parts import Isolated
 from fedsim.mechanisms.occasions import Occasions
 from fedsim.protocol.digests import digest
-from fedsim.protocol.messages import Offer
+from fedsim.protocol.messages import Mark, Offer
 from silos.admission import spent
 from silos.config import InsecureSimulation
 from silos.entropy import Entropy
@@ -29,8 +31,12 @@ from silos.sealed_ledger import SealedLedger
 from silos.seeded_entropy import SeededEntropy
 from silos.system_entropy import SystemEntropy
 
-HELD = 4
-"""Runs that are in memory at once; each gate has its own copy of the records, in its problem's layout."""
+GATES = 4
+"""Gates in memory at once; each has its own copy of the records, in its problem's layout."""
+PLANS = 2**24
+"""Numbers, about, that all plans in memory hold, beyond the last `GATES`; these are not tried out anew."""
+_QUERY = 25  # numbers that a query takes in a plan
+_CLOSING = 5.0  # seconds that a run which is being closed waits for another one to be tried out
 
 SEEDED = (
     "Noise comes from a seed (--insecure-simulation): whoever knows it knows the noise, nothing is private"
@@ -45,6 +51,13 @@ class Busy(Refused):
 class _Held:
     plan: Admissible
     gate: Gate | None = None
+    ledger: RunLedger | None = None
+
+    @cached_property
+    def size(self) -> int:
+        """See `PLANS`."""
+        plan = self.plan.plan
+        return self.plan.proposal.problem.dimension + _QUERY * plan.num_queries(range(len(plan.rounds)))
 
 
 class OpenRuns:
@@ -73,14 +86,14 @@ class OpenRuns:
         """What a reader of any answer must know."""
         return () if self._simulation is None else (SEEDED,)
 
-    def considered(self, offer: Offer) -> Admissible:
+    def considered(self, offer: Offer, wait: float = 0.0) -> Admissible:
         """The priced plan; rounds of other runs are answered while it is tried out.
 
         Raises:
-            Busy: another offer is; it does not wait for that, since it would take one more thread with it.
+            Busy: another one is for `wait` seconds; who waits takes one more thread with it.
             Refused: see `silos.offers`.
         """
-        if not self._trying.acquire(blocking=False):
+        if not self._trying.acquire(timeout=wait):
             raise Busy("the silo is trying out another offer; ask again")
         try:
             with self._work:
@@ -104,16 +117,30 @@ class OpenRuns:
             "notices": [*self.notices, *plan.mechanism.notices, *plan.notices],
         }
 
-    def answer(self, run: RunLedger, round_index: int, broadcast: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def answer(
+        self, run: RunLedger, round_index: int, broadcast: Mapping[str, Tensor], mark: Mark | None = None
+    ) -> dict[str, Tensor]:
         """One round's message, {name: (d,)}; of sums over silos the sealed report, {"report": (bytes,)}.
 
+        Args:
+            run: the run.
+            round_index: which round of its plan.
+            broadcast: what it is asked with.
+            mark: the shuffler's, for sums over silos.
+
         Raises:
+            Busy: the run's plan is not in memory, and another one is being tried out.
             Refused: see `silos.gate`.
         """
+        found = self._found(run)
         with self._work:
-            held = self._held.get(run.run) or _Held(self._again(run))
+            held = self._held.get(run.run, found)
+            if held.gate is None:
+                held.ledger = self._ledger(run, held.plan)
+                held.gate = self._gate(run, held.plan, held.ledger)
             self._hold(run.run, held)
-            held.gate = held.gate or self._gate(run, held.plan)
+            if isinstance(held.ledger, SealedLedger):
+                held.ledger.begin(mark)
             try:
                 reply = held.gate.answer(round_index, broadcast)
             except Refused:
@@ -132,30 +159,39 @@ class OpenRuns:
 
     def close(self, run: RunLedger, close: Callable[[float], object]) -> None:
         """Call `close` with `spent`, while no round is answered."""
+        plan = self._plan(run)
         with self._work:
-            close(self._spent(run))
+            close(_spent(run, plan))
             self._held.pop(run.run, None)
 
     def spent(self, run: RunLedger) -> float:
         """Epsilon of the rounds that were paid for; of the whole plan, where it cannot be made any more."""
-        with self._work:
-            return self._spent(run)
+        return _spent(run, self._plan(run))
 
-    def _spent(self, run: RunLedger) -> float:
-        if not run.debited:
-            return 0.0
-        held = self._held.get(run.run)
+    def _plan(self, run: RunLedger) -> Admissible | None:
+        if not run.debited:  # it cost nothing, whatever its plan
+            return None
         try:
-            plan = held.plan if held else self._again(run)
+            return self._found(run, _CLOSING).plan
+        except Busy:
+            raise
         except Refused:  # by another policy or version
-            return float(run.terms["epsilon_guaranteed"])
-        return spent(plan.plan, plan.admitted, run.debited, plan.mechanism)
+            return None
+
+    def _found(self, run: RunLedger, wait: float = 0.0) -> _Held:
+        with self._work:
+            held = self._held.get(run.run)
+        return held or _Held(self._again(run, wait))
 
     def _hold(self, run: str, held: _Held) -> None:
         """Keep the runs that were asked for last."""
         self._held[run] = held
         self._held.move_to_end(run)
-        while len(self._held) > HELD:
+        for old in list(self._held.values())[:-GATES]:
+            old.gate = None
+            if isinstance(old.plan.proposal.algorithm, Isolated):
+                old.plan.proposal.algorithm.close()  # its child starts again when it is asked
+        while len(self._held) > GATES and sum(each.size for each in self._held.values()) > PLANS:
             self._held.popitem(last=False)
 
     def _proposal(self, offer: Offer) -> Proposal:
@@ -164,19 +200,19 @@ class OpenRuns:
     def _admissible(self, proposal: Proposal) -> Admissible:
         return admissible(proposal, self._policy, self._own, self._simulation is not None)
 
-    def _again(self, run: RunLedger) -> Admissible:
+    def _again(self, run: RunLedger, wait: float) -> Admissible:
         """The plan of a run that was admitted, by an earlier process perhaps.
 
         Raises:
+            Busy: see `considered`.
             Refused: it would not be admitted as it was.
         """
-        offer = Offer.model_validate({**json.loads(run.offer), "head": ""})
-        plan = self._admissible(self._proposal(offer))
+        plan = self.considered(Offer.model_validate({**json.loads(run.offer), "head": ""}), wait)
         if plan.plan.digest != run.record.plan or self.terms(plan) != dict(run.terms):
             raise Refused("the run was admitted under another policy or version of the silo; close it")
         return plan
 
-    def _gate(self, run: RunLedger, plan: Admissible) -> Gate:
+    def _gate(self, run: RunLedger, plan: Admissible, ledger: RunLedger) -> Gate:
         problem, dtype = plan.proposal.problem, plan.proposal.dtype
         return Gate(
             hold([(self._records.features, self._records.target)], problem, dtype),
@@ -186,7 +222,7 @@ class OpenRuns:
             [plan.terms],
             plan.mechanism,
             self._entropy(run),
-            [self._ledger(run, plan)],
+            [ledger],
             self._policy.limits,
             dtype,
             plan.broadcasts,
@@ -205,3 +241,11 @@ class OpenRuns:
             return SystemEntropy(run.secret)
         key = self._simulation
         return SeededEntropy(key.seed, key.trial, [self._own.name], [key.run])
+
+
+def _spent(run: RunLedger, plan: Admissible | None) -> float:
+    if not run.debited:
+        return 0.0
+    if plan is None:
+        return float(run.terms["epsilon_guaranteed"])
+    return spent(plan.plan, plan.admitted, run.debited, plan.mechanism)

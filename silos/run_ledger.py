@@ -88,8 +88,12 @@ class RunLedger:
             if not self.open:
                 raise Refused("the run is closed")
             self.record.price.stretch(round_index)
-            payload = {"run": self.run, "round": round_index, "broadcast": digest.hex()}
+            payload = {"run": self.run, "round": round_index, "broadcast": digest.hex(), **self._facts()}
             self._file.note("resumed" if again else "debited", payload)
+
+    def _facts(self) -> Mapping[str, object]:
+        """What else a debit notes."""
+        return {}
 
     def store(self, round_index: int, reply: Reply, memory: Reply) -> None:
         """See `Ledger`."""

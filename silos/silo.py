@@ -198,7 +198,7 @@ class Silo:
         if not run.open:
             raise Refused("the run is closed")
         self.ledger.check_alive()
-        arrays = self._runs.answer(run, ask.round, broadcast)
+        arrays = self._runs.answer(run, ask.round, broadcast, ask.mark)
         paid, head = run.digest(ask.round), run.head_of(ask.round)
         return Reply(run=ask.run, round=ask.round, broadcast=paid, head=head), arrays
 

@@ -86,7 +86,6 @@ def deploy(
     scenario, roster = with_roster(scenario, federation)
     trackers = open_trackers(scenario.report.trackers, False, say)
     with one_thread(), ExitStack() as stack:
-        other = stack.enter_context(counterpart(federation, roster, shuffler))
         old = stack.enter_context(closing(Checkpoint.open(path))) if resume else None
         if old is None:
             Checkpoint.check_free(path)
@@ -94,6 +93,7 @@ def deploy(
         if old is not None:
             old.heads.update(heads | old.heads)  # its own are newer, and it may lack those of other silos
             heads = old.heads
+        other = stack.enter_context(counterpart(federation, roster, heads, shuffler))
         stack.callback(write_heads, federation.heads, heads)
         silos = RemoteSilos(
             channel,

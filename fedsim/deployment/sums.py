@@ -53,13 +53,14 @@ def with_roster(scenario: Scenario, federation: Federation) -> tuple[Scenario, R
 
 @contextmanager
 def counterpart(
-    federation: Federation, roster: Roster | None, channel: Channel | None = None
+    federation: Federation, roster: Roster | None, heads: dict[str, str], channel: Channel | None = None
 ) -> Iterator[Counterpart | None]:
     """The way to the shuffler of a roster.
 
     Args:
         federation: says where it is.
         roster: whose; None for nothing.
+        heads: the last entry known of the shuffler's chain is kept in it.
         channel: instead of a socket.
 
     Raises:
@@ -73,10 +74,10 @@ def counterpart(
         expected = f"the key that the roster has of the server, {roster.server}"
         raise InputError(f"{ROOT}.shuffler.key", f"{federation.shuffler.key}, {key.public}", expected)
     if channel is not None:
-        yield Counterpart(channel, roster, key, federation.patience)
+        yield Counterpart(channel, roster, key, federation.patience, heads)
         return
     with Sockets({SHUFFLER: federation.shuffler.address}) as sockets:
-        yield Counterpart(sockets, roster, key, federation.patience)
+        yield Counterpart(sockets, roster, key, federation.patience, heads)
 
 
 def occasions_of(resolved: Resolved, offers: Mapping[str, Offer]) -> Occasions | None:

@@ -34,15 +34,15 @@ class Occasions:
         """How reports call the run."""
         return agreement(self.offer, self.plan)
 
-    def of(self, round_index: int) -> Occasion:
-        """The occasion of a round.
+    def of(self, round_index: int, start: str) -> Occasion:
+        """The occasion of a round; `start` is that of the shuffler's mark.
 
         Raises:
             Refused: the offer is not of sums.
         """
         if self.offer.pooled is None:
             raise Refused("the run is not one of sums over silos")
-        return Occasion(self.run, round_index, self.offer.pooled.roster, self.form(round_index))
+        return Occasion(self.run, round_index, self.offer.pooled.roster, self.form(round_index), start)
 
     def form(self, round_index: int) -> Form:
         """What the numbers of a round's reports are."""

@@ -10,14 +10,14 @@ A run, as the silo sees it:
 
 A server and a shuffler, whose frames have arrays of bytes and words (`fedsim.protocol.shuffling`):
 
-    Hello   -> Standing            who are you, and which rosters do you know
+    Hello   -> Standing            who are you, which rosters do you know, where does your chain stand
     Shuffle -> Shuffled            a round's reports in; the shuffler's sum and the server's envelopes out
 
 Everything may be delivered twice, late or out of order: the same Offer (by `session`) is the same run, the
 same Ask (run, round, broadcast) gets the same Reply, byte for byte.
 
-`head` is the head of the silo's chain of ledger entries. A server echoes the last one that it has seen from
-the silo ("" before the first); a silo that does not know it has lost entries, and refuses.
+`head` is the head of the silo's chain of ledger entries, or the shuffler's of notes. A server echoes the last
+one that it has seen of the party ("" before the first); who does not know it has lost entries, and refuses.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from fedsim.common.section import Section
 Hex32 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{64}$")]
 """32 bytes as hexadecimal."""
 Echo = Annotated[str, StringConstraints(pattern="^([0-9a-f]{64})?$")]
+Hex64 = Annotated[str, StringConstraints(pattern="^[0-9a-f]{128}$")]
+"""64 bytes as hexadecimal."""
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 SiloName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 """A silo's name where a person writes it."""
@@ -134,12 +136,23 @@ class Admission(Message):
     head: Hex32
 
 
+class Mark(Section):
+    """Where a shuffler's chain of notes stands: its newest entry, and the one with which its process began;
+    signed by the shuffler (`fedsim.protocol.marks`)."""
+
+    number: int = Field(ge=1, lt=2**63)
+    head: Hex32
+    start: Hex32
+    signature: Hex64
+
+
 class Ask(Message):
-    """One round; the frame's arrays are the broadcast."""
+    """One round; the frame's arrays are the broadcast. In sums over silos with the shuffler's `mark`."""
 
     kind: ClassVar[str] = "ask"
     run: Hex32
     round: int = Field(ge=0)
+    mark: Mark | None = None
     head: Echo
 
 
@@ -181,15 +194,20 @@ class Standing(Message):
     identity: Hex32
     rosters: tuple[Hex32, ...]
     version: str
+    mark: Mark
 
 
 class Shuffle(Message):
-    """All reports of a round, as the rows of an array of bytes, `reports`; see `fedsim.protocol.reports`."""
+    """All reports of a round, as the rows of an array of bytes, `reports`; see `fedsim.protocol.reports`.
+
+    `start` is that of the mark which silos were shown.
+    """
 
     kind: ClassVar[str] = "shuffle"
     run: Hex32
     round: int = Field(ge=0, lt=2**31)
     roster: Hex32
+    start: Hex32
     transport: Literal["shares", "messages"]
     dimension: int
     scales: Annotated[tuple[float, ...], Field(fail_fast=True)]
@@ -198,13 +216,14 @@ class Shuffle(Message):
 class Shuffled(Message):
     """What the shuffler releases of a round: envelopes for the server as the rows of `inner`, permuted; its
     own sum of shares, `sum`, where there are shares; and `silos`, the positions in the roster of those whose
-    reports counted. `request` is the digest of what it answers."""
+    reports counted. `request` is the digest of what it answers; `mark` ends with this release."""
 
     kind: ClassVar[str] = "shuffled"
     run: Hex32
     round: int
     roster: Hex32
     request: Hex32
+    mark: Mark
     silos: tuple[Annotated[int, Field(ge=0)], ...]
 
 

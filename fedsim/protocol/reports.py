@@ -5,9 +5,10 @@
     outer = sealed to the shuffler: position in the roster, 4 bytes | Ed25519 signature, 64 bytes | inner |
                                     the shuffler's share
 
-Envelopes and signatures are bound to an `Occasion`: run, round, roster, and what the numbers are. So a report
-of another round, or one that was told another amount of noise, is not a report of this one: it does not open.
-All reports of an occasion have one size. Numbers are little-endian.
+Envelopes and signatures are bound to an `Occasion`: run, round, roster, what the numbers are, and the start
+of the shuffler's process. So a report of another round, one that was told another amount of noise, or one
+that an earlier process may have released is not a report of this one: it does not open. All reports of an
+occasion have one size. Numbers are little-endian.
 
 The server's share is signed for the server too: a shuffler could else put shares of its own making in place
 of all silos' but one, and the sum would be that one's answer. A whole message is not, since the server must
@@ -36,10 +37,13 @@ Transport = Literal["shares", "messages"]
 Numbers = npt.NDArray[np.float64]
 MAX_QUERIES, MAX_DIMENSION = 1000, 2**31 - 1
 
-_TAG = b"fedsim report 1"
+NO_START = "0" * 64
+"""Of a shuffler whose notes and keys live in one process's memory alone."""
+
+_TAG = b"fedsim report 2"
 _WORD, _POSITION, _SIGNATURE = 8, 4, 64
 _OWNER = _POSITION + _SIGNATURE
-_PLACE = struct.Struct(">8s32sQ32s32s")
+_PLACE = struct.Struct(">8s32sQ32s32s32s")
 _FORM = struct.Struct(">8sII")
 
 
@@ -105,18 +109,21 @@ class Occasion:
         round: its index.
         roster: digest of the roster, 64 hexadecimal digits.
         form: of the numbers.
+        start: the entry with which the shuffler's process began, 64 hexadecimal digits: what an earlier one
+            has released, and its notes may have forgotten, no later one opens.
     """
 
     run: str
     round: int
     roster: str
     form: Form
+    start: str = NO_START
 
     def info(self, role: Literal["server", "shuffler", "silo", "share"]) -> bytes:
         """What an envelope for the server or the shuffler is bound to, or a silo's signature of its report or
         of the server's share."""
-        run, roster = bytes.fromhex(self.run), bytes.fromhex(self.roster)
-        return _TAG + _PLACE.pack(role.encode(), run, self.round, roster, self.form.digest)
+        run, roster, start = (bytes.fromhex(each) for each in (self.run, self.roster, self.start))
+        return _TAG + _PLACE.pack(role.encode(), run, self.round, roster, self.form.digest, start)
 
 
 class Opened(NamedTuple):

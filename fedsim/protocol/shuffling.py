@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,14 @@ from pydantic import ValidationError
 from fedsim.common.errors import InputError, Refused
 from fedsim.protocol import wire, words
 from fedsim.protocol.envelopes import EnvelopeKey
-from fedsim.protocol.messages import Refusal, Shuffle, Shuffled
+from fedsim.protocol.messages import Hello, Mark, Refusal, Shuffle, Shuffled, Standing
 from fedsim.protocol.reports import Form, Numbers, Occasion, open_inner, open_share
 from fedsim.protocol.roster import Roster
 from fedsim.protocol.shares import Counts, Words, add, total
 from fedsim.protocol.words import WordFrame
 
 Bytes = npt.NDArray[np.uint8]
+Said = TypeVar("Said", Shuffled, Standing)
 _MALFORMED = "a shuffler's request is malformed"
 
 
@@ -47,6 +48,7 @@ class Request:
             run=occasion.run,
             round=occasion.round,
             roster=occasion.roster,
+            start=occasion.start,
             transport=form.transport,
             dimension=form.dimension,
             scales=form.scales,
@@ -71,7 +73,7 @@ class Request:
         if set(frame.arrays) != {"reports"} or frame.arrays["reports"].dtype != np.uint8:
             raise Refused(_MALFORMED)
         reports = _unrows(frame.arrays["reports"], form.report_bytes)
-        return cls(Occasion(head.run, head.round, head.roster, form), reports)
+        return cls(Occasion(head.run, head.round, head.roster, form, head.start), reports)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Release:
         silos: positions in the roster of the silos whose reports counted, ascending.
         inner: as many envelopes for the server, in an order that nobody knows.
         sum: the shuffler's sum of shares modulo 2^64, (words,), with its noise; empty for messages.
+        mark: of the shuffler's chain, which ends with this release.
     """
 
     occasion: Occasion
@@ -90,6 +93,7 @@ class Release:
     silos: tuple[int, ...]
     inner: tuple[bytes, ...]
     sum: Words
+    mark: Mark
 
     def body(self) -> bytes:
         """Its frame's body."""
@@ -99,6 +103,7 @@ class Release:
             roster=self.occasion.roster,
             request=self.request,
             silos=self.silos,
+            mark=self.mark,
         )
         arrays: dict[str, npt.NDArray[Any]] = {"inner": _rows(self.inner)}
         if self.sum.size:
@@ -117,19 +122,23 @@ class Release:
         Raises:
             Refused: it is a refusal, answers something else, or is not signed by that identity.
         """
-        frame = words.decode(_signed(data, identity))
-        if frame.kind == Refusal.kind:
-            raise Refused(f"the shuffler refused: {frame.head.get('reason')}")
-        try:
-            head = Shuffled.model_validate(dict(frame.head))
-        except ValidationError:
-            raise Refused("a shuffler's reply is malformed") from None
+        head, frame = _said(data, identity, Shuffled)
         occasion = request.occasion
         asked = occasion.run, occasion.round, occasion.roster, request.digest
-        if frame.kind != Shuffled.kind or (head.run, head.round, head.roster, head.request) != asked:
+        if (head.run, head.round, head.roster, head.request) != asked:
             raise Refused("the shuffler answered another request")
         inner, summed = _checked(frame, occasion.form, len(head.silos))
-        return cls(occasion, request.digest, head.silos, inner, summed)
+        return cls(occasion, request.digest, head.silos, inner, summed, head.mark)
+
+
+def hello(head: str) -> bytes:
+    """The body of a frame that asks a shuffler for its `Standing`; `head` is the last one seen, or ""."""
+    return words.encode(WordFrame(Hello.kind, Hello(head=head).model_dump()))
+
+
+def standing(data: bytes, identity: bytes) -> Mark:
+    """The mark in a shuffler's reply to `hello`; see `Release.read`."""
+    return _said(data, identity, Standing)[0].mark
 
 
 def totals(release: Release, roster: Roster, key: EnvelopeKey, noise: Words) -> Counts:
@@ -186,6 +195,18 @@ def _checked(frame: WordFrame, form: Form, count: int) -> tuple[tuple[bytes, ...
         raise Refused("a shuffler's reply has arrays of other shapes than the round's")
     summed = frame.arrays.get("sum", np.empty(0, np.uint64))
     return _unrows(frame.arrays["inner"], form.inner_bytes), summed
+
+
+def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, WordFrame]:
+    frame = words.decode(_signed(data, identity))
+    if frame.kind == Refusal.kind:
+        raise Refused(f"the shuffler refused: {frame.head.get('reason')}")
+    try:
+        if frame.kind == kind.kind:
+            return kind.model_validate(dict(frame.head)), frame
+    except ValidationError:
+        pass
+    raise Refused("a shuffler's reply is malformed, or of another kind")
 
 
 def _signed(data: bytes, identity: bytes) -> bytes:

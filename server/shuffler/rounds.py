@@ -2,9 +2,9 @@
 
 What it guarantees, whatever the server does, as long as it keeps to itself what it has opened: of each (run,
 round) at most one set of reports is ever released; every one of them is signed by another silo of one roster
-that the shuffler's operator has pinned, for this run, round, roster and amount of noise; and there are at
-least the roster's `min_silos` of them. Where aggregators add noise, a full share of it is in the sum. The
-server's envelopes come out in an order drawn from the operating system's entropy.
+that the shuffler's operator has pinned, for this run, round, roster, amount of noise and process of the
+shuffler; and there are at least the roster's `min_silos` of them. Where aggregators add noise, a full share
+of it is in the sum. The server's envelopes come out in an order drawn from the operating system's entropy.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ import numpy as np
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.mechanisms.discrete_noise import aggregators_noise
+from fedsim.protocol.marks import marked
+from fedsim.protocol.messages import Mark
 from fedsim.protocol.reports import Form, Opened, open_report
 from fedsim.protocol.roster import Roster
 from fedsim.protocol.shares import Words, add
 from fedsim.protocol.shuffling import Release, Request
 from fedsim.protocol.wire import sealed
 from server.shuffler.keys import Keys
-from server.shuffler.store import Note, Store
+from server.shuffler.store import Note, Store, following
 
+_OTHER_START = (
+    "its reports are for another process of the shuffler, which may have released the round: it is lost"
+)
 log = logging.getLogger("server.shuffler")
 
 
@@ -59,10 +64,26 @@ class Shuffler:
             noted = self._store.find(request.occasion.run, request.occasion.round)
             if noted is not None:
                 return _again(noted, request)
+            if request.occasion.start != self._store.start:
+                raise Refused(_OTHER_START)
             body = self._released(request).body()
             frame = sealed(body, self.keys.identity.sign(body))
             self._store.note(request.occasion.run, request.occasion.round, request.digest, frame)
             return frame
+
+    def mark(self, echoed: str) -> Mark:
+        """Where its chain stands.
+
+        Args:
+            echoed: the last head that the one who asks has seen, hexadecimal; "" for none.
+
+        Raises:
+            Refused: the chain has not that entry.
+        """
+        with self._lock:
+            if echoed and not self._store.knows(echoed):
+                raise Refused("the shuffler's notes do not hold what this server has seen: an older copy")
+            return marked(self.keys.identity, self._store.newest, self._store.start)
 
     def _released(self, request: Request) -> Release:
         occasion = request.occasion
@@ -75,8 +96,10 @@ class Shuffler:
             raise Refused(f"{len(counted)} reports count, and the roster needs {roster.min_silos}")
         inner = [report.inner for report in counted.values()]
         SystemRandom().shuffle(inner)
-        silos = tuple(sorted(counted))
-        return Release(occasion, request.digest, silos, tuple(inner), self._summed(counted, occasion.form))
+        silos, total = tuple(sorted(counted)), self._summed(counted, occasion.form)
+        entry = following(self._store.newest, occasion.run, occasion.round, request.digest)
+        mark = marked(self.keys.identity, entry, self._store.start)
+        return Release(occasion, request.digest, silos, tuple(inner), total, mark)
 
     def _counted(self, request: Request, roster: Roster) -> Mapping[int, Opened]:
         """The first report of each silo that is one, by the silo's position."""

@@ -78,17 +78,17 @@ class Desk:
 
     def _answered(self, frame: bytes) -> bytes:
         body, _ = opened(frame)
-        kind, _ = head_of(body)
+        kind, head = head_of(body)
         if kind == Hello.kind:
-            return self._said(self._standing())
+            return self._said(self._standing(str(head.get("head", ""))))
         if kind == Shuffle.kind:
             return self._shuffler.shuffle(Request.read(body))
         raise Refused("not a message that a shuffler takes")
 
-    def _standing(self) -> Standing:
+    def _standing(self, head: str) -> Standing:
         keys, rosters = self._shuffler.keys.public, tuple(self._shuffler.rosters)
         told = {"key": keys.key, "identity": keys.identity, "rosters": rosters}
-        return Standing(**told, version=version("fedsim-isrl"))
+        return Standing(**told, version=version("fedsim-isrl"), mark=self._shuffler.mark(head))
 
     def _said(self, message: Message) -> bytes:
         body = encode(WordFrame(message.kind, message.model_dump()))

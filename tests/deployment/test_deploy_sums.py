@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -202,6 +203,23 @@ def test_a_request_that_is_lost_loses_its_round_and_the_run_ends_with_the_reason
                 pytest.raises(Refused, match=r"round 2: .*released to another request"),
             ):
                 deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=again)
+
+
+@pytest.mark.usefixtures("_unwritten")
+@pytest.mark.parametrize("echoes", [True, False])
+def test_a_shuffler_whose_notes_were_restored_between_runs_is_noticed(
+    made: PooledFederation, tmp_path: Path, echoes: bool
+) -> None:
+    """By its server's echo; by the silos, where a server echoes nothing."""
+    state = made.folder / "shuffler" / "state"
+    shutil.copytree(state, tmp_path / "copy")
+    made.federation = made.federation.model_copy(update={"heads": tmp_path / "heads" if echoes else None})
+    run(made, tmp_path / "first", seeded=False, **TWO)
+    shutil.rmtree(state)
+    shutil.copytree(tmp_path / "copy", state)
+    said = "round 0: the shuffler refused: .*older copy" if echoes else "0 of 3 .*notes were set back"
+    with pytest.raises(Refused, match=said):
+        run(made, tmp_path / "second", seeded=False, **TWO)
 
 
 @pytest.mark.usefixtures("_unwritten")

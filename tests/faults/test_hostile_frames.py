@@ -10,13 +10,14 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from support.daemons import LIFETIME, enrolled_silo, running_silos, short_folder
+from faults.fuzz_frames import fuzz
+from support.daemons import LIFETIME, enrolled_silo, short_folder
 from support.mutations import mutated
-from support.one_server import OneServer, broadcast, frame, offer
+from support.one_server import broadcast, frame, offer
 
 from fedsim.protocol.messages import Ask, Close, Hello, Message
 from fedsim.protocol.wire import decode, opened
-from silos.book import Book, read
+from silos.book import Book
 from silos.config import load_config
 from silos.silo import Silo
 
@@ -82,30 +83,10 @@ def test_frames_into_a_silo(count: int, caplog: pytest.LogCaptureFixture) -> Non
         silo.close()
 
 
-@pytest.mark.parametrize("count", [500, pytest.param(5_000, marks=pytest.mark.slow)])
-def test_frames_into_a_daemon(count: int) -> None:
-    with running_silos(1, lifetime=ALL_SPENT) as made:
-        silo = made["silo-1"]
-        with OneServer(silo.socket, silo.identity) as server:
-            server.offer(RUN)
-            for r in range(ROUNDS):
-                server.ask(r)
-            (known,) = server.received[server.run, ROUNDS - 1]
-            before, process = paid(read(silo.ledger)), psutil.Process(silo.pid)
-            kinds: Counter[str] = Counter()
-            replies = set()
-            for i, data in enumerate(islice(mutated(corpus(server.run), seed=2), count)):
-                if i == count // 10:
-                    memory = process.memory_info().rss
-                answer = server.exchange(data)[8:]
-                kind = decode(opened(answer)[0]).kind
-                kinds[kind] += 1
-                if kind == "reply":
-                    replies.add(answer)
-            check_answers(kinds, replies, known)
-            assert process.memory_info().rss - memory < GROWTH
-            assert paid(read(silo.ledger)) == before
-            refused = sum(" refused: " in line for line in silo.said.read_text().splitlines())
-            assert refused == kinds["refusal"]  # each has its line in the log
-            assert server.ask(ROUNDS - 1).kind == "reply"
-        assert silo.stop() == 0
+@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_frames_into_a_daemon_and_the_parser(count: int) -> None:
+    kinds = fuzz(count).kinds
+    assert kinds["refusal"] > 0.4 * count
+    assert (
+        min(kinds[kind] for kind in ("greeting", "reply", "hung up", "parser: refused", "parser: read")) > 0
+    )

@@ -164,7 +164,7 @@ def test_an_error_of_its_own_says_nothing_of_what_was_sent(
     answer = Desk(made.shuffler).answer(sealed(made.request().body()))
     assert head_of(opened(answer)[0]) == (
         "refusal",
-        {"reason": "the shuffler could not answer (see its log)"},
+        {"reason": "the shuffler could not answer (see its log)", "again": False},
     )
     assert "secret" not in caplog.text
     assert len(caplog.messages) == 1

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
 import sqlite3
 import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.rosters import RUN
 from support.shufflers import Round
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.head_file import head_path
+from fedsim.protocol.reports import NO_START
 from fedsim.protocol.shuffling import Request
 from server.shuffler.store import KEPT_REPLIES, FileStore, MemoryStore, Note, Store
 
@@ -104,7 +108,7 @@ def test_damaged_notes_are_refused(path: Path, damage: str) -> None:
     whole = path.read_bytes()
     if damage == "a table":
         with sqlite3.connect(path) as connection:
-            connection.execute("DROP TABLE shuffler")
+            connection.execute("DROP TABLE replies")
         connection.close()
     else:
         path.write_bytes(whole[:5000] if damage == "cut" else b"x" * 5000)
@@ -124,6 +128,103 @@ def test_after_a_write_that_failed_nothing_is_served(path: Path) -> None:
     store.close()
     store = FileStore.open(path, IDENTITY)
     assert store.find(RUN, 0) is None
+    store.close()
+
+
+def _filled(path: Path) -> list[tuple[str, int, str]]:
+    """Three processes note 60 releases of 12 runs, and all but the last let the file go."""
+    made = [(f"{run:064x}", r, f"{run * 100 + r:064x}") for r in range(5) for run in range(12)]
+    for part in (made[:20], made[20:40], made[40:]):
+        store = FileStore.open(path, IDENTITY)
+        for run, index, request in part:
+            store.note(run, index, request, f"reply {run} {index}".encode() * 20)
+        store.close()
+    return made
+
+
+def _whole(path: Path, made: list[tuple[str, int, str]]) -> bool:
+    """Whether it opens, and then with every release and with the last replies; False if it is refused."""
+    try:
+        store = FileStore.open(path, IDENTITY)
+    except (Refused, InputError):
+        return False
+    for run, index, request in made:
+        noted = store.find(run, index)
+        assert noted is not None, "a release is forgotten"
+        assert noted.request == request
+        assert noted.reply in (None, f"reply {run} {index}".encode() * 20)
+    store.close()
+    return True
+
+
+@pytest.mark.parametrize("count", [50, pytest.param(400, marks=pytest.mark.slow)])
+def test_every_damage_is_refused_or_forgets_nothing(path: Path, count: int) -> None:
+    """Flips, a quarter in the head file; truncations; each file missing, empty or older."""
+    made, files = _filled(path), (path, head_path(path))
+    saved = [file.read_bytes() for file in files]
+
+    def tried(*contents: bytes | None) -> bool:
+        for file, content in zip(files, contents, strict=True):
+            file.unlink(missing_ok=True)
+            if content is not None:
+                file.write_bytes(content)
+        return _whole(path, made)
+
+    assert tried(*saved)
+    rng, refused = random.Random(0), 0
+    for which in [0] * (3 * count // 4) + [1] * (count // 4):
+        bad = [bytearray(each) for each in saved]
+        bad[which][rng.randrange(len(bad[which]))] ^= 1 << rng.randrange(8)
+        refused += not tried(*map(bytes, bad))
+    assert refused > count // 4
+    for which in [0, 1] * (count // 8):
+        cut = list(saved)
+        cut[which] = saved[which][: rng.randrange(len(saved[which]))]
+        assert not tried(*cut) or cut[which][:4200] == saved[which][:4200]  # a slot of the head is a page
+    for lost in (None, b""):
+        assert not tried(saved[0], lost)
+        assert not tried(lost, saved[1])
+    assert tried(*saved)
+    later = [file.read_bytes() for file in files]  # one start more
+    store = FileStore.open(path, IDENTITY)
+    store.note(RUN, 0, "a", b"reply")
+    store.close()
+    newest = [file.read_bytes() for file in files]
+    assert not tried(later[0], newest[1])
+    assert not tried(newest[0], saved[1])
+
+
+class AnyStart(FileStore):
+    """Begins every process with the same entry, as if it had no start."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.start = NO_START
+
+
+@pytest.mark.parametrize("kind", [AnyStart, FileStore])
+def test_notes_that_are_set_back_release_no_round_a_second_time(path: Path, kind: type[FileStore]) -> None:
+    """The server keeps all reports, and asks without one silo; both files are those of before the release."""
+    files, victim = (path, head_path(path)), 4
+    store = kind.open(path, IDENTITY)
+    old = [file.read_bytes() for file in files]
+    made = Round(store=store)
+    first = made.release()
+    store.close()
+    for file, content in zip(files, old, strict=True):
+        file.write_bytes(content)
+    made.shuffler._store = store = kind.open(path, IDENTITY)
+    less = made.request([0, 1, 2, 3])
+    if kind is AnyStart:
+        assert (made.total(first) - made.total(made.release(less)) == made.numbers[victim]).all()
+    else:
+        with pytest.raises(Refused, match="another process of the shuffler"):
+            made.shuffler.shuffle(less)
+        told = replace(less, occasion=replace(less.occasion, start=store.start))  # the server's word for it
+        with pytest.raises(Refused, match="0 reports count"):
+            made.shuffler.shuffle(told)
+        with pytest.raises(Refused, match="an older copy"):
+            made.shuffler.mark(first.mark.head)
     store.close()
 
 
@@ -152,18 +253,16 @@ def _after_the_note(store: FileStore) -> None:
     store.note = noted  # type: ignore[method-assign]
 
 
-def _killed(
-    made: Round, path: Path, request: Request, at: Callable[[FileStore], None] | None
-) -> bytes | None:
-    """What left a shuffler's process that was to answer a request, and was killed there."""
+def _killed(made: Round, path: Path, at: Callable[[FileStore], None] | None) -> tuple[Request, bytes | None]:
+    """What was asked of a shuffler's process that was killed there, and what left it."""
     ours, theirs = _fork.Pipe(duplex=False)
 
     def serve() -> None:
         store = FileStore.open(path, IDENTITY)
         if at is not None:
             at(store)
-        made.shuffler._store = store
-        theirs.send_bytes(made.shuffler.shuffle(request))
+        theirs.send(made.again(store))
+        theirs.send_bytes(made.shuffler.shuffle(made.request()))
         _die()
 
     process = _fork.Process(target=serve)
@@ -171,24 +270,28 @@ def _killed(
     theirs.close()
     process.join()
     assert process.exitcode == -signal.SIGKILL
+    request = ours.recv()
     try:
-        return ours.recv_bytes()
+        return request, ours.recv_bytes()
     except EOFError:
-        return None
+        return request, None
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # forked beside threads of numpy's
 @pytest.mark.parametrize("at", [_before_the_note, _within_the_note])
-def test_killed_before_the_note_nothing_has_left_and_the_round_is_free(
+def test_killed_before_the_note_nothing_has_left_and_its_reports_are_for_no_other_process(
     path: Path, at: Callable[[FileStore], None]
 ) -> None:
+    """A shuffler whose notes were set back looks the same from within: its reports may have been released."""
     made = Round()
-    assert _killed(made, path, made.request(), at) is None
-    left = _killed(made, path, made.request([0, 1, 2, 3]), None)
-    assert left is not None
-    found = made.read(left, made.request([0, 1, 2, 3]))
-    assert (made.total(found) == made.numbers[:4].sum(axis=0)).all()
-    _check_released_once(made, path, made.request([0, 1, 2, 3]), left)
+    request, left = _killed(made, path, at)
+    assert left is None
+    store = FileStore.open(path, IDENTITY)
+    made.shuffler._store = store
+    with pytest.raises(Refused, match="another process of the shuffler"):
+        made.shuffler.shuffle(request)
+    assert store.find(RUN, 0) is None
+    store.close()
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -197,9 +300,9 @@ def test_killed_after_the_note_only_that_request_is_ever_answered(
     path: Path, at: Callable[[FileStore], None] | None
 ) -> None:
     made = Round()
-    left = _killed(made, path, made.request(), at)
+    request, left = _killed(made, path, at)
     assert (left is None) == (at is not None)
-    _check_released_once(made, path, made.request(), left)
+    _check_released_once(made, path, request, left)
 
 
 def _check_released_once(made: Round, path: Path, request: Request, left: bytes | None) -> None:
@@ -208,7 +311,10 @@ def _check_released_once(made: Round, path: Path, request: Request, left: bytes 
     made.shuffler._store = store
     again = made.shuffler.shuffle(request)
     assert left in (None, again)
-    for other in (made.request([0, 1, 2]), replace(request, reports=request.reports[::-1])):
+    for other in (
+        replace(request, reports=request.reports[:3]),
+        replace(request, reports=request.reports[::-1]),
+    ):
         with pytest.raises(Refused, match="released to another request"):
             made.shuffler.shuffle(other)
     store.close()

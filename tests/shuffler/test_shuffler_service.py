@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import redirect_stderr
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError, Refused
 from fedsim.protocol.dial import dial_socket
-from fedsim.protocol.shuffling import Request
+from fedsim.protocol.shuffling import Request, hello, standing
 from fedsim.protocol.wire import receive, sealed, send
 from server.shuffler.__main__ import main
 from server.shuffler.config import load_config
@@ -66,8 +67,12 @@ def parties_of(folder: Path) -> Parties:
 
 
 def exchange(folder: Path, request: Request) -> bytes:
+    return _said(folder, request.body())
+
+
+def _said(folder: Path, body: bytes) -> bytes:
     with dial_socket(folder / "s", PATIENCE) as connection:
-        send(connection, sealed(request.body()))
+        send(connection, sealed(body))
         return receive(connection, 1 << 20) or b""
 
 
@@ -84,7 +89,16 @@ def test_enrol_serve_release_and_stop(folder: Path) -> None:
             assert f"roster {made.parties.roster.digest} of test: 5 silos" in process.stderr.readline()
             assert "listens" in process.stderr.readline()
             assert command("--config", str(file), "--health") == (0, "")
+            identity = bytes.fromhex(made.keys.identity.public)
+            start = standing(_said(folder, hello("")), identity).start
+            made.occasion = replace(made.occasion, start=start)
+            made.reports = [made.parties.report(i, row, made.occasion) for i, row in enumerate(made.numbers)]
             frame = exchange(folder, made.request())
+            mark = standing(_said(folder, hello("")), identity)
+            assert made.read(frame, made.request()).mark == mark
+            assert standing(_said(folder, hello(mark.head)), identity) == mark
+            with pytest.raises(Refused, match="an older copy"):
+                standing(_said(folder, hello("ab" * 32)), identity)
             assert (made.total(made.read(frame, made.request())) == made.numbers.sum(axis=0)).all()
             assert exchange(folder, made.request()) == frame
             with pytest.raises(Refused, match="released to another request"):
@@ -94,7 +108,7 @@ def test_enrol_serve_release_and_stop(folder: Path) -> None:
         finally:
             process.kill()
     kept = (folder / "state" / "log").read_text()
-    assert kept.count("refused: ") == 1
+    assert kept.count("refused: ") == 2
     assert "has stopped" in kept
     for path in (folder / "state").iterdir():
         assert path.suffix == ".pub" or stat.S_IMODE(path.stat().st_mode) == 0o600, path

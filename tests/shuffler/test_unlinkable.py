@@ -111,7 +111,7 @@ def test_a_release_has_no_place_for_anything_else(form: Form) -> None:
         frame = whole.shuffler.shuffle(whole.request(order))
         body, _ = opened(frame)
         said = words.decode(body)
-        assert set(said.head) == {"run", "round", "roster", "request", "silos"}
+        assert set(said.head) == {"run", "round", "roster", "request", "silos", "mark"}
         assert list(said.head["silos"]) == [0, 1, 2, 3]
         assert set(said.arrays) == {"inner"} | ({"sum"} if form.transport == "shares" else set())
         assert said.arrays["inner"].shape == (SILOS, form.inner_bytes)

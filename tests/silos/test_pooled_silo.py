@@ -20,7 +20,7 @@ from fedsim.mechanisms.occasions import Occasions
 from fedsim.protocol import agreement, shuffling
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.envelopes import EnvelopeKey
-from fedsim.protocol.messages import Offer
+from fedsim.protocol.messages import Mark, Offer
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.reports import open_report
 from fedsim.protocol.roster import load_roster
@@ -65,7 +65,8 @@ def made(tmp_path: Path) -> PooledFederation:
 
 @pytest.fixture
 def callers(made: PooledFederation) -> Iterator[dict[str, Caller]]:
-    silos = {name: Caller(Silo.open(config)) for name, config in made.enrolled.configs.items()}
+    mark = made.mark()
+    silos = {name: Caller(Silo.open(config), mark=mark) for name, config in made.enrolled.configs.items()}
     yield silos
     for caller in silos.values():
         caller.silo.close()
@@ -197,14 +198,58 @@ def test_a_report_is_all_that_leaves_and_the_same_bytes_whenever_it_is_asked_for
     (name, first), *more = caller.asked(run, 0, w=POINT).items()
     assert (name, first.dtype, more) == ("report", torch.uint8, [])
     assert torch.equal(caller.asked(run, 0, w=POINT)["report"], first)
-    assert "another broadcast" in caller.refused("ask", {"w": POINT + 1}, run=run, round=0)
+    assert "another broadcast" in caller.refused("ask", {"w": POINT + 1}, run=run, round=0, mark=made.mark())
     caller.silo.close()
-    silo = callers[FIRST] = Caller(Silo.open(made.enrolled.configs[FIRST]), caller.head)
+    later = made.mark(9, start="09" * 32)  # no second report for another process of the shuffler
+    silo = callers[FIRST] = Caller(Silo.open(made.enrolled.configs[FIRST]), caller.head, mark=later)
     assert torch.equal(silo.asked(run, 0, w=POINT)["report"], first)
 
 
+@pytest.mark.parametrize(
+    ("shown", "said"),
+    [
+        (None, "with the shuffler's mark"),
+        ("forged", "not signed by the roster's shuffler"),
+        ({"number": 4}, "notes were set back"),
+        ({"number": 4, "start": "09" * 32}, "notes were set back"),
+        ({"number": 5, "head": "06" * 32}, "notes were set back"),
+        ({"number": 5, "head": "06" * 32, "start": "09" * 32}, "notes were set back"),
+    ],
+)
+def test_a_shuffler_whose_notes_were_set_back_gets_no_report(
+    made: PooledFederation, callers: dict[str, Caller], shown: Any, said: str
+) -> None:
+    """Before and after the silo's own restart; a refused round has cost nothing."""
+    caller = callers[FIRST]
+    run = caller.admitted(told(offers(made)[FIRST]))["run"]
+    caller.mark = made.mark(5)
+    caller.asked(run, 0, w=POINT)
+    mark = {**made.mark(6), "number": 7} if shown == "forged" else shown and made.mark(**shown)
+    for _ in range(2):
+        before = caller.silo.ledger.book.runs[run].rounds.copy()
+        assert said in caller.refused("ask", {"w": POINT}, run=run, round=1, mark=mark)
+        assert caller.silo.ledger.book.runs[run].rounds == before
+        caller.silo.close()
+        caller = callers[FIRST] = Caller(Silo.open(made.enrolled.configs[FIRST]), caller.head)
+    caller.mark = made.mark(6, start="09" * 32)
+    caller.asked(run, 1, w=POINT)
+
+
+def test_marks_of_two_runs_at_once_may_cross(made: PooledFederation, callers: dict[str, Caller]) -> None:
+    """Of one process of the shuffler: another one's older mark is refused."""
+    caller = callers[FIRST]
+    half = {"epsilon": 1.0, "noise_multiplier": 2 * (offers(made)[FIRST].noise_multiplier or 0)}
+    one, two = (caller.admitted(told(offers(made, session=i)[FIRST], **half))["run"] for i in (1, 2))
+    caller.mark = made.mark(5)
+    caller.asked(one, 0, w=POINT)
+    caller.mark = made.mark(4)
+    caller.asked(two, 0, w=POINT)
+    old = made.mark(4, start="09" * 32)
+    assert "set back" in caller.refused("ask", {"w": POINT}, run=two, round=1, mark=old)
+
+
 def shuffled(made: PooledFederation, request: Request) -> Release:
-    with made.shuffler() as answer:
+    with made.shuffler(request.occasion.start) as answer:
         frame = answer(sealed(request.body()))
     return Release.read(frame, request, bytes.fromhex(made.roster.shuffler.identity))
 
@@ -221,11 +266,11 @@ def test_no_contribution_is_in_the_ledger_in_the_clear(
     caller = callers[FIRST]
     run = caller.admitted(told(offered[FIRST]))["run"]
     report = caller.asked(run, 0, w=POINT)["report"].numpy().tobytes()
-    occasion = occasions(offered[FIRST]).of(0)
+    occasion = occasions(offered[FIRST]).of(0, made.mark()["start"])
     keys = Keys.load(made.folder / "shuffler" / "state")
     server = EnvelopeKey.load(made.folder / "server")
     position, inner, share = open_report(report, occasion, made.roster, keys.envelopes)
-    alone = Release(occasion, "", (position,), (inner,), share)
+    alone = Release(occasion, "", (position,), (inner,), share, Mark(**made.mark()))
     contribution = shuffling.totals(alone, made.roster, server, 0 * share)
     assert 0 < np.abs(contribution).max() < 2**45
     stored = (made.folder / FIRST / "state" / "ledger.sqlite").read_bytes()
@@ -246,7 +291,7 @@ def told_apart(made: PooledFederation, callers: Mapping[str, Caller]) -> Request
             changes["noise_multiplier"] = 0.5 * (offered[name].noise_multiplier or 0)
         run = caller.admitted(told(offered[name], **changes))["run"]
         reports.append(caller.asked(run, 0, w=POINT)["report"].numpy().tobytes())
-    return Request(occasions(offered[FIRST]).of(0), tuple(reports))
+    return Request(occasions(offered[FIRST]).of(0, made.mark()["start"]), tuple(reports))
 
 
 def test_silos_that_were_told_less_noise_do_not_count_beside_one_that_was_not(

@@ -216,7 +216,8 @@ def test_a_restart_in_mid_run_goes_on_with_memory(federate, monkeypatch) -> None
 
 
 def test_a_gate_that_had_to_make_room_goes_on_where_it_was(federate, monkeypatch) -> None:
-    monkeypatch.setattr("silos.open_runs.HELD", 1)
+    monkeypatch.setattr("silos.open_runs.GATES", 1)
+    monkeypatch.setattr("silos.open_runs.PLANS", 0)
     monkeypatch.setattr("silos.offers._algorithm", lambda given, policy: Momentum())
     resolved, _, (caller, *_) = federate(seeded=True)
     runs = [

@@ -127,6 +127,7 @@ class Caller:
     silo: Silo
     head: str = ""
     sent: list[bytes] = field(default_factory=list)
+    mark: dict[str, Any] | None = None
 
     def raw(self, kind: str, arrays: Mapping[str, Tensor] | None = None, **head: Any) -> bytes:
         self.sent.append(self.silo.answer(sealed(encode(Frame(kind, head, arrays or {})))))
@@ -150,7 +151,7 @@ class Caller:
         return frame.head
 
     def asked(self, run: str, round_index: int, **broadcast: Tensor) -> Mapping[str, Tensor]:
-        frame = self.send("ask", broadcast, run=run, round=round_index)
+        frame = self.send("ask", broadcast, run=run, round=round_index, mark=self.mark)
         assert frame.kind == "reply", frame.head
         assert frame.head["broadcast"] == digest(broadcast).hex()
         return frame.arrays

@@ -17,10 +17,11 @@ SCALARS: Sequence[Any] = (None, True, "", "x", "\x00", "a" * 300, -1, 0, 1, 2**3
 SCALARS = (*SCALARS, 0.5, -0.0, 5e-324, 1e308, [], [1], {}, {"name": "x"}, "0" * 64, "f" * 64)
 NUMBERS = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 5e-324, 1e308, 1e6, 1e7)
 
+Message = tuple[str, Mapping[str, Any], Mapping[str, Tensor]]
+"""Kind, head and arrays of a true one."""
 
-def mutated(
-    corpus: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Tensor]]], seed: int
-) -> Iterator[bytes]:
+
+def mutated(corpus: Sequence[Message], seed: float) -> Iterator[bytes]:
     """Without end; `corpus` has (kind, head, arrays), and at least one thing is wrong with each as a rule."""
     rng = random.Random(seed)
     while True:
@@ -67,7 +68,7 @@ def _changed(arrays: Mapping[str, Tensor], rng: random.Random) -> dict[str, Tens
         made[rng.choice([name, name, name, "w2", "x" * 500, "\u00e9"])] = rng.choice(
             [
                 torch.full_like(value, rng.choice(NUMBERS)),
-                value.float(),
+                value.to(rng.choice([torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool])),
                 value.repeat(rng.choice([2, 1000])),
                 value[None],
                 value[:1],

@@ -12,8 +12,10 @@ import yaml
 from support.channels import Answer, Enrolled, Fault, InMemory, enrolled_federation
 from support.deployed import SCENARIO
 
+from fedsim.common.head_file import Head
 from fedsim.deployment.federation_file import Federation, parse_federation
 from fedsim.protocol.envelopes import KEY_FILE, EnvelopeKey
+from fedsim.protocol.marks import marked
 from fedsim.protocol.roster import Roster, load_roster
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
@@ -60,15 +62,22 @@ class PooledFederation:
             yield made
 
     @contextmanager
-    def shuffler(self) -> Iterator[Answer]:
-        """The shuffler in this process: a frame in, a frame out; what it noted outlives it."""
+    def shuffler(self, start: str = "") -> Iterator[Answer]:
+        """The shuffler in this process: a frame in, a frame out; what it noted outlives it. With a `start` it
+        takes what was sealed for that one."""
         config = load_config(self.shuffler_file)
         keys = Keys.load(config.state)
         store = FileStore.open(config.notes, keys.identity.public)
+        store.start = start or store.start
         try:
             yield Desk(Shuffler(config.load_rosters(), keys, store)).answer
         finally:
             store.close()
+
+    def mark(self, number: int = 2, head: str = "02" * 32, start: str = "01" * 32) -> dict[str, Any]:
+        """A mark that its shuffler has signed."""
+        keys = Keys.load(load_config(self.shuffler_file).state)
+        return marked(keys.identity, Head(number, bytes.fromhex(head)), start).model_dump()
 
     @contextmanager
     def channel(self, fault: Fault | None = None) -> Iterator[ToShuffler]:

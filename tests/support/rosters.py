@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedsim.common.identity import Identity
 from fedsim.protocol.envelopes import EnvelopeKey
-from fedsim.protocol.reports import Form, Occasion, seal_report
+from fedsim.protocol.reports import NO_START, Form, Occasion, seal_report
 from fedsim.protocol.roster import Roster, parse_roster
 
 RUN = "5e" * 32
@@ -48,9 +48,13 @@ class Parties:
         return {**told, **terms}
 
     def occasion(
-        self, round_index: int = 0, roster: Roster | None = None, form: Form | None = None
+        self,
+        round_index: int = 0,
+        roster: Roster | None = None,
+        form: Form | None = None,
+        start: str = NO_START,
     ) -> Occasion:
-        return Occasion(RUN, round_index, (roster or self.roster).digest, form or FORM)
+        return Occasion(RUN, round_index, (roster or self.roster).digest, form or FORM, start)
 
     def report(
         self,

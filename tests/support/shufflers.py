@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,18 @@ class Round:
         self.parties = parties or Parties()
         self.keys = Keys(self.parties.shuffler, self.parties.shuffler_identity)
         pinned = (self.parties.roster, *rosters)
-        self.shuffler = kind(pinned, self.keys, MemoryStore() if store is None else store)
+        self.shuffler = kind(pinned, self.keys, store := MemoryStore() if store is None else store)
         self.form = form
-        self.occasion = self.parties.occasion(form=form)
+        self.occasion = self.parties.occasion(form=form, start=store.start)
         self.numbers = counts(np.random.default_rng(0), self.parties.count, form)
         self.reports = [self.parties.report(i, row, self.occasion) for i, row in enumerate(self.numbers)]
+
+    def again(self, store: Store) -> Request:
+        """The shuffler with other notes, and all reports sealed for their start."""
+        self.shuffler._store = store
+        self.occasion = replace(self.occasion, start=store.start)
+        self.reports = [self.parties.report(i, row, self.occasion) for i, row in enumerate(self.numbers)]
+        return self.request()
 
     def request(self, members: Sequence[int] | None = None, occasion: Occasion | None = None) -> Request:
         """The reports of some silos, or of all."""

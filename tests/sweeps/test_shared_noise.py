@@ -71,7 +71,7 @@ def test_simulate_shares_with_a_cell_only_what_is_the_same_run(
     write_failure(failed, failure, "title", tmp_path)
     said = failure_file(failed, tmp_path).read_text()
     assert ("draws noise of its own" in said) == (not equal)
-    assert "Keep the seed" in said
+    assert "draw the noise again" in said
 
 
 TUNED: dict[str, Any] = changed(TREE, {"data.rows": 300, "report": {"nonprivate_twin": False}})
