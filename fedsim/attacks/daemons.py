@@ -21,7 +21,7 @@ from fedsim.attacks.noise import Measured, judged
 from fedsim.attacks.played import OPTION, Played
 from fedsim.attacks.probes import outside
 from fedsim.attacks.reading import noise, scores
-from fedsim.attacks.run import ALARM, Observe
+from fedsim.attacks.run import ALARM, Observe, bounds_row
 from fedsim.attacks.setting import Setting
 from fedsim.attacks.two_worlds import WORLDS, Worlds
 from fedsim.common.errors import InputError
@@ -42,6 +42,7 @@ class DaemonAudit:
 
     Attributes:
         admission: what it claimed; the same in both worlds.
+        claim: of its epsilon.
         worst: what the worst server attained.
         noise: over what is stated.
         findings: what breaks the promise, in words.
@@ -53,6 +54,7 @@ class DaemonAudit:
     setting: Setting
     silo: int
     admission: Admission
+    claim: Claim
     worst: Bounds
     noise: Measured
     findings: tuple[str, ...]
@@ -102,11 +104,14 @@ def attack(
             raise refusal
         if played.runs == wanted:
             break
-    worst, measured, more = _judged(setting, found, played, alarm)
+    admission, n = played.admission, setting.resolved.sizes[found.silo]
+    claim = Claim(setting.census(found.silo), n, admission.epsilon_guaranteed, admission.delta)
+    worst, measured, more = _judged(found, played, claim, alarm)
     return DaemonAudit(
         setting=setting,
         silo=found.silo,
-        admission=played.admission,
+        admission=admission,
+        claim=claim,
         worst=worst,
         noise=measured,
         findings=(*findings, *more),
@@ -139,12 +144,10 @@ def _check(setting: Setting, silo: int, worlds: Worlds) -> None:
 
 
 def _judged(
-    setting: Setting, found: Neighbours, played: Played, alarm: float
+    found: Neighbours, played: Played, claim: Claim, alarm: float
 ) -> tuple[Bounds, Measured, list[str]]:
     """What runs attained, their noise, and what of it breaks the promise: one half of the alarm each."""
-    admission, census = played.admission, setting.census(found.silo)
-    n, z = setting.resolved.sizes[found.silo], admission.noise_multiplier
-    claim = Claim(census, n, admission.epsilon_guaranteed, admission.delta)
+    n, z = claim.n, played.admission.noise_multiplier
     worlds = [played.answers(world) for world in range(len(WORLDS))]
     samples = tuple(scores(found.lines, answers, n, z) for answers in worlds)
     heard = [answers[:_LISTENED] for answers in worlds[0]]
@@ -160,8 +163,8 @@ def _judged(
 
 def as_json(found: DaemonAudit) -> dict[str, Any]:
     """What was found, as plain values."""
-    admission, worst = found.admission, found.worst
-    attained, estimator = worst.attained(is_gaussian(found.setting.census(found.silo)))
+    admission, worst, claimed = found.admission, found.worst, found.claim.epsilon
+    row = bounds_row(worst, found.claim)
     return {
         "scenario": found.setting.resolved.scenario.name,
         "daemons": True,
@@ -171,15 +174,9 @@ def as_json(found: DaemonAudit) -> dict[str, Any]:
         "silo": found.setting.resolved.names[found.silo],
         "n": found.setting.resolved.sizes[found.silo],
         "delta": admission.delta,
-        "claimed": admission.epsilon_guaranteed,
-        "attained": attained,
-        "attained_share": attained / admission.epsilon_guaranteed if admission.epsilon_guaranteed else None,
-        "estimator": estimator,
-        "assumption_free": worst.assumption_free,
-        "plan_curve": worst.curve,
-        "mean_difference": worst.mean_difference,
-        "normality_p": worst.normality,
-        "runs": list(worst.runs),
+        "claimed": claimed,
+        "attained_share": row["attained"] / claimed if claimed else None,
+        **row,
         "runs_a_minute": worst.runs[0] / found.minutes if found.minutes else None,
         "noise_multiplier": admission.noise_multiplier,
         "noise_ratio": found.noise.ratio,

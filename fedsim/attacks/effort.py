@@ -14,7 +14,7 @@ from fedsim.problems.network import NeuralNetwork
 _OVERHEAD = 5e6  # of one answer of the gate, in multiplications
 _MEMBER = 2e4  # of one member's part in it
 _ADMITTED = 1e6  # of making a silo's gate
-_SEARCH, _WORST, _HONEST = 1.5e10, 1e11, 3e10
+_SEARCH, _WORST, _HONEST = 1.5e10, 5e10, 3e10
 """Multiplications for the exact search, the worst server's runs and the honest one's, all silos together."""
 _LEAST_RUNS, _WORTH_IT, _MOST_HONEST = 25, 3000, 2000
 

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special, stats
 
 from fedsim.common.errors import Refused
 from fedsim.privacy import attainable, cost, gaussian
@@ -37,8 +37,9 @@ CONFIDENCE = 0.95
 _SLOPES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0)
 """Epsilons at which the plan's curve is compared: the two rates are bounded once for all of them."""
 _MOST_NOISE = 1e9
-_NORMAL = 0.01
-"""Below this p-value scores do not count as normal."""
+_NORMAL, _TESTED = 0.01, 20
+"""Below this p-value, or with fewer of them, scores do not count as normal."""
+_HAIR = 1e-6  # of a noncentrality: it is found to less than that
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Bounds:
         mean_difference: if scores are normal.
         curve: if trade-offs are the plan's, at some noise.
         assumption_free: in any case.
-        normality: p-value of the test of normality, at most 0.1.
+        normality: p-value of the test of normality.
     """
 
     runs: tuple[int, int]
@@ -154,48 +155,14 @@ def mean_difference(first: np.ndarray, second: np.ndarray, delta: float, confide
     if pooled <= 0:
         return 0.0
     t = float((second.mean() - first.mean()) / math.sqrt(pooled) / scale)
-    return float(gaussian.epsilon(_noncentral(t, freedom, confidence) * scale, delta))
-
-
-def _noncentral(t: float, freedom: int, confidence: float) -> float:
-    """The largest noncentrality at which T >= t has probability at most 1 - confidence; at least 0.
-
-    From 200 degrees of freedom on by the normal approximation of Abramowitz and Stegun, 26.7.10, which is
-    smaller than the exact number there, by less than 1e-3 of it.
-    """
-    if freedom >= 200:
-        z = float(stats.norm.ppf(confidence))
-        return max(0.0, t * (1 - 1 / (4 * freedom)) - z * math.sqrt(1 + t * t / (2 * freedom)))
-    if stats.t.sf(t, freedom) > 1 - confidence:
-        return 0.0
-    low, high = 0.0, t
-    for _ in range(60):
-        c = (low + high) / 2
-        low, high = (c, high) if stats.nct.sf(t, freedom, c) <= 1 - confidence else (low, c)
-    return low
+    noncentrality = float(special.nctdtrinc(freedom, confidence, t)) * (1 - _HAIR)
+    return float(gaussian.epsilon(noncentrality * scale, delta)) if noncentrality > 0 else 0.0
 
 
 def normality(first: np.ndarray, second: np.ndarray) -> float:
-    """p-value of Kolmogorov and Smirnov's test of both worlds' standardised scores, at most 0.1.
-
-    Mean and variance are estimated, which Lilliefors's distribution takes into account; by the approximation
-    of Dallal and Wilkinson (The American Statistician 40, 1986), made for p-values up to 0.1.
-    """
+    """p-value of D'Agostino and Pearson's test, of skewness and kurtosis, of both worlds' centred scores."""
     scores = np.concatenate([first - first.mean(), second - second.mean()])
-    runs, spread = len(scores), scores.std()
-    if runs < 5 or spread == 0:
-        return 0.0
-    distance = float(stats.kstest(scores / spread, "norm").statistic)
-    if runs > 100:
-        distance, runs = distance * (runs / 100) ** 0.49, 100
-    exponent = (
-        -7.01256 * distance**2 * (runs + 2.78019)
-        + 2.99587 * distance * math.sqrt(runs + 2.78019)
-        - 0.122119
-        + 0.974598 / math.sqrt(runs)
-        + 1.67997 / runs
-    )
-    return min(0.1, math.exp(exponent))
+    return float(stats.normaltest(scores).pvalue) if len(scores) >= _TESTED and scores.std() > 0 else 0.0
 
 
 def runs_needed(claim: Claim, gaussian_plan: bool, share: float = 0.92) -> int:

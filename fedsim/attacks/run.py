@@ -238,7 +238,7 @@ def as_json(found: Audit) -> dict[str, Any]:
 
 def _row(silo: SiloAudit) -> dict[str, Any]:
     adversaries = {
-        name: _bounds(each, silo.claims[name]) | {"claimed": silo.claims[name].epsilon}
+        name: bounds_row(each, silo.claims[name]) | {"claimed": silo.claims[name].epsilon}
         for name, each in silo.adversaries.items()
     }
     attained = adversaries["worst_server"]["attained"]
@@ -261,7 +261,8 @@ def _row(silo: SiloAudit) -> dict[str, Any]:
     }
 
 
-def _bounds(found: Bounds, claim: Claim) -> dict[str, Any]:
+def bounds_row(found: Bounds, claim: Claim) -> dict[str, Any]:
+    """Bounds as plain values, and the one to quote."""
     value, name = found.attained(is_gaussian(claim.census), claim.shaped)
     return {
         "attained": value,

@@ -105,8 +105,9 @@ def _attained(silo: AuditedSilo, adversary: str) -> str:
     found, claimed = silo.by(adversary), silo.claimed_against(adversary)
     if found is None:
         return "none"
-    share = f" ({math.floor(100 * found.attained / claimed)} %)" if claimed else ""
-    return f"{shown_down(found.attained, 3)}{share}"
+    chance = found.attained > claimed and not silo.findings  # one bound in twenty is above the truth
+    said = [f"{math.floor(100 * found.attained / claimed)} %"] * bool(claimed) + ["by chance"] * chance
+    return shown_down(found.attained, 3) + (f" ({', '.join(said)})" if said else "")
 
 
 def _ratio(value: float | None, digits: int) -> str:

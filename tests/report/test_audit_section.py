@@ -49,6 +49,13 @@ def test_claims_are_rounded_up_and_attained_bounds_down(small_run: Path, tmp_pat
     assert "No claim is broken by what was tried" in text
 
 
+def test_a_bound_above_its_claim_is_chance_where_nothing_is_broken(small_run: Path, tmp_path: Path) -> None:
+    above = {"worst_server": _attained(1.026)}
+    silos = [_silo("silo-00", 1.0, **above), _silo("silo-01", 1.0, **above, findings=["half of the noise"])]
+    text = (_with_audit(small_run, tmp_path, silos, broken=True) / "report.html").read_text(encoding="utf-8")
+    assert text.count("<td>1.02 (102 %, by chance)</td>") == text.count("<td>1.02 (102 %)</td>") == 1
+
+
 def test_a_broken_claim_stands_out(small_run: Path, tmp_path: Path) -> None:
     row = _silo("silo-00", 1.0, sensitivity_ratio=None, findings=["one record <b>decides</b>"])
     copy = _with_audit(small_run, tmp_path, [row], broken=True)
