@@ -21,6 +21,7 @@ from fedsim.deployment.run import checkpoint_of, deploy, request_of
 from fedsim.mechanisms.discrete_noise import aggregators_noise, with_noise
 from fedsim.protocol import reports
 from fedsim.protocol.envelopes import EnvelopeKey
+from fedsim.protocol.wire import head_of, opened
 from fedsim.results.outcome import Outcome, Results
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import execute
@@ -358,7 +359,7 @@ def _dying(r: int) -> Fault:
 
     def fault(frame: bytes, answer: Answer) -> bytes | None:
         reply = answer(frame)
-        if next(count) == r:
+        if head_of(opened(frame)[0])[0] == "shuffle" and next(count) == r:
             raise Dead
         return reply
 

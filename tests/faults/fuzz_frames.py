@@ -1,9 +1,9 @@
 """Hostile frames into a daemon's socket and into the parser, as a command; `--frames 500000` for all of it.
 
-Half of the frames goes to a daemon process over its socket, half to the parser in this process. Whatever they
-are (`support.mutations`, replays of what was sent and answered, lengths that nobody means, streams that are cut),
-the parser refuses or reads, and the daemon refuses, hangs up, or answers as it would have; a round that it debits
-is one that it has answered. Afterwards honest requests are answered, and both processes have their size.
+One frame in ten goes to a daemon process over its socket, the others to the parser in this process:
+changed ones (`support.mutations`), replays of what was sent and answered, absurd lengths, streams that are
+cut. The parser refuses or reads them; the daemon refuses, hangs up, or answers as it would have, and a round
+that it debits is one that it has answered. Then honest requests are answered, and both have their size.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LENGTH = struct.Struct(">Q")
 
 
 class Found(NamedTuple):
-    """What came of it: kinds of answers (hung-up connections among them), growth in bytes of parser and daemon."""
+    """Kinds of answers (hung-up connections among them), and growth in bytes of parser and daemon."""
 
     kinds: Counter[str]
     grown: tuple[int, int]
@@ -65,7 +65,7 @@ def fuzz(frames: int, seed: int = 0) -> Found:
             for i, data in enumerate(islice(_hostile(server.run, known, rng), frames)):
                 if i == frames // 10:
                     before = _sizes(processes)
-                if i % 2:
+                if i % 10:
                     kinds["parser: " + _parsed(data)] += 1
                     continue
                 kind, where = _sent(server, silo, data, rng)
@@ -105,10 +105,8 @@ def corpus(run: str) -> list[Message]:
 
 def _hostile(run: str, known: bytes, rng: random.Random) -> Iterator[bytes]:
     """Without end; one in twenty is a replay of an earlier one, or of the daemon's own answer."""
-    sent, new = (
-        [known, frame(Ask(run=run, round=0, head=""), broadcast(0))],
-        mutated(corpus(run), rng.random()),
-    )
+    asked = frame(Ask(run=run, round=0, head=""), broadcast(0))
+    sent, new = [known, asked], mutated(corpus(run), rng.random())
     while True:
         if rng.random() < 0.05:
             yield rng.choice(sent)
@@ -130,7 +128,7 @@ def _parsed(data: bytes) -> str:
 def _sent(
     server: OneServer, silo: Silo, data: bytes, rng: random.Random
 ) -> tuple[str, tuple[str, int] | None]:
-    """The answer's kind, and of a reply its run and round; one in fifty has a length of its own, or is cut."""
+    """The answer's kind, and of a reply run and round; one in fifty has a length of its own, or is cut."""
     if rng.random() < 0.02:
         with dial_socket(silo.socket, 10) as connection:
             length = rng.choice(LENGTHS) if rng.random() < 0.5 else len(data)

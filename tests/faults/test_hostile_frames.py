@@ -83,10 +83,10 @@ def test_frames_into_a_silo(count: int, caplog: pytest.LogCaptureFixture) -> Non
         silo.close()
 
 
-@pytest.mark.parametrize("count", [1_000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [4_000, pytest.param(40_000, marks=pytest.mark.slow)])
 def test_frames_into_a_daemon_and_the_parser(count: int) -> None:
     kinds = fuzz(count).kinds
-    assert kinds["refusal"] > 0.4 * count
+    assert kinds["refusal"] > 0.07 * count
     assert (
         min(kinds[kind] for kind in ("greeting", "reply", "hung up", "parser: refused", "parser: read")) > 0
     )

@@ -25,7 +25,9 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.trial import in_one_process
 from server.aggregate import weighted
 from server.loop import run
+from silos import open_runs
 from silos.config import Config, load_config
+from silos.offers import Admissible
 from silos.receipts import verified
 from silos.silo import Silo
 
@@ -197,7 +199,7 @@ class Momentum:
 
 
 def test_a_restart_in_mid_run_goes_on_with_memory(federate, monkeypatch) -> None:
-    monkeypatch.setattr("silos.offers._algorithm", lambda given, policy: Momentum())
+    monkeypatch.setattr("silos.offers._algorithm", lambda *given: Momentum())
     resolved, configs, callers = federate(seeded=True)
     resolved = replace(resolved, algorithm=Momentum())
     whole = admit_all(resolved, callers)
@@ -218,7 +220,7 @@ def test_a_restart_in_mid_run_goes_on_with_memory(federate, monkeypatch) -> None
 def test_a_gate_that_had_to_make_room_goes_on_where_it_was(federate, monkeypatch) -> None:
     monkeypatch.setattr("silos.open_runs.GATES", 1)
     monkeypatch.setattr("silos.open_runs.PLANS", 0)
-    monkeypatch.setattr("silos.offers._algorithm", lambda given, policy: Momentum())
+    monkeypatch.setattr("silos.offers._algorithm", lambda *given: Momentum())
     resolved, _, (caller, *_) = federate(seeded=True)
     runs = [
         caller.admitted(offer_of(resolved, "silo-00", epsilon=0.5, session=digit * 64))["run"]
@@ -230,6 +232,40 @@ def test_a_gate_that_had_to_make_room_goes_on_where_it_was(federate, monkeypatch
         assert torch.equal(same[0], same[1])
         assert torch.equal(same[0], same[2])
     assert not torch.equal(replies[1][0], replies[0][0])
+
+
+@pytest.mark.parametrize("room", [2**24, 0])
+def test_open_runs_are_tried_out_once_although_their_gates_make_room(
+    federate, monkeypatch, room: int
+) -> None:
+    """Of six runs that are asked in turn; without room for plans each ask of an old one costs a dry run."""
+    tried, real = [], open_runs.admissible
+
+    def counted(*given: Any) -> Admissible:
+        tried.append(given)
+        return real(*given)
+
+    monkeypatch.setattr("silos.open_runs.admissible", counted)
+    monkeypatch.setattr("silos.open_runs.PLANS", room)
+    resolved, _, (caller, *_) = federate(seeded=True)
+    offers = [offer_of(resolved, "silo-00", epsilon=0.3, session=digit * 64) for digit in "123456"]
+    runs = [caller.admitted(offer)["run"] for offer in offers]
+    for r in range(2):
+        for own in runs:
+            caller.asked(own, r, w=POINT)
+    held = caller.silo._runs._held.values()
+    assert sum(each.gate is not None for each in held) == open_runs.GATES
+    assert (len(tried) == len(runs)) == bool(room)
+    caller.silo._runs._trying.acquire()  # somebody's dear offer is being tried out
+    for old in list(held):
+        old.gate = None
+    assert (
+        caller.asked(runs[0], 2, w=POINT)
+        if room
+        else caller.refused("ask", {"w": POINT}, run=runs[0], round=2)
+    )
+    caller.silo._runs._trying.release()
+    assert [caller.closed(own)["rounds"] for own in runs[1:]] == [[0, 1]] * 5
 
 
 def test_fresh_batches_are_the_same_after_a_restart(federate, monkeypatch) -> None:
@@ -317,7 +353,7 @@ def test_a_run_admitted_under_another_policy_is_only_closed(federate, tmp_path: 
 
 
 def test_a_run_whose_plan_has_become_another_is_not_gone_on_with(federate, monkeypatch) -> None:
-    monkeypatch.setattr("silos.offers._algorithm", lambda given, policy: Momentum())
+    monkeypatch.setattr("silos.offers._algorithm", lambda *given: Momentum())
     resolved, (config, *_), (caller, *_) = federate()
     own = caller.admitted(offer_of(resolved, "silo-00"))["run"]
 
@@ -327,7 +363,7 @@ def test_a_run_whose_plan_has_become_another_is_not_gone_on_with(federate, monke
         def silo(self, problem: Any, broadcast: Mapping[str, Tensor], ask: Any, memory: Any) -> Any:
             return {"m": ask(Query("gradient_difference", (broadcast["w"], broadcast["w"]), 1.0))}
 
-    monkeypatch.setattr("silos.offers._algorithm", lambda given, policy: Later())
+    monkeypatch.setattr("silos.offers._algorithm", lambda *given: Later())
     restarted(caller, config)
     assert "another policy or version" in caller.refused("ask", {"w": POINT}, run=own, round=0)
     assert caller.closed(own)["rounds"] == []
