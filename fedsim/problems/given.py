@@ -63,6 +63,9 @@ class GivenNetwork(NeuralNetwork):
         """As they were given."""
         return {name: torch.Size(shape) for name, shape in self.parameter_shapes}
 
+    def _built(self, seed: int) -> torch.nn.Module:
+        raise NotImplementedError("the module is built where its code may run")
+
     def form(self, dtype: torch.dtype) -> Form:
         """Its program."""
         if dtype is not self.dtype or self.program is None:

@@ -52,6 +52,9 @@ def test_what_was_sent_computes_what_was_described(name: str, dtype: torch.dtype
     torch.testing.assert_close(sums(again, dtype), sums(problem, dtype), rtol=1e-5, atol=1e-5)
     target = torch.tensor([0.0, 2.0, np.nan, 1e9], dtype=dtype)
     assert torch.equal(accepts(again, target), accepts(problem, target))
+    if isinstance(again, NeuralNetwork):
+        with pytest.raises(NotImplementedError):
+            again.start(0)
     with pytest.raises(InputError, match="must compute in"):
         sums(again, torch.float32 if dtype is torch.float64 else torch.float64)
 
