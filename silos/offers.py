@@ -161,7 +161,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
 def largest_dimension(policy: Policy, own: Own) -> int:
     """d of the largest model that an offer may name: all but networks' follow from the silo's features."""
     kinds = [PROBLEMS[name] for name in policy.allowed_problems if name in PROBLEMS]
-    if NeuralNetwork in kinds:
+    if NeuralNetwork in kinds or policy.plug_ins:
         return policy.max_dimension
     outputs = max((kind.outputs(own.num_classes) for kind in kinds), default=1)
     return min(policy.max_dimension, own.num_features * outputs)
@@ -204,6 +204,8 @@ def _parts(offer: Offer, policy: Policy, start: Callable[[], Child] | None) -> t
     parts = {"algorithm": offer.algorithm, "problem": offer.problem, "shape": offer.shape.model_dump()}
     isolated = Isolated(start, {**parts, "dtype": offer.dtype, "describe": theirs})
     problem = isolated.problem if theirs else _problem(offer, policy)
+    if problem.num_features != offer.shape.num_features:
+        raise Refused("offer: the plug-in's problem is for another number of features")
     _check_dimension(problem.dimension, policy)
     return cast(Algorithm, isolated), problem
 
