@@ -90,11 +90,12 @@ def killed(path: Path, log: Path, rng: random.Random, careless: bool) -> list[Wo
     hear, say = os.pipe()
     moment, call, seed = rng.random() * 0.25, rng.randrange(1, rng.choice([50, 200, 800])), rng.random()
     at_call = rng.random() < 0.5
+    log.write_bytes(b"")
     child = os.fork()
     if child == 0:
         os.close(hear)
         try:
-            os.dup2(os.open(log, os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_WRONLY, 0o600), LOG)
+            os.dup2(os.open(log, os.O_APPEND | os.O_WRONLY), LOG)
             if at_call:
                 ctypes.c_long.in_dll(ctypes.CDLL(os.environ[LIBRARY]), "die_at").value = call
             _work(path, say, random.Random(seed), careless)

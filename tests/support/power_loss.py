@@ -24,9 +24,9 @@ class Call(NamedTuple):
 
 
 def files_of(ledger: Path) -> Files:
-    """A ledger's files by name, without what no crash outlives."""
-    found = ledger.parent.glob(f"{ledger.name}*")
-    return {file.name: file.read_bytes() for file in found if not file.name.endswith(("-shm", ".lock"))}
+    """A ledger's files by name, without those that are empty and those that no crash outlives."""
+    found = {file.name: file.read_bytes() for file in ledger.parent.glob(f"{ledger.name}*")}
+    return {name: data for name, data in found.items() if data and not name.endswith("-shm")}
 
 
 def calls(log: bytes) -> list[Call]:
@@ -53,7 +53,7 @@ def made(before: Mapping[str, bytes], changes: list[Call]) -> Files:
             file = files.setdefault(name, bytearray())
             file.extend(bytes(max(0, offset - len(file))))
             file[offset : offset + len(data)] = data
-    return {name: bytes(data) for name, data in files.items()}
+    return {name: bytes(data) for name, data in files.items() if data}
 
 
 def ends(record: list[Call]) -> Iterator[list[Call]]:
