@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-import cloudpickle
 import numpy as np
 import torch
 from torch import Tensor
@@ -206,6 +205,8 @@ def recipe_of(algorithm: Algorithm, problem: Problem, dtype: str) -> str:
     Raises:
         InputError: an object cannot be pickled.
     """
+    import cloudpickle  # a simulation's alone
+
     for part in (algorithm, problem, getattr(problem, "model", None)):
         module = sys.modules.get(type(part).__module__)
         if module is not None and not _is_installed(module):

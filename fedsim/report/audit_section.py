@@ -106,7 +106,8 @@ def _attained(silo: AuditedSilo, adversary: str) -> str:
     if found is None:
         return "none"
     chance = found.attained > claimed and not silo.findings  # one bound in twenty is above the truth
-    said = [f"{math.floor(100 * found.attained / claimed)} %"] * bool(claimed) + ["by chance"] * chance
+    share = [f"{math.floor(100 * found.attained / claimed)} %"] if claimed else []
+    said = [*share, *(["by chance"] if chance else [])]
     return shown_down(found.attained, 3) + (f" ({', '.join(said)})" if said else "")
 
 

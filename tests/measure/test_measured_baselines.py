@@ -144,6 +144,7 @@ def imbalanced(n: int = 1000) -> fedsim.Arrays:
 
 
 SCENARIO: dict[str, Any] = {
+    "seed": 0,
     "name": "rare",
     "data": {"name": "breast_cancer"},
     "partition": "natural_id",

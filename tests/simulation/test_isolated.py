@@ -13,6 +13,7 @@ from torch import Tensor
 
 import fedsim
 from fedsim import Query, Round
+from fedsim.common.errors import PluginError
 from fedsim.isolated.confine import unavailable
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -66,7 +67,7 @@ def test_the_same_numbers_as_in_one_process() -> None:
 def test_the_code_runs_in_another_process() -> None:
     here = Own(4, where=str(os.getpid()))
     _run("isolated", here)
-    with pytest.raises(fedsim.PluginError, match="in the process of the caller"):
+    with pytest.raises(PluginError, match="in the process of the caller"):
         _run("in_process", here)
 
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 
 SMALL: dict[str, Any] = {
+    "seed": 0,
     "name": "small",
     "trials": 2,
     "data": {"name": "synthetic", "rows": 120, "features": 3},

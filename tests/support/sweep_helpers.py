@@ -11,6 +11,7 @@ from fedsim.cli.main import app
 from fedsim.sweeps.cell import Cell, CellResult, Outcome
 
 BASE: dict[str, Any] = {
+    "seed": 0,
     "name": "small",
     "trials": 2,
     "data": {"name": "synthetic", "rows": 120, "features": 3},
