@@ -65,7 +65,7 @@ class Journal:
             enrolment = Enrolment(silo, records, identity, caps, _end_of(expires))
             with whole_file(path) as draft:
                 HeadFile.create(path, _write_first(draft, enrolment))
-            _sync_directory(path.parent)
+            _sync(path.parent)
         except (sqlite3.Error, OSError) as error:
             raise Refused("the silo's ledger cannot be created there") from error
         finally:
@@ -92,6 +92,7 @@ class Journal:
             connection = connect(path)
             held.callback(connection.close)
             check_pages(connection)
+            _sync(path.resolve().with_name(f"{path.resolve().name}-wal"))  # a kill may have come before
             book = replayed(connection)
             noted = HeadFile.open(path, Head(book.length, bytes.fromhex(book.head)), book.before)
             held.callback(noted.close)
@@ -199,6 +200,7 @@ def _write_first(draft: Path, enrolment: Enrolment) -> Head:
     os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     connection = sqlite3.connect(draft)
     try:
+        connection.execute("PRAGMA journal_mode = WAL")  # here, where a kill leaves a draft
         connection.executescript(SCHEMA)
         payload, time = text(enrolment.tree()), Clock(0).now()
         first = link(GENESIS, 1, time, "enrolled", payload)
@@ -230,8 +232,8 @@ def _end_of(day: date) -> int:
     return int(after.timestamp()) * SECOND
 
 
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY)
+def _sync(place: Path) -> None:
+    handle = os.open(place, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

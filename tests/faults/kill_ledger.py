@@ -126,7 +126,8 @@ def check(path: Path, words: list[Word]) -> None:
         with reading(path) as connection:
             heads = {entry.hash.hex() for entry in entries(connection)}
     except (Refused, InputError) as error:
-        raise Violation(str(error)) from None
+        cause = "" if error.__cause__ is None else f" ({error.__cause__})"
+        raise Violation(f"{error}{cause}") from None
     answers: dict[tuple[str, int], str] = {}
     for step, name, index, what in words:
         run = book.runs.get(name)
@@ -172,7 +173,8 @@ def main(kills: int, losses: int, seed: int, careless: bool) -> int:
                         count["with loss of power"] += 1
                     check(path, words)
                 except Violation as found:
-                    violations.append(f"kill {kill}: {found}")
+                    lost = ", with loss of power" if kill in with_loss else ""
+                    violations.append(f"kill {kill}{lost}: {found}")
                     break
             count["rounds answered"] += len({word[1:3] for word in words if word[0] == "answered"})
     seconds = round(time.monotonic() - start)

@@ -182,7 +182,9 @@ def test_an_entry_written_by_someone_else_stops_the_silo(tmp_path: Path) -> None
 
 
 def test_every_commit_waits_for_the_disk(tmp_path: Path) -> None:
-    with LedgerFile.open(enrolled(tmp_path)[0]) as file:
+    path = enrolled(tmp_path)[0]
+    assert path.read_bytes()[18:20] == b"\2\2"  # as enrolled: a kill while it changes could not be read
+    with LedgerFile.open(path) as file:
         assert file._connection.execute("PRAGMA synchronous").fetchone() == (2,)
         assert file._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
