@@ -29,8 +29,9 @@ def test_what_had_left_is_in_the_ledger_after_any_kill_and_loss_of_power(kills: 
     assert found["rounds answered"] > 0
 
 
-@pytest.mark.slow  # the moments are random: of few, none may meet a write
 def test_a_ledger_that_does_not_wait_for_the_disk_is_found_out() -> None:
-    code, found = _killed("--kills", "60", "--power-losses", "60", "--careless")
+    """Each loss finds it in 20 of 24 cases: 40 of them in all but 1e-30."""
+    code, found = _killed("--kills", "40", "--power-losses", "40", "--careless")  # it ends at the first
     assert code == 1
+    assert "with loss of power" in found["violations"][0]
     assert "damaged" in found["violations"][0]
