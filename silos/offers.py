@@ -198,7 +198,7 @@ def _parts(offer: Offer, policy: Policy, start: Callable[[], Child] | None) -> t
         raise Refused(f"offer: the silo's policy does not list the network {str(network)[:100]!r}")
     theirs = network is not None or offer.problem["name"] not in PROBLEMS
     if offer.algorithm["name"] in shipped() and not theirs:
-        return _algorithm(offer.algorithm), _problem(offer, policy)
+        return algorithm_of(offer.algorithm), _problem(offer, policy)
     if start is None:
         raise Refused("offer: no process for plug-ins can be started here")
     parts = {"algorithm": offer.algorithm, "problem": offer.problem, "shape": offer.shape.model_dump()}
@@ -210,7 +210,12 @@ def _parts(offer: Offer, policy: Policy, start: Callable[[], Child] | None) -> t
     return cast(Algorithm, isolated), problem
 
 
-def _algorithm(given: Mapping[str, Any]) -> Algorithm:
+def algorithm_of(given: Mapping[str, Any]) -> Algorithm:
+    """The algorithm with these numbers, by its name.
+
+    Raises:
+        InputError: a number is missing, unknown or out of bounds.
+    """
     try:
         return _ALGORITHM.validate_python(given).build()
     except ValidationError as error:

@@ -16,12 +16,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.data.outline import Outline
-from fedsim.isolated.data import Arrays, constants_out, error_out, public_in, queries_out, trace_out
+from fedsim.isolated.data import (
+    DTYPES,
+    Arrays,
+    constants_out,
+    error_out,
+    prefixed,
+    public_in,
+    queries_out,
+    trace_out,
+    without,
+)
 from fedsim.isolated.pipes import Pipes
 from fedsim.problems.given import described
 from fedsim.problems.kinds import Problem
@@ -32,13 +42,11 @@ from fedsim.protocol.limits import Limits
 from fedsim.protocol.memory import CohortMemory
 from fedsim.protocol.plain import plain_arrays, plain_queries, plain_tensor
 from fedsim.protocol.wire import Frame
-from fedsim.scenario.algorithm import AlgorithmConfig, AlgorithmSection
 from fedsim.scenario.complaints import complaint
 from fedsim.scenario.problem import ProblemSection, problem_of
+from silos.offers import algorithm_of
 
 _LIMIT = 1 << 40  # the parent is believed
-_DTYPES = {"float64": torch.float64, "float32": torch.float32}
-_ALGORITHM: TypeAdapter[AlgorithmSection] = TypeAdapter(AlgorithmConfig)
 
 Answer = tuple[str, Mapping[str, Any], Arrays]
 
@@ -74,13 +82,13 @@ class Server:
 
     def _make(self, frame: Frame) -> Answer:
         head = frame.head
-        dtype = _DTYPES[head["dtype"]]
+        dtype = DTYPES[head["dtype"]]
         if "pickled" in head:  # of a simulation, which has the objects
             self._algorithm, self._problem = pickle.loads(base64.b64decode(head["pickled"]))
         else:
             shape = head["shape"]
             outline = Outline(shape["sizes"], shape["num_features"], shape["num_classes"])
-            self._algorithm = _algorithm(head["algorithm"])
+            self._algorithm = algorithm_of(head["algorithm"])
             self._problem = problem_of(_problem_section(head["problem"]), outline, dtype)
         linear = {"linear": bool(self._algorithm.linear)}
         if not head["describe"]:
@@ -113,18 +121,18 @@ class Server:
             del self._halves[number]
             return "end", {}, {"w": plain_tensor(stop.value, "the model that the server half returns")}
         named = plain_arrays(step.broadcast, "a broadcast")
-        arrays = {f"b.{name}": value for name, value in named.items()}
+        arrays = prefixed("b.", named)
         holds = step.participants == "hold"
         return "step", {"holds": holds}, arrays | {"answer": plain_tensor(step.answer, "a round's answer")}
 
     def _silo(self, frame: Frame) -> Answer:
-        broadcast = _without("b.", frame.arrays)
+        broadcast = without("b.", frame.arrays)
         dtype = next(iter(frame.arrays.values())).dtype
         memory = CohortMemory(frame.head["silos"], self._problem.dimension, dtype)
-        memory.update(_without("m.", frame.arrays))
+        memory.update(without("m.", frame.arrays))
         message = self._algorithm.silo(self._problem, broadcast, self._ask, memory)  # type: ignore[arg-type]
-        arrays = {f"g.{name}": value for name, value in plain_arrays(message, "a message").items()}
-        arrays |= {f"m.{name}": value for name, value in plain_arrays(memory, "memory").items()}
+        arrays = prefixed("g.", plain_arrays(message, "a message"))
+        arrays |= prefixed("m.", plain_arrays(memory, "memory"))
         return "message", {}, arrays
 
     def _ask(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
@@ -136,22 +144,11 @@ class Server:
         return answers if len(answers) > 1 else answers[0]
 
 
-def _algorithm(given: Mapping[str, Any]) -> Algorithm:
-    try:
-        return _ALGORITHM.validate_python(given).build()
-    except ValidationError as error:
-        raise complaint(error, {"algorithm": given}, ("algorithm",)) from None
-
-
 def _problem_section(given: Mapping[str, Any]) -> ProblemSection:
     try:
         return ProblemSection.model_validate(given)
     except ValidationError as error:
         raise complaint(error, {"problem": given}, ("problem",)) from None
-
-
-def _without(prefix: str, arrays: Mapping[str, Tensor]) -> Arrays:
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
 def main() -> None:

@@ -21,11 +21,22 @@ from fedsim.protocol.plan import Ask, Plan
 Arrays = dict[str, Tensor]
 _BATCH: TypeAdapter[Batch] = TypeAdapter(Batch)
 _ASKS: TypeAdapter[tuple[Ask, ...]] = TypeAdapter(tuple[Ask, ...])
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LONGEST = 2_000  # characters of an error's text
 
 
 def _batch(value: Any) -> Batch:
     return _BATCH.validate_python(value)
+
+
+def prefixed(prefix: str, arrays: Mapping[str, Tensor]) -> Arrays:
+    """Arrays of one kind among others in a frame: each name with a prefix."""
+    return {prefix + name: value for name, value in arrays.items()}
+
+
+def without(prefix: str, arrays: Mapping[str, Tensor]) -> Arrays:
+    """The arrays of a frame whose names have the prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}
 
 
 def queries_out(queries: Sequence[Query]) -> tuple[dict[str, Any], Arrays]:

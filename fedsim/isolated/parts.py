@@ -19,12 +19,20 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.isolated.confine import CHILD, Child, start
-from fedsim.isolated.data import Arrays, constants_in, error_in, public_out, queries_in, trace_in
+from fedsim.isolated.data import (
+    DTYPES,
+    constants_in,
+    error_in,
+    prefixed,
+    public_out,
+    queries_in,
+    trace_in,
+    without,
+)
 from fedsim.isolated.pipes import Pipes
 from fedsim.problems.given import given
 from fedsim.problems.kinds import Problem, is_shipped
@@ -39,7 +47,6 @@ SECONDS = 120.0
 
 _ARRAYS = 64  # of the largest size in a frame
 _PROBLEM = 1 << 28  # bytes of a problem's constants
-_DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _ENDED = "the plug-in's process has ended"
 
 
@@ -88,7 +95,7 @@ class Isolated:
         """
         told = self.made.head.get("problem") or {}
         arrays = constants_in(told, self.made.arrays)
-        return given(told.get("tree"), arrays, _DTYPES[self._recipe["dtype"]])
+        return given(told.get("tree"), arrays, DTYPES[self._recipe["dtype"]])
 
     def dry_run(self, public: Public, seed: int, limits: Limits, dimension: int) -> Trace:
         """The plan that the algorithm follows, as `fedsim.protocol.dryrun.dry_run` finds it.
@@ -119,7 +126,7 @@ class Isolated:
         key = {"half": half, "key": [str(word) for word in state["key"]]}
         step = self._call("server", head | key, {"w": w, **arrays}, "step", "end")
         while step.kind == "step":
-            answer, broadcast = step.arrays["answer"], _named(step.arrays, "b.")
+            answer, broadcast = step.arrays["answer"], without("b.", step.arrays)
             holds = "hold" if step.head.get("holds") else "resample"
             sent: Combined = yield Round(broadcast, answer, holds)  # type: ignore[arg-type]
             head, self._limit = {"half": half, "share": sent.share}, MAX_HEAD + _ARRAYS * w.nbytes
@@ -134,21 +141,21 @@ class Isolated:
         Raises:
             Refused: by `ask`, or the child sends something else; the round is over.
         """
-        arrays = _prefixed("b.", broadcast) | _prefixed("m.", memory)
+        arrays = prefixed("b.", broadcast) | prefixed("m.", memory)
         self._limit = MAX_HEAD + _ARRAYS * 8 * memory.silos * problem.dimension
         with self._lock:
             reply = self._call("silo", {"silos": memory.silos}, arrays, "ask", "message")
             while reply.kind == "ask":
                 try:
                     found = ask(*queries_in(reply.head, reply.arrays))
-                except BaseException as error:
-                    self._abandon(error)
+                except BaseException:  # the silo half stands in the middle of its round
+                    self.close()
                     raise
                 answers = found if isinstance(found, tuple) else (found,)
                 named = {str(i): answer for i, answer in enumerate(answers)}
                 reply = self._call("answers", {}, named, "ask", "message")
-        memory.update(_named(reply.arrays, "m."))
-        return _named(reply.arrays, "g.")
+        memory.update(without("m.", reply.arrays))
+        return without("g.", reply.arrays)
 
     def close(self) -> None:
         """End the child."""
@@ -160,11 +167,6 @@ class Isolated:
 
     def __del__(self) -> None:
         self.close()
-
-    def _abandon(self, error: BaseException) -> None:
-        """A silo half that was refused an answer stands in the middle of its round: its child is ended."""
-        self.close()
-        self.__dict__.pop("made", None)
 
     def _call(
         self, kind: str, head: Mapping[str, Any], arrays: Mapping[str, Tensor], *expected: str
@@ -232,11 +234,3 @@ def _is_installed(module: ModuleType) -> bool:
 def of_objects(recipe: str) -> Isolated:
     """This process's child for a recipe of `recipe_of`; the last few are kept."""
     return Isolated(partial(start, [CHILD], None), json.loads(recipe))
-
-
-def _prefixed(prefix: str, arrays: Mapping[str, Tensor]) -> Arrays:
-    return {prefix + name: value for name, value in arrays.items()}
-
-
-def _named(arrays: Mapping[str, Tensor], prefix: str) -> Arrays:
-    return {name.removeprefix(prefix): value for name, value in arrays.items() if name.startswith(prefix)}

@@ -199,7 +199,7 @@ class Momentum:
 
 
 def test_a_restart_in_mid_run_goes_on_with_memory(federate, monkeypatch) -> None:
-    monkeypatch.setattr("silos.offers._algorithm", lambda *given: Momentum())
+    monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Momentum())
     resolved, configs, callers = federate(seeded=True)
     resolved = replace(resolved, algorithm=Momentum())
     whole = admit_all(resolved, callers)
@@ -220,7 +220,7 @@ def test_a_restart_in_mid_run_goes_on_with_memory(federate, monkeypatch) -> None
 def test_a_gate_that_had_to_make_room_goes_on_where_it_was(federate, monkeypatch) -> None:
     monkeypatch.setattr("silos.open_runs.GATES", 1)
     monkeypatch.setattr("silos.open_runs.PLANS", 0)
-    monkeypatch.setattr("silos.offers._algorithm", lambda *given: Momentum())
+    monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Momentum())
     resolved, _, (caller, *_) = federate(seeded=True)
     runs = [
         caller.admitted(offer_of(resolved, "silo-00", epsilon=0.5, session=digit * 64))["run"]
@@ -353,7 +353,7 @@ def test_a_run_admitted_under_another_policy_is_only_closed(federate, tmp_path: 
 
 
 def test_a_run_whose_plan_has_become_another_is_not_gone_on_with(federate, monkeypatch) -> None:
-    monkeypatch.setattr("silos.offers._algorithm", lambda *given: Momentum())
+    monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Momentum())
     resolved, (config, *_), (caller, *_) = federate()
     own = caller.admitted(offer_of(resolved, "silo-00"))["run"]
 
@@ -363,7 +363,7 @@ def test_a_run_whose_plan_has_become_another_is_not_gone_on_with(federate, monke
         def silo(self, problem: Any, broadcast: Mapping[str, Tensor], ask: Any, memory: Any) -> Any:
             return {"m": ask(Query("gradient_difference", (broadcast["w"], broadcast["w"]), 1.0))}
 
-    monkeypatch.setattr("silos.offers._algorithm", lambda *given: Later())
+    monkeypatch.setattr("silos.offers.algorithm_of", lambda *given: Later())
     restarted(caller, config)
     assert "another policy or version" in caller.refused("ask", {"w": POINT}, run=own, round=0)
     assert caller.closed(own)["rounds"] == []
