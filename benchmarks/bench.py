@@ -33,6 +33,7 @@ SCRIPTS = {
     "softmax ray": (False, "peers/fedsim_rounds.py", "softmax", "ray"),
     "pfl": (True, "peers/pfl_rounds.py", "plain"),
     "pfl private": (True, "peers/pfl_rounds.py", "private"),
+    "isolated": (False, "isolated_round.py"),
     "opacus": (True, "peers/opacus_gradient.py"),
 }
 """Name: (whether it runs among the peers, script, arguments)."""
@@ -111,6 +112,7 @@ def rows(found: dict[str, Runs]) -> list[list[str]]:
         *_pair(found, "(d) NumPy loops", "logistic", "numpy", 20),
         *_pair(found, "(e) pfl", "softmax", "pfl", 8),
         *_pair(found, "(e) pfl with noise", "softmax", "pfl private", 8),
+        *_isolated(found),
     ]
 
 
@@ -170,6 +172,16 @@ def _network(runs: list[dict[str, Any]], name: str, network: str, way: str, **ta
     times = (_joined(own, TIME, who) for who in ("fedsim", way))
     peak = own[0]["peak_mib"]
     return Row(name, *times, peak=(peak["fedsim"], peak[way]), **target)
+
+
+def _isolated(found: dict[str, Runs]) -> list[list[str]]:
+    """An isolated algorithm against the same in process."""
+    name = "a plug-in algorithm, isolated against in process"
+
+    def made(runs: list[dict[str, Any]]) -> list[Row]:
+        return [Row(name, *(_joined(runs, TIME, who) for who in (0, 1)), at_most=1.5)]
+
+    return _rows(name, [found["isolated"]], made)
 
 
 def _series(runs: list[dict[str, Any]], field: str) -> list[float]:

@@ -29,8 +29,8 @@ from fedsim.simulation.memory_ledger import MemoryLedger
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import schedule
+from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
-from silos.seeded_entropy import SeededEntropy
 
 SILOS, RECORDS, FEATURES, ROUNDS = 25, 1238, 50, 200
 STEP, CLIP = 0.5, 1.0

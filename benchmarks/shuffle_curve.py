@@ -22,7 +22,7 @@ from rich.console import Console
 matplotlib.use("Agg")
 from matplotlib.figure import Figure
 
-from fedsim.common.one_thread import one_thread
+from fedsim.common.process import one_thread
 from fedsim.report.style import GREY, look
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve

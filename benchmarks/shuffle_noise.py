@@ -24,7 +24,7 @@ def summed(dimension: int, rounds: int, epsilon: float) -> float:
     """Standard deviation of a coordinate of the total's noise, in clips."""
     mechanism = SummedGaussian(dimension, SILOS, 1.0)
     (z,) = mechanism.noise_multipliers(*asked(rounds, epsilon))
-    return z * mechanism.sensitivity * mechanism.step(1.0)
+    return z * mechanism.sensitivity() * mechanism.step(1.0)
 
 
 def binomial(dimension: int, rounds: int, epsilon: float) -> float:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.protocol import wire
-from fedsim.protocol.digests import digest
 from fedsim.protocol.links import Answered
 from fedsim.protocol.messages import (
     Admission,
@@ -31,6 +30,7 @@ from fedsim.protocol.messages import (
     Offer,
     Reply,
 )
+from fedsim.protocol.plain import digest
 from fedsim.protocol.wire import Frame
 from server.channel import Channel
 from server.replies import Form, Reports, WrongReply, read

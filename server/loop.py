@@ -13,8 +13,8 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Combined, Public, PublicProblem
-from fedsim.protocol.digests import digest
 from fedsim.protocol.links import Link
+from fedsim.protocol.plain import digest
 from fedsim.protocol.seeds import server_rng
 from server.participation import Schedule
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import ValidationError
 
 from fedsim.common.errors import Refused
-from fedsim.common.signatures import is_signed
+from fedsim.common.identity import is_signed
 from fedsim.protocol import wire
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.messages import Message, Refusal
@@ -99,7 +98,7 @@ def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
 def _signed(data: bytes, identity: bytes) -> Frame:
     try:
         body, signature = wire.opened(data)
-        if not is_signed(Ed25519PublicKey.from_public_bytes(identity), body, signature):
+        if not is_signed(identity, body, signature):
             raise WrongReply("its reply is not signed by its identity", final=False)
         return wire.decode(body)
     except Refused as refusal:

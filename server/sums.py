@@ -19,11 +19,11 @@ from fedsim.common.errors import Refused
 from fedsim.mechanisms.discrete_noise import aggregators_noise
 from fedsim.mechanisms.occasions import Occasions
 from fedsim.protocol import shuffling
-from fedsim.protocol.digests import digest
 from fedsim.protocol.envelopes import EnvelopeKey
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.messages import Mark
+from fedsim.protocol.plain import digest
 from fedsim.protocol.roster import Roster
 from fedsim.protocol.shuffling import Release, Request
 from fedsim.protocol.wire import sealed

@@ -18,8 +18,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.protocol.contract import Algorithm, Asker, PublicProblem, Query
-from fedsim.protocol.memory import CohortMemory
-from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_queries
+from fedsim.protocol.plain import CohortMemory, PlainQuery, plain_arrays, plain_queries
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.pool import Pool
 

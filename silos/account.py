@@ -51,7 +51,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
 
 from fedsim.common.errors import InputError, Refused
@@ -166,7 +166,7 @@ class Caps:
 
     def tree(self) -> dict[str, object]:
         """Plain values, for `from_tree`."""
-        return {"epsilon": self.epsilon, "delta": self.delta, "total": self.total.tree()}
+        return asdict(self)
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, object]) -> Caps:

@@ -12,9 +12,9 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Plan
-from silos.block import Block
 from silos.entropy import Entropy, Purpose
 from silos.records import Records
+from silos.sums import Block
 
 _AHEAD = 1_000_000  # record numbers that a cohort draws ahead at most (8 MB)
 

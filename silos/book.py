@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +36,7 @@ class Enrolment:
 
     def tree(self) -> dict[str, Any]:
         """Plain values, for `from_tree`."""
-        plain = {name: getattr(self, name) for name in ("silo", "records", "identity", "expires")}
-        return plain | {"caps": self.caps.tree()}
+        return asdict(self)
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> Enrolment:

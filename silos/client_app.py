@@ -20,7 +20,7 @@ from flwr.app import Array, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsim.protocol import carried
-from silos.caller import Caller, dialler
+from fedsim.protocol.dial import Caller, dialler
 from silos.fleet import record_of
 
 app = ClientApp()

@@ -16,7 +16,7 @@ from fedsim.common.yaml_file import mapping
 from fedsim.data.dataset import Dataset
 from fedsim.data.registry import OWN, DataConfig
 from fedsim.isolated.confine import CHILD, Child, start, unavailable
-from fedsim.problems.registry import GROUP as PROBLEMS
+from fedsim.problems.kinds import GROUP as PROBLEMS
 from fedsim.protocol.listener import AtPort, AtSocket
 from fedsim.protocol.messages import Hex32, SiloName
 from silos.policy import Policy
@@ -38,6 +38,11 @@ class Config(Section):
 
     name: SiloName = Field(description="the silo, as the federation calls it")
     records: DataConfig = Field(description="its records: a scenario's data section; all of them are its own")
+    reader: tuple[str, ...] = Field(
+        (),
+        description="a command that writes the table at records.path to its standard output; it runs once, "
+        "at enrolment, in that folder",
+    )
     state: Path = Field(description="folder of ledger, identity key and log")
     listen: AtSocket | AtPort = Field(description="{socket: path}, or {port: number, token: path}")
     policy: Policy = Field(description="what it agrees to")
@@ -67,8 +72,8 @@ class Config(Section):
     @property
     def hidden(self) -> list[Path]:
         """What plug-in code must not see."""
-        paths = getattr(self.records, "path", ())
-        return [self.state, *map(Path, [paths] if isinstance(paths, str | Path) else paths)]
+        token = [self.listen.token] if isinstance(self.listen, AtPort) else []
+        return [self.state, *self.records.files.values(), *self.rosters, *token]
 
 
 def load_config(path: Path) -> Config:
@@ -89,6 +94,9 @@ def parse_config(tree: Any) -> Config:
         raise complaint(error, tree, root=ROOT, model=Config) from None
     check_flags({**tree, "policy": {**tree["policy"], "plug_ins": ()}}, config.model_dump(), ROOT)
     _check_records(config.records)
+    if config.reader and not isinstance(getattr(config.records, "path", None), Path):
+        expected = "writes one table, so records.path must name one file"
+        raise InputError(f"{ROOT}.reader", list(config.reader), expected)
     _check_plug_ins(config)
     return config
 
@@ -138,7 +146,7 @@ def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
 def _check_records(records: Dataset) -> None:
     """Refuse what a silo alone cannot do, and a reader that fedsim does not ship."""
     if type(records) not in OWN.values():
-        expected = "code of others never meets records here: write a table with it first, and name that"
+        expected = "never where records are held: name a table, and in `reader` a command that writes it"
         raise InputError(f"{ROOT}.records.name", records.name, expected)
     records.check_alone(f"{ROOT}.records")
     for field in ("test_fraction", "reserve", "origin"):

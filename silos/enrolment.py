@@ -20,6 +20,7 @@ from silos.config import ROOT, Config
 from silos.ledger_file import LedgerFile
 from silos.offers import Own, largest_dimension
 from silos.own_records import OwnRecords, read_records
+from silos.reader import write_table
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,13 @@ def enrol(config: Config) -> Enrolled:
         InputError: the records or the policy are wrong, or the silo is enrolled already.
         Refused: the ledger cannot be written.
     """
-    records, caps = read_records(config), caps_of(config)
-    own = Own(config.name, records.n, records.num_features, records.num_classes)
     if config.ledger.exists():
         expected = "is enrolled already: a lifetime is fixed once (start the silo without --enrol)"
         raise InputError(f"{ROOT}.state", str(config.state), expected)
+    caps = caps_of(config)
+    write_table(config)
+    records = read_records(config)
+    own = Own(config.name, records.n, records.num_features, records.num_classes)
     _check_exact(config, caps, own)
     config.state.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_modes(config.state)

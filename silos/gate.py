@@ -1,6 +1,6 @@
 """The gate: everything that leaves a cohort of co-hosted silos passes here, and nothing else reads records.
 
-(Private tuning releases one more thing, from records that no gate holds then: see `silos.score`.)
+(Private tuning releases one more thing, from records that no gate holds then: see `silos.parts`.)
 
 Guarantee (ISRL-DP, thesis Definitions 32 and 139): for every silo i, the transcript of all messages
 that the gate ever returns for it is (epsilon_i, delta_i)-DP with respect to replacing one of its
@@ -16,7 +16,7 @@ of them, which are sums, the mechanism says what holds.) Why:
   statistic, batch, noise ratio and number of points is refused, as is a round outside the plan.
 * What is checked is what is used: queries, broadcasts, messages and memory are copied first
   (`fedsim.protocol.plain`), and of a query that matches, the plan's own statistic, batch and noise ratio are
-  used. An ask is not answered under a setting of torch that changes sums (`silos.surroundings`). One that
+  used. An ask is not answered under a setting of torch that changes sums (`silos.sums`). One that
   breaks down after its batch was drawn ends the round, whatever the silo half makes of that: its noise is
   never used at another point.
 * The whole round is debited before noise is drawn, and a repeated request gets the stored bytes. A lock
@@ -48,20 +48,17 @@ from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.contract import Algorithm, Asker, Query
-from fedsim.protocol.digests import digests
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.memory import CohortMemory
-from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_queries
+from fedsim.protocol.plain import CohortMemory, PlainQuery, digests, plain_arrays, plain_queries
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from silos.admission import admit, spent
 from silos.batches import Batches, RoundBatches
-from silos.block import Block
 from silos.entropy import Entropy
 from silos.ledger import Ledger, Reply
 from silos.noise import Noise
 from silos.records import Records
-from silos.surroundings import check_surroundings
+from silos.sums import Block, check_surroundings
 
 
 def hold(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:

@@ -22,9 +22,8 @@ from fedsim.problems.alone import each
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_form import Graph
 from fedsim.problems.network_layers import Layers
-from silos.block import Block
 from silos.layers import Capture, Matrix, Term, Whole
-from silos.sums import Seen
+from silos.sums import Block, Seen
 
 CHUNK = 2**20
 """Numbers that a chunk of records holds at a time, about: 8 MB in float64."""

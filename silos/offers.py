@@ -9,7 +9,8 @@ than so much time, whatever the machine. Nothing here reads a record.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -19,31 +20,34 @@ from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import InputError, Refused
 from fedsim.data.outline import Outline
 from fedsim.isolated.confine import Child
+from fedsim.isolated.data import DTYPES
 from fedsim.isolated.parts import Isolated
-from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.grid import GridGaussian
+from fedsim.mechanisms.mechanism import Mechanism, SumMechanism
 from fedsim.mechanisms.registry import GAUSSIAN, check_serves
-from fedsim.problems.kinds import Problem
+from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
+from fedsim.mechanisms.silo_gaussian import SiloGaussian
+from fedsim.mechanisms.summed_gaussian import SummedGaussian
+from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
-from fedsim.problems.registry import PROBLEMS
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.messages import Offer
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Admitted, Terms
 from fedsim.scenario.algorithm import AlgorithmConfig, AlgorithmSection
-from fedsim.scenario.complaints import complaint
+from fedsim.scenario.model import complaint
 from fedsim.scenario.problem import ProblemSection, problem_of
 from silos.admission import admit
-from silos.mechanism import exact_sums, silo_mechanism
 from silos.policy import Policy
 from silos.pooled import Part, Pinned, check_summable, colluding_cost, part_of
 
 _ALGORITHM: TypeAdapter[AlgorithmSection] = TypeAdapter(AlgorithmConfig)
-_DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
 _MANY = 1_000
 _NO_ROSTERS = Pinned()
+_NOBODY = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ def proposal_of(
     own: Own,
     pinned: Pinned = _NO_ROSTERS,
     start: Callable[[], Child] | None = None,
+    alone: AbstractContextManager[object] = _NOBODY,
 ) -> Proposal:
     """Make what the offer names.
 
@@ -101,19 +106,28 @@ def proposal_of(
         own: its public numbers.
         pinned: rosters that its operator has agreed to.
         start: starts a confined process for parts that fedsim does not ship.
+        alone: is held while a problem is made here, and not while that process makes one.
 
     Raises:
         Refused: it is not for this silo's records or rosters, or the policy does not allow it.
     """
     _check_shape(offer, own)
     try:
-        algorithm, problem = _parts(offer, policy, start)
+        theirs, isolated = _theirs(offer, policy), None
+        if theirs or offer.algorithm["name"] not in shipped():
+            isolated = _isolated(offer, theirs, start)
+        with alone:
+            problem = isolated.problem if isolated and theirs else _problem(offer, policy)
+            algorithm = cast(Algorithm, isolated) if isolated else algorithm_of(offer.algorithm)
+        if problem.num_features != offer.shape.num_features:
+            raise Refused("offer: the plug-in's problem is for another number of features")
+        _check_dimension(problem.dimension, policy)
         part = part_of(offer, own.name, problem.dimension, pinned)
         if part is not None:
             check_serves(part.mechanism, str(offer.algorithm["name"]), algorithm)
     except InputError as error:
         raise Refused(str(error).replace("scenario.", "offer: ", 1)) from None
-    dtype, shape = _DTYPES[offer.dtype], offer.shape
+    dtype, shape = DTYPES[offer.dtype], offer.shape
     weights = torch.tensor(offer.weights, dtype=dtype)
     public = Public(tuple(shape.sizes), torch.tensor(list(shape.sizes.values())), weights, weights * 0)
     return Proposal(offer, algorithm, problem, public, dtype, part)
@@ -188,26 +202,25 @@ def _check_shape(offer: Offer, own: Own) -> None:
         raise Refused(f"offer: weights must be {len(shape.sizes)} positive numbers, one a silo")
 
 
-def _parts(offer: Offer, policy: Policy, start: Callable[[], Child] | None) -> tuple[Algorithm, Problem]:
-    """Algorithm and problem. Where fedsim does not ship both, a confined process makes and runs them."""
+def _theirs(offer: Offer, policy: Policy) -> bool:
+    """Whether the problem is one that fedsim does not ship; the policy lists all that is offered."""
     _check_name("algorithm", offer.algorithm.get("name"), policy.allowed_algorithms)
     _check_name("problem", offer.problem.get("name"), policy.allowed_problems)
     model = offer.problem.get("model")
     network = model.get("path", "") if isinstance(model, Mapping) and model.get("name") == "module" else None
     if network is not None and network not in policy.plug_ins:
         raise Refused(f"offer: the silo's policy does not list the network {str(network)[:100]!r}")
-    theirs = network is not None or offer.problem["name"] not in PROBLEMS
-    if offer.algorithm["name"] in shipped() and not theirs:
-        return algorithm_of(offer.algorithm), _problem(offer, policy)
+    return network is not None or offer.problem["name"] not in PROBLEMS
+
+
+def _isolated(offer: Offer, theirs: bool, start: Callable[[], Child] | None) -> Isolated:
+    """A confined process that has made the offer's parts."""
     if start is None:
         raise Refused("offer: no process for plug-ins can be started here")
     parts = {"algorithm": offer.algorithm, "problem": offer.problem, "shape": offer.shape.model_dump()}
     isolated = Isolated(start, {**parts, "dtype": offer.dtype, "describe": theirs})
-    problem = isolated.problem if theirs else _problem(offer, policy)
-    if problem.num_features != offer.shape.num_features:
-        raise Refused("offer: the plug-in's problem is for another number of features")
-    _check_dimension(problem.dimension, policy)
-    return cast(Algorithm, isolated), problem
+    isolated.made  # noqa: B018  it is started and waited for
+    return isolated
 
 
 def algorithm_of(given: Mapping[str, Any]) -> Algorithm:
@@ -223,18 +236,27 @@ def algorithm_of(given: Mapping[str, Any]) -> Algorithm:
         raise complaint(error, {"algorithm": given}, ("algorithm",)) from None
 
 
-def _problem(offer: Offer, policy: Policy) -> Problem:
-    """The problem, once its dimension is known to be allowed."""
+def problem_section(given: Mapping[str, Any]) -> ProblemSection:
+    """The problem's section of a scenario with these fields.
+
+    Raises:
+        InputError: a field is missing, unknown or out of bounds.
+    """
     try:
-        section = ProblemSection.model_validate(offer.problem)
+        return ProblemSection.model_validate(given)
     except ValidationError as error:
         check_few(error, "offer: problem")
-        raise complaint(error, {"problem": offer.problem}, ("problem",)) from None
+        raise complaint(error, {"problem": given}, ("problem",)) from None
+
+
+def _problem(offer: Offer, policy: Policy) -> Problem:
+    """The problem, once its dimension is known to be allowed."""
+    section = problem_section(offer.problem)
     if isinstance(section.model, Imported):
         raise Refused("offer: the network is to be given as {name: module, path: ...}")
     shape = Outline(offer.shape.sizes, offer.shape.num_features, offer.shape.num_classes)
     _check_dimension(_dimension(section, shape), policy)
-    return problem_of(section, shape, _DTYPES[offer.dtype])
+    return problem_of(section, shape, DTYPES[offer.dtype])
 
 
 def _dimension(section: ProblemSection, shape: Outline) -> int:
@@ -279,3 +301,31 @@ def _mechanism(proposal: Proposal, policy: Policy, seeded: bool) -> tuple[Mechan
     if seeded:
         return GAUSSIAN, ()
     return silo_mechanism(proposal.problem.dimension, policy.exact_noise_dimension)
+
+
+FLOATING_POINT = (
+    "Noise is Gaussian in floating point: the low-order bits of an answer are not covered by the guarantee"
+)
+"""The line of a report for noise that is not exact."""
+
+
+def silo_mechanism(dimension: int, exact_noise_dimension: int) -> tuple[Mechanism, tuple[str, ...]]:
+    """The mechanism for answers of `dimension` numbers, and what a reader must know of it.
+
+    Args:
+        dimension: d.
+        exact_noise_dimension: the largest d with exact noise, about 20 microseconds a number; 0 for none.
+    """
+    if dimension <= exact_noise_dimension:
+        return GridGaussian(dimension), ()
+    return SiloGaussian(), (FLOATING_POINT,)
+
+
+def exact_sums(mechanism: SumMechanism, exact_noise_dimension: int) -> tuple[SumMechanism, tuple[str, ...]]:
+    """As `silo_mechanism`, of sums over silos; where aggregators add the noise, the silo draws none."""
+    if isinstance(mechanism, ShuffledBinomial):
+        return mechanism, ()  # integers, of fair bits
+    if not isinstance(mechanism, SummedGaussian):
+        return mechanism, (FLOATING_POINT,)
+    exact = mechanism.noise_by == "aggregators" or mechanism.dimension <= exact_noise_dimension
+    return replace(mechanism, exact=exact), () if exact else (FLOATING_POINT,)

@@ -16,20 +16,17 @@ from fedsim.common.errors import Refused
 from fedsim.isolated.confine import Child
 from fedsim.isolated.parts import Isolated
 from fedsim.mechanisms.occasions import Occasions
-from fedsim.protocol.digests import digest
 from fedsim.protocol.messages import Mark, Offer
+from fedsim.protocol.plain import digest
 from silos.admission import spent
 from silos.config import InsecureSimulation
-from silos.entropy import Entropy
+from silos.entropy import Entropy, SeededEntropy, SystemEntropy
 from silos.gate import Gate, hold
 from silos.offers import Admissible, Own, Proposal, admissible, proposal_of
 from silos.own_records import OwnRecords
 from silos.policy import Policy
-from silos.pooled import Pinned
+from silos.pooled import Pinned, SealedLedger
 from silos.run_ledger import RunLedger
-from silos.sealed_ledger import SealedLedger
-from silos.seeded_entropy import SeededEntropy
-from silos.system_entropy import SystemEntropy
 
 GATES = 4
 """Gates in memory at once; each has its own copy of the records, in its problem's layout."""
@@ -96,9 +93,7 @@ class OpenRuns:
         if not self._trying.acquire(timeout=wait):
             raise Busy("the silo is trying out another offer; ask again")
         try:
-            with self._work:
-                proposal = self._proposal(offer)
-            return self._admissible(proposal)
+            return self._admissible(self._proposal(offer))
         finally:
             self._trying.release()
 
@@ -195,7 +190,7 @@ class OpenRuns:
             self._held.popitem(last=False)
 
     def _proposal(self, offer: Offer) -> Proposal:
-        return proposal_of(offer, self._policy, self._own, self._pinned, self._start)
+        return proposal_of(offer, self._policy, self._own, self._pinned, self._start, self._work)
 
     def _admissible(self, proposal: Proposal) -> Admissible:
         return admissible(proposal, self._policy, self._own, self._simulation is not None)
@@ -230,6 +225,7 @@ class OpenRuns:
 
     def _ledger(self, run: RunLedger, plan: Admissible) -> RunLedger:
         part, identity = plan.proposal.part, self._pinned.identity
+        run.resumes = not isinstance(plan.proposal.algorithm, Isolated)
         if part is None or identity is None:
             return run
         dimension = plan.proposal.problem.dimension

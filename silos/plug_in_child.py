@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
@@ -24,6 +23,7 @@ from fedsim.data.outline import Outline
 from fedsim.isolated.data import (
     DTYPES,
     Arrays,
+    Pipes,
     constants_out,
     error_out,
     prefixed,
@@ -32,19 +32,16 @@ from fedsim.isolated.data import (
     trace_out,
     without,
 )
-from fedsim.isolated.pipes import Pipes
 from fedsim.problems.given import described
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.blame import raised
 from fedsim.protocol.contract import Algorithm, Combined, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.memory import CohortMemory
-from fedsim.protocol.plain import plain_arrays, plain_queries, plain_tensor
+from fedsim.protocol.plain import CohortMemory, plain_arrays, plain_queries, plain_tensor
 from fedsim.protocol.wire import Frame
-from fedsim.scenario.complaints import complaint
-from fedsim.scenario.problem import ProblemSection, problem_of
-from silos.offers import algorithm_of
+from fedsim.scenario.problem import problem_of
+from silos.offers import algorithm_of, problem_section
 
 _LIMIT = 1 << 40  # the parent is believed
 
@@ -89,7 +86,7 @@ class Server:
             shape = head["shape"]
             outline = Outline(shape["sizes"], shape["num_features"], shape["num_classes"])
             self._algorithm = algorithm_of(head["algorithm"])
-            self._problem = problem_of(_problem_section(head["problem"]), outline, dtype)
+            self._problem = problem_of(problem_section(head["problem"]), outline, dtype)
         linear = {"linear": bool(self._algorithm.linear)}
         if not head["describe"]:
             return "made", linear, {}
@@ -144,20 +141,13 @@ class Server:
         return answers if len(answers) > 1 else answers[0]
 
 
-def _problem_section(given: Mapping[str, Any]) -> ProblemSection:
-    try:
-        return ProblemSection.model_validate(given)
-    except ValidationError as error:
-        raise complaint(error, {"problem": given}, ("problem",)) from None
-
-
 def main() -> None:
     """Serve the parent; what plug-ins print goes nowhere."""
     out = os.dup(1)
     os.dup2(2, 1)
     torch.set_num_threads(1)
     tempfile.tempdir = "/"  # torch.export asks for one, and writes nothing
-    with suppress(EOFError, BrokenPipeError):  # the parent is gone, or has no more to ask
+    with suppress(EOFError, ConnectionError):  # the parent is gone, or has no more to ask
         Server(Pipes(0, out, patient=True)).serve()
 
 

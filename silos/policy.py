@@ -12,7 +12,7 @@ from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.suggest import suggest
-from fedsim.problems.registry import PROBLEMS
+from fedsim.problems.kinds import PROBLEMS
 from fedsim.protocol.limits import Limits
 from fedsim.scenario.model import Probability
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.identity import Identity
-from fedsim.common.signatures import is_signed, public_key
+from fedsim.common.identity import Identity, is_signed, public_key
 from silos.book import Enrolment, Run
 from silos.chain import text
 

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from fedsim.problems.kinds import Problem, accepts
 from fedsim.problems.network import NeuralNetwork
-from silos.block import Block
 from silos.statistics import clipped_sum
-from silos.sums import padded_rows
+from silos.sums import Block, padded_rows
 
 MAX_NORM = 1e12
 """A record longer than this counts as the zero vector. Far below float32's range, so that clip / norm, at

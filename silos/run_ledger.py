@@ -12,16 +12,22 @@ if TYPE_CHECKING:  # torch is loaded when a reply is
     from silos.ledger import Reply
     from silos.ledger_file import LedgerFile
 
+_LONGEST = 2_000  # characters of a reason
+
 
 class RunLedger:
     """`silos.ledger.Ledger` on the disk.
 
     A round that an earlier process paid for and did not answer may be answered again, to the same broadcast:
-    what that process saw of its noise died with it. One that this process paid for is over then.
+    what that process saw of its noise died with it. One that this process paid for is over then. So is one
+    whose noisy answers plug-in code has seen: whether it came to a reply may be a function of them.
+
+    Attributes:
+        resumes: whether rounds of an earlier process may be answered.
     """
 
     def __init__(self, file: LedgerFile, record: Run) -> None:
-        self._file, self.record = file, record
+        self._file, self.record, self.resumes = file, record, True
 
     @property
     def run(self) -> str:
@@ -68,7 +74,7 @@ class RunLedger:
                 raise Refused(paid.refusal)
             if paid.reply is not None:
                 return self._reply(round_index)
-            if paid.boot == self._file.boot:
+            if paid.boot == self._file.boot or not self.resumes:
                 raise Refused(f"round {round_index} was begun and came to no reply")
             return None
 
@@ -108,7 +114,7 @@ class RunLedger:
         """See `Ledger`."""
         with self._file.lock:
             self._check_under_way(round_index)
-            self._file.note("refused", {"run": self.run, "round": round_index, "reason": reason})
+            self._file.note("refused", {"run": self.run, "round": round_index, "reason": reason[:_LONGEST]})
 
     def _check_under_way(self, round_index: int) -> None:
         paid = self.record.rounds.get(round_index)

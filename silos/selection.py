@@ -20,9 +20,9 @@ Why:
   since the hockey-stick divergence is jointly convex. All three are priced at one delta_i, that of the
   reported run, without which a maximum of epsilons would mean nothing.
 * *Training part.* It answers every candidate's plan, once for each repetition, with one base multiplier and
-  fresh noise each time: `fedsim.privacy.runs.compose_runs`, a sum. Nothing is saved because only one is
+  fresh noise each time: `fedsim.privacy.cost.compose_runs`, a sum. Nothing is saved because only one is
   chosen.
-* *Scoring part.* It answers one count for each candidate and repetition (`silos.score`): as many Gaussian
+* *Scoring part.* It answers one count for each candidate and repetition (`silos.parts`): as many Gaussian
   releases of weight 1, mu^2 = (number of scores) / z^2. The models scored are releases of another part.
 * *The choice* is a function of noisy scores and public numbers; a candidate that fails does so by noisy
   answers or public numbers. So the choice is free, and the reported run keeps within (eps_i, delta_i)
@@ -47,7 +47,7 @@ from math import inf
 
 from fedsim.common.errors import Refused
 from fedsim.privacy.calibrate import Budget, smallest_multipliers
-from fedsim.privacy.runs import compose_runs
+from fedsim.privacy.cost import compose_runs
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Census, Release

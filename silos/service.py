@@ -12,9 +12,8 @@ from pathlib import Path
 
 import torch
 
-from fedsim.common.daemon_log import begin
 from fedsim.common.errors import InputError
-from fedsim.protocol.daemon import Bounds, Daemon, on_signal
+from fedsim.protocol.daemon import Bounds, Daemon, begin, on_signal
 from fedsim.protocol.listener import ailment, listening, token_of
 from fedsim.protocol.messages import Greeting
 from silos.config import ROOT, Config, load_config

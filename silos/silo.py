@@ -38,6 +38,7 @@ from fedsim.protocol.messages import (
 from fedsim.protocol.wire import MAX_HEAD, Frame, decode, encode, opened, sealed
 from silos.config import ROOT, Config
 from silos.enrolment import check_enrolment, check_modes
+from silos.entropy import new_secret
 from silos.ledger_file import LedgerFile
 from silos.offers import Own, check_few, largest_dimension
 from silos.open_runs import Busy, OpenRuns
@@ -47,7 +48,6 @@ from silos.pooled import Pinned
 from silos.price import price
 from silos.receipts import signed
 from silos.run_ledger import RunLedger
-from silos.system_entropy import new_secret
 
 log = logging.getLogger("silos.silo")
 

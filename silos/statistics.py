@@ -19,9 +19,8 @@ from fedsim.problems import linear_records
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
-from silos.block import Block
 from silos.network import network_sum
-from silos.sums import KEPT, Seen, bounded, weighted_sum
+from silos.sums import KEPT, Block, Seen, bounded, weighted_sum
 
 
 def clipped_sum(
@@ -56,7 +55,9 @@ def clipped_sum(
 
 
 def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Tensor:
-    scores = linear_records.scores(problem, block.features, point)
+    scores = GeneralisedLinear.scores(
+        problem, block.features, point
+    )  # whatever the problem makes of `scores`
     return linear_records.coefficient(problem, scores, block.target, block.inverse_norm)
 
 

@@ -15,10 +15,33 @@ In float64, where u = 2^-53, nothing is held back for it: 6e-11 of 2 clip at 1,0
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+
+from fedsim.common.errors import Refused
+
+
+@dataclass(frozen=True)
+class Block:
+    """Records of `members` (positions in the cohort), each padded to the same number of rows.
+
+    Args:
+        features: (silos, rows, features).
+        target: (silos, rows).
+        inverse_norm: 1 / |x| per row, 0 for a zero row; (silos, rows).
+        mask: 1 for a row that counts, 0 for one that adds nothing: padding, and for a network a record that
+            counts as the zero vector; None where all such rows are zero vectors of a linear model.
+    """
+
+    members: list[int]
+    features: Tensor
+    target: Tensor
+    inverse_norm: Tensor
+    mask: Tensor | None = None
+
 
 PIECE = 32
 
@@ -95,3 +118,35 @@ def _weighted_sum(weights: Tensor, features: Tensor) -> Tensor:
     by_piece = weights.reshape(silos, -1, rows // PIECE, PIECE).transpose(1, 2)
     sums = torch.bmm(by_piece.flatten(0, 1), features.reshape(-1, PIECE, width))
     return sums.view(silos, rows // PIECE, -1, width).sum(1, dtype=torch.float64)
+
+
+_FULL_PRECISION = ("none", "ieee")
+
+
+def check_surroundings(dtype: torch.dtype) -> None:
+    """Refuse to compute in `dtype` under settings of torch with which a sum would not be what is guaranteed.
+
+    An author may have switched them on for another purpose. Autocast and reduced precision round a sum by
+    more than its bound allows for; under a transform of torch.func one ask would stand for many; anomaly
+    detection raises where one record's gradient is not finite.
+
+    Raises:
+        Refused: names what is switched on.
+    """
+    if found := _switched_on(dtype):
+        raise Refused(f"torch has {found} switched on, which would change what is computed from records")
+
+
+def _switched_on(dtype: torch.dtype) -> str:
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a transform of torch.func"
+    if torch.is_inference_mode_enabled():
+        return "inference mode"
+    if torch.is_anomaly_enabled():
+        return "anomaly detection"
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast"
+    precision = torch._C._get_fp32_precision_getter("mkldnn", "matmul")
+    if dtype is torch.float32 and precision not in _FULL_PRECISION:
+        return "float32 products of less than float32's precision"
+    return ""

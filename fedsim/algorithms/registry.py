@@ -38,7 +38,7 @@ def algorithms() -> dict[str, type[Algorithm]]:
 
 @cache
 def shipped() -> dict[str, type[Algorithm]]:
-    """Those of this package alone."""
+    """{scenario name: dataclass} of the algorithms that fedsim ships."""
     names = sorted(module.name for module in pkgutil.iter_modules(fedsim.algorithms.__path__))
     modules = {name: importlib.import_module(f"fedsim.algorithms.{name}") for name in names}
     return {name: kind for name, module in modules.items() if (kind := _algorithm_in(module))}

@@ -19,7 +19,7 @@ from fedsim.api.table import Table, lines_html, table_html
 from fedsim.attacks.run import Observe, as_json, attack
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
-from fedsim.common.one_thread import one_thread
+from fedsim.common.process import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.report.audit_section import adversaries, audit_figure, audit_table, verdict

@@ -37,7 +37,7 @@ class Comparison:
         return Table(pa.Table.from_pylist(self.lines.table()))
 
     def plot(self) -> Figure:
-        """The metric against epsilon."""
+        """A figure of the metric against epsilon."""
         return self.lines.figure()
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -18,7 +18,7 @@ from fedsim.attacks.run import Observe
 from fedsim.attacks.setting import Setting, prepare
 from fedsim.attacks.started import daemons as started
 from fedsim.common.errors import InputError
-from fedsim.common.one_thread import one_thread
+from fedsim.common.process import one_thread
 from fedsim.deployment.offers import offers_of
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.messages import Offer
@@ -45,7 +45,7 @@ class DaemonAudit:
 
     @property
     def table(self) -> Table:
-        """One row."""
+        """A table of one row: what is claimed of the silo, and what was attained of it."""
         found = self.tree
         share = f" ({floor(100 * found['attained_share'])} %)" if found["attained_share"] is not None else ""
         columns = [

@@ -14,12 +14,11 @@ from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find
-from fedsim.scenario.early import check_single
 from fedsim.scenario.files import check_unchanged
 from fedsim.scenario.load import anchored, parse, read
 from fedsim.scenario.model import Scenario
+from fedsim.scenario.overrides import completed
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.scenario.variants import completed
 
 ScenarioLike = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 """A shipped scenario's name, a YAML file, nested mappings as such a file holds them, or a `Scenario`."""
@@ -43,7 +42,7 @@ def one_run(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> Sc
         InputError: it has a `sweep` section.
     """
     scenario = scenario_of(given, changes)
-    check_single(scenario)
+    scenario.check_single()
     return scenario
 
 

@@ -12,9 +12,9 @@ from fedsim.api.given import ScenarioLike, changes_of, resolved_of, scenario_of
 from fedsim.api.table import Table, lines_html, silos_html
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
-from fedsim.results.price_statement import Price as Statement
-from fedsim.results.price_statement import price as stated
-from fedsim.simulation.price import preview, second_opinions
+from fedsim.results.privacy_statement import Price as Statement
+from fedsim.results.privacy_statement import price as stated
+from fedsim.simulation.host import preview, second_opinions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

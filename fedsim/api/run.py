@@ -21,8 +21,7 @@ from fedsim.results import collected
 from fedsim.results.outcome import Outcome
 from fedsim.results.place import check_free
 from fedsim.results.predictor import Predictor, predictor_of
-from fedsim.results.read import read
-from fedsim.results.write import move_scenario
+from fedsim.results.run_directory import move_scenario, read
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,8 +15,7 @@ from fedsim.api.progress import Watch, watcher
 from fedsim.api.run import Run
 from fedsim.api.unfinished import NotKept, discard, kept, with_drawn
 from fedsim.common.errors import InputError
-from fedsim.common.interrupts import undisturbed
-from fedsim.common.one_thread import one_thread
+from fedsim.common.process import one_thread, undisturbed
 from fedsim.data.dataset import Dataset
 from fedsim.measure.heterogeneity import measure
 from fedsim.protocol.contract import Algorithm
@@ -29,7 +28,7 @@ from fedsim.scenario.files import digests_of
 from fedsim.scenario.nonce import with_seed
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import WorkerLost
-from fedsim.simulation.price import preview
+from fedsim.simulation.host import preview
 from fedsim.simulation.trial import read
 
 

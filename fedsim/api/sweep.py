@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import os
+import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from fedsim.api.given import ScenarioLike, changes_of, tree_of
-from fedsim.api.sweep_progress import watcher
+from fedsim.api.progress import display, watching
 from fedsim.api.table import Table, lines_html, table_html
 from fedsim.curves.sweep_page import errors, figure_of
+from fedsim.results.outcome import value
+from fedsim.scenario.metric import METRICS
 from fedsim.sweeps import run as sweeps
-from fedsim.sweeps.cells_table import cells_table
+from fedsim.sweeps.cell import CellResult
+from fedsim.sweeps.directory import cells_table
 from fedsim.sweeps.engine import Event
-from fedsim.sweeps.job import job_of
+from fedsim.sweeps.job import Job, job_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,4 +109,74 @@ def sweep(
     """
     job = job_of(tree_of(scenario, changes_of(overrides, short)))
     place = None if out is None else Path(out)
-    return Sweep(sweeps.run(job, place, workers, watcher(progress), warnings.warn))
+    return Sweep(
+        sweeps.run(
+            job,
+            place,
+            workers,
+            lambda job: watching(progress, partial(sweep_display, job=job)),
+            warnings.warn,
+        )
+    )
+
+
+@contextmanager
+def sweep_display(console: Console | None, job: Job) -> Iterator[Callable[[Event], None]]:
+    """Show a sweep's cells."""
+    board = _Board(job)
+    columns = BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}")
+    with display(console, board.total, TextColumn("cells"), *columns) as draw:
+
+        def observe(event: Event) -> None:
+            board.add(event)
+            left = board.seconds_left() if console else None
+            rest = f", about {left:.0f} s left" if left else ""
+            line = f"{board.done}/{board.total} cells{rest}; {board.text()}"
+            draw(board.done, board.text(), line, restart=event.cached)  # those say nothing about speed
+
+        yield observe
+
+
+class _Board:
+    """Counts cells, and keeps the private candidate whose mean of the metric is best so far."""
+
+    def __init__(self, job: Job) -> None:
+        self._job, self.total = job, job.cells
+        self.done = self.cached = self.failed = 0
+        self._metric = job.scenario.report.metric
+        self._sign = -1 if METRICS[self._metric].higher else 1
+        self._values: dict[tuple[int, int], list[float]] = {}
+        self._first: float | None = None  # when the first cell was run: starting workers tells no pace
+
+    def add(self, event: Event) -> None:
+        self.done += 1
+        self.cached += event.cached
+        if self._first is None and not event.cached:
+            self._first = time.monotonic()
+        if not isinstance(event.outcome, CellResult):
+            self.failed += 1
+        elif (found := value(event.outcome, self._metric)) is not None:  # tuned by loss: error and loss alone
+            place = event.place.combination, event.place.candidate
+            self._values.setdefault(place, []).append(found)
+
+    def seconds_left(self) -> float | None:
+        """At the pace so far; None before two cells were run."""
+        ran = self.done - self.cached
+        if self._first is None or ran < 2:
+            return None
+        return (self.total - self.done) * (time.monotonic() - self._first) / (ran - 1)
+
+    def _best(self) -> str:
+        means = [
+            (not self._job.combinations[place[0]].private, self._sign * fmean(values), place)
+            for place, values in self._values.items()
+        ]
+        if not means:
+            return ""
+        _, least, (number, candidate) = min(means)
+        return f"best so far {self._sign * least:.4f}: {self._job.combinations[number].title(candidate)}"
+
+    def text(self) -> str:
+        """Failures, and the best so far."""
+        failed = f"{self.failed} failed; " if self.failed else ""
+        return failed + self._best()

@@ -58,7 +58,7 @@ class Table:
         return self.arrow.to_pandas()
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """One dict a row."""
+        """The rows, each as a dict."""
         rows: list[dict[str, Any]] = self.arrow.to_pylist()
         return rows
 
@@ -92,7 +92,7 @@ def _cell(column: str, value: object) -> str:
 
 
 def lines_html(lines: Sequence[str]) -> str:
-    """A paragraph a line."""
+    """Lines of text as HTML, each a paragraph."""
     return "".join(f"<p>{escape(line)}</p>" for line in lines)
 
 
@@ -108,7 +108,7 @@ def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def silos_html(silos: Sequence[SiloRow]) -> str:
-    """What each silo pays; of many the tightest."""
+    """What each silo pays as HTML; of many silos the tightest."""
     table = silo_table(silos, _MOST_SILOS)
     rows = [*table.rows, *([table.total] if table.total else [])]
     return lines_html([table.caption]) + table_html(table.columns, rows)

@@ -19,14 +19,14 @@ from fedsim.common.yaml_file import mapping, text
 from fedsim.results.kept_trial import KeptTrial, read_trial, write_trial
 from fedsim.results.outcome import Measurement, Results, TrialResult, variants
 from fedsim.results.place import UNFINISHED, check_free, unwritable
+from fedsim.results.run_directory import SECRET
 from fedsim.results.summary import FILE
-from fedsim.results.write import SECRET
 from fedsim.scenario.files import digests_of
 from fedsim.scenario.load import relative
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.run_digest import run_digest
-from fedsim.sweeps.keys import code_version
+from fedsim.sweeps.cache import code_version
 
 _MADE_OF, _SCENARIO, _LOCK = "run.json", "scenario.yaml", ".lock"
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -34,7 +35,7 @@ from fedsim.protocol.shares import split
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.scenario.sums import Sums
-from fedsim.simulation.aggregation import AtOnce, Run
+from fedsim.simulation.aggregation import Run, at_once
 from server.totals import Totals
 
 Party = Literal["server", "shuffler", "both"]
@@ -158,7 +159,7 @@ class Added:
             sums.pool,
             resolved.dtype,
         )
-        self._add = AtOnce(Run(resolved, 0, "audit", terms[0].noise_multiplier or 0.0))
+        self._add = partial(at_once, Run(resolved, 0, "audit", terms[0].noise_multiplier or 0.0))
         wiretap, streams = Wiretap(resolved.algorithm, Tap()), [f"path/{i}" for i in range(len(data))]
         self._gate = party_gate(resolved, wiretap, terms, data, streams, "both", True)
 

@@ -18,8 +18,8 @@ from fedsim.protocol.terms import Share, Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
+from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
-from silos.seeded_entropy import SeededEntropy
 
 Floats = np.ndarray
 Data = tuple[Floats, Floats]

@@ -24,7 +24,7 @@ from fedsim.attacks.worst import Knowledge, Others
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.grid import STEPS
 from fedsim.protocol.contract import Asker, Query
-from fedsim.protocol.memory import CohortMemory
+from fedsim.protocol.plain import CohortMemory
 from fedsim.protocol.seeds import generator
 
 _COORDINATES = 66

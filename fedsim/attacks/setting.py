@@ -23,7 +23,7 @@ from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Ask, Census
 from fedsim.protocol.terms import Admitted
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.price import preview
+from fedsim.simulation.host import preview
 from fedsim.simulation.trial import read
 from server.aggregate import summed, weighted
 from server.loop import run

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -127,6 +127,18 @@ def _traceback() -> Iterator[None]:
         if context is not None and context.find_root().params.get("debug"):
             traceback.print_exc()
         raise
+
+
+@contextmanager
+def spoken(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors name an argument or option as a person types it: {field: argument}."""
+    from fedsim.common.errors import InputError
+
+    try:
+        yield
+    except InputError as error:
+        first, dot, rest = error.field.partition(".")
+        raise InputError(names.get(first, first) + dot + rest, error.value, error.expected) from None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`fedsim audit`: attack a scenario, and show what that attains beside what is claimed."""
+"""`fedsim audit`: attack a scenario, or running daemons, and show what that attains of each claim."""
 
 from __future__ import annotations
 
@@ -7,31 +7,87 @@ import time
 from collections.abc import Iterator, Sequence
 from math import floor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from fedsim.api.audit import Audit, audit
-from fedsim.api.run import load_run
-from fedsim.cli.tables import rendered, say, shown
+from fedsim.cli.app import (
+    DONE,
+    FAILED,
+    PRIVACY,
+    SCENARIO,
+    DataDir,
+    Overrides,
+    app,
+    data_from,
+    fail,
+    plain_errors,
+)
+from fedsim.cli.output import rendered, say, shown
 from fedsim.common.errors import InputError
-from fedsim.report.audit_section import audit_table
-from fedsim.results.audit_file import FILE, AuditPart
-from fedsim.scenario.model import Scenario
 
-BROKEN = 1
+if TYPE_CHECKING:
+    from fedsim.api.audit import Audit
+    from fedsim.api.daemon_audit import DaemonAudit
+    from fedsim.results.silo_table import Table
+    from fedsim.scenario.model import Scenario
 
 
-def show(
-    scenario: Scenario | None, overrides: Sequence[str], run: Path | None, effort: float, json_wanted: bool
-) -> int:
-    """Audit a scenario, or that of a run directory, and print a table or JSON; the exit code.
+@app.command(rich_help_panel=PRIVACY)
+def audit(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --run.")
+    ] = None,
+    overrides: Overrides = None,
+    data_dir: DataDir = None,
+    run: Annotated[
+        Path | None, typer.Option(help="A run directory: audit its scenario and put the result on its page.")
+    ] = None,
+    effort: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=1000, help="Share of the default work: 0.1 for a first look, 10 for more."
+        ),
+    ] = 1.0,
+    daemons: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Attack two real daemons of a silo over sockets in DIR; started there unless they run.",
+        ),
+    ] = None,
+    silo: Annotated[
+        str | None, typer.Option(help="With --daemons: which silo; default the one with the largest epsilon.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
+    claim is broken."""
+    with plain_errors(), data_from(data_dir):
+        from fedsim.cli import early
 
-    Raises:
-        InputError: bad scenario, data or directory; or a scenario that claims nothing.
-        Refused: a silo does not accept the plan.
-    """
+        loaded = None if scenario is None else early.single(scenario, overrides or [])
+        if daemons is not None:
+            if run is not None:
+                fail("error: --daemons attacks by a scenario, --run audits a directory: give one of them")
+            broken = _daemons(loaded, daemons, silo, effort, as_json)
+        elif silo is not None:
+            fail("error: --silo chooses whose daemon is attacked: give --daemons DIR too")
+        else:
+            broken = _transcript(loaded, overrides or [], run, effort, as_json)
+        raise typer.Exit(FAILED if broken else DONE)
+
+
+def _transcript(
+    scenario: Scenario | None, overrides: Sequence[str], run: Path | None, effort: float, as_json: bool
+) -> bool:
+    """Audit a scenario, or that of a run directory, and print a table or JSON; whether a claim is broken."""
+    from fedsim.api.audit import audit as attack
+    from fedsim.api.run import load_run
+    from fedsim.report.audit_section import audit_table
+    from fedsim.results.audit_file import FILE
+
     if (scenario is None) == (run is None):
         both = [scenario.name, str(run)] if scenario else []
         raise InputError("fedsim audit", both, "name a scenario, or --run DIR")
@@ -39,29 +95,44 @@ def show(
         raise InputError("--set", list(overrides), "a run has its scenario; audit that, or another one")
     start = time.perf_counter()
     given = scenario or load_run(run)  # type: ignore[arg-type]
-    found = audit(given, effort=effort, progress=True)
+    found = attack(given, effort=effort, progress=True)
     if run is not None:
         found.save(run)
-    if json_wanted:
-        typer.echo(json.dumps(found.tree, indent=2, allow_nan=False))
-    else:
-        _print(found, time.perf_counter() - start, run)
-    return BROKEN if found.broken else 0
-
-
-def _print(found: Audit, seconds: float, run: Path | None) -> None:
-    console, part = Console(), found.part
     title = f"{found.tree['scenario']}: epsilon that attacks attained of each claim"
-    console.print(rendered(audit_table(part), title), "", sep="\n")
-    for line in _said(found.tree, part, seconds):
+    _print(found, audit_table(found.part), title, _said(found, time.perf_counter() - start), as_json)
+    if run is not None and not as_json:
+        say(Console(), f"Wrote {shown(run / FILE)} and the run's page")
+    return found.broken
+
+
+def _daemons(scenario: Scenario | None, folder: Path, silo: str | None, effort: float, as_json: bool) -> bool:
+    """Play the worst server against the daemons in a folder and print what it attained; whether a claim is
+    broken.
+    """
+    from fedsim.api.daemon_audit import audit_daemons
+
+    if scenario is None:
+        raise InputError("fedsim audit", None, "name the scenario that the daemons are to be attacked by")
+    found = audit_daemons(scenario, folder, silo=silo, effort=effort, progress=True)
+    title = f"{found.tree['scenario']}: epsilon that the worst server attained of a daemon's claim"
+    _print(found, found.table, title, _said_of_daemons(found.tree), as_json)
+    return found.broken
+
+
+def _print(found: Audit | DaemonAudit, table: Table, title: str, said: Iterator[str], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found.tree, indent=2, allow_nan=False))
+        return
+    console = Console()
+    console.print(rendered(table, title), "", sep="\n")
+    for line in said:
         say(console, line)
     for line in found.verdict:
-        say(console, line[0].upper() + line[1:], "bold red" if part.broken else "bold")
-    if run is not None:
-        say(console, f"Wrote {shown(run / FILE)} and the run's page")
+        say(console, line[0].upper() + line[1:], "bold red" if found.broken else "bold")
 
 
-def _said(found: dict[str, Any], part: AuditPart, seconds: float) -> Iterator[str]:
+def _said(audited: Audit, seconds: float) -> Iterator[str]:
+    found, part = audited.tree, audited.part
     silos, search = found["silos"], found["search"]
     if found["of_silos"] > found["audited"]:
         yield f"Audited: {found['audited']} of {found['of_silos']} silos, evenly in order of their claims."
@@ -94,3 +165,14 @@ def _said(found: dict[str, Any], part: AuditPart, seconds: float) -> Iterator[st
     )
     noise = [silo["noise_ratio"] for silo in silos]
     yield f"Noise: {min(noise):.3f} to {max(noise):.3f} times what is stated. {seconds:,.0f} s."
+
+
+def _said_of_daemons(tree: dict[str, Any]) -> Iterator[str]:
+    share = floor(100 * tree["assumption_free"] / tree["claimed"]) if tree["claimed"] else 0
+    yield (
+        f"Attained: a lower bound at {tree['confidence']['bound']:.0%} confidence, by the "
+        f"{tree['estimator']}; without any assumption {share} % of the claim. Noise: over what is stated."
+    )
+    yield f"Real noise, over sockets: {tree['runs_a_minute']:,.0f} runs a minute in each world."
+    for notice in tree["notices"]:
+        yield f"The daemons say: {notice}"

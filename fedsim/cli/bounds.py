@@ -6,26 +6,23 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
-from fedsim.cli.tables import print_notices, say, shown
+from fedsim.cli.app import PRIVACY, SCENARIO, DataDir, Overrides, app, data_from, fail, plain_errors
+from fedsim.cli.output import print_notices, say, shown, titled
 from fedsim.common.errors import InputError
-from fedsim.report.bounds_figure import Line, draw, measured
-from fedsim.report.page import FIGURES
-from fedsim.report.remarks import objective
-from fedsim.results.collected import Run
-from fedsim.results.privacy_statement import how
-from fedsim.results.read import read
-from fedsim.scenario.load import load
-from fedsim.scenario.model import Scenario
-from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.theory.bounds import Bound, applying, conditions
-from fedsim.theory.symbols import Symbols
-from fedsim.theory.theorem import Check
+
+if TYPE_CHECKING:
+    from fedsim.report.bounds_figure import Line
+    from fedsim.results.collected import Run
+    from fedsim.scenario.model import Scenario
+    from fedsim.scenario.resolve import Resolved
+    from fedsim.theory.bound_table import Bound
+    from fedsim.theory.symbols import Symbols
+    from fedsim.theory.theorem import Check
 
 NOTE = "every constant and logarithmic factor in n, R and N is set to one: compare slopes, not heights"
 UNEQUAL = "n is the smallest, noise is xi = min(Xi / M', xi_max / M), constants are of N p_i f (Theorem 140)"
@@ -37,17 +34,41 @@ CLASS = (
     "lower ISRL bounds are for algorithms that compose as advanced composition does (C = 1) and spend at "
     "most about 1/n a round; that is not checked"
 )
-Found = Sequence[tuple[Bound, float | None, str]]
+Found = Sequence[tuple["Bound", float | None, str]]
 
 
-def show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, run: Path | None) -> None:
-    """Print a table, or JSON, of the bounds that apply and of what the others need, for a scenario or a run.
+@app.command(rich_help_panel=PRIVACY)
+def bounds(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --run.")
+    ] = None,
+    overrides: Overrides = None,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Run directory: draw the bounds over what it measured, as figures/bounds."),
+    ] = None,
+) -> None:
+    """Show the theory's upper and lower bounds on the run's excess risk, constants set to one."""
+    with plain_errors(), data_from(data_dir):
+        if (scenario is None) == (run is None):
+            fail("error: SCENARIO: give a scenario file, or --run and a run directory")
+        from fedsim.cli import early
 
-    A run's bounds are also drawn over what it measured, in its `figures`.
+        loaded = None if scenario is None else early.single(scenario, overrides or [])
+        _show(loaded, overrides or [], as_json, run)
 
-    Raises:
-        InputError: bad scenario or data, no epsilon to bound by, or a run that measured nothing bounded.
-    """
+
+def _show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, run: Path | None) -> None:
+    """Print what applies to a scenario or a run, and what the other bounds need; a run's are drawn too."""
+    from fedsim.report.remarks import objective
+    from fedsim.results.privacy_statement import how
+    from fedsim.results.run_directory import read
+    from fedsim.scenario.load import load
+    from fedsim.scenario.resolve import resolve
+    from fedsim.theory.bound_table import applying
+
     content = None if run is None else read(run)
     resolved = resolve(scenario or load(run / "scenario.yaml", overrides))  # type: ignore[operator]
     symbols = resolved.symbols
@@ -76,6 +97,9 @@ def show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, run
 
 def _drawn(run: Run, directory: Path, resolved: Resolved, symbols: Symbols, found: Found) -> list[Path]:
     """Draw the figures; a run that measured nothing is refused before its bounds are looked at."""
+    from fedsim.report.bounds_figure import draw, measured
+    from fedsim.report.page import FIGURES
+
     columns = measured(run)
     proximal = resolved.scenario.algorithm.name.startswith("prox_")
     # Of silos that trust nobody only their own; of sums also what they gain, and what no trust could.
@@ -100,6 +124,8 @@ def _lines(bound: Bound, value: float, symbols: Symbols, proximal: bool) -> list
 
     What is measured is the training objective: a lower bound on the population's risk says nothing of it.
     """
+    from fedsim.report.bounds_figure import Line
+
     if bound.risk == "squared gradient":
         return [Line("gradient_mapping_sq", bound.source, bound.side, value)]
     curved = "proximal-PL" if proximal and bound.side == "upper" else "strongly convex"
@@ -112,6 +138,9 @@ def _lines(bound: Bound, value: float, symbols: Symbols, proximal: bool) -> list
 def _print_json(
     resolved: Resolved, symbols: Symbols, found: Found, run: Run | None, drawn: Sequence[Path]
 ) -> None:
+    from fedsim.report.bounds_figure import measured
+    from fedsim.theory.bound_table import conditions
+
     statement = {
         "scenario": resolved.scenario.name,
         "constants": NOTE,
@@ -142,7 +171,9 @@ def _plain(bound: Bound, value: float | None, reason: str, asked: Sequence[Check
 
 
 def _table(console: Console, found: Found, symbols: Symbols) -> None:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)  # fits into 80 characters
+    from fedsim.theory.bound_table import conditions
+
+    table = titled(padding=0)  # fits into 80 characters
     for column in ("functions", "trust", "risk", "side", "theorem"):
         table.add_column(column)
     table.add_column("bound", justify="right")

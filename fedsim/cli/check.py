@@ -3,25 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 import yaml
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedsim.cli.app import SCENARIOS, app, plain_errors
 from fedsim.common.errors import InputError
-from fedsim.testing.check import Checked, check
-from fedsim.testing.find import examples
+
+if TYPE_CHECKING:
+    from fedsim.testing.check import Checked
 
 _STYLES = {"passed": "green", "failed": "bold red", "left out": "yellow", "not tried": "dim"}
 
 
-def run(named: str, numbers: Sequence[str], left_out: Sequence[str]) -> int:
-    """Check what is named; the exit code, 1 where a property does not hold.
+@app.command(rich_help_panel=SCENARIOS)
+def check(
+    algorithm: Annotated[
+        str,
+        typer.Argument(
+            metavar="ALGORITHM", help="A name of `fedsim list`, module:Class, file.py or file.py:Class."
+        ),
+    ],
+    numbers: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="A number of the algorithm; may be repeated."),
+    ] = None,
+    left_out: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--leave-out", metavar="PROPERTY=REASON", help="A property that need not hold; may be repeated."
+        ),
+    ] = None,
+) -> None:
+    """Check an algorithm for what must hold of every one: its plan, its optimum, its account; exit code 1 if
+    something does not."""
+    with plain_errors():
+        raise typer.Exit(_check(algorithm, numbers or [], left_out or []))
 
-    Raises:
-        InputError: there is no such algorithm, or a number is missing.
-    """
+
+def _check(named: str, numbers: Sequence[str], left_out: Sequence[str]) -> int:
+    """Print what holds of the algorithm that is named; the exit code, 1 where a property does not."""
+    from fedsim.testing.check import check, examples
+
     console, failed = Console(), False
     values = {name: yaml.safe_load(value) for name, value in _pairs(numbers, "--set")}
     for title, example in examples(named, values, dict(_pairs(left_out, "--leave-out"))).items():

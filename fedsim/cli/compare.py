@@ -2,39 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.tables import say, shown, titled
-from fedsim.curves.compare import FILES, Comparison, compare, source_of, write
-from fedsim.curves.sweep_summary import SHARED
+from fedsim.cli.app import RUNS, app, plain_errors
+from fedsim.cli.output import say, shown, titled
 from fedsim.privacy.rounding import shown_up
-from fedsim.report.page import capital
-from fedsim.results.place import check_free
-from fedsim.scenario.metric import METRICS
+
+if TYPE_CHECKING:
+    from fedsim.curves.compare import Comparison
 
 
-def run(directories: Sequence[Path], points: Path | None, metric: str | None, out: Path | None) -> None:
-    """Print the table, and write it as CSV beside the figure as PNG and SVG.
+@app.command(rich_help_panel=RUNS)
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run and sweep directories.")],
+    points: Annotated[
+        Path | None, typer.Option(help="CSV of published points: series, epsilon, error[, low, high].")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What is compared, such as auc; default: what the first run chose.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="New directory; default runs/comparison-TIME.")] = None,
+) -> None:
+    """Put several runs and sweeps into one table and one figure, a metric against epsilon."""
+    with plain_errors():
+        from fedsim.curves import compare as curves
+        from fedsim.curves.sweep_summary import SHARED
+        from fedsim.results.place import check_free
 
-    Raises:
-        InputError: a directory or the file of points cannot be used.
-    """
-    comparison = compare([source_of(directory) for directory in directories], points, metric)
-    folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")
-    console = Console()
-    console.print(_table(comparison))
-    if comparison.shares_noise:
-        say(console, f"Not private: {SHARED}.")
-    write(comparison, folder)
-    say(console, f"Wrote {shown(folder)}/ ({', '.join(FILES)})")
+        comparison = curves.compare([curves.source_of(directory) for directory in runs], points, metric)
+        folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")
+        console = Console()
+        console.print(_table(comparison))
+        if comparison.shares_noise:
+            say(console, f"Not private: {SHARED}.")
+        curves.write(comparison, folder)
+        say(console, f"Wrote {shown(folder)}/ ({', '.join(curves.FILES)})")
 
 
 def _table(comparison: Comparison) -> Table:
+    from fedsim.report.page import capital
+    from fedsim.scenario.metric import METRICS
+
     what = METRICS[comparison.metric]
     table = titled(f"{capital(what.title)}, 90 % of trials in brackets")
     for name in ("from", "series"):

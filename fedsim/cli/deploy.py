@@ -8,45 +8,57 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-from fedsim.api.progress import display
-from fedsim.api.run import load_run
-from fedsim.cli.finished import print_failure, print_run
-from fedsim.cli.tables import say, shown
+from fedsim.cli.app import DEPLOYMENT, FAILED, INTERRUPTED, Overrides, ScenarioFile, app, plain_errors
+from fedsim.cli.output import print_failure, print_run, say, shown
 from fedsim.common.errors import InputError
-from fedsim.deployment.control import Control
-from fedsim.deployment.federation_file import Federation, load_federation
-from fedsim.deployment.nodes import node_keys
-from fedsim.deployment.progress import Line
-from fedsim.deployment.run import checkpoint_of
-from fedsim.deployment.submit import Job, Tell, submit
-from fedsim.deployment.superlink import Papers, SuperLink
-from fedsim.results.place import check_free
 
-INTERRUPTED, FAILED = 130, 1
+if TYPE_CHECKING:
+    from fedsim.deployment.control import Control
+    from fedsim.deployment.federation_file import Federation
+    from fedsim.deployment.progress import Line
+    from fedsim.deployment.submit import Job, Tell
+
 DEFAULT_SUPERLINK = "127.0.0.1:8000"
 
 
-def run(
+@app.command(rich_help_panel=DEPLOYMENT)
+def deploy(
+    scenario: ScenarioFile,
+    federation: Annotated[Path, typer.Option(help="federation.yaml: the silos, as the server knows them.")],
+    out: Annotated[Path, typer.Option(help="Run directory, a new one.")],
+    overrides: Overrides = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that did not end there.")
+    ] = False,
+    superlink: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="A SuperLink that runs already; default: one for this run."),
+    ] = None,
+) -> None:
+    """Train a model with real silos, through Flower, and write the run directory."""
+    with plain_errors():
+        from fedsim.cli import early
+
+        early.single(scenario, overrides or [], out)  # a mistake should not wait for silos
+        raise typer.Exit(_run(scenario, overrides or [], federation, out, resume, superlink))
+
+
+def _run(
     scenario: Path, overrides: Sequence[str], federation: Path, out: Path, resume: bool, running: str | None
 ) -> int:
-    """Deploy a scenario; the exit code.
+    """Deploy a scenario, through the SuperLink at `running` or one of this run's own; the exit code."""
+    from fedsim.api.run import load_run
+    from fedsim.deployment.federation_file import load_federation
+    from fedsim.deployment.nodes import node_keys
+    from fedsim.deployment.submit import Job, submit
+    from fedsim.results.place import check_free
 
-    Args:
-        scenario: as of `fedsim simulate`.
-        overrides: PATH=VALUE.
-        federation: federation.yaml.
-        out: a new run directory.
-        resume: go on with the run that did not end there.
-        running: HOST:PORT of a SuperLink that runs already; None starts one for this run.
-
-    Raises:
-        InputError: the scenario, the federation or a directory is wrong.
-        Refused: silos are missing.
-    """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
     console = Console()
@@ -77,6 +89,9 @@ def run(
 @contextmanager
 def _control(known: Federation, running: str | None, out: Path, console: Console) -> Iterator[Control]:
     """A line to the SuperLink, which is started if need be."""
+    from fedsim.deployment.control import Control
+    from fedsim.deployment.superlink import Papers, SuperLink
+
     if known.root_certificates is None:
         expected = "the file ca.crt, as `fedsim certs` makes it"
         raise InputError("federation.root_certificates", None, expected)
@@ -93,7 +108,7 @@ def _control(known: Federation, running: str | None, out: Path, console: Console
 
 
 def _superlink_folder(out: Path) -> Path:
-    """Its log, kept where the run does not end well."""
+    """The folder of its log, which is kept where the run does not end well."""
     return out.with_name(f"{out.name}.superlink")
 
 
@@ -108,6 +123,8 @@ def _place(address: str) -> tuple[str, int]:
 @contextmanager
 def telling(console: Console) -> Iterator[Tell]:
     """Rounds in a bar, or in lines where there is no screen; words in lines."""
+    from fedsim.api.progress import display
+
     columns = TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn()
     with display(console, 1.0, *columns) as draw:
 
@@ -121,7 +138,9 @@ def telling(console: Console) -> Iterator[Tell]:
 
 
 def _kept(console: Console, job: Job, running: str | None, code: int) -> int:
-    """What is kept, and how to go on."""
+    """Print what is kept, and how to go on; the exit code."""
+    from fedsim.deployment.run import checkpoint_of
+
     there = checkpoint_of(job.out).exists()
     if not there and running is None:
         say(console, "Nothing was released by any silo; the same command starts anew.")

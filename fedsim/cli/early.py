@@ -11,7 +11,6 @@ from fedsim.common.reach import check_reachable
 from fedsim.data.fetch import obtain
 from fedsim.data.folder import check_there
 from fedsim.results.place import UNFINISHED, check_free
-from fedsim.scenario.early import check, check_single
 from fedsim.scenario.load import load, load_tree
 from fedsim.scenario.model import Scenario
 
@@ -23,18 +22,14 @@ def single(path: Path, overrides: Sequence[str], out: Path | None = None) -> Sce
         InputError: of scenario, address or directory, whatever is wrong without a look at records.
     """
     scenario = base(path, overrides)
-    check_single(scenario)
+    scenario.check_single()
     if out is not None:
         check_free(out)
     return scenario
 
 
 def base(path: Path, overrides: Sequence[str]) -> Scenario:
-    """The scenario, a sweep's section set aside.
-
-    Raises:
-        InputError: as `single`.
-    """
+    """The scenario, a sweep's section set aside; refuses what `single` does."""
     scenario = load(path, overrides)
     _check(scenario)
     return scenario
@@ -54,11 +49,7 @@ def scenario_of(run: Path) -> Path:
 
 
 def swept(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
-    """As `single`, of every combination of a sweep, which is given as nested mappings.
-
-    Raises:
-        InputError: as `single`.
-    """
+    """The nested mappings of a sweep; refuses what `single` does, of every combination."""
     from fedsim.sweeps.combinations import combinations
 
     tree = load_tree(path, overrides)
@@ -69,7 +60,7 @@ def swept(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _check(scenario: Scenario) -> None:
-    check(scenario)
+    scenario.check()
     obtain(scenario.data.wanted)
     for field, file in scenario.data.files.items():
         check_there(f"scenario.data.{field}", file)

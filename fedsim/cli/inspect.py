@@ -1,50 +1,119 @@
-"""`fedsim inspect`: a table at a glance."""
+"""`fedsim inspect` and `fedsim schema-from`: a table at a glance, and a draft of its schema."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedsim.cli.app import SCENARIOS, app, plain_errors, spoken
+from fedsim.cli.output import titled
 from fedsim.common.errors import InputError
-from fedsim.data.inspection import Column, Inspection, Silo, Silos, Target, inspect
-from fedsim.data.reading import Reading
+
+if TYPE_CHECKING:
+    from fedsim.data.inspection import Column, Inspection, Silo, Silos, Target
+    from fedsim.data.reading import Reading
+
+Delimiter = Annotated[
+    str | None,
+    typer.Option(help="What separates a CSV file's cells; default: found out among , ; tab and |."),
+]
+Encoding = Annotated[str | None, typer.Option(help="Of a CSV file, such as latin-1; default: utf-8.")]
+Decimal = Annotated[str, typer.Option(help="What stands before a CSV file's decimals: . or ,")]
+Multiline = Annotated[bool, typer.Option("--multiline", help="A CSV file's cells may hold line breaks.")]
+Missing = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT",
+        help="A text that means no value; may be repeated; instead of NA, N/A, null, NaN, -, . and ?",
+    ),
+]
 
 _SPOKEN = {"path": "TABLE", "target": "--target", "silo": "--silo"}
 _SHOWN = 3
 _MOST_CLASSES = 4
 
 
-@contextmanager
-def spoken() -> Iterator[None]:
-    """Errors name the argument or option as a person types it."""
-    try:
-        yield
-    except InputError as error:
-        first, dot, rest = error.field.partition(".")
-        raise InputError(_SPOKEN.get(first, first) + dot + rest, error.value, error.expected) from None
-
-
-def run(
-    tables: Sequence[Path], target: str | None, silo: str | None, reading: Reading, as_json: bool
+@app.command("schema-from", rich_help_panel=SCENARIOS)
+def schema_from(
+    tables: Annotated[
+        list[Path], typer.Argument(metavar="TABLE...", help="CSV or Parquet file, or one for each silo.")
+    ],
+    target: Annotated[str, typer.Option(help="Column to predict.")],
+    silo: Annotated[str | None, typer.Option(help="Column that names the silo: it is no feature.")] = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    decimal: Decimal = ".",
+    multiline: Multiline = False,
+    missing: Missing = None,
 ) -> None:
-    """Print what a table holds.
+    """Draft a table's schema (ranges, categories) from its data; replace the ranges by documented ones.
 
-    Raises:
-        InputError: it cannot be read.
+    It reads the records: run it where they may be read. A draft is not private.
     """
-    found = inspect(tables, target, silo, reading)
-    if as_json:
-        typer.echo(json.dumps(asdict(found), ensure_ascii=False, indent=2))
-        return
+    with plain_errors():
+        from fedsim.data.draft import draft_schema
+
+        with spoken(_SPOKEN):
+            reading = _reading(delimiter, encoding, decimal, multiline, missing)
+            typer.echo(draft_schema(tables, target, reading, silo), nl=False)
+
+
+@app.command(rich_help_panel=SCENARIOS)
+def inspect(
+    tables: Annotated[
+        list[Path], typer.Argument(metavar="TABLE...", help="CSV or Parquet file, or one for each silo.")
+    ],
+    target: Annotated[str | None, typer.Option(help="Column to predict: shows its balance.")] = None,
+    silo: Annotated[str | None, typer.Option(help="Column that names the silo: shows their sizes.")] = None,
+    delimiter: Delimiter = None,
+    encoding: Encoding = None,
+    decimal: Decimal = ".",
+    multiline: Multiline = False,
+    missing: Missing = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a table holds: columns, missing values, ranges, the target's balance, the silos' sizes.
+
+    It reads the records: run it where they may be read. What it prints is not private.
+    """
+    with plain_errors():
+        from fedsim.data import inspection
+
+        with spoken(_SPOKEN):
+            reading = _reading(delimiter, encoding, decimal, multiline, missing)
+            found = inspection.inspect(tables, target, silo, reading)
+        if as_json:
+            typer.echo(json.dumps(asdict(found), ensure_ascii=False, indent=2))
+        else:
+            _print(found)
+
+
+def _reading(
+    delimiter: str | None, encoding: str | None, decimal: str, multiline: bool, missing: list[str] | None
+) -> Reading:
+    """The options as a scenario's data section has them; InputError names the option."""
+    from pydantic import ValidationError
+
+    from fedsim.data.reading import Reading
+
+    given: dict[str, Any] = {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
+    given["multiline"] = multiline
+    try:
+        return Reading(**given, **({"missing": tuple(missing)} if missing else {}))
+    except ValidationError as error:
+        first = error.errors()[0]
+        expected = first["msg"].removeprefix("Value error, ")
+        raise InputError(f"--{first['loc'][0]}", first["input"], expected) from None
+
+
+def _print(found: Inspection) -> None:
     console = Console()
     typer.echo(found.not_private)
     typer.echo(f"{', '.join(found.tables)}: {found.records:,} records, {len(found.columns)} columns\n")
@@ -68,7 +137,7 @@ def _print_columns(console: Console, found: Inspection) -> None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, title=escape(title), title_justify="left")
+    table = titled(escape(title))
     for column in columns:
         numbers = column in ("missing", "records")
         table.add_column(column, justify="right" if numbers else "left", overflow="fold", no_wrap=numbers)

@@ -6,23 +6,20 @@ import json
 from datetime import UTC, datetime
 from math import sqrt
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fedsim.cli.app import DEPLOYMENT, app, plain_errors
+from fedsim.cli.output import titled
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
-from fedsim.common.identity import Identity
-from fedsim.privacy import gaussian
 from fedsim.privacy.rounding import shown_down, shown_up
-from silos import receipts
-from silos.account import Cost
-from silos.book import Book, Run, read
-from silos.chain import FILE
-from silos.clock import SECOND
+
+if TYPE_CHECKING:
+    from silos.book import Book, Run
 
 _WORDS = {
     "mu_sq": "mu^2 of Gaussian plans",
@@ -35,73 +32,92 @@ _POOLED = (
 )
 _SHORT = 12  # digits of a run's id that stand for it
 
-
-def show(state: Path, delta: float | None, head: str | None, as_json: bool) -> None:
-    """Check the whole ledger, then print its account and runs.
-
-    Raises:
-        InputError: there is no ledger, `head` is not in its chain, or delta is out of bounds.
-        Refused: it was altered, is damaged or cannot be read.
-    """
-    book = read(_file(state), head)
-    delta = book.enrolment.caps.delta if delta is None else delta
-    if not 0 < delta < 1:
-        raise InputError("--delta", delta, "a number in (0, 1)")
-    if as_json:
-        typer.echo(json.dumps(_tree(book, delta), indent=2, allow_nan=False))
-        return
-    console, caps = Console(), book.enrolment.caps
-    for line in (
-        *book.notices,
-        f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
-        f"{shown_up(caps.delta)})-DP for replacing one of its records, whatever is asked of it.",
-        *([_POOLED] if _pooled(book) else []),
-        f"Its life ends at {_time(book.enrolment.expires)}. Public key {book.enrolment.identity}.",
-        f"{book.length} entries, whole and in order; the last of {_time(book.time)}. Head {book.head}.",
-        f"A run of a Gaussian plan with delta {shown_down(delta)} may still cost epsilon "
-        f"{shown_down(_affordable(book, delta))}.",
-    ):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(_account(book))
-    console.print(_runs(book))
+ledger = typer.Typer(
+    help="Read a silo's ledger, beside its daemon too, and its receipts.", no_args_is_help=True
+)
+app.add_typer(ledger, name="ledger", rich_help_panel=DEPLOYMENT)
+State = Annotated[Path, typer.Argument(metavar="STATE", help="A silo's state folder, or its ledger's file.")]
 
 
-def receipt(state: Path, run: str, out: Path | None) -> None:
-    """Write, or print, the signed receipt of a closed run.
+@ledger.command("show")
+def ledger_show(
+    state: State,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta of the run whose epsilon could still be afforded.")
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option(help="A head that a server or receipt holds: it must be in the chain.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check the whole ledger; show its runs, what they cost and what is left."""
+    with plain_errors():
+        from silos.book import read
 
-    Raises:
-        InputError: no run of the ledger, or more than one, begins with `run`; or there is no key.
-        Refused: the run is open, or the ledger cannot be read.
-    """
-    place = _file(state)
-    book = read(place)
-    found = [name for name in book.runs if name.startswith(run)]
-    if len(found) != 1:
-        raise InputError("RUN", run, f"the first digits of one run's id; {len(found)} runs begin so")
-    signed = receipts.signed(book.enrolment, book.runs[found[0]], Identity.load(place.parent))
-    if out is None:
-        typer.echo(signed)
-        return
-    with whole_file(out) as draft:
-        draft.write_text(f"{signed}\n")
-    typer.echo(f"Wrote {out}")
+        book = read(_file(state), head)
+        delta = book.enrolment.caps.delta if delta is None else delta
+        if not 0 < delta < 1:
+            raise InputError("--delta", delta, "a number in (0, 1)")
+        if as_json:
+            typer.echo(json.dumps(_tree(book, delta), indent=2, allow_nan=False))
+            return
+        console, caps = Console(), book.enrolment.caps
+        for line in (
+            *book.notices,
+            f"Silo {book.enrolment.silo}: all that it ever releases is ({shown_up(caps.epsilon)}, "
+            f"{shown_up(caps.delta)})-DP for replacing one of its records, whatever is asked of it.",
+            *([_POOLED] if _pooled(book) else []),
+            f"Its life ends at {_time(book.enrolment.expires)}. Public key {book.enrolment.identity}.",
+            f"{book.length} entries, whole and in order; the last of {_time(book.time)}. Head {book.head}.",
+            f"A run of a Gaussian plan with delta {shown_down(delta)} may still cost epsilon "
+            f"{shown_down(_affordable(book, delta))}.",
+        ):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.print(_account(book))
+        console.print(_runs(book))
 
 
-def verify(file: Path, key: str) -> None:
-    """Check a receipt's signature and print what it states.
+@ledger.command("receipt")
+def ledger_receipt(
+    state: State,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="First digits of the id of a closed run.")],
+    out: Annotated[Path | None, typer.Option(help="File to write; default: the terminal.")] = None,
+) -> None:
+    """Sign a receipt of what a run cost and did, for a reviewer to check elsewhere."""
+    with plain_errors():
+        from fedsim.common.identity import Identity
+        from silos import receipts
+        from silos.book import read
 
-    Args:
-        file: the receipt.
-        key: the silo's public key, 64 hexadecimal digits, or a file with it.
+        place = _file(state)
+        book = read(place)
+        found = [name for name in book.runs if name.startswith(run)]
+        if len(found) != 1:
+            raise InputError("RUN", run, f"the first digits of one run's id; {len(found)} runs begin so")
+        signed = receipts.signed(book.enrolment, book.runs[found[0]], Identity.load(place.parent))
+        if out is None:
+            typer.echo(signed)
+            return
+        with whole_file(out) as draft:
+            draft.write_text(f"{signed}\n")
+        typer.echo(f"Wrote {out}")
 
-    Raises:
-        InputError: receipt or key cannot be read.
-        Refused: the silo of this key did not sign this.
-    """
-    key = _text("--key", Path(key)) if Path(key).is_file() else key
-    stated = receipts.verified(_text("RECEIPT", file), key)
-    typer.echo(json.dumps(stated, indent=2, sort_keys=True))
-    typer.echo(f"The silo of this key signed this receipt: {stated['silo']}, run {stated['run']}.", err=True)
+
+@ledger.command("verify")
+def ledger_verify(
+    receipt: Annotated[Path, typer.Argument(metavar="RECEIPT", help="A receipt (JSON).")],
+    key: Annotated[str, typer.Option(help="The silo's identity.pub, or the 64 digits in it.")],
+) -> None:
+    """Check that a silo signed a receipt as it stands; needs nothing but its public key."""
+    with plain_errors():
+        from silos import receipts
+
+        key = _text("--key", Path(key)) if Path(key).is_file() else key
+        stated = receipts.verified(_text("RECEIPT", receipt), key)
+        typer.echo(json.dumps(stated, indent=2, sort_keys=True))
+        typer.echo(
+            f"The silo of this key signed this receipt: {stated['silo']}, run {stated['run']}.", err=True
+        )
 
 
 def _text(field: str, file: Path) -> str:
@@ -112,20 +128,26 @@ def _text(field: str, file: Path) -> str:
 
 
 def _file(state: Path) -> Path:
+    from silos.chain import FILE
+
     return state / FILE if state.is_dir() else state
 
 
 def _time(microseconds: int) -> str:
+    from silos.clock import SECOND
+
     return datetime.fromtimestamp(microseconds // SECOND, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _affordable(book: Book, delta: float) -> float:
     """The epsilon of a Gaussian plan that takes what is left, rounded down."""
+    from fedsim.privacy import gaussian
+
     return float(gaussian.epsilon(sqrt(book.account.left.mu_sq) * (1 - 1e-9), delta))
 
 
 def _account(book: Book) -> Table:
-    table = _titled("Lifetime account")
+    table = titled("Lifetime account")
     table.add_column("", overflow="fold")
     for name in ("cap", "charged", "reserved", "left"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -138,7 +160,7 @@ def _account(book: Book) -> Table:
 
 
 def _runs(book: Book) -> Table:
-    table = _titled("Runs")
+    table = titled("Runs")
     for name in ("run", "opened", "state"):
         table.add_column(name, no_wrap=True)
     pooled = ("colluding",) if _pooled(book) else ()
@@ -161,10 +183,6 @@ def _pooled(book: Book) -> bool:
     return any("epsilon_colluding" in run.terms for run in book.runs.values())
 
 
-def _titled(title: str) -> Table:
-    return Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-
-
 def _tree(book: Book, delta: float) -> dict[str, Any]:
     account = book.account
     return {
@@ -182,7 +200,6 @@ def _tree(book: Book, delta: float) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    charged: Cost | None = run.charged
     return {
         "run": run.run,
         "session": run.session,
@@ -194,6 +211,6 @@ def _run(run: Run) -> dict[str, Any]:
         "rounds": sorted(run.rounds),
         "answered": sorted(r for r, found in run.rounds.items() if found.reply is not None),
         "reserved": run.price.whole.tree(),
-        "charged": None if charged is None else charged.tree(),
+        "charged": None if run.charged is None else run.charged.tree(),
         "closed": run.closed or None,
     }

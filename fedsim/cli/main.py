@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import typer
 
 from fedsim.cli.app import app
-from fedsim.cli.streams import outlive_readers
 from fedsim.common.lazily import HEAVY, lazily
 
 COMMANDS = (
@@ -17,8 +20,7 @@ COMMANDS = (
     "sweep",
     "compare",
     "report",
-    "predict",
-    "export",
+    "model",
     "privacy",
     "audit",
     "bounds",
@@ -26,26 +28,26 @@ COMMANDS = (
     "up",
     "deploy",
     "certs",
-    "node",
-    "silo",
-    "shuffler",
+    "daemons",
     "ledger",
     "parts",
     "check",
-    "schema",
-    "schema_from",
     "inspect",
     "new",
 )
-"""Modules of `fedsim.cli.commands`, each of which registers with `app`, as `fedsim --help` lists them."""
+"""Modules of `fedsim.cli`, each of which registers with `app`, as `fedsim --help` lists them."""
 
 for _name in COMMANDS:
-    import_module(f"fedsim.cli.commands.{_name}")
+    import_module(f"fedsim.cli.{_name}")
 
 
 def main() -> Any:
     """Entry point. A silo's or a server's image holds only the commands of its side."""
-    outlive_readers()
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if type(stream) is io.TextIOWrapper:
+            stream.flush()
+            setattr(sys, name, _Stream(stream))
     lazily(*HEAVY)
     try:
         return app(prog_name="fedsim")
@@ -55,6 +57,38 @@ def main() -> Any:
             raise
         typer.echo(f"error: this command needs {name}, which is not part of this installation", err=True)
         return 2
+
+
+class _Stream(io.TextIOWrapper):
+    """A standard stream that leads nowhere once its reader is gone: `fedsim simulate | head` is saved."""
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        self._replaced = stream  # to be kept: it closes the file when it goes
+        super().__init__(
+            stream.buffer,
+            encoding=stream.encoding,
+            errors=stream.errors,
+            line_buffering=stream.line_buffering,
+            write_through=stream.write_through,
+        )
+
+    def write(self, text: str) -> int:
+        with self._dropping():
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._dropping():
+            super().flush()
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self.fileno())
+            os.close(nowhere)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,14 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
+from typing import Annotated
 
-import fedsim.algorithms
+import typer
+
+from fedsim.cli.app import SCENARIOS, app, plain_errors
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_directory, whole_file
 
-SCENARIO = "scenario"
 _FILES = {
     "pyproject.toml": "pyproject.toml",
     "README.md": "README.md",
@@ -25,12 +27,35 @@ _FILES = {
 """Templates in `fedsim/cli/package`, and where they go."""
 
 
-def scenario(place: Path) -> None:
-    """Write a commented scenario that runs.
+@app.command(rich_help_panel=SCENARIOS)
+def new(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="An algorithm's name, such as my_algorithm; or the word scenario."
+        ),
+    ],
+    place: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PLACE]", help="Default ./NAME, a directory; or scenario.yaml, a file."),
+    ] = None,
+) -> None:
+    """Begin an algorithm, as a package with a scenario and tests that pass; or a scenario, with every field
+    explained."""
+    with plain_errors():
+        if name == "scenario":
+            file = place or Path("scenario.yaml")
+            _scenario(file)
+            typer.echo(f"Wrote {file}; next: fedsim simulate {file}")
+            return
+        folder = place or Path(name)
+        written = _package(name, folder)
+        typer.echo(f"Wrote {folder}/ ({', '.join(sorted(map(str, written)))})")
+        typer.echo(f"Next: cd {folder}; pip install -e .; fedsim simulate scenario.yaml; pytest")
 
-    Raises:
-        InputError: something is there already, or it cannot be written.
-    """
+
+def _scenario(place: Path) -> None:
+    """Write a commented scenario that runs."""
     from fedsim.scenario.commented import commented
 
     _check_free(place)
@@ -41,20 +66,12 @@ def scenario(place: Path) -> None:
         raise InputError("FILE", str(place), f"cannot be written ({error.strerror})") from None
 
 
-def package(name: str, place: Path) -> list[Path]:
+def _package(name: str, place: Path) -> list[Path]:
     """Write a package: an algorithm, its entry point, a scenario and tests, which pass as they are.
 
-    Args:
-        name: of the algorithm and of its module.
-        place: a directory that is not there yet.
-
-    Returns:
-        The files, relative to `place`.
-
-    Raises:
-        InputError: the name will not do, something is there already, or it cannot be written.
+    Returns the files, relative to `place`.
     """
-    check_name(name)
+    _check_name(name)
     _check_free(place)
     values = {"name": name, "kind": _class_of(name), "distribution": name.replace("_", "-") + "-for-fedsim"}
     texts = {
@@ -71,12 +88,10 @@ def package(name: str, place: Path) -> list[Path]:
     return list(texts)
 
 
-def check_name(name: str) -> None:
-    """Check that an algorithm and its module can have this name; loads neither torch nor a plug-in.
+def _check_name(name: str) -> None:
+    """Check that an algorithm and its module can have this name; loads neither torch nor a plug-in."""
+    import fedsim.algorithms
 
-    Raises:
-        InputError: it is no plain lower-case name, or it is taken.
-    """
     if not re.fullmatch("[a-z][a-z0-9_]{0,60}", name) or keyword.iskeyword(name):
         expected = "must be a module's name: small letters, digits and underscores, such as my_algorithm"
         raise InputError("NAME", name, expected)
@@ -93,7 +108,6 @@ def _check_free(place: Path) -> None:
 
 
 def _class_of(name: str) -> str:
-    """`my_sgd2` to MySgd2."""
     return "".join(part.capitalize() for part in name.split("_"))
 
 

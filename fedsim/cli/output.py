@@ -1,15 +1,24 @@
-"""Where a command prints to: a person's terminal, a program that reads JSON, or nowhere."""
+"""What a command prints, and where to: a person's terminal, a program that reads JSON, or nowhere."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table as RichTable
+
+if TYPE_CHECKING:
+    from fedsim.api.run import Run
+    from fedsim.results.silo_table import Table
+    from fedsim.results.summary import Parameters, SiloRow
 
 
 @dataclass(frozen=True)
@@ -26,17 +35,17 @@ class Output:
 
     @cached_property
     def progress(self) -> Console:
-        """How far it is."""
+        """Where it is shown how far a command is."""
         return self._console(stderr=self.as_json, quiet=self.quiet)
 
     @cached_property
     def results(self) -> Console:
-        """What came of it, for a person."""
+        """Where a person reads what came of it."""
         return self._console(stderr=False, quiet=self.quiet or self.as_json)
 
     @cached_property
     def errors(self) -> Console:
-        """What went wrong: beside the results, where they are shown."""
+        """Where it is said what went wrong: beside the results, where they are shown."""
         return self._console(stderr=self.quiet or self.as_json, quiet=False)
 
     def summary(self, tree: Mapping[str, Any]) -> None:
@@ -46,3 +55,111 @@ class Output:
 
     def _console(self, stderr: bool, quiet: bool) -> Console:
         return Console(stderr=stderr, quiet=quiet)
+
+
+def shown(path: Path) -> str:
+    """A path as a person would type it: from here, where it is below."""
+    place, here = path.resolve(), Path.cwd()
+    return str(place.relative_to(here) if place.is_relative_to(here) else path)
+
+
+def say(console: Console, line: str, style: str = "") -> None:
+    """Print a line of plain text, whatever is in it, which the terminal wraps."""
+    console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_notices(console: Console, lines: Sequence[str]) -> None:
+    """Print in bold what must be read before any number."""
+    for line in lines:
+        say(console, line, "bold")
+
+
+def print_warnings(console: Console, lines: Sequence[str]) -> None:
+    """Print what is allowed and hardly meant."""
+    for line in lines:
+        say(console, f"warning: {line}", "yellow")
+
+
+def print_parameters(console: Console, chosen: Parameters | None) -> None:
+    """Print the numbers that a theorem chose for the algorithm; nothing where all are given."""
+    if chosen is None:
+        return
+    say(console, f"{chosen.theorem}: {_named(chosen.values) or 'every number is given'}")
+    if chosen.not_applied:
+        say(console, f"  set by the theorem, not applied here: {_named(chosen.not_applied)}")
+    if chosen.predicted:
+        say(console, f"  with this plan's own noise, constants one: {_named(chosen.predicted)}")
+
+
+def _named(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} = {_short(value)}" for key, value in values.items())
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return " ".join(map(_short, value.values()))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def rendered(table: Table, title: str) -> RichTable:
+    """A table of results in 80 characters, as far as its columns allow."""
+    padding = 1 if len(table.columns) < 8 else 0
+    shown = RichTable(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding))
+    first, *others = table.short or table.columns
+    shown.add_column(first, overflow="fold", min_width=7)
+    for each in others:
+        shown.add_column(each, justify="right", no_wrap=True)  # half a number is a wrong number
+    for row in table.rows:
+        shown.add_row(*row)
+    if table.total:
+        shown.add_section()
+        shown.add_row(*(cell.replace(" to ", " to\n") for cell in table.total))
+        shown.caption = table.caption
+    return shown
+
+
+def print_silos(console: Console, silos: Sequence[SiloRow]) -> None:
+    """Print for each silo its records, budget, cost and noise; of many silos, of the tightest."""
+    from fedsim.results.silo_table import TITLE, silo_table
+
+    console.print(rendered(silo_table(silos, 20), TITLE))
+
+
+def titled(title: str | None = None, padding: int | tuple[int, int] = (0, 1)) -> RichTable:
+    """A table without columns so far."""
+    return RichTable(
+        title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=padding
+    )
+
+
+def slug(name: str) -> str:
+    """A scenario's name as the name of a directory."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "run"
+
+
+def print_failure(console: Console, failure: str) -> None:
+    """Print why a run failed."""
+    say(console, f"failed: {failure}", "red")
+
+
+def print_run(console: Console, done: Run, directory: Path) -> None:
+    """Print a run's result, what it cost whom, and where its files are."""
+    from fedsim.report.page import listing
+    from fedsim.report.remarks import remarks, result_line
+    from fedsim.results.metrics_table import TITLE, metrics_table
+
+    summary = done.summary
+    print_notices(console, summary.privacy.notices)
+    print_warnings(console, summary.warnings)
+    console.print(result_line(summary))
+    for line in remarks(summary):
+        console.print(line, markup=False, highlight=False)
+    if summary.trials.finished and summary.deployment is None:
+        console.print()
+        console.print(rendered(metrics_table(summary), TITLE))
+    if summary.privacy.silos:
+        console.print()
+        print_silos(console, summary.privacy.silos)
+        console.print()
+    files = ", ".join(listing(directory))
+    say(console, f"Wrote {shown(directory)}/ ({files})")

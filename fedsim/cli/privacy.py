@@ -3,41 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.api.price import price
-from fedsim.cli.tables import print_notices, print_parameters, print_silos, say
-from fedsim.privacy.convert import Guarantee
+from fedsim.cli.app import PRIVACY, DataDir, Overrides, ScenarioFile, app, data_from, plain_errors
+from fedsim.cli.output import print_notices, print_parameters, print_silos, say
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.results.conversions import Conversions, SiloConversions
-from fedsim.scenario.model import Scenario
+
+if TYPE_CHECKING:
+    from fedsim.privacy.convert import Guarantee
+    from fedsim.results.conversions import Conversions, SiloConversions
 
 MOST_ROWS = 5
 _WIDE = 10_000
 
 
-def show(scenario: Scenario, as_json: bool, verify: bool, convert: bool) -> None:
-    """Print a table, or JSON, of what the plan costs every silo.
+@app.command(rich_help_panel=PRIVACY)
+def privacy(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    data_dir: DataDir = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Price every silo again by dp-accounting (slower).")
+    ] = False,
+    conversions: Annotated[
+        bool, typer.Option("--conversions", help="What it means for groups of records, users, and centrally.")
+    ] = False,
+) -> None:
+    """Show what the run would cost each silo and the noise it would use; reads no feature values."""
+    with plain_errors(), data_from(data_dir):
+        from fedsim.cli import early
 
-    Raises:
-        InputError: bad data.
-        Refused: a silo cannot afford the plan.
-    """
-    found = price(scenario, verify=verify, conversions=convert).statement
-    if as_json:
-        typer.echo(found.json_text())
-        return
-    console = Console()
-    print_notices(console, found.notices)
-    print_parameters(console, found.parameters)
-    console.print(str(found), highlight=False)
-    print_silos(console, found.silos)
-    if found.conversions:
-        show_conversions(console, found.conversions)
+        loaded = early.base(scenario, overrides or [])
+        from fedsim.api.price import price
+
+        found = price(loaded, verify=verify, conversions=conversions).statement
+        if as_json:
+            typer.echo(found.json_text())
+            return
+        console = Console()
+        print_notices(console, found.notices)
+        print_parameters(console, found.parameters)
+        console.print(str(found), highlight=False)
+        print_silos(console, found.silos)
+        if found.conversions:
+            show_conversions(console, found.conversions)
 
 
 def show_conversions(console: Console, values: Conversions) -> None:

@@ -7,37 +7,78 @@ import signal
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from fedsim.api.given import resolved_of
-from fedsim.api.progress import run_display
-from fedsim.api.run import Run
-from fedsim.api.simulate import follow
-from fedsim.api.unfinished import kept_in, with_drawn
-from fedsim.cli.app import DONE, FAILED, INTERRUPTED
-from fedsim.cli.finished import print_failure, print_run
-from fedsim.cli.output import Output
-from fedsim.cli.tables import print_parameters, say, shown, slug
-from fedsim.results.place import taken
-from fedsim.results.privacy_statement import parameters
-from fedsim.results.summary import FILE
-from fedsim.scenario.model import Scenario
-from fedsim.scenario.nonce import with_seed
-from fedsim.simulation.failures import WorkerLost
+import typer
+
+from fedsim.cli.app import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    RUNS,
+    SCENARIO,
+    Address,
+    DataDir,
+    Overrides,
+    Quiet,
+    SummaryAsJson,
+    app,
+    data_from,
+    fail,
+    on_runtime,
+    plain_errors,
+    scenarios,
+)
+from fedsim.cli.output import Output, print_failure, print_parameters, print_run, say, shown, slug
+
+if TYPE_CHECKING:
+    from fedsim.api.run import Run
+    from fedsim.scenario.model import Scenario
 
 
-def run(scenario: Scenario, out: Path | None, resume: Path | None, output: Output) -> int:
-    """Simulate a scenario; the exit code.
+@app.command(rich_help_panel=RUNS)
+def simulate(
+    scenario: Annotated[
+        Path | None,
+        typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --resume.", autocompletion=scenarios),
+    ] = None,
+    overrides: Overrides = None,
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="Run directory; default runs/NAME-TIME.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="Go on with the trials that this interrupted run did not finish."),
+    ] = None,
+    runtime: Annotated[str | None, typer.Option(help="ray or inprocess; overrides the scenario.")] = None,
+    address: Address = None,
+    quiet: Quiet = False,
+    as_json: SummaryAsJson = False,
+) -> None:
+    """Train a private model across silos and write the run directory."""
+    changes = [*(overrides or []), *on_runtime(runtime, address)]
+    with plain_errors(), data_from(data_dir):
+        from fedsim.cli import early
 
-    Args:
-        scenario: of one run.
-        out: a new directory; None makes one.
-        resume: the directory of an unfinished run of it, instead.
-        output: what is printed where.
+        path = early.scenario_of(resume) if scenario is None and resume is not None else scenario
+        if path is None:
+            fail("error: SCENARIO: name one, or --resume RUN")
+        if resume is not None and out is not None:
+            fail("error: --out: --resume RUN goes on in RUN: leave --out out")
+        loaded = early.single(path, changes, out)
+        raise typer.Exit(_run(loaded, out, resume, Output(quiet, as_json)))
 
-    Raises:
-        InputError: bad data or directory; nothing has been written.
-        Refused: a silo does not accept the plan, or a request within it; nothing has been written.
-    """
+
+def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Output) -> int:
+    """Simulate a scenario in a new directory, or go on with the unfinished run of it; the exit code."""
+    from fedsim.api.given import resolved_of
+    from fedsim.api.progress import run_display
+    from fedsim.api.simulate import follow
+    from fedsim.api.unfinished import with_drawn
+    from fedsim.results.place import taken
+    from fedsim.results.privacy_statement import parameters
+    from fedsim.scenario.nonce import with_seed
+    from fedsim.simulation.failures import WorkerLost
+
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has
     resolved = resolved_of(with_seed(scenario if resume is None else with_drawn(scenario, resume)))
     named = f"{slug(resolved.scenario.name)}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -58,6 +99,8 @@ def run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outpu
 
 def _told(done: Run, directory: Path, output: Output) -> int:
     """Print what came of it; the exit code."""
+    from fedsim.results.summary import FILE
+
     if done.failure:
         print_failure(output.errors, f"{done.failure}; {_kept(done, directory)}")
     elif done.interrupted:
@@ -70,6 +113,8 @@ def _told(done: Run, directory: Path, output: Output) -> int:
 
 def _kept(done: Run, directory: Path) -> str:
     """Which trials another process need not run again."""
+    from fedsim.api.unfinished import kept_in
+
     command = shlex.join(["fedsim", "simulate", "--resume", shown(directory)])
     count = len(kept_in(directory))
     return f"{count} of {done.summary.trials.asked} trials are complete and saved. To go on: {command}"

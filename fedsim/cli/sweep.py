@@ -3,36 +3,74 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
+from rich.table import Table
 
-from fedsim.api.sweep_progress import sweep_display
-from fedsim.cli.app import DONE, FAILED, INTERRUPTED
-from fedsim.cli.output import Output
-from fedsim.cli.tables import print_notices, say, shown, slug, sweep_table
-from fedsim.curves.claims import true_epsilons
-from fedsim.curves.sweep_summary import CELLS
-from fedsim.sweeps.directory import failure_file
-from fedsim.sweeps.job import job_of
-from fedsim.sweeps.run import Sweep
-from fedsim.sweeps.run import run as run_sweep
+from fedsim.cli.app import (
+    DONE,
+    FAILED,
+    INTERRUPTED,
+    RUNS,
+    Address,
+    DataDir,
+    Overrides,
+    Quiet,
+    ScenarioFile,
+    SummaryAsJson,
+    app,
+    data_from,
+    on_runtime,
+    plain_errors,
+)
+from fedsim.cli.output import Output, print_notices, say, shown, slug, titled
+from fedsim.privacy.rounding import shown_up
+
+if TYPE_CHECKING:
+    from fedsim.curves.sweep_summary import Setting, SweepSummary
+    from fedsim.sweeps.run import Sweep
 
 
-def run(tree: Mapping[str, Any], out: Path | None, workers: int | None, output: Output) -> int:
-    """Sweep a scenario, given as nested mappings; the exit code.
+@app.command(rich_help_panel=RUNS)
+def sweep(
+    scenario: ScenarioFile,
+    overrides: Overrides = None,
+    data_dir: DataDir = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Sweep directory; finished cells in it are used again. Default runs/NAME."),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=0, help="Ray workers; default one per CPU; 0: in this process.")
+    ] = None,
+    address: Address = None,
+    quiet: Quiet = False,
+    as_json: SummaryAsJson = False,
+) -> None:
+    """Run a scenario's `sweep` section: all combinations, tuned, over trials; resumes where it stopped."""
+    changes = [*(overrides or []), *on_runtime("ray" if address else None, address)]
+    with plain_errors(), data_from(data_dir):
+        from fedsim.cli import early
 
-    Raises:
-        InputError: bad scenario, data or directory.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    job = job_of(tree)
-    directory = out or Path("runs") / slug(job.scenario.name)
-    watch = partial(sweep_display, output.progress)
-    sweep = run_sweep(job, directory, workers, watch, lambda text: say(output.errors, f"warning: {text}"))
+        tree = early.swept(scenario, changes)
+        from fedsim.api.sweep import sweep_display
+        from fedsim.sweeps.job import job_of
+        from fedsim.sweeps.run import run
+
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        job, output = job_of(tree), Output(quiet, as_json)
+        directory = out or Path("runs") / slug(job.scenario.name)
+        watch = partial(sweep_display, output.progress)
+        done = run(job, directory, workers, watch, lambda text: say(output.errors, f"warning: {text}"))
+        raise typer.Exit(_told(done, directory, output))
+
+
+def _told(sweep: Sweep, directory: Path, output: Output) -> int:
+    """Print what came of it; the exit code."""
     if sweep.interrupted:
         return _interrupted(output.errors, sweep, directory)
     _failures(output.errors, sweep, directory)
@@ -42,6 +80,8 @@ def run(tree: Mapping[str, Any], out: Path | None, workers: int | None, output: 
 
 
 def _interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
+    from fedsim.curves.sweep_summary import CELLS
+
     if sweep.lost:
         say(console, f"failed: {sweep.lost}", "red")
     kept = len(list((directory / CELLS).glob("*.json")))
@@ -51,6 +91,8 @@ def _interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
 
 
 def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
+    from fedsim.sweeps.directory import failure_file
+
     for event, failure in sweep.results.failures:
         name, trial = sweep.job.title(event.place), event.cell.trial
         file = failure_file(event, directory).relative_to(directory)
@@ -59,6 +101,8 @@ def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
 
 
 def _report(console: Console, sweep: Sweep, directory: Path) -> None:
+    from fedsim.curves.lines import true_epsilons
+
     summary = sweep.summary
     print_notices(console, true_epsilons(summary))
     console.print(sweep_table(summary))
@@ -70,3 +114,51 @@ def _report(console: Console, sweep: Sweep, directory: Path) -> None:
     counts = f"{runs.made} cells run, {runs.from_cache} from the cache, {runs.failed} failed"
     say(console, f"{counts}, in {summary.wall_seconds:.1f} s")
     say(console, f"Wrote {shown(directory)}/ ({', '.join(sweep.files)})")
+
+
+def sweep_table(sweep: SweepSummary) -> Table:
+    """One row per combination: what was varied and chosen, error and cost."""
+    from fedsim.curves.naming import last_part
+    from fedsim.report.remarks import value_text
+    from fedsim.results.summary import spans
+    from fedsim.scenario.metric import METRICS
+
+    note = (
+        f"mean of {sweep.trials} trials, in brackets {spans(sweep.trials)}"
+        if sweep.trials > 1
+        else "one trial"
+    )
+    what = METRICS[sweep.metric].title
+    table = titled(f"{what[0].upper()}{what[1:]}: {note}")
+    for name in sweep.varied:
+        table.add_column(last_part(name), overflow="fold")
+    chosen = sweep.chosen if len(sweep.chosen) < 2 else [""]  # several in one column: 80 characters
+    for name in chosen:
+        table.add_column(f"chosen {last_part(name)}", justify="right", overflow="fold")
+    for name in (what, "guaranteed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in sweep.combinations:
+        cells = [_value(row.varied.get(name, "-")) for name in sweep.varied]
+        cells += [_chosen(row.chosen or {}, name) for name in chosen]
+        table.add_row(
+            *cells, value_text(row.spread(sweep.metric)) or "failed", shown_up(row.epsilon_guaranteed)
+        )
+    if sweep.baselines:
+        table.add_section()
+    for label, one in sweep.levels():
+        blank = ["-"] * (len(sweep.varied) + len(chosen) - 1)
+        table.add_row(label, *blank, value_text(one.spread(sweep.metric)) or "not fitted", "not private")
+    return table
+
+
+def _chosen(chosen: Setting, field: str) -> str:
+    """The value of one field, or of all where `field` is empty."""
+    if field:
+        return _value(chosen.get(field, "-"))
+    from fedsim.curves.naming import title
+
+    return title(chosen, True) if chosen else "-"
+
+
+def _value(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,12 +6,18 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import starmap
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
 
+from fedsim.cli.app import PRIVACY, app
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.theory.claims import TARGETS, Entry, Row, priced
-from fedsim.theory.shuffle_claims import priced as priced_in_the_shuffle_model
+
+if TYPE_CHECKING:
+    from fedsim.theory.claims import Entry, Row
 
 _LARGEST = 1000  # beyond that a number says no more than the word
 _INTRODUCTION = """\
@@ -32,20 +38,21 @@ same run with the least Gaussian noise on each sum that keeps the same (epsilon,
 """
 
 
-def show(as_json: bool, markdown: bool) -> None:
-    """Print the audit as tables, as JSON, or as the document."""
-    entries = (*priced(), *priced_in_the_shuffle_model())
+@app.command(rich_help_panel=PRIVACY)
+def theorems(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/thesis-audit.md.")] = False,
+) -> None:
+    """Show what each theorem's noise truly costs beside what the theorem claims."""
+    from fedsim.theory import claims, shuffle_claims
+
+    entries = (*claims.priced(), *claims.priced(shuffle_claims.SETTINGS))
     if as_json:
         typer.echo(json.dumps([_plain(entry) for entry in entries], indent=2, allow_nan=False))
     elif markdown:
-        typer.echo(document(entries), nl=False)
+        typer.echo("\n".join([_INTRODUCTION, *map(_section, entries)]), nl=False)
     else:
-        _tables(entries)
-
-
-def document(entries: Sequence[Entry]) -> str:
-    """The text of docs/thesis-audit.md."""
-    return "\n".join([_INTRODUCTION, *map(_section, entries)])
+        _print(entries)
 
 
 def _section(entry: Entry) -> str:
@@ -62,6 +69,8 @@ def _conditions(entry: Entry) -> str:
 
 
 def _condition(condition: str, unmet: Sequence[float]) -> str:
+    from fedsim.theory.claims import TARGETS
+
     where = f" from {unmet[0]:g} on" if unmet and unmet[0] != TARGETS[0] else ""
     return f"{condition}: {'not met' if unmet else 'met'}{where}"
 
@@ -90,11 +99,7 @@ def _plain(entry: Entry) -> dict[str, object]:
     return stated | {"slip": entry.slip, "conditions": conditions, "rows": rows}
 
 
-def _tables(entries: Sequence[Entry]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-
+def _print(entries: Sequence[Entry]) -> None:
     console = Console()
     for entry in entries:
         console.print(f"{entry.title}\n{entry.numbers}", style="italic", highlight=False)

@@ -7,38 +7,52 @@ import signal
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 
-from fedsim.api.run import load_run
-from fedsim.cli.deploy import FAILED, INTERRUPTED, telling
-from fedsim.cli.finished import print_failure, print_run
-from fedsim.cli.tables import say, shown, slug
+from fedsim.cli.app import DEPLOYMENT, FAILED, INTERRUPTED, SCENARIO, Overrides, app, plain_errors
+from fedsim.cli.output import print_failure, print_run, say, shown, slug
 from fedsim.common.errors import InputError
-from fedsim.deployment.processes import Ended
-from fedsim.deployment.topology import Topology, opened, prepare
-from fedsim.deployment.up import run_all
-from fedsim.results.place import check_free
-from fedsim.scenario.model import Scenario
-from fedsim.scenario.resolve import resolve
+
+if TYPE_CHECKING:
+    from fedsim.deployment.topology import Topology
+    from fedsim.scenario.model import Scenario
+
+
+@app.command(rich_help_panel=DEPLOYMENT)
+def up(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --resume.")
+    ] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="A new directory; default runs/NAME-TIME.")] = None,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The SuperLink's port on 127.0.0.1; default any.")
+    ] = 0,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run that did not end in --out.")
+    ] = False,
+) -> None:
+    """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
+    leave a folder for each party."""
+    with plain_errors():
+        from fedsim.cli import early
+
+        loaded = None if scenario is None else early.single(scenario, overrides or [], out)
+        raise typer.Exit(run(loaded, overrides or [], out, port, resume))
 
 
 def run(
     scenario: Scenario | None, overrides: Sequence[str], out: Path | None, port: int, resume: bool
 ) -> int:
-    """Deploy a scenario on this machine; the exit code.
+    """Deploy a scenario here, or with `resume` go on with what did not end in `out`; the exit code."""
+    from fedsim.api.run import load_run
+    from fedsim.cli.deploy import telling
+    from fedsim.deployment.processes import Ended
+    from fedsim.deployment.up import run_all
 
-    Args:
-        scenario: of one run; not with `resume`.
-        overrides: that made it.
-        out: a new directory, or with `resume` an earlier one.
-        port: of the SuperLink; 0 for any that is free.
-        resume: go on with what did not end there.
-
-    Raises:
-        InputError: the directory is wrong, or the data.
-        Refused: a silo does not admit the run.
-    """
     console = Console()
     topology = _topology(console, scenario, overrides, out, resume)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -64,6 +78,10 @@ def _topology(
     console: Console, scenario: Scenario | None, overrides: Sequence[str], out: Path | None, resume: bool
 ) -> Topology:
     """Every party's folder: an earlier one's, or made now."""
+    from fedsim.deployment.topology import opened, prepare
+    from fedsim.results.place import check_free
+    from fedsim.scenario.resolve import resolve
+
     if resume:
         if out is None or scenario is not None or overrides:
             raise InputError(
@@ -82,7 +100,7 @@ def _topology(
 
 
 def _kept(console: Console, topology: Topology, code: int) -> int:
-    """How to go on."""
+    """Print how to go on; the exit code."""
     command = shlex.join(["fedsim", "up", "--resume", "--out", str(topology.directory)])
     say(console, f"What there is stays in {shown(topology.directory)}/. To go on:")
     console.print(f"  {command}", markup=False, highlight=False, soft_wrap=True)

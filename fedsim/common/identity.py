@@ -1,15 +1,21 @@
-"""An identity: the Ed25519 key with which a party signs what it says."""
+"""An identity: the Ed25519 key with which a party signs what it says; and how signatures are checked.
+
+Public keys are 64 hexadecimal digits. What is signed is the SHA-256 of a body: Ed25519 alone goes over a body
+twice, which takes ten times longer. Secret keys are in files that their owner alone may read.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
+from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
-from fedsim.common.key_file import read_key, write_key
-from fedsim.common.signatures import signed_part
+
+if TYPE_CHECKING:  # who signs nothing loads no cryptography
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 KEY_FILE, PUBLIC_FILE = "identity.key", "identity.pub"
 
@@ -28,6 +34,8 @@ class Identity:
         Raises:
             InputError: there is a key already.
         """
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
         key = Ed25519PrivateKey.generate()
         write_key(folder / KEY_FILE, key.private_bytes_raw(), "identity")
         made = cls(key)
@@ -41,6 +49,8 @@ class Identity:
         Raises:
             InputError: there is none, others may read it, or it is no key.
         """
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
         return cls(Ed25519PrivateKey.from_private_bytes(read_key(folder / KEY_FILE, "identity")))
 
     def publish(self, folder: Path) -> None:
@@ -51,3 +61,69 @@ class Identity:
     def sign(self, body: bytes) -> bytes:
         """The signature, 64 bytes; equal bytes have equal signatures."""
         return self._key.sign(signed_part(body))
+
+
+def write_key(place: Path, secret: bytes, field: str) -> None:
+    """Write a secret of 32 bytes, mode 0600.
+
+    Raises:
+        InputError: there is a key already; names `field`.
+    """
+    if place.exists():
+        raise InputError(field, str(place), "there is a key already; it is never replaced")
+    with whole_file(place) as draft:
+        handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(f"{secret.hex()}\n")
+
+
+def read_key(place: Path, field: str) -> bytes:
+    """The secret, 32 bytes.
+
+    Raises:
+        InputError: there is none, others may read it, or it is no key; names `field`, never what is in it.
+    """
+    try:
+        mode, text = place.stat().st_mode, place.read_text()
+    except (OSError, UnicodeDecodeError):
+        raise InputError(field, str(place), "a key file that can be read") from None
+    if mode & 0o077:
+        raise InputError(field, str(place), "readable by its owner alone (chmod 600)")
+    try:
+        secret = bytes.fromhex(text.strip())
+    except ValueError:  # which would quote the key
+        secret = b""
+    if len(secret) != 32:
+        raise InputError(field, str(place), "64 hexadecimal digits")
+    return secret
+
+
+def public_key(text: str, field: str = "identity") -> bytes:
+    """The public key that a line of hexadecimal digits stands for, 32 bytes.
+
+    Raises:
+        InputError: it is none; names `field`.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        return Ed25519PublicKey.from_public_bytes(bytes.fromhex(text.strip())).public_bytes_raw()
+    except ValueError:
+        raise InputError(field, text, "an Ed25519 public key as 64 hexadecimal digits") from None
+
+
+def signed_part(body: bytes) -> bytes:
+    """What is signed for a body, 32 bytes."""
+    return hashlib.sha256(body).digest()
+
+
+def is_signed(key: bytes, body: bytes, signature: bytes) -> bool:
+    """Whether the holder of the public `key` signed exactly `body`; signatures have 64 bytes."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, signed_part(body))
+    except InvalidSignature:
+        return False
+    return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,19 +14,35 @@ from matplotlib.figure import Figure
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_directory
 from fedsim.common.suggest import suggest
-from fedsim.curves.claims import CLAIMED
+from fedsim.curves.lines import CLAIMED, EPSILON, interval_note, x_label
 from fedsim.curves.naming import title
-from fedsim.curves.points import Compared, read_points
-from fedsim.curves.series import EPSILON, interval_note, x_label
 from fedsim.curves.sweep_summary import SweepSummary, is_sweep, read_sweep
 from fedsim.report.style import save
 from fedsim.report.sweep_figure import Point, Series, draw
-from fedsim.results.baseline_lines import named
+from fedsim.results.metrics_table import named
 from fedsim.results.summary import FILE, Baseline, Summary, read_summary
 from fedsim.scenario.metric import METRICS
 
+_REQUIRED, _OPTIONAL = ("series", "epsilon"), ("low", "high")
 COLUMNS = ("source", "series", "epsilon", "value", "low", "high", "trials")
 FILES = ("comparison.csv", "comparison.png", "comparison.svg")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One mean: whose, at which epsilon (None: without privacy or unknown), and its 90 % interval.
+
+    `trials` is None for a published point; series of one `family` look alike.
+    """
+
+    source: str
+    series: str
+    epsilon: float | None
+    value: float
+    low: float | None
+    high: float | None
+    trials: int | None
+    family: str = ""
 
 
 @dataclass(frozen=True)
@@ -65,7 +82,7 @@ class Comparison:
         return self.error if self.metric == "error" else METRICS[self.metric].title
 
     def figure(self) -> Figure:
-        """The metric against epsilon."""
+        """A figure of the metric against epsilon."""
         note = interval_note([row.trials for row in self.rows if row.trials])
         return draw(self.lines(), [x_label(EPSILON)], METRICS[self.metric].title, self.title, note)
 
@@ -82,7 +99,7 @@ def compare(sources: Sequence[Source], points: Path | None = None, metric: str |
 
     Args:
         sources: at least one.
-        points: a CSV file of published points (`fedsim.curves.points`).
+        points: a CSV file of published points: series, epsilon, error (or another metric)[, low, high].
         metric: what is compared; None: what the first source's scenario chose.
 
     Raises:
@@ -104,7 +121,7 @@ def compare(sources: Sequence[Source], points: Path | None = None, metric: str |
             rows += _of_run(source.summary, source.name, metric)
         rows += _baselines(source, metric, rows)
     return Comparison(
-        (*rows, *(read_points(points, metric) if points else [])), metric, _error(first), shared
+        (*rows, *(_read_points(points, metric) if points else [])), metric, _error(first), shared
     )
 
 
@@ -206,3 +223,47 @@ def _epsilon(run: Summary) -> float | None:
     limits = [silo.epsilon_budget for silo in run.privacy.silos]
     values = [silo.epsilon_guaranteed for silo in run.privacy.silos] if None in limits else limits
     return None if None in values else max((value for value in values if value is not None), default=None)
+
+
+def _read_points(path: Path, metric: str) -> list[Compared]:
+    """The rows of a CSV file of published points; an empty epsilon means without privacy."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            for name in (*_REQUIRED, metric):
+                if name not in (reader.fieldnames or []):
+                    columns = f"columns are {', '.join((*_REQUIRED, metric, *_OPTIONAL))}"
+                    raise InputError("--points", str(path), f"has no column {name!r}; {columns}")
+            rows = [_point(path, reader.line_num, row, metric) for row in reader]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a CSV file"
+        raise InputError("--points", str(path), f"cannot be read ({reason})") from None
+    if not rows:
+        raise InputError("--points", str(path), "has a header and no points")
+    return rows
+
+
+def _point(path: Path, line: int, row: dict[str, str | None], metric: str) -> Compared:
+    value = _number(path, line, metric, row.get(metric))
+    if value is None:
+        raise InputError(f"{path.name} line {line}, {metric}", row.get(metric), "a number is required")
+    epsilon, low, high = (_number(path, line, name, row.get(name)) for name in ("epsilon", "low", "high"))
+    if epsilon is not None and epsilon <= 0:
+        raise InputError(f"{path.name} line {line}, epsilon", epsilon, "above 0, or empty for no privacy")
+    if not (low if low is not None else value) <= value <= (high if high is not None else value):
+        raise InputError(
+            f"{path.name} line {line}, {metric}", value, f"between low and high, {low} and {high}"
+        )
+    return Compared(path.name, row.get("series") or path.stem, epsilon, value, low, high, None)
+
+
+def _number(path: Path, line: int, name: str, text: str | None) -> float | None:
+    if text is None or not text.strip():
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value):
+        raise InputError(f"{path.name} line {line}, {name}", text, "a finite number")
+    return value

@@ -7,9 +7,16 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedsim.curves.claims import CLAIMED, true_epsilons, under_the_axis
+from fedsim.curves.lines import (
+    CLAIMED,
+    abscissa,
+    interval_note,
+    series,
+    true_epsilons,
+    under_the_axis,
+    x_label,
+)
 from fedsim.curves.naming import last_part, title
-from fedsim.curves.series import abscissa, interval_note, series, x_label
 from fedsim.curves.sweep_summary import (
     CombinationRow,
     SweepPrivacy,
@@ -23,7 +30,7 @@ from fedsim.report.page import PAGE, capital, named, publish, template
 from fedsim.report.remarks import value_text
 from fedsim.report.style import save
 from fedsim.report.sweep_figure import draw
-from fedsim.results.read import scenario_of
+from fedsim.results.run_directory import scenario_of
 from fedsim.results.silo_table import Table, given, plain
 from fedsim.results.summary import Values, spans
 from fedsim.scenario.metric import METRICS
@@ -122,12 +129,12 @@ def _ledger(tuning: TuningLedger | None) -> Table:
 
 
 def _largest(values: tuple[float | None, ...]) -> float | None:
-    """None is infinity, or nothing reported."""
+    """The largest; None, which is infinity or nothing reported, where one is None."""
     return None if None in values else max(value for value in values if value is not None)
 
 
 def figure_of(sweep: SweepSummary) -> Figure:
-    """The metric against what was varied."""
+    """A figure of the metric against what was varied."""
     x = abscissa(sweep)
     trials = [row.trials for row in sweep.combinations if row.trials]
     tuned = sweep.privacy.tuning.note if sweep.privacy.tuning else ""
@@ -179,7 +186,7 @@ CRITERIA = {
     "private_error": "noisy share of mistakes",
     "final_metric": "",
 }
-"""In words; empty for the metric's own."""
+"""Criteria in words; empty where it is the metric itself."""
 
 
 def _candidates(tuning: Tuning | None, metric: str) -> Table:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.curves.naming import title
-from fedsim.results.baseline_lines import named
+from fedsim.results.metrics_table import named
 from fedsim.results.summary import FILE, Baseline, Part, Values, read_json, validated
 from fedsim.scenario.sweep import Criterion
 
@@ -27,9 +27,9 @@ SHARED = (
 
 Label = str | float | int | bool | None
 Labels = dict[str, Label]
-"""Of each varied field."""
+"""The value of each varied field."""
 Setting = dict[str, Any]
-"""Dotted field to value."""
+"""{dotted field: value}."""
 
 
 class Runs(Part):
@@ -94,7 +94,7 @@ class Tuning(Part):
     candidates: list[CandidateRow]
 
     def mean(self, candidate: CandidateRow) -> float | None:
-        """The criterion's; None where a run failed."""
+        """A candidate's mean of the criterion; None where a run failed."""
         value: float | None = getattr(candidate, self.criterion)
         return value
 

@@ -21,7 +21,7 @@ from fedsim.common.errors import InputError
 from fedsim.data.fetch import Wanted
 from fedsim.data.folder import data_folder
 from fedsim.data.images import BRIGHTEST, FIELD, Images, ImageSource, of_each, there
-from fedsim.data.source import Floats, Ints, Ranges
+from fedsim.data.source import Floats, Ints, Matrix, Ranges
 from fedsim.protocol.seeds import generator
 
 PIXELS = tuple(
@@ -60,9 +60,9 @@ class Cifar10(Images):
         f"`published` {POOL:,}.",
     )
 
-    def open(self) -> Cifar10Source:
+    def open(self) -> Matrix:
         """Reads classes; pixels when they are asked for."""
-        return Cifar10Source(self)
+        return _Cifar10Source(self)
 
     @property
     def files(self) -> dict[str, Path]:
@@ -77,7 +77,7 @@ class Cifar10(Images):
         )
 
 
-class Cifar10Source(ImageSource):
+class _Cifar10Source(ImageSource):
     """The records that a draw gives, in the files' order where nothing is drawn."""
 
     target = "class"
@@ -98,7 +98,6 @@ class Cifar10Source(ImageSource):
 
     @cached_property
     def _classes(self) -> Ints:
-        """Of every image in the files."""
         return np.concatenate([images[:, 0] for images in self._images]).astype(np.int64)
 
     @cached_property
@@ -116,11 +115,9 @@ class Cifar10Source(ImageSource):
 
     @property
     def num_rows(self) -> int:  # type: ignore[override]
-        """Records, counted without reading pixels."""
         return len(self._drawn)
 
     def pixels(self, rows: Ints) -> Floats:
-        """Read from the files, file by file."""
         found = np.empty((len(rows), len(PIXELS)))
         ends = np.cumsum([len(images) for images in self._images])
         file = np.searchsorted(ends, self._drawn[rows], side="right")
@@ -131,7 +128,6 @@ class Cifar10Source(ImageSource):
         return found
 
     def other(self, column: str) -> Ints:
-        """The class's place among CLASSES."""
         return self._classes[self._drawn]
 
 

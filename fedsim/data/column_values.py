@@ -1,9 +1,9 @@
-"""A table's cells as numbers and codes, by the declared schema; complaints name the row and the cure."""
+"""A table's cells as numbers, codes and features, by the declared schema; errors name row and cure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
-from fedsim.data.dates import MEND, is_date, is_temporal
 from fedsim.data.reading import DEFAULTS, Reading
-from fedsim.data.schema import CategoryColumn, NumberColumn
+from fedsim.data.schema import CategoryColumn, Input, NumberColumn
 from fedsim.data.source import NO_LABEL, Floats, Ints
 
 Mask = NDArray[np.bool_]
@@ -199,3 +198,49 @@ def _plain(value: float | None) -> str | None:
     if value is None or np.isnan(value):
         return None
     return str(int(value)) if float(value).is_integer() else repr(value)
+
+
+MEND = (
+    "make a number of them before, such as an age in years or days since a fixed public day, "
+    "or leave the column out"
+)
+_DAY = r"(?:\d{4}(?P<a>[-/.])\d{1,2}(?P=a)\d{1,2}|\d{1,2}(?P<b>[-/.])\d{1,2}(?P=b)(?:\d{4}|\d{2}))"
+_TIME = r"\d{1,2}:\d{2}(:\d{2}([.,]\d+)?)?( ?[aApP][mM])?( ?(Z|[-+]\d{2}:?\d{2}))?"
+_WRITTEN = re.compile(rf"({_DAY}([ T]{_TIME})?|{_TIME})")
+
+
+def is_date(text: str | None) -> bool:
+    """Whether a text is a day, a time of day, or both, in figures.
+
+    >>> [is_date(text) for text in ("2024-02-30", "3/4/98", "1.12.2020 23:59", "2020-01-01T10:00Z")]
+    [True, True, True, True]
+    >>> [is_date(text) for text in ("2024", "1.5", "3-4", "1-2/3", "")]
+    [False, False, False, False, False]
+    """
+    return bool(_WRITTEN.fullmatch(text or ""))
+
+
+def is_temporal(kind: Any) -> bool:
+    """Whether a column of this Arrow type holds dates, times or durations."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_temporal(kind))
+
+
+def features_of(columns: Mapping[str, Input], cells: Mapping[str, Cells]) -> Floats:
+    """Raw features (n, d) in the order of `columns`: numbers filled, not yet clipped; categories as 0 and 1.
+
+    Raises:
+        InputError: names the column and the row that are wrong, and what would be right.
+    """
+    return np.hstack([_block(cells[name], column) for name, column in columns.items()])
+
+
+def _block(cells: Cells, column: Input) -> Floats:
+    """A column's features, (n, width)."""
+    if isinstance(column, CategoryColumn):
+        codes = cells.codes(column)
+        block = np.zeros((len(codes), column.width))
+        block[np.arange(len(codes)), codes] = 1.0
+        return block
+    return cells.numbers(column)[:, None]  # type: ignore[arg-type]  # of which it asks the fill

@@ -13,14 +13,21 @@ from pydantic import Discriminator, Field, Tag
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.suggest import suggest
-from fedsim.data.column_values import Cells
+from fedsim.data.column_values import Cells, features_of
 from fedsim.data.dataset import Dataset
-from fedsim.data.features import features_of, names_of
 from fedsim.data.fetch import Wanted
 from fedsim.data.folder import data_folder
-from fedsim.data.joined import SILO, JoinedTable
+from fedsim.data.joined import SILO, JoinedTable, Table
 from fedsim.data.reading import Label, Reading
-from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, SchemaOrFile, ranges, read_schema
+from fedsim.data.schema import (
+    SCHEMA,
+    CategoryColumn,
+    NumberColumn,
+    SchemaOrFile,
+    names_of,
+    ranges_of,
+    read_schema,
+)
 from fedsim.data.source import (
     NO_LABEL,
     Design,
@@ -32,7 +39,7 @@ from fedsim.data.source import (
     require_labels,
     whole_numbers,
 )
-from fedsim.data.table import Table, open_table
+from fedsim.data.table import open_table
 
 DATA = "scenario.data"
 _Several = Annotated[dict[Label, Path], Field(min_length=1)]
@@ -79,9 +86,9 @@ class Csv(Reading, Dataset):
         "the path of a YAML file that holds this mapping.",
     )
 
-    def open(self) -> CsvSource:
+    def open(self) -> Source:
         """Reads the header and the schema; InputError where they do not fit together."""
-        return CsvSource(self)
+        return _CsvSource(self)
 
     @property
     def wanted(self) -> tuple[Wanted, ...]:
@@ -115,7 +122,7 @@ def _table(data: Csv) -> Table:
     return JoinedTable(data.path, data.silo_column or SILO, f"{DATA}.path", data)
 
 
-class CsvSource(Source):
+class _CsvSource(Source):
     """Reads single columns when a partition needs them.
 
     `design` reads the schema's columns, keeps the cells of the rows it is asked for, and interprets and
@@ -161,13 +168,11 @@ class CsvSource(Source):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The target's categories."""
         target = self._schema[self.target]
         return target.categories if isinstance(target, CategoryColumn) else ()
 
     @cached_property
     def num_rows(self) -> int:  # type: ignore[override]
-        """Records, counted without reading features."""
         return self._table.num_rows
 
     def keys(self, column: str, field: str) -> Floats:
@@ -200,18 +205,16 @@ class CsvSource(Source):
         return Cells(values, rows, f"{field}.{column}", self._reading, self._table.place)
 
     def design(self, rows: Ints) -> Design:
-        """Numbers filled and not yet clipped, categories as indicators, in the schema's order."""
         found = self._table.read(self._schema)
         cells = {name: self._of(name, values.take(rows), rows) for name, values in found.items()}
         features = features_of(self._features, cells)
         target = self._schema[self.target]
-        target_range = ranges([target]) if isinstance(target, NumberColumn) else None
+        target_range = ranges_of([target]) if isinstance(target, NumberColumn) else None
         values = _values(cells[self.target], target)
-        return Design(features, ranges(self._features.values()), values, target_range)
+        return Design(features, ranges_of(self._features.values()), values, target_range)
 
 
 def _values(cells: Cells, column: NumberColumn | CategoryColumn) -> Target:
-    """Numbers, or places of categories."""
     return cells.numbers(column) if isinstance(column, NumberColumn) else cells.codes(column)
 
 

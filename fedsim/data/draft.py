@@ -12,9 +12,8 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import text
-from fedsim.data.joined import open_tables
+from fedsim.data.inspection import Survey, no_feature, no_target, surveyed
 from fedsim.data.reading import DEFAULTS, Reading
-from fedsim.data.survey import Survey, no_feature, no_target, survey
 
 WARNING = """\
 # Ranges and categories below were DERIVED FROM THE DATA: using them as they are is NOT PRIVATE.
@@ -43,11 +42,7 @@ def draft_schema(
     Raises:
         InputError: on `path`, `target` or `silo`: the table cannot be read, or the target not be predicted.
     """
-    table, silo = open_tables(paths, "path", reading, silo)
-    for field, name in (("target", target), ("silo", silo)):
-        if name is not None:
-            table.require(name, field)
-    columns = survey(table, reading)
+    _, silo, columns = surveyed(paths, target, silo, reading)
     predicted = columns.pop(target)
     if reason := no_target(predicted):
         raise InputError("target", target, f"cannot be predicted: {reason}")

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
-from fedsim.data.coverage import odd_ranges
 from fedsim.data.dataset import Dataset
 from fedsim.data.partition import Partition
 from fedsim.data.prepare import Prepared, prepare
-from fedsim.data.recipe import Fitted, recipe_of
-from fedsim.data.source import Floats, Ints, Source, Target
+from fedsim.data.recipe import Fitted, feature_names, recipe_of
+from fedsim.data.source import Design, Floats, Ints, Ranges, Source, Target
 from fedsim.data.split import divide
 
 Splits = dict[str, tuple[Ints, Ints]]
@@ -139,7 +138,6 @@ def _joined(splits: Splits, parts: tuple[int, ...]) -> Ints:
 
 
 def _each(splits: Splits) -> list[Ints]:
-    """Each silo's rows."""
     return [np.concatenate(both) for both in splits.values()]
 
 
@@ -158,3 +156,33 @@ def _digest(features: Floats, target: Target, splits: Splits) -> str:
         found.update(f"{array.dtype.str}{array.shape}".encode())
         found.update(np.ascontiguousarray(array).data)
     return found.hexdigest()
+
+
+_LEAST = 0.5
+"""The share of a column's values that its range should hold: the others count as its ends."""
+
+
+def odd_ranges(data: Dataset, source: Source, design: Design) -> tuple[str, ...]:
+    """A line for each column whose declared range holds less than half of its values.
+
+    >>> x, ranges = np.array([[0.1], [0.9], [0.2]]), Ranges.linear(np.array([20.0]), np.array([80.0]))
+    >>> _missed(x, ranges, ["age"])
+    ['the declared range [20, 80] of age holds 0 of 3 values: the others count as its ends']
+    """
+    found = list[str]()
+    if data.scaling == "declared":
+        found = _missed(design.features, design.ranges, feature_names(source, design.features.shape[1]))
+    if design.target_range is not None and data.scaling != "none":
+        target = design.target.astype(np.float64)[:, None]
+        found += _missed(target, design.target_range, [source.target])
+    return tuple(found)
+
+
+def _missed(values: Floats, ranges: Ranges, names: Sequence[str]) -> list[str]:
+    held = ((values >= ranges.lower) & (values <= ranges.upper)).sum(axis=0)
+    bad = np.flatnonzero(ranges.numeric & (held < _LEAST * len(values)))
+    return [
+        f"the declared range [{ranges.lower[i]:g}, {ranges.upper[i]:g}] of {names[i]} holds {held[i]:,} of "
+        f"{len(values):,} values: the others count as its ends"
+        for i in bad.tolist()
+    ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import hashlib
 import http.client
 import lzma
 import tarfile
@@ -18,6 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import IO, Any
 from urllib.error import HTTPError
@@ -26,7 +29,6 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
-from fedsim.data.content import MOST, TooLongError, blocks, content, packed
 from fedsim.data.folder import HOW
 
 FIELD = "scenario.data"
@@ -64,7 +66,7 @@ class Wanted:
     Args:
         path: where it is kept.
         urls: of the file, or of the archive that it is in; tried in this order.
-        sha256: of its content (`fedsim.data.content`); None where only the archive's is known.
+        sha256: of its content (`fedsim.data.fetch`); None where only the archive's is known.
         member: its name in the archive, a zip or a tar file.
         archive_sha256: of the archive's bytes.
         size: its bytes, where they are known.
@@ -92,29 +94,20 @@ def obtain(wanted: Sequence[Wanted]) -> None:
     """
     for each in wanted:
         if not each.path.exists():
-            together = [other for other in wanted if other.urls == each.urls and not other.path.exists()]
-            _fetch(together)
+            _fetch([other for other in wanted if other.urls == each.urls and not other.path.exists()])
         _check(each.path, each)
 
 
 def _check(path: Path, wanted: Wanted) -> None:
     """Check what stands at `path`, which is the wanted file's place or a draft of it."""
-    if wanted.size is not None and (length := path.stat().st_size) != wanted.size:
-        raise _another(wanted, f"it has {length:,} bytes, not {wanted.size:,}")
-    if wanted.sha256 is not None and (found := _content(path, wanted)) != wanted.sha256:
-        raise _another(wanted, f"SHA-256 of its content is {found}, not {wanted.sha256}")
-
-
-def _another(wanted: Wanted, found: str) -> InputError:
-    expected = f"does not hold what was published: {found}; remove it to have it downloaded, or {HOW}"
-    return InputError(FIELD, str(wanted.path), expected)
-
-
-def _content(path: Path, wanted: Wanted) -> str:
-    try:
-        return content(path, FIELD)
-    except InputError as error:  # of the draft, which nobody knows
-        raise InputError(FIELD, str(wanted.path), error.expected) from None
+    length, found = path.stat().st_size, ""
+    if wanted.size is not None and length != wanted.size:
+        found = f"it has {length:,} bytes, not {wanted.size:,}"
+    elif wanted.sha256 is not None and (digest := _digest(path, wanted.path, FIELD)) != wanted.sha256:
+        found = f"SHA-256 of its content is {digest}, not {wanted.sha256}"
+    if found:
+        expected = f"does not hold what was published: {found}; remove it to have it downloaded, or {HOW}"
+        raise InputError(FIELD, str(wanted.path), expected)
 
 
 def _fetch(wanted: Sequence[Wanted]) -> None:
@@ -122,7 +115,9 @@ def _fetch(wanted: Sequence[Wanted]) -> None:
     try:
         first.path.parent.mkdir(parents=True, exist_ok=True)
         if first.member is None:
-            _file(first)
+            with whole_file(first.path) as draft:
+                _download(first, draft)
+                _check(draft, first)
         elif first.archive.exists():
             _unpack(first.archive, wanted)
         else:
@@ -134,12 +129,6 @@ def _fetch(wanted: Sequence[Wanted]) -> None:
         if error.errno in _FULL:  # the command line says so of any file
             raise
         raise InputError(FIELD, str(first.path), f"cannot be written ({error.strerror}); {HOW}") from None
-
-
-def _file(wanted: Wanted) -> None:
-    with whole_file(wanted.path) as draft:
-        _download(wanted, draft)
-        _check(draft, wanted)
 
 
 def _download(wanted: Wanted, draft: Path) -> None:
@@ -202,44 +191,91 @@ def _block(reply: IO[bytes]) -> bytes:
 
 def _unpack(archive: Path, wanted: Sequence[Wanted]) -> None:
     asked = wanted[0].archive_sha256
-    if asked is not None and (found := packed(archive, FIELD)) != asked:
+    if asked is not None and (found := _digest(archive, archive, FIELD, unpack=False)) != asked:
         expected = f"is not the archive that was published: SHA-256 {found}, not {asked}"
         raise InputError(FIELD, str(archive), f"{expected}; remove it to have it downloaded, or {HOW}")
     try:
         with _opened(archive) as member:
             for each in wanted:
                 with whole_file(each.path) as draft:
-                    _copy(member, each, draft)
+                    _copy(member(each.member or ""), each, draft)
                     _check(draft, each)
     except _BROKEN as error:
         raise InputError(FIELD, str(archive), f"is not a whole archive with these files ({error})") from None
 
 
-def _copy(member: Callable[[str], IO[bytes]], wanted: Wanted, draft: Path) -> None:
+def _copy(inside: IO[bytes] | None, wanted: Wanted, draft: Path) -> None:
     """Not by what the archive says that a member has: by what comes out of it."""
+    if inside is None:  # a folder of a tar file
+        raise KeyError(wanted.member)
     most = MOST if wanted.size is None else wanted.size
-    with member(wanted.member or "") as inside, draft.open("wb") as file:
+    with inside, draft.open("wb") as file:
         try:
-            file.writelines(blocks(inside.read, most))
-        except TooLongError:
+            file.writelines(_blocks(inside.read, most))
+        except _TooLong:
             inside_of = f"{wanted.member} in {wanted.archive.name}"
             expected = f"{inside_of} unpacks to more than {most:,} bytes, the most allowed"
             raise InputError(FIELD, str(wanted.path), expected) from None
 
 
 @contextmanager
-def _opened(archive: Path) -> Iterator[Callable[[str], IO[bytes]]]:
-    """What opens a member of a zip or tar file."""
+def _opened(archive: Path) -> Iterator[Callable[[str], IO[bytes] | None]]:
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as file:
             yield file.open
-        return
-    with tarfile.open(archive) as tar:
+    else:
+        with tarfile.open(archive) as tar:
+            yield tar.extractfile
 
-        def member(name: str) -> IO[bytes]:
-            found = tar.extractfile(name)
-            if found is None:
-                raise KeyError(name)
-            return found
 
-        yield member
+MOST = 4 << 30
+"""Bytes that are unpacked of one file at most: a small one may hold more than any disk."""
+
+
+def content(path: Path, field: str) -> str:
+    """SHA-256 of a file's content, 64 hexadecimal digits.
+
+    Of a file that ends in .gz it is what is compressed in it: many hands compress the same data anew.
+
+    Raises:
+        InputError: on `field`: it cannot be read, is no whole gzip file, or unpacks to more than `MOST`.
+    """
+    return _digest(path, path, field)
+
+
+class _TooLong(Exception):
+    """More than was to be read."""
+
+
+def _blocks(read: Callable[[int], bytes], most: float) -> Iterator[bytes]:
+    """All that a file has, piece by piece, by what reads so many bytes of it; `_TooLong` after `most`."""
+    seen = 0
+    while block := read(1 << 20):
+        seen += len(block)
+        if seen > most:
+            raise _TooLong
+        yield block
+
+
+def _digest(path: Path, place: Path, field: str, unpack: bool = True) -> str:
+    """As `content`, of a file or a draft of it that errors call by its `place`; else of its own bytes."""
+    try:
+        found = path.stat()
+        return _read_digest(path, unpack and place.suffix == ".gz", found.st_mtime_ns, found.st_size)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(field, str(place), f"is damaged, or cut short? ({error})") from None
+    except _TooLong:
+        raise InputError(
+            field, str(place), f"unpacks to more than {MOST:,} bytes, the most allowed"
+        ) from None
+    except OSError as error:
+        raise InputError(field, str(place), f"cannot be read ({error.strerror})") from None
+
+
+@lru_cache(maxsize=1024)  # read once a process, and again after a change
+def _read_digest(path: Path, unpack: bool, changed: int, size: int) -> str:
+    digest = hashlib.sha256()
+    with gzip.open(path) if unpack else path.open("rb") as file:
+        for block in _blocks(file.read, MOST if unpack else inf):
+            digest.update(block)
+    return digest.hexdigest()

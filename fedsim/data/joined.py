@@ -13,13 +13,13 @@ import numpy as np
 from fedsim.common.errors import InputError
 from fedsim.data.column_values import Cells
 from fedsim.data.reading import Reading
-from fedsim.data.table import Columns, FileTable, Table, open_table
+from fedsim.data.table import Columns, FileTable, open_table
 
 SILO = "silo"
 """What the column of silos is called unless the person says otherwise."""
 
 
-class JoinedTable(Table):
+class JoinedTable:
     """The files' records one after another, and a column that names the silo.
 
     Args:
@@ -83,6 +83,9 @@ class JoinedTable(Table):
 
         counts = [part.num_rows for part in self._files]
         return pa.chunked_array([pa.array(np.repeat(list(self._parts), counts), pa.string())])
+
+
+Table = FileTable | JoinedTable
 
 
 def _joined(pieces: list[Any], name: str) -> Any:

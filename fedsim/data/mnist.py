@@ -3,25 +3,32 @@
 Features are brightness in 0..1 (the published whole numbers 0..255 by 255), so that `scaling: none` is what
 the thesis's experiments did, and `declared` maps to [-1, 1].
 
+Files are of LeCun's idx format, compressed with gzip: the bytes 0, 0, 8 (numbers of one byte), the number of
+axes, each axis's length in four bytes, most significant first, and then the numbers, the last axis fastest.
+
 References: Y. LeCun, C. Cortes, C. Burges: The MNIST database of handwritten digits, 1998. The draw
 `published`: A. Lowy's MNIST experiments, sections 3.2.5 and 3.3.3, as their public code does it.
 """
 
 from __future__ import annotations
 
-from functools import cached_property
+import gzip
+import struct
+import zlib
+from functools import cached_property, lru_cache
+from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedsim.common.errors import InputError
-from fedsim.data.fetch import Wanted
+from fedsim.data.fetch import MOST, Wanted
 from fedsim.data.folder import data_folder
-from fedsim.data.idx import Bytes, read_idx
 from fedsim.data.images import BRIGHTEST, FIELD, Images, ImageSource, of_each, there
-from fedsim.data.source import Floats, Ints, Labels, Ranges
+from fedsim.data.source import Floats, Ints, Labels, Matrix, Ranges
 from fedsim.protocol.seeds import generator
 
 SIDE = 28
@@ -64,9 +71,9 @@ class Mnist(Images):
         f"`published` {POOL}.",
     )
 
-    def open(self) -> MnistSource:
+    def open(self) -> Matrix:
         """Reads labels; images when they are asked for."""
-        return MnistSource(self)
+        return _MnistSource(self)
 
     @property
     def files(self) -> dict[str, Path]:
@@ -83,7 +90,7 @@ class Mnist(Images):
         )
 
 
-class MnistSource(ImageSource):
+class _MnistSource(ImageSource):
     """The records that a draw gives; under the draw `published` each says which pair of digits it is for."""
 
     names = PIXELS
@@ -104,7 +111,6 @@ class MnistSource(ImageSource):
 
     @cached_property
     def _digits(self) -> Ints:
-        """Of every image in the file."""
         digits = read_idx(there(self._labels), 1, FIELD)
         if not len(digits) or digits.max() > 9:
             found = digits.max() if len(digits) else "none"
@@ -126,36 +132,70 @@ class MnistSource(ImageSource):
         return np.concatenate(drawn), np.repeat(np.arange(len(PAIRS)), 2 * len(pools[0]))
 
     def _kept(self, count: int) -> list[Ints]:
-        """So many images of each digit."""
         rng, names = generator("mnist images", self._data.seed), tuple(map(str, range(10)))
         return of_each(self._digits, count, names, rng, f"{FIELD}.images_per_digit")
 
     @property
     def num_rows(self) -> int:  # type: ignore[override]
-        """Records, counted without reading images."""
         return len(self._drawn[0])
 
     def pixels(self, rows: Ints) -> Floats:
-        """Read from the file, of which only these rows' become numbers."""
         images = read_idx(there(self._images), 3, FIELD)
         if images.shape != (len(self._digits), SIDE, SIDE):
             expected = f"must hold an image of {SIDE} x {SIDE} for each of {len(self._digits):,} labels"
-            raise InputError(FIELD, str(self._images), f"{expected}, and has shape {_shape(images)}")
+            shape = " x ".join(map(str, images.shape))
+            raise InputError(FIELD, str(self._images), f"{expected}, and has shape {shape}")
         return images[self._drawn[0][rows]].reshape(len(rows), -1) / BRIGHTEST
 
     def other(self, column: str) -> Ints:
-        """The digit, its parity, or the pair's place among PAIRS."""
         if column == PAIR:
             return self._drawn[1]
         digits = self._digits[self._drawn[0]]
         return digits % 2 if column == "parity" else digits
 
     def labels(self, column: str, field: str) -> Labels:
-        """The pairs' names too."""
         if column == PAIR:
             return Labels(self._drawn[1], tuple(f"{a}+{b}" for a, b in PAIRS))
         return super().labels(column, field)
 
 
-def _shape(images: Bytes) -> str:
-    return " x ".join(map(str, images.shape))
+Bytes = NDArray[np.uint8]
+_BYTES = 8  # the format's code for numbers of one byte
+
+
+def read_idx(path: Path, axes: int, field: str) -> Bytes:
+    """The file's array, read-only.
+
+    Args:
+        path: of the file.
+        axes: that the array has.
+        field: what an error is about.
+
+    Raises:
+        InputError: it is missing, no whole gzip file, of another format, or not as long as it says.
+    """
+    try:
+        found = path.stat()
+        return _read(path, axes, field, found.st_mtime_ns, found.st_size)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(field, str(path), f"is no whole gzip file, cut short? ({error})") from None
+    except OSError as error:
+        raise InputError(field, str(path), f"cannot be read ({error.strerror})") from None
+
+
+@lru_cache(maxsize=2)  # images and labels: trials of one process read them once
+def _read(path: Path, axes: int, field: str, changed: int, size: int) -> Bytes:
+    with gzip.open(path) as file:
+        head = file.read(4 + 4 * axes)
+        if head[:4] != bytes([0, 0, _BYTES, axes]) or len(head) < 4 + 4 * axes:
+            expected = f"must be an idx file of bytes with {axes} axes: it begins with {head[:4].hex(' ')}"
+            raise InputError(field, str(path), expected)
+        shape: tuple[Any, ...] = struct.unpack(f">{axes}I", head[4:])
+        said, count = f"says that it has {' x '.join(map(str, shape))} numbers", prod(shape)
+        if count > MOST:
+            raise InputError(field, str(path), f"{said}: at most {MOST:,} are unpacked")
+        numbers = np.frombuffer(file.read(count + 1), dtype=np.uint8)  # no more, whatever is in it
+    if len(numbers) != count:
+        found = f"{len(numbers):,}" if len(numbers) < count else "more"
+        raise InputError(field, str(path), f"{said}, and has {found}")
+    return numbers.reshape(shape)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
-from fedsim.data.source import Ints, Source
+from fedsim.data.source import Ints, Source, resolve
 from fedsim.protocol.seeds import generator
 
 PARTITION = "scenario.partition"
@@ -89,3 +90,117 @@ def require_enough(records: int, silos: int) -> None:
     """InputError if there are more silos than records."""
     if silos > records:
         raise InputError(f"{PARTITION}.num_partitions", silos, f"there are only {records} records")
+
+
+Share = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Proportions = Annotated[
+    tuple[Share, ...] | None,
+    Field(description="Relative sizes of the silos, one positive number each; default: equal sizes."),
+]
+
+
+class _Cut(Partition):
+    """Consecutive pieces of an order of the records."""
+
+    @abstractmethod
+    def counts(self, source: Source) -> list[int]:
+        """Length of each piece."""
+
+    def deal(self, source: Source, rng: np.random.Generator) -> Assignment:
+        """The first records to the first silo, the next to the second, and so on."""
+        return cut(self._order(source, rng), self.counts(source))
+
+    def _order(self, source: Source, rng: np.random.Generator) -> Ints:
+        """Row numbers, at random unless a partition says otherwise."""
+        return rng.permutation(source.num_rows)
+
+
+class IidPartition(_Cut):
+    """Records dealt out at random, in equal or given proportions."""
+
+    not_private = ()
+    name: Literal["iid"] = Field("iid", description="The partition's name.")
+    num_partitions: NumPartitions
+    proportions: Proportions = None
+
+    def counts(self, source: Source) -> list[int]:
+        """By proportions."""
+        return quotas(self.proportions, self.num_partitions, source.num_rows)
+
+
+class SizePartition(_Cut):
+    """Records dealt out at random, a given number to each silo."""
+
+    not_private = ()
+    name: Literal["size"] = Field("size", description="The partition's name.")
+    partition_sizes: tuple[Count, ...] = Field(
+        min_length=1,
+        description="Records of each silo, training and test together; records left over are unused.",
+    )
+
+    def counts(self, source: Source) -> list[int]:
+        """As given."""
+        sizes, total = list(self.partition_sizes), source.num_rows
+        if sum(sizes) > total:
+            expected = f"they sum to {sum(sizes)}, the data set has {total} records"
+            raise InputError(f"{PARTITION}.partition_sizes", sizes, expected)
+        return sizes
+
+
+class SortedPartition(_Cut):
+    """Records sorted by a column and cut into consecutive pieces: as heterogeneous as that column allows."""
+
+    name: Literal["sorted"] = Field("sorted", description="The partition's name.")
+    num_partitions: NumPartitions
+    by: str | None = Field(None, description="Column to sort by; default: the target.")
+    proportions: Proportions = None
+    descending: bool = Field(False, description="The first silo gets the largest values.")
+
+    def counts(self, source: Source) -> list[int]:
+        """By proportions."""
+        resolve(source, self.by, f"{PARTITION}.by")
+        return quotas(self.proportions, self.num_partitions, source.num_rows)
+
+    def _order(self, source: Source, rng: np.random.Generator) -> Ints:
+        """By value; ties keep the order of the records."""
+        field = f"{PARTITION}.by"
+        keys = source.keys(resolve(source, self.by, field), field)
+        return np.argsort(-keys if self.descending else keys, kind="stable")
+
+
+def quotas(proportions: Sequence[float] | None, count: int, total: int) -> list[int]:
+    """Divide `total` records among `count` silos; what rounding leaves goes to the largest remainders.
+
+    >>> quotas(None, 3, 10)
+    [4, 3, 3]
+    >>> quotas([1, 2, 5], 3, 100)
+    [13, 25, 62]
+
+    Raises:
+        InputError: there are too few records, or proportions for another number of silos.
+    """
+    require_enough(total, count)
+    field = f"{PARTITION}.proportions"
+    shares = np.ones(count) if proportions is None else np.array(proportions)
+    if len(shares) != count:
+        raise InputError(field, proportions, f"expected one positive number for each of the {count} silos")
+    shares = shares / shares.max()  # first, since the sum of huge proportions may overflow
+    exact = shares / shares.sum() * total
+    sizes = np.floor(exact).astype(np.int64)
+    remainder = np.round(exact - sizes, 9)  # equal proportions tie in spite of rounding
+    sizes[np.argsort(-remainder, kind="stable")[: total - sizes.sum()]] += 1
+    if sizes.min() < 1:
+        raise InputError(field, proportions, f"silo {sizes.argmin()} gets none of the {total} records")
+    return [int(size) for size in sizes]
+
+
+def cut(order: Ints, counts: Sequence[int]) -> Assignment:
+    """Give the first records of `order` to the first silo, the next to the second, and so on.
+
+    >>> cut(np.array([3, 1, 0, 2]), [1, 2]).owner  # -1: nobody's
+    array([ 1,  1, -1,  0])
+    """
+    owner = np.full(len(order), UNUSED, dtype=np.int64)
+    owner[order[: sum(counts)]] = np.repeat(np.arange(len(counts)), counts)
+    return Assignment(silo_names(len(counts)), owner)

@@ -14,6 +14,7 @@ References: K. Pearson, Philosophical Magazine 2 (1901), 559-572, doi:10.1080/14
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -66,7 +67,8 @@ class Preparation:
     def finished(self, scaled: Floats) -> Floats:
         """The other steps: principal components, records of one norm, and a last feature that is 1."""
         if self.components is not None:
-            scaled = (scaled - self.components.centre) @ self.components.directions
+            centre, directions = self.components
+            scaled = scaled @ directions - centre @ directions
         if self.record_norm is not None:
             scaled = of_norm(scaled, self.record_norm)
         return np.hstack([scaled, np.ones((len(scaled), 1))]) if self.intercept else scaled
@@ -119,7 +121,7 @@ def prepare(
     _require_finite(target, "target", data, rows)
     if data.pca is not None:
         check_components(data.pca, features.shape[1])
-        found = principal_components(features[training], data.pca)
+        found = principal_components(training_moments(features, training), data.pca)
         by = replace(by, components=found)
     return Prepared(by.finished(features), target, by)
 
@@ -187,19 +189,52 @@ def by_silo(values: Floats, ranges: Ranges, silos: Sequence[Ints]) -> Floats:
     return mapped
 
 
-def principal_components(trained: Floats, count: int) -> Components:
-    """Mean and the `count` directions of largest variance of training records (n, d).
+class Moments(NamedTuple):
+    """Of n records x: the sums of x - about, (d,), and of its outer products, (d, d)."""
+
+    n: int
+    about: Floats
+    first: Floats
+    second: Floats
+
+
+def moments(values: Floats, about: Floats) -> Moments:
+    """Of records (n, d), about a point near their mean, so that no digits cancel."""
+    shifted = values - about
+    return Moments(len(values), about, shifted.sum(axis=0), shifted.T @ shifted)
+
+
+_WHOLE: dict[bytes, Moments] = {}
+"""Of the records that were prepared last: other splits of the same ones follow, trial after trial."""
+
+
+def training_moments(features: Floats, training: Ints) -> Moments:
+    """Of the rows `training` of records (n, d): those of all, which are kept, less those of the others."""
+    others = np.ones(len(features), dtype=bool)
+    others[training] = False
+    if 2 * np.count_nonzero(others) > len(features):
+        return moments(features[training], features[training].mean(axis=0))
+    projected = features @ np.random.default_rng(0).standard_normal(features.shape[1])  # knows them again
+    key = hashlib.sha256(projected.tobytes()).digest()
+    if key not in _WHOLE:
+        _WHOLE.clear()
+        _WHOLE[key] = moments(features, features.mean(axis=0))
+    whole, rest = _WHOLE[key], moments(features[others], _WHOLE[key].about)
+    return Moments(len(training), whole.about, whole.first - rest.first, whole.second - rest.second)
+
+
+def principal_components(trained: Moments, count: int) -> Components:
+    """Mean and the `count` directions of largest variance of training records.
 
     The sign of a direction makes its largest entry positive, so that it does not depend on the linear algebra
     library.
     """
-    centre = trained.mean(axis=0)
-    centred = trained - centre
-    _, directions = np.linalg.eigh(centred.T @ centred)  # in ascending order of variance
+    off = trained.first / trained.n
+    _, directions = np.linalg.eigh(trained.second - trained.n * np.outer(off, off))  # ascending variance
     directions = directions[:, ::-1][:, :count]
     largest = np.abs(directions).argmax(axis=0)
     signs = np.sign(directions[largest, np.arange(count)])
-    return Components(centre, directions * signs)
+    return Components(trained.about + off, directions * signs)
 
 
 def of_norm(values: Floats, norm: float) -> Floats:

@@ -6,9 +6,11 @@ on all silos' pooled training records stands apart, in `Fitted`, and is not priv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,19 +18,28 @@ from pydantic import Field, ValidationError
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
-from fedsim.data.breast_cancer import BreastCancer
+from fedsim.common.suggest import suggest
+from fedsim.data.bundled import BreastCancer, Digits
 from fedsim.data.cifar10 import Cifar10
+from fedsim.data.column_values import Cells, features_of
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset, Scaling
-from fedsim.data.digits import Digits
-from fedsim.data.features import Input, MeasuredColumn, names_of, ranges_of, read_features
-from fedsim.data.frames import FIELD, columns_of
 from fedsim.data.mnist import Mnist
 from fedsim.data.prepare import Components, Preparation, Standard
 from fedsim.data.reading import DEFAULTS, Reading
-from fedsim.data.schema import SCHEMA, CategoryColumn, NumberColumn, read_schema
+from fedsim.data.schema import (
+    SCHEMA,
+    CategoryColumn,
+    Input,
+    MeasuredColumn,
+    NumberColumn,
+    names_of,
+    ranges_of,
+    read_schema,
+)
 from fedsim.data.source import Design, Floats, Matrix, Ranges, Source
 from fedsim.data.synthetic import Synthetic
+from fedsim.data.table import open_table
 
 
 class Recipe(Section):
@@ -101,7 +112,9 @@ class Fitted:
             raise InputError("model", "scaling: silo_statistics", f"cannot be used: {expected}")
         columns, reading = self.recipe.columns, self.recipe.reading
         found = columns_of(table, columns, reading)
-        return self.preparation.features(read_features(columns, found, FIELD, reading))
+        rows = np.arange(len(found[next(iter(columns))]))
+        cells = {name: Cells(found[name], rows, f"{FIELD}.{name}", reading) for name in columns}
+        return self.preparation.features(features_of(columns, cells))
 
 
 def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
@@ -152,7 +165,7 @@ def _of_schema(data: Csv) -> Recipe:
 
 
 def _of_source(data: Dataset, source: Source, design: Design) -> Recipe:
-    names = _names(source, len(design.ranges.lower))
+    names = feature_names(source, len(design.ranges.lower))
     columns = dict(zip(names, _inputs(names, design.ranges), strict=True))
     return _recipe(data, columns, source.target, _predicts(source, design))
 
@@ -164,7 +177,7 @@ def _recipe(data: Dataset, columns: dict[str, Input], target: str, predicts: Inp
     return Recipe(columns=columns, target=target, predicts=predicts, **own)
 
 
-def _names(source: Source, count: int) -> list[str]:
+def feature_names(source: Source, count: int) -> list[str]:
     """The source's own names of its features; x0, x1, ... where they do not fit their number."""
     names = list(dict.fromkeys(source.feature_names))
     return names if len(names) == count else [f"x{j}" for j in range(count)]
@@ -202,3 +215,71 @@ def _classes(source: Source, design: Design) -> tuple[str, ...]:
     labels = source.labels(source.target, "scenario.data")
     same = len(labels.names) == source.num_classes and np.array_equal(labels.codes, design.target)
     return labels.names if same else source.classes
+
+
+FIELD = "table"
+
+
+def columns_of(given: Any, names: Collection[str], reading: Reading = DEFAULTS) -> Mapping[str, Any]:
+    """The named columns as pyarrow.ChunkedArray, all of one length; others are not read.
+
+    Args:
+        given: a pandas.DataFrame, the path of a CSV or Parquet file, or an array (n, d) whose columns are
+            `names` in their order.
+        names: what is needed.
+        reading: how a file is read.
+
+    Raises:
+        InputError: it is none of these, or a column is missing or there twice.
+    """
+    import pandas as pd
+
+    if isinstance(given, str | os.PathLike):
+        return _of_file(Path(given), names, reading)
+    if isinstance(given, np.ndarray):
+        given = _framed(given, names)
+    if not isinstance(given, pd.DataFrame):
+        expected = "must be a pandas.DataFrame, the path of a table or an array (n, d)"
+        raise InputError(FIELD, type(given).__name__, expected)
+    known = list(map(str, given.columns))
+    for name in names:
+        if known.count(name) != 1:
+            raise InputError(FIELD, name, _wrong(name, known))
+    return {name: _arrow(given.iloc[:, known.index(name)]) for name in names}
+
+
+def _of_file(path: Path, names: Collection[str], reading: Reading) -> Mapping[str, Any]:
+    opened = open_table(path, FIELD, reading)
+    for name in names:
+        opened.require(name, FIELD)
+    return opened.read(names)
+
+
+def _framed(given: np.ndarray[Any, Any], names: Collection[str]) -> Any:
+    import pandas as pd
+
+    if given.ndim != 2 or given.shape[1] != len(names):
+        expected = f"must have shape (n, {len(names)}): a column for each that the model needs"
+        raise InputError(FIELD, given.shape, expected)
+    return pd.DataFrame(given, columns=list(names))
+
+
+def _wrong(name: str, known: list[str]) -> str:
+    if name in known:
+        return f"the table has {known.count(name)} columns of this name"
+    return f"the model needs this column, and the table has none; {suggest(name, known)}"
+
+
+def _arrow(column: Any) -> Any:
+    """A DataFrame's column, also one that holds numbers beside texts."""
+    import pandas as pd
+    import pyarrow as pa
+
+    try:
+        made = pa.array(column, from_pandas=True)
+    except (pa.ArrowException, TypeError):
+        texts = [
+            None if missing else str(value) for value, missing in zip(column, pd.isna(column), strict=True)
+        ]
+        made = pa.array(texts, pa.string())
+    return made if isinstance(made, pa.ChunkedArray) else pa.chunked_array([made])

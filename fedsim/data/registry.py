@@ -11,8 +11,8 @@ from pydantic import Field, SerializeAsAny, WrapValidator
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import extended
 from fedsim.common.section import Section
-from fedsim.data.breast_cancer import BreastCancer
-from fedsim.data.by_count import IidPartition, SizePartition, SortedPartition
+from fedsim.data.arrays import Npz
+from fedsim.data.bundled import BreastCancer, Digits
 from fedsim.data.by_label import (
     DirichletPartition,
     LabelPairsPartition,
@@ -22,10 +22,8 @@ from fedsim.data.by_label import (
 from fedsim.data.cifar10 import Cifar10
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
-from fedsim.data.digits import Digits
 from fedsim.data.mnist import Mnist
-from fedsim.data.npz import Npz
-from fedsim.data.partition import Partition
+from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 from fedsim.data.synthetic import Synthetic
 
 GROUP = "fedsim.data_sets"

@@ -25,7 +25,14 @@ from fedsim.data.source import Ranges
 SCHEMA = "scenario.data.schema"
 
 
-class NumberColumn(Section):
+class _Column(Section):
+    @property
+    def width(self) -> int:
+        """Features it becomes."""
+        return 1
+
+
+class NumberColumn(_Column):
     """A measured number: clipped to [lower, upper] and mapped to [-1, 1]."""
 
     kind: Literal["number"] = Field(description="The column holds numbers.")
@@ -62,11 +69,6 @@ class NumberColumn(Section):
             raise ValueError(f"fill must lie in [{self.lower}, {self.upper}], got {self.fill}")
         return self
 
-    @property
-    def width(self) -> int:
-        """Features it becomes."""
-        return 1
-
 
 def _middle(lower: float, upper: float, log: bool) -> float:
     """What is mapped to 0.
@@ -77,7 +79,7 @@ def _middle(lower: float, upper: float, log: bool) -> float:
     return math.sqrt(lower) * math.sqrt(upper) if log else lower / 2 + upper / 2
 
 
-class CategoryColumn(Section):
+class CategoryColumn(_Column):
     """One of the declared categories: a feature for each, 1 for the record's own and 0 for the others."""
 
     kind: Literal["category"] = Field(description="The column holds one of a fixed set of texts.")
@@ -98,11 +100,20 @@ class CategoryColumn(Section):
 
     @property
     def width(self) -> int:
-        """Features it becomes."""
+        """One for each category."""
         return len(self.categories)
 
 
+class MeasuredColumn(_Column):
+    """A number whose range nobody has declared."""
+
+    kind: Literal["measured"] = Field("measured", description="The column holds numbers.")
+    scaled: bool = Field(True, description="Whether statistics scale it; false: it stays as it is.")
+    fill: None = None
+
+
 Column = Annotated[NumberColumn | CategoryColumn, Discriminator("kind")]
+Input = Annotated[NumberColumn | CategoryColumn | MeasuredColumn, Discriminator("kind")]
 Schema = Mapping[str, NumberColumn | CategoryColumn]
 SchemaOrFile = Annotated[
     Annotated[dict[str, Column], Tag("inline")] | Annotated[Path, Tag("file")],
@@ -127,14 +138,23 @@ def read_schema(schema: Schema | Path) -> Schema:
         raise InputError(place, first["input"], f"in {schema}: {first['msg']}") from error
 
 
-def ranges(columns: Iterable[NumberColumn | CategoryColumn]) -> Ranges:
-    """Declared ranges of the features that the columns become."""
+def names_of(name: str, column: Input) -> list[str]:
+    """Names of a column's features: its own, with each category's behind it."""
+    if isinstance(column, CategoryColumn):
+        return [f"{name}={category}" for category in column.categories]
+    return [name]
+
+
+def ranges_of(columns: Iterable[Input]) -> Ranges:
+    """Declared ranges of the features that the columns become; NaN where none is declared."""
     rows = [_range(column) for column in columns for _ in range(column.width)]
     lower, upper, log, numeric = (np.array(values) for values in zip(*rows, strict=True))
     return Ranges(lower, upper, log, numeric)
 
 
-def _range(column: NumberColumn | CategoryColumn) -> tuple[float, float, bool, bool]:
+def _range(column: Input) -> tuple[float, float, bool, bool]:
     if isinstance(column, CategoryColumn):
         return 0.0, 1.0, False, False
+    if isinstance(column, MeasuredColumn):
+        return np.nan, np.nan, False, column.scaled
     return column.lower, column.upper, column.scale == "log", True

@@ -2,57 +2,32 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import codecs
+import csv
+import io
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
-from fedsim.data.csv_file import CsvFile
 from fedsim.data.folder import check_there
-from fedsim.data.reading import DEFAULTS, Reading
+from fedsim.data.reading import DEFAULTS, DELIMITERS, Reading
 
 Columns = dict[str, Any]  # name to pyarrow.ChunkedArray
 
 
-class Table(ABC):
-    """Named columns of at least one record.
-
-    Attributes:
-        title: what errors call it.
-        names: of its columns, without spaces around them.
-    """
-
-    title: str
-    names: tuple[str, ...]
-
-    @property
-    @abstractmethod
-    def num_rows(self) -> int:
-        """Records, counted without reading features."""
-
-    @abstractmethod
-    def read(self, columns: Collection[str]) -> Columns:
-        """The named columns; a CSV file's as texts, so that the schema alone says what they mean."""
-
-    def require(self, column: str, field: str) -> None:
-        """InputError on `field` unless the table has such a column."""
-        if column not in self.names:
-            raise InputError(field, column, f"{self.title} has no such column; {suggest(column, self.names)}")
-
-    def place(self, row: int) -> str:
-        """Where record `row`, from 0, stands: errors begin with it."""
-        return f"row {row + 1}"
-
-
 @dataclass(frozen=True, eq=False)
-class FileTable(Table):
-    """A file; `field` is what an error about it names, `csv` is None for a Parquet file."""
+class FileTable:
+    """Named columns of at least one record: a file's.
+
+    `field` is what an error about it names, `csv` is None for a Parquet file.
+    """
 
     path: Path
     field: str
@@ -60,18 +35,18 @@ class FileTable(Table):
     csv: CsvFile | None
 
     @property
-    def title(self) -> str:  # type: ignore[override]
-        """The file's name."""
+    def title(self) -> str:
+        """What errors call it."""
         return self.path.name
 
     @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        """In the file's order."""
+    def names(self) -> tuple[str, ...]:
+        """Of its columns, without spaces around them, in the file's order."""
         return tuple(self.stored)
 
     @cached_property
     def num_rows(self) -> int:
-        """From a Parquet file's metadata or from one column of a CSV file."""
+        """Records, counted from a Parquet file's metadata or from one column of a CSV file."""
         with _mendable(self.path, self.field, self.csv):
             if self.csv is None:
                 return self._not_empty(_parquet().read_metadata(self.path).num_rows)
@@ -93,7 +68,7 @@ class FileTable(Table):
         return self.csv
 
     def read(self, columns: Collection[str]) -> Columns:
-        """As of any table."""
+        """The named columns; a CSV file's as texts, so that the schema alone says what they mean."""
         stored = {name: self.stored[name] for name in columns}
         with _mendable(self.path, self.field, self.csv):
             if self.csv is None:
@@ -103,6 +78,15 @@ class FileTable(Table):
                     table = reader.read_all()
         self._not_empty(table.num_rows)
         return {name: table.column(within) for name, within in stored.items()}
+
+    def require(self, column: str, field: str) -> None:
+        """InputError on `field` unless the table has such a column."""
+        if column not in self.names:
+            raise InputError(field, column, f"{self.title} has no such column; {suggest(column, self.names)}")
+
+    def place(self, row: int) -> str:
+        """Where record `row`, from 0, stands: errors begin with it."""
+        return f"row {row + 1}"
 
     def _not_empty(self, count: int) -> int:
         if count == 0:
@@ -173,3 +157,88 @@ def _parquet() -> Any:
     import pyarrow.parquet as pq
 
     return pq
+
+
+_MARKS = {codecs.BOM_UTF8: "utf-8", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
+_SAMPLE = 100_000  # characters
+_RECORDS = 50
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """A CSV file, and how to read it."""
+
+    path: Path
+    delimiter: str
+    encoding: str
+    multiline: bool
+
+    @classmethod
+    def found(cls, path: Path, reading: Reading) -> CsvFile:
+        """As the options say, and as the file's beginning does where they do not."""
+        encoding = reading.encoding or _encoding(path)
+        return cls(path, reading.delimiter or _delimiter(path, encoding), encoding, reading.multiline)
+
+    def stream(self, columns: list[str] | None) -> Any:
+        """A reader of batches; a cell may hold line breaks, and an empty cell is an empty text."""
+        import pyarrow as pa
+        from pyarrow import csv
+
+        convert = csv.ConvertOptions(
+            include_columns=columns,
+            column_types={name: pa.string() for name in columns or []},
+            strings_can_be_null=False,
+        )
+        parse = csv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
+        read = csv.ReadOptions(encoding=self.encoding)
+        return csv.open_csv(self.path, read_options=read, parse_options=parse, convert_options=convert)
+
+    def broken(self) -> int | None:
+        """The first line, from 1, whose last cell goes on in the next, where none may."""
+        if self.multiline:
+            return None
+        with self.path.open(encoding=self.encoding, errors="replace", newline="") as file:
+            records, line = csv.reader(file, delimiter=self.delimiter), 0
+            try:
+                for _ in records:
+                    if records.line_num > line + 1:
+                        return line + 1
+                    line = records.line_num
+            except csv.Error:  # a cell of more than 2^17 characters
+                return line + 1
+        return None
+
+    def undecodable(self) -> int | None:
+        """The first line that is not text in this encoding, from 1."""
+        decoder = codecs.getincrementaldecoder(self.encoding)()
+        with self.path.open("rb") as file:
+            for line, raw in enumerate(file, 1):
+                try:
+                    decoder.decode(raw)
+                except UnicodeError:
+                    return line
+        return None
+
+
+def _encoding(path: Path) -> str:
+    with path.open("rb") as file:
+        start = file.read(3)
+    return next((name for mark, name in _MARKS.items() if start.startswith(mark)), "utf-8")
+
+
+def _delimiter(path: Path, encoding: str) -> str:
+    """The one that cuts the first records into equally many cells, and into most."""
+    with path.open(encoding=encoding, errors="replace", newline="") as file:
+        sample = file.read(_SAMPLE)
+    if len(sample) == _SAMPLE:
+        sample = sample[: sample.rfind("\n") + 1]
+    return max(DELIMITERS, key=lambda delimiter: _cuts(sample, delimiter))
+
+
+def _cuts(sample: str, delimiter: str) -> tuple[bool, int]:
+    records = csv.reader(io.StringIO(sample, newline=""), delimiter=delimiter)
+    try:
+        widths = [len(record) for record in islice(records, _RECORDS) if record]
+    except csv.Error:  # such as a cell without end
+        widths = []
+    return len(set(widths)) == 1 and widths[0] > 1, widths[0] if widths else 0

@@ -9,8 +9,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
+from fedsim.common.identity import public_key
 from fedsim.common.section import Section
-from fedsim.common.signatures import public_key
 from fedsim.common.yaml_file import mapping
 from fedsim.data.registry import DataConfig
 from fedsim.protocol.dial import read_token
@@ -169,7 +169,7 @@ def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
 
 def _identity(field: str, path: Path) -> bytes:
     try:
-        return public_key(path.read_text("ascii"), field).public_bytes_raw()
+        return public_key(path.read_text("ascii"), field)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(field, str(path), f"cannot be read ({type(error).__name__})") from None
 

@@ -16,7 +16,7 @@ from typing import Self
 
 import psutil
 
-from fedsim.common.interrupts import undisturbed
+from fedsim.common.process import undisturbed
 
 PATIENCE = 20.0
 """Seconds that a process has to end when it is told to."""

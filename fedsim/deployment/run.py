@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.one_thread import one_thread
+from fedsim.common.process import one_thread
 from fedsim.deployment.deployable import deployable
 from fedsim.deployment.federation_file import Federation
 from fedsim.deployment.heads import read_heads, write_heads

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from fedsim.common.errors import InputError
-from fedsim.common.interrupts import undisturbed
+from fedsim.common.process import undisturbed
 from fedsim.deployment.control import Control
 from fedsim.deployment.processes import Child, end, start
 

@@ -1,11 +1,15 @@
-"""What travels between a process and its plug-in child, as plain values: queries, traces, errors.
+"""What travels between a process and its plug-in child: queries, traces and errors, as frames over two pipes.
 
 The parent builds queries and plans anew, by the contract's own types: it trusts nothing that a child sends.
 """
 
 from __future__ import annotations
 
+import os
+import select
+import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,6 +21,7 @@ from fedsim.protocol.batch import Batch
 from fedsim.protocol.contract import Public, Query
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.plan import Ask, Plan
+from fedsim.protocol.wire import Frame, announced, awaited, decode, encode, framed
 
 Arrays = dict[str, Tensor]
 _BATCH: TypeAdapter[Batch] = TypeAdapter(Batch)
@@ -127,11 +132,8 @@ def constants_out(tree: dict[str, Any], arrays: Mapping[str, Tensor]) -> tuple[d
         InputError: a whole number is too large for that.
     """
     for value in arrays.values():
-        if (
-            not value.is_floating_point()
-            and value.numel()
-            and int(value.abs().max() if value.dtype != torch.bool else 0) > 2**53
-        ):
+        whole = not value.is_floating_point() and value.dtype != torch.bool and value.numel() > 0
+        if whole and int(value.abs().max()) > 2**53:
             raise InputError("scenario.problem", "a constant", "whole numbers up to 2^53")
     types = {name: str(value.dtype).removeprefix("torch.") for name, value in arrays.items()}
     floats = {name: v if v.is_floating_point() else v.double() for name, v in arrays.items()}
@@ -167,3 +169,56 @@ def error_in(head: Mapping[str, Any]) -> Exception:
     if "refused" in texts:
         return Refused(texts["refused"])
     return PluginError(texts.get("raised", "raised"))
+
+
+class Pipes:
+    """One end of the connection between a process and its child."""
+
+    def __init__(self, read: int, write: int, patient: bool = False) -> None:
+        """Descriptors to read from and to write to; `patient`: without deadlines, as in a child."""
+        self._read, self._write = read, write
+        if not patient:  # a confined child may not change them
+            os.set_blocking(read, False)
+            os.set_blocking(write, False)
+
+    def send(self, frame: Frame, until: float | None = None) -> None:
+        """Write a frame; `until` is a time of `time.monotonic`.
+
+        Raises:
+            TimeoutError: the other end does not read it in time.
+            OSError: the other end is gone.
+        """
+        rest = memoryview(framed(encode(frame)))
+        while rest:
+            try:
+                rest = rest[os.write(self._write, rest) :]
+            except BlockingIOError:
+                _wait(self._write, select.POLLOUT, until)
+
+    def receive(self, limit: int, until: float | None = None) -> Frame:
+        """Read the next frame, of `limit` bytes at most.
+
+        Raises:
+            Refused: it is longer, or malformed.
+            TimeoutError: it does not come in time.
+            EOFError, ConnectionError: the other end is gone.
+        """
+        read = partial(self._some, until)
+        length = announced(read, limit)
+        if length is None:
+            raise EOFError
+        return decode(awaited(read, length))
+
+    def _some(self, until: float | None, most: int) -> bytes:
+        while True:
+            try:
+                return os.read(self._read, most)
+            except BlockingIOError:
+                _wait(self._read, select.POLLIN, until)
+
+
+def _wait(descriptor: int, event: int, until: float | None) -> None:
+    poll = select.poll()  # `select.select` knows descriptors below 1,024 alone
+    poll.register(descriptor, event)
+    if not poll.poll(None if until is None else max(0.0, until - time.monotonic()) * 1e3):
+        raise TimeoutError

@@ -11,6 +11,7 @@ import base64
 import json
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import cached_property, lru_cache, partial
@@ -25,6 +26,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.isolated.confine import CHILD, Child, start
 from fedsim.isolated.data import (
     DTYPES,
+    Pipes,
     constants_in,
     error_in,
     prefixed,
@@ -33,21 +35,23 @@ from fedsim.isolated.data import (
     trace_in,
     without,
 )
-from fedsim.isolated.pipes import Pipes
 from fedsim.problems.given import given
 from fedsim.problems.kinds import Problem, is_shipped
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Round, ServerHalf
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.memory import CohortMemory
+from fedsim.protocol.plain import MAX_ARRAYS, CohortMemory
 from fedsim.protocol.wire import MAX_HEAD, Frame
 
 SECONDS = 120.0
 """That a child may take for one frame; a dry run is one."""
 
-_ARRAYS = 64  # of the largest size in a frame
+ROUND_SECONDS = 60.0
+"""That a child may take for all of a round: no other round is answered meanwhile."""
+
+_ARRAYS = 2 * MAX_ARRAYS  # of the largest size in a frame: a message, and memory
 _PROBLEM = 1 << 28  # bytes of a problem's constants
-_ENDED = "the plug-in's process has ended"
+_ENDED, _SLOW = "the plug-in's process has ended", "the plug-in's process takes too long"
 
 
 class Isolated:
@@ -65,7 +69,7 @@ class Isolated:
         """
         self._start, self._recipe, self._seconds = start, dict(recipe), SECONDS
         self._child: Child | None = None
-        self._lock, self._halves, self._limit = threading.RLock(), 0, _PROBLEM
+        self._lock, self._halves = threading.RLock(), 0
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a child process stays with the process that started it")
@@ -77,7 +81,7 @@ class Isolated:
         Raises:
             InputError, Refused, PluginError: they cannot be made.
         """
-        return self._call("make", self._recipe, {}, "made")
+        return self._call("make", self._recipe, {}, _PROBLEM, "made")
 
     @property
     def linear(self) -> bool:
@@ -93,7 +97,8 @@ class Isolated:
         Raises:
             InputError, Refused: a record must not be given to it.
         """
-        told = self.made.head.get("problem") or {}
+        told = self.made.head.get("problem")
+        told = told if type(told) is dict else {}
         arrays = constants_in(told, self.made.arrays)
         return given(told.get("tree"), arrays, DTYPES[self._recipe["dtype"]])
 
@@ -108,8 +113,8 @@ class Isolated:
         """
         head, arrays = public_out(public)
         bounds = {name: value for name, value in asdict(limits).items() if value != float("inf")}
-        self._limit = MAX_HEAD + 8 * limits.max_rounds
-        found = self._call("dry run", head | {"seed": seed, "limits": bounds}, arrays, "trace")
+        asked, most = head | {"seed": seed, "limits": bounds}, MAX_HEAD + 8 * limits.max_rounds
+        found = self._call("dry run", asked, arrays, most, "trace")
         trace = trace_in(found.head, found.arrays)
         limits.check_plan(trace.plan, dimension)
         return trace
@@ -120,17 +125,15 @@ class Isolated:
         """The server half, round by round; `problem` is the child's own."""
         head, arrays = public_out(public)
         state = rng.bit_generator.state["state"]  # of `fedsim.protocol.seeds.server_rng`, which is Philox
-        self._limit = MAX_HEAD + _ARRAYS * w.nbytes
         self._halves += 1
-        half = self._halves
+        half, most = self._halves, MAX_HEAD + _ARRAYS * w.nbytes
         key = {"half": half, "key": [str(word) for word in state["key"]]}
-        step = self._call("server", head | key, {"w": w, **arrays}, "step", "end")
+        step = self._call("server", head | key, {"w": w, **arrays}, most, "step", "end")
         while step.kind == "step":
             answer, broadcast = step.arrays["answer"], without("b.", step.arrays)
             holds = "hold" if step.head.get("holds") else "resample"
             sent: Combined = yield Round(broadcast, answer, holds)  # type: ignore[arg-type]
-            head, self._limit = {"half": half, "share": sent.share}, MAX_HEAD + _ARRAYS * w.nbytes
-            step = self._call("sent", head, dict(sent), "step", "end")
+            step = self._call("sent", {"half": half, "share": sent.share}, dict(sent), most, "step", "end")
         return step.arrays["w"]
 
     def silo(
@@ -142,10 +145,13 @@ class Isolated:
             Refused: by `ask`, or the child sends something else; the round is over.
         """
         arrays = prefixed("b.", broadcast) | prefixed("m.", memory)
-        self._limit = MAX_HEAD + _ARRAYS * 8 * memory.silos * problem.dimension
+        most = MAX_HEAD + _ARRAYS * 8 * memory.silos * problem.dimension
         with self._lock:
-            reply = self._call("silo", {"silos": memory.silos}, arrays, "ask", "message")
+            until = time.monotonic() + min(self._seconds, ROUND_SECONDS)
+            head = {"silos": memory.silos}
+            reply = self._call("silo", head, arrays, most, "ask", "message", until=until)
             while reply.kind == "ask":
+                asked = time.monotonic()
                 try:
                     found = ask(*queries_in(reply.head, reply.arrays))
                 except BaseException:  # the silo half stands in the middle of its round
@@ -153,7 +159,8 @@ class Isolated:
                     raise
                 answers = found if isinstance(found, tuple) else (found,)
                 named = {str(i): answer for i, answer in enumerate(answers)}
-                reply = self._call("answers", {}, named, "ask", "message")
+                until += time.monotonic() - asked  # the silo's own time is not the child's
+                reply = self._call("answers", {}, named, most, "ask", "message", until=until)
         memory.update(without("m.", reply.arrays))
         return without("g.", reply.arrays)
 
@@ -169,29 +176,35 @@ class Isolated:
         self.close()
 
     def _call(
-        self, kind: str, head: Mapping[str, Any], arrays: Mapping[str, Tensor], *expected: str
+        self,
+        kind: str,
+        head: Mapping[str, Any],
+        arrays: Mapping[str, Tensor],
+        most: int,
+        *expected: str,
+        until: float | None = None,
     ) -> Frame:
-        """Send a frame and get one of the expected kinds; a child that fails is ended."""
+        """Send a frame and get one of the expected kinds, of `most` bytes; a child that fails is ended."""
+        until = time.monotonic() + self._seconds if until is None else until
         with self._lock:
             try:
-                return self._checked(self._exchange(Frame(kind, head, arrays)), expected)
+                return self._checked(self._exchange(Frame(kind, head, arrays), most, until), expected)
             except (TimeoutError, EOFError, OSError) as error:
                 self.close()
-                slow = f"takes longer than {self._seconds:g} s" if isinstance(error, TimeoutError) else ""
-                raise Refused(f"the plug-in's process {slow}" if slow else _ENDED) from None
+                raise Refused(_SLOW if isinstance(error, TimeoutError) else _ENDED) from None
             except Refused:
                 self.close()
                 raise
 
-    def _exchange(self, frame: Frame) -> Frame:
+    def _exchange(self, frame: Frame, most: int, until: float) -> Frame:
         if self._child is None:
-            self._child, self._limit = self._start(), max(self._limit, _PROBLEM)
+            self._child = self._start()
             self._pipes = Pipes(self._child.stdout.fileno(), self._child.stdin.fileno())
             if frame.kind != "make":  # a child after one that was ended
-                self._pipes.send(Frame("make", self._recipe), self._seconds)
-                self._checked(self._pipes.receive(self._limit, self._seconds), ("made",))
-        self._pipes.send(frame, self._seconds)
-        return self._pipes.receive(self._limit, self._seconds)
+                made = self._exchange(Frame("make", self._recipe), _PROBLEM, until)
+                self._checked(made, ("made",))
+        self._pipes.send(frame, until)
+        return self._pipes.receive(most, until)
 
     def _checked(self, reply: Frame, expected: tuple[str, ...]) -> Frame:
         if reply.kind == "error":

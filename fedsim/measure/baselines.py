@@ -148,7 +148,7 @@ def _convex(problem: GeneralisedLinear, features: Tensor, target: Tensor, tiny: 
 
 
 def _descended(problem: Problem, features: Tensor, target: Tensor, intercept: bool, seed: int) -> Fit:
-    """By L-BFGS with strong Wolfe steps (Liu and Nocedal, 1989)."""
+    """Fit by L-BFGS with strong Wolfe steps (Liu and Nocedal, 1989)."""
     if not _is_differentiable(problem):
         return Fit(None, "not fitted: no solver for this loss with a norm or a constraint")
     if isinstance(problem, NeuralNetwork) and problem.dimension * len(target) > _WORK:

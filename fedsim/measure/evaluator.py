@@ -78,11 +78,11 @@ class Evaluator:
         self._counts = [len(silo.test_target) for silo in silos]
 
     def __call__(self, w: Tensor, last: bool = False) -> Tested:
-        """Of the parameters w, (d,): error, mean loss and the chosen metric; at the last evaluation all."""
+        """Error, mean loss and the chosen metric of parameters w (d,); at the last evaluation all metrics."""
         return self.of_scores(self._problem.scores(self.features, w), last)
 
     def of_scores(self, scores: Tensor, last: bool = True) -> Tested:
-        """As the call, of scores of the pooled test records."""
+        """What the call gives, for scores of the pooled test records."""
         error = self._problem.error(scores, self._target)
         loss = self._problem.losses(scores, self._target).mean()
         return Tested(float(error), float(loss), self._more(scores, self._target, last))

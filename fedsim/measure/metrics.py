@@ -28,7 +28,7 @@ from fedsim.scenario.metric import METRICS
 from fedsim.scenario.resolve import Resolved
 
 Values = dict[str, float | None]
-"""By the names of `fedsim.scenario.metric`."""
+"""{name of `fedsim.scenario.metric`: value}."""
 BINS = 10
 
 
@@ -60,7 +60,7 @@ class Classified:
 
     Args:
         target: classes, (n,).
-        rank: the larger, the rather this class, (n, classes).
+        rank: class scores, higher is more likely, (n, classes).
         probability: (n, classes); None where the problem gives none.
         threshold: of class 1's probability.
     """
@@ -91,7 +91,7 @@ class Classified:
         return [k for k in asked if 0 < counts[k] < len(self.target)]
 
     def recalls(self, of_class: int) -> Floats:
-        """For each class the share of its records (1), or of the rest (0), told as such; NaN of none."""
+        """Recall of each class (1), or of the rest against it (0), (classes,); NaN where there are none."""
         found = self._confusion[:, of_class]
         with np.errstate(invalid="ignore"):
             shares: Floats = found[:, of_class] / found.sum(axis=1)
@@ -99,7 +99,7 @@ class Classified:
 
     @cached_property
     def _confusion(self) -> Ints:
-        """Of each class against the rest, (classes, 2, 2): what is so, and what was predicted."""
+        """One-vs-rest confusion matrices, [class, true, predicted], (classes, 2, 2)."""
         labels = range(self.classes)
         matrix: Ints = _sklearn().multilabel_confusion_matrix(self.target, self.predicted, labels=labels)
         return matrix
@@ -112,7 +112,7 @@ def values_of(
     are not finite.
 
     Args:
-        names: of which those that are of such a target are kept.
+        names: metrics to compute; inapplicable ones are ignored.
         problem: whose scores they are.
         scores: (n,), or (n, outputs).
         target: (n,).
@@ -196,7 +196,7 @@ def _of_ranks(score: str) -> Callable[[Classified], Any]:
 
 
 def _recall(of_class: int) -> Callable[[Classified], Any]:
-    """Of each class (1), or of the rest against it (0); of two classes that of class 1."""
+    """Mean recall of classes (1), or of the rest against each (0); with two classes that of class 1."""
 
     def value(c: Classified) -> Any:
         shares = c.recalls(of_class)

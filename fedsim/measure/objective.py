@@ -50,7 +50,7 @@ class TrainingObjective:
             self._reason = str(reason)
 
     def __call__(self, w: Tensor) -> Risk:
-        """Of the parameters w, (d,); values that are not finite count as not measured."""
+        """Measure the parameters w, (d,); values that are not finite count as not measured."""
         w = w.double()
         excess = None
         if self._least is not None:

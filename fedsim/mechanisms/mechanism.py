@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from fedsim.common.errors import InputError
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    Noise = Callable[[], Tensor]
 
 
 class Mechanism(Protocol):
@@ -33,27 +38,23 @@ class Mechanism(Protocol):
     """
 
     name: ClassVar[str]
-    private: ClassVar[bool]
-    clips: ClassVar[bool]
-    squares_add: ClassVar[bool]
-    sums_only: ClassVar[bool]
-    unit: ClassVar[str]
+    private: ClassVar[bool] = True
+    clips: ClassVar[bool] = True
+    squares_add: ClassVar[bool] = True
+    sums_only: ClassVar[bool] = False
+    unit: ClassVar[str] = "one record of one silo"
     guarantee: ClassVar[str]
-    notices: ClassVar[tuple[str, ...]]
+    notices: ClassVar[tuple[str, ...]] = ()
 
-    def __hash__(self) -> int: ...
+    def __hash__(self) -> int:
+        return super().__hash__()
 
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
         """Draw noise of scale 1 into each row, float64, from the stream of the silo that it is for."""
         ...
 
     def perturb(
-        self,
-        total: Tensor,
-        noise_ratio: float,
-        z: Tensor,
-        clip: float | Tensor,
-        noise: Callable[[], Tensor],
+        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
     ) -> None:
         """Add a release's noise to clipped sums, in place.
 
@@ -100,7 +101,8 @@ class SumMechanism(Mechanism, Protocol):
         guarantee_colluding: what holds if the server and the other party collude, in one sentence.
     """
 
-    transport: ClassVar[Literal["shares", "messages"]]
+    sums_only: ClassVar[bool] = True
+    transport: ClassVar[Literal["shares", "messages"]] = "shares"
     guarantee_colluding: ClassVar[str]
 
     def step(self, clip: float) -> float:
@@ -129,4 +131,50 @@ class SumMechanism(Mechanism, Protocol):
 
     def aggregators_noise(self, noise_ratio: float, z: float) -> float:
         """Scale in steps of the discrete Gaussian noise that each aggregator adds to its sum; 0 for none."""
-        ...
+        return 0.0
+
+
+def check_sharers(pool_min: int, honest_fraction: float) -> None:
+    """Raise an InputError for a number of silos, or a share of honest ones, that no noise is shared by."""
+    if not pool_min >= 1:
+        raise InputError("pool_min", pool_min, "at least one silo")
+    if not 0 < honest_fraction <= 1:
+        raise InputError("honest_fraction", honest_fraction, "in (0, 1]")
+
+
+class SharedNoise(ABC):
+    """Noise on a grid of which every silo adds a share: silos' multipliers and shares, from D(r).
+
+    Attributes:
+        pool_min: M_min, how many silos a sum has at least.
+        honest_fraction: gamma in (0, 1], of M_min, of silos that add their share and keep it to themselves.
+        least: silos whose terms have a smaller share r of the clip are priced as if they had this one.
+    """
+
+    pool_min: int
+    honest_fraction: float
+    least: float
+
+    def __post_init__(self) -> None:
+        check_sharers(self.pool_min, self.honest_fraction)
+
+    @abstractmethod
+    def sensitivity(self, r: float = 1.0) -> float:
+        """D(r), in steps: the sensitivity of a silo whose terms have norm <= r clip."""
+
+    @property
+    def sharers(self) -> float:
+        """The number that the variance is divided by: gamma M_min, at least the silo itself."""
+        return max(1.0, self.honest_fraction * self.pool_min)
+
+    def effective(self, z: float, r: float) -> float:
+        """z_i of a silo whose terms have norm <= r clip, r in [0, 1], where the common multiplier is z."""
+        return z * self.sensitivity() / self.sensitivity(max(r, self.least))
+
+    def common(self, z_i: float, r: float) -> float:
+        """The common multiplier at which such a silo has z_i: the inverse of `effective`."""
+        return z_i * self.sensitivity(max(r, self.least)) / self.sensitivity()
+
+    def colluding(self, z_i: float) -> float:
+        """The multiplier of a silo under its own share of the noise alone."""
+        return z_i / math.sqrt(self.sharers)

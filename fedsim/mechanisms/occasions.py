@@ -1,13 +1,20 @@
-"""What the reports of a run's rounds are for, as silos and server each find it out."""
+"""What the reports of a run's rounds are for, as silos and server each find it out.
+
+A silo's own share of the noise protects it only beside those of the others, so that each must know that the
+others add as much. Reports are sealed for a run of the name that all silos of a sum give it
+(`fedsim.protocol.reports`): those of silos that were told another plan, noise, pool or roster do not open
+beside this silo's, and no sum is made of both.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
+from fedsim.common.canonical import canonical
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.mechanism import SumMechanism
-from fedsim.protocol.agreement import agreement
 from fedsim.protocol.messages import Offer
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.reports import Form, Occasion
@@ -63,3 +70,17 @@ def aggregators_scales(mechanism: SumMechanism, plan: Plan, round_index: int, z:
     """
     queries = [query for ask in plan.rounds[round_index] for query in ask.queries]
     return tuple(mechanism.aggregators_noise(query.noise_ratio, z) for query in queries)
+
+
+def agreement(offer: Offer, plan: Plan) -> str:
+    """SHA-256 of all that is in an offer but what is the silo's own alone, and of the plan that it comes to.
+
+    The plan is what each silo's own installation makes of the offer: noise ratios are in it alone.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    told = offer.model_dump(mode="json", exclude={"silo", "rounds", "epsilon", "delta", "head"})
+    if offer.pooled is not None:
+        told["pooled"] = offer.pooled.model_dump(mode="json", exclude={"clip"})
+    return hashlib.sha256(b"fedsim agreement 1\n" + canonical([told, plan.digest]).encode()).hexdigest()

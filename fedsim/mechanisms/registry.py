@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.mechanism import Mechanism, SumMechanism
-from fedsim.mechanisms.none import NoMechanism
 from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial, advised_steps
 from fedsim.mechanisms.shuffled_gaussian import ShuffledGaussian
-from fedsim.mechanisms.silo_gaussian import SiloGaussian
+from fedsim.mechanisms.silo_gaussian import NoMechanism, SiloGaussian
 from fedsim.mechanisms.summed_gaussian import NoiseBy, SummedGaussian
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.pool import Pool
@@ -26,7 +25,7 @@ MECHANISMS: dict[str, Mechanism] = {
         ShuffledGaussian(1),
     )
 }
-"""Of sums over silos one of each kind: what a class says of itself; `sum_mechanism` makes those that run."""
+"""{name: mechanism}. Those of sums only tell what their class is; `sum_mechanism` makes the ones that run."""
 
 
 def sum_mechanism(

@@ -1,11 +1,10 @@
 """The thesis's vector sum: fixed-point numbers and fair bits, shuffled (Algorithms 16 and 17, corrected).
 
 A silo encodes each coordinate of w_i S_i on g steps to the clip, rounded at random once, and adds b fair
-bits. As messages (`fedsim.mechanisms.bit_messages`) that is 2 G_i + b bits a coordinate, with
-G_i = ceil(g w_i K_i), of which round(w_i S_i / step) + G_i + Bin(b, 1/2) are ones. The multiset of all silos'
-bits is the number of ones; a contribution here is a silo's ones less the public G_i + b / 2, so that nothing
-is left to re-centre. (The thesis re-centres by L where a sum of N needs N L, and encodes [0, L] where shifted
-values are in [0, 2 L].)
+bits. As messages that is 2 G_i + b bits a coordinate, with G_i = ceil(g w_i K_i), of which round(w_i S_i /
+step) + G_i + Bin(b, 1/2) are ones. The multiset of all silos' bits is the number of ones; a contribution here
+is a silo's ones less the public G_i + b / 2, so that nothing is left to re-centre. (The thesis re-centres by
+L where a sum of N needs N L, and encodes [0, L] where shifted values are in [0, 2 L].)
 
 **Guarantee.** What the server sees of silo i is (eps, delta)-DP under replacing one of its records, as long
 as every sum holds at least gamma M_min silos (silo i among them) that add their bits and keep them to
@@ -21,20 +20,19 @@ If shuffler and server collude, silo i has its own b bits alone: z_i / sqrt(gamm
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from scipy import stats
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.mechanisms import grid
-from fedsim.mechanisms.shared_noise import SharedNoise
-from fedsim.mechanisms.silo_gaussian import SiloGaussian
-from fedsim.privacy import cost, renyi
+from fedsim.mechanisms.mechanism import SharedNoise, SumMechanism
+from fedsim.privacy import cost, gaussian
 from fedsim.privacy.binomial import excess
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.with_replacement import WithReplacementPair
@@ -42,6 +40,9 @@ from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fedsim.mechanisms.mechanism import Noise
+
 
 _OUTSIDE = 1e-2  # share of delta for what lies outside the windows
 _CLOSE = 1e-4  # of a multiplier that is searched for
@@ -59,7 +60,7 @@ def advised_steps(dimension: int) -> int:
 
 
 @dataclass(frozen=True)
-class ShuffledBinomial(SharedNoise):
+class ShuffledBinomial(SharedNoise, SumMechanism):
     """Clip, round to steps at random, add fair bits; a shuffler hides whose bits they are (thesis's P_vec).
 
     Args:
@@ -76,12 +77,7 @@ class ShuffledBinomial(SharedNoise):
     steps: int
     least: float = 2.0**-4
     name: ClassVar[str] = "shuffled_binomial"
-    private: ClassVar[bool] = True
-    clips: ClassVar[bool] = True
     squares_add: ClassVar[bool] = False
-    sums_only: ClassVar[bool] = True
-    transport: ClassVar[Literal["shares", "messages"]] = "shares"
-    unit: ClassVar[str] = SiloGaussian.unit
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are shuffled bits of all silos, is "
         "(epsilon_guaranteed, delta)-DP with respect to replacing one of its records, as long as shuffler "
@@ -104,10 +100,6 @@ class ShuffledBinomial(SharedNoise):
         """D = 2 g r + sqrt(d) of a silo whose terms have norm <= r clip, in steps; g r raised for float64."""
         return 2 * self.steps * r * (1 + grid.ROUNDING) + math.sqrt(self.dimension)
 
-    def moved(self, r: float) -> float:
-        """See `SharedNoise`."""
-        return self.sensitivity(r)
-
     def step(self, clip: float) -> float:
         """What one unit of a contribution is worth."""
         return clip / self.steps
@@ -115,10 +107,6 @@ class ShuffledBinomial(SharedNoise):
     def reach(self, r: float) -> float:
         """See `SumMechanism`."""
         return self.sensitivity(r) / self.steps
-
-    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
-        """None: silos add all of it."""
-        return 0.0
 
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """`epsilons` where shuffler and server collude; cases as there."""
@@ -141,12 +129,7 @@ class ShuffledBinomial(SharedNoise):
             stream.random(out=row)
 
     def perturb(
-        self,
-        total: Tensor,
-        noise_ratio: float,
-        z: Tensor,
-        clip: float | Tensor,
-        noise: Callable[[], Tensor],
+        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
     ) -> None:
         """total = (total / step rounded at random) + bits - b / 2: integers, for `step`; z is common.
 
@@ -185,7 +168,7 @@ class ShuffledBinomial(SharedNoise):
         if z == 0 or left <= 0:
             return inf
         times = _times(composed, delta)
-        return renyi.gaussian_epsilon(everything / z, left, self._excess(census, z, delta, times))
+        return gaussian.renyi_epsilon(everything / z, left, self._excess(census, z, delta, times))
 
     def _excess(self, census: Census, z: float, delta: float, times: int) -> float:
         """Sum over releases of e sqrt(d) times D, by which a record that is drawn `times` moves a sum.

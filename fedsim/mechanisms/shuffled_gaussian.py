@@ -18,7 +18,7 @@ the smaller of two:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -28,7 +28,7 @@ import numpy as np
 
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.grid import weights
-from fedsim.mechanisms.shared_noise import check_sharers
+from fedsim.mechanisms.mechanism import SumMechanism, check_sharers
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy import blanket, calibrate, cost, loss
 from fedsim.privacy.calibrate import Budget, over_budget
@@ -36,6 +36,8 @@ from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fedsim.mechanisms.mechanism import Noise
 
 _APART = 0.05  # share of delta for the distance of blankets from the truth
 _RARE = 0.05  # and for rounds in which there are few of them
@@ -47,7 +49,7 @@ _SMALLEST_DELTA = 1e-9  # below, floating point could tell
 
 
 @dataclass(frozen=True)
-class ShuffledGaussian:
+class ShuffledGaussian(SumMechanism):
     """Clip every record's term, add Gaussian noise in the silo; a shuffler hides whose message is whose.
 
     Args:
@@ -60,12 +62,7 @@ class ShuffledGaussian:
     honest_fraction: float = 1.0
     single_records: bool = False
     name: ClassVar[str] = "shuffled_gaussian"
-    private: ClassVar[bool] = True
-    clips: ClassVar[bool] = True
-    squares_add: ClassVar[bool] = True
-    sums_only: ClassVar[bool] = True
     transport: ClassVar[Literal["shares", "messages"]] = "messages"
-    unit: ClassVar[str] = SiloGaussian.unit
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are messages in random order, is "
         "(epsilon_guaranteed, delta)-DP with respect to replacing one of its records; where silos have more "
@@ -75,7 +72,6 @@ class ShuffledGaussian:
         "if shuffler and server collude, each silo has its own noise: (epsilon_colluding, delta)-DP, "
         "whatever the server and the other silos do"
     )
-    notices: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         check_sharers(self.pool_min, self.honest_fraction)
@@ -105,10 +101,6 @@ class ShuffledGaussian:
         """The multiplier of a silo under its own noise alone, which is all of it."""
         return z_i
 
-    def aggregators_noise(self, noise_ratio: float, z: float) -> float:
-        """None: silos add all of it."""
-        return 0.0
-
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
         """What answering costs silos where shuffler and server collude; cases as in `epsilons`."""
         return cost.epsilons(census, cases)
@@ -118,12 +110,7 @@ class ShuffledGaussian:
         SiloGaussian().fill(streams, rows)
 
     def perturb(
-        self,
-        total: Tensor,
-        noise_ratio: float,
-        z: Tensor,
-        clip: float | Tensor,
-        noise: Callable[[], Tensor],
+        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
     ) -> None:
         """total = total / clip + 2 ratio z noise, z being common to all silos; noise alone at clip 0.
 
@@ -149,7 +136,7 @@ class ShuffledGaussian:
         return [found[budget] for budget in budgets]
 
     def accountant(self, samplers: Iterable[str]) -> str:
-        """That of Gaussian noise, and of messages in random order."""
+        """The accountant of Gaussian noise, and that of messages in random order."""
         own = SiloGaussian().accountant(samplers)
         return f"{own}; Gaussian blanket, FFT" if self.single_records else own
 

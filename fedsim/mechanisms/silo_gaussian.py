@@ -1,13 +1,15 @@
-"""Gaussian noise in every silo, before anything leaves it (ISRL-DP, thesis Definitions 32 and 139)."""
+"""Gaussian noise in every silo, before anything leaves it (ISRL-DP, thesis Definitions 32, 139); or none."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Fresh, Full
@@ -16,11 +18,14 @@ from fedsim.protocol.plan import Census
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedsim.mechanisms.mechanism import Noise
+
+
 _UNSAMPLED = {Full.sampler, Fresh.sampler}
 
 
 @dataclass(frozen=True)
-class SiloGaussian:
+class SiloGaussian(Mechanism):
     """Clip every record's term and add Gaussian noise in the silo (ISRL-DP).
 
     A clipped sum of sensitivity 2 clip plus N(0, (noise_ratio z 2 clip)^2) a coordinate is a Gaussian
@@ -33,16 +38,10 @@ class SiloGaussian:
     """
 
     name: ClassVar[str] = "gaussian"
-    private: ClassVar[bool] = True
-    clips: ClassVar[bool] = True
-    squares_add: ClassVar[bool] = True
-    sums_only: ClassVar[bool] = False
-    unit: ClassVar[str] = "one record of one silo"
     guarantee: ClassVar[str] = (
         "for each silo, the transcript of all messages it sends is (epsilon_guaranteed, delta)-DP with "
         "respect to replacing one of its records, whatever the server and the other silos do"
     )
-    notices: ClassVar[tuple[str, ...]] = ()
 
     def sigma(self, noise_ratio: float, z: Tensor, clip: float | Tensor) -> Tensor:
         """Standard deviation of the noise on a coordinate of a clipped sum, (silos, 1)."""
@@ -54,12 +53,7 @@ class SiloGaussian:
             stream.standard_normal(out=row)
 
     def perturb(
-        self,
-        total: Tensor,
-        noise_ratio: float,
-        z: Tensor,
-        clip: float | Tensor,
-        noise: Callable[[], Tensor],
+        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
     ) -> None:
         """total += sigma noise."""
         drawn, sigma = noise(), self.sigma(noise_ratio, z, clip)
@@ -79,3 +73,40 @@ class SiloGaussian:
         if set(samplers) <= _UNSAMPLED:
             return "exact Gaussian"
         return "privacy loss distribution, connect-the-dots, every rounding upwards"
+
+
+@dataclass(frozen=True)
+class NoMechanism(Mechanism):
+    """Neither clip nor add noise: the non-private twin, and with local_sgd FedAvg.
+
+    >>> NoMechanism().epsilons((), [(100, 5.0, 1e-6)])
+    [inf]
+    """
+
+    name: ClassVar[str] = "none"
+    private: ClassVar[bool] = False
+    clips: ClassVar[bool] = False
+    squares_add: ClassVar[bool] = False
+    unit: ClassVar[str] = "none"
+    guarantee: ClassVar[str] = "none: mechanism none neither clips nor adds noise"
+    notices: ClassVar[tuple[str, ...]] = ("No privacy: mechanism none neither clips nor adds noise",)
+
+    def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
+        """Draw nothing."""
+
+    def perturb(
+        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
+    ) -> None:
+        """Leave the sums as they are."""
+
+    def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
+        """No noise; it keeps no budget, which a silo sees from the price."""
+        return [0.0] * len(budgets)
+
+    def epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
+        """Infinity, whatever is asked."""
+        return [inf] * len(cases)
+
+    def accountant(self, samplers: Iterable[str]) -> str:
+        """None is needed."""
+        return "none"

@@ -31,7 +31,7 @@ holds if they collude.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -42,13 +42,15 @@ from fedsim.common.errors import Refused
 from fedsim.mechanisms import grid
 from fedsim.mechanisms.discrete_noise import with_noise
 from fedsim.mechanisms.grid import STEPS, GridPricing
-from fedsim.mechanisms.shared_noise import SharedNoise
+from fedsim.mechanisms.mechanism import SharedNoise, SumMechanism
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
-from fedsim.privacy import cost, renyi
+from fedsim.privacy import cost, gaussian
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from fedsim.mechanisms.mechanism import Noise
 
 NoiseBy = Literal["silos", "aggregators"]
 
@@ -60,7 +62,7 @@ _INEXACT = 2.0**21 * 1e-221  # chance that a coordinate's contributions or parti
 
 
 @dataclass(frozen=True)
-class SummedGaussian(GridPricing, SharedNoise):
+class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
     """Clip, round to a grid and add a share of discrete Gaussian noise; two aggregators learn the sum alone.
 
     Args:
@@ -80,12 +82,6 @@ class SummedGaussian(GridPricing, SharedNoise):
     exact: bool = False
     least: float = 2.0**-4
     name: ClassVar[str] = "summed_gaussian"
-    private: ClassVar[bool] = True
-    clips: ClassVar[bool] = True
-    squares_add: ClassVar[bool] = True
-    sums_only: ClassVar[bool] = True
-    transport: ClassVar[Literal["shares", "messages"]] = "shares"
-    unit: ClassVar[str] = SiloGaussian.unit
     guarantee: ClassVar[str] = (
         "for each silo, everything that the server sees of it, which are sums over silos, is "
         "(epsilon_guaranteed, delta)-DP with respect to replacing one of its records, as long as the two "
@@ -96,20 +92,14 @@ class SummedGaussian(GridPricing, SharedNoise):
         "if the two aggregators collude, each silo has its own share of the noise alone: (epsilon_colluding, "
         "delta)-DP, infinite where the aggregators add the noise"
     )
-    notices: ClassVar[tuple[str, ...]] = ()
 
-    @property
-    def sensitivity(self) -> float:
-        """D(1), in steps: of a contribution whose terms have the whole clip."""
-        return grid.sensitivity(self.dimension)
-
-    def moved(self, r: float) -> float:
+    def sensitivity(self, r: float = 1.0) -> float:
         """See `SharedNoise`."""
         return grid.sensitivity(self.dimension, r)
 
     @property
     def sharers(self) -> float:
-        """By how much the variance is divided: gamma M_min, at least the silo itself; 1 for aggregators."""
+        """The number that the variance is divided by: gamma M_min, at least the silo; 1 for aggregators."""
         if self.noise_by == "aggregators":
             return 1.0
         return super().sharers
@@ -120,7 +110,7 @@ class SummedGaussian(GridPricing, SharedNoise):
 
     def reach(self, r: float) -> float:
         """See `SumMechanism`."""
-        return self.moved(r) / STEPS
+        return self.sensitivity(r) / STEPS
 
     def colluding(self, z_i: float) -> float:
         """The multiplier of a silo under its own share of the noise alone."""
@@ -142,12 +132,7 @@ class SummedGaussian(GridPricing, SharedNoise):
             SiloGaussian().fill(streams, rows)
 
     def perturb(
-        self,
-        total: Tensor,
-        noise_ratio: float,
-        z: Tensor,
-        clip: float | Tensor,
-        noise: Callable[[], Tensor],
+        self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
     ) -> None:
         """total = round(total / step) + the silo's noise: integers, for `step`; z is the common multiplier.
 
@@ -168,7 +153,7 @@ class SummedGaussian(GridPricing, SharedNoise):
 
     def distance(self, census: Census, z: float) -> float:
         """T of the module's docstring for a silo of effective multiplier z."""
-        sigma = z * grid.sensitivity(self.dimension, self.least)
+        sigma = z * self.sensitivity(self.least)
         one = grid.distance(self.dimension, census, sigma)
         if one == 1.0:
             return one
@@ -177,8 +162,8 @@ class SummedGaussian(GridPricing, SharedNoise):
         return min(1.0, one + self.dimension * apart)
 
     def _scale(self, noise_ratio: float, z: float) -> float:
-        """Of one party's share of the noise."""
-        scale = noise_ratio * z * self.sensitivity / math.sqrt(self.sharers)
+        """The scale of one party's share of the noise, in steps."""
+        scale = noise_ratio * z * self.sensitivity() / math.sqrt(self.sharers)
         if not scale <= LARGEST_NOISE:
             raise Refused(
                 f"noise of {scale:.6g} steps, more than the {LARGEST_NOISE:g} that sums are exact with"
@@ -216,7 +201,7 @@ def _renyi(census: Census, n: int, z: float, delta: float) -> float:
     if composed.silent:
         return 0.0
     everything, _, left = composed.gaussian_bound(delta)
-    return renyi.gaussian_epsilon(everything / z, left) if z > 0 and left > 0 else math.inf
+    return gaussian.renyi_epsilon(everything / z, left) if z > 0 and left > 0 else math.inf
 
 
 def _rounded(normal: np.ndarray, scales: list[float]) -> np.ndarray:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import logsumexp, ndtr, ndtri
+from scipy import special
 
 from fedsim.privacy import gaussian, loss
 from fedsim.privacy.with_replacement import multiplicities
@@ -55,13 +55,13 @@ class _Mixture:
     def loss(self, x: Array) -> Array:
         """ln dP/dQ at x, which grows with x."""
         return np.asarray(
-            logsumexp(x[:, None] * self.mean - self.mean**2 / 2, b=self.chance, axis=1), dtype=float
+            special.logsumexp(x[:, None] * self.mean - self.mean**2 / 2, b=self.chance, axis=1), dtype=float
         )
 
     def line(self, rare: float) -> Array:
         """Points that cover all but `rare` of both distributions."""
         most = int(np.argmax(np.cumsum(self.chance[::-1])[::-1] <= rare)) or len(self.mean)
-        edge = -float(ndtri(rare / 2))
+        edge = -float(special.ndtri(rare / 2))
         return np.linspace(-edge, float(self.mean[:most][-1]) + edge, _POINTS)
 
 
@@ -175,7 +175,7 @@ def _masses(ends: Array, mean: Array, chance: Array) -> Array:
     total = np.zeros(len(ends) - 1)
     for m, c in zip(mean, chance, strict=True):
         at = ends - m
-        tail = ndtr(-np.abs(at))
+        tail = special.ndtr(-np.abs(at))
         across = (at[:-1] < 0) & (at[1:] > 0)
         total += c * np.where(across, 1 - tail[:-1] - tail[1:], np.abs(np.diff(tail)))
     return total

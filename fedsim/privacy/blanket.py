@@ -21,8 +21,6 @@ compose adaptively (`fedsim.privacy.loss`), apart adding up. Proof (docs/shuffle
 4. *Rounding.* (X - e^eps Y)_+ is convex in each V: what is moved to the two neighbouring points of a grid, in
    the mean where it was, can only add. Sums are taken by FFT modulo a window; what lies outside it is bounded
    by Chernoff and counted, and so is floating point.
-
-`attained` is a lower bound: all others at -C, the target at +C or -C.
 """
 
 from __future__ import annotations
@@ -40,14 +38,11 @@ from fedsim.privacy import gaussian
 Array = npt.NDArray[np.float64]
 
 _CELLS = 20  # of the grid of V to its standard deviation
-_HALF = 12.0  # half of a lower bound's window, in standard deviations of a sum
 _ALL_CELLS = 2**18  # of sums, below which there is no window
 _WINDOWS = (10.0, 15.0, 22.0, 33.0, 50.0)
 _COARSE = 0.04  # standard deviations between the points of sums at which profiles are evaluated
 _NEVER = 1e-16  # chance of a sum that is counted as infinite loss instead
 _FLOAT = 1e-14  # of a transform, times the number of terms
-_FINE_CELLS = 500  # the same in a lower bound
-_CUT = 8.0  # deviations at which V is cut in a lower bound
 _LOST = 1e-3  # share of rare rounds that truncation may cost
 _AT_ONCE = 2**20  # products that are held in memory
 _LARGEST_LOSS = 40.0
@@ -265,29 +260,3 @@ def _coarse(points: Array, cells: Array, mean: float, lost: float) -> _Sums:
     never = chance < _NEVER
     lost += float(chance[never].sum())
     return _Sums(few, np.where(never, 0.0, chance), above[chosen], mean, lost)
-
-
-def attained(distance: float, silos: int, epsilon: float) -> float:
-    """A delta below which no shuffled round is (epsilon, delta)-DP: all others at -C, the target at +C or -C.
-
-    Against N(-C, s^2) the multiset has the likelihood sum_i V_i / N, V = exp(2 c G - 2 c^2), if the target is
-    at +C, and 1 if not. V is moved down to a grid, which can only lower E (sum_i V_i / N - e^eps)_+.
-
-    Args:
-        distance: c = C / s.
-        silos: N, the target included.
-        epsilon: >= 0.
-    """
-    spread = 2 * distance
-    deviation = math.sqrt(math.expm1(spread**2))
-    step = deviation / _FINE_CELLS
-    ends = step * np.arange(math.ceil(math.exp(_CUT * spread) / step) + 1, dtype=np.float64)
-    with np.errstate(divide="ignore"):
-        below = special.ndtr(np.log(ends) / spread + spread / 2)
-    mass = np.diff(below)
-    half = math.ceil(_HALF * deviation * math.sqrt(silos) / step)
-    size = fft.next_fast_len(2 * half + 1, real=True)
-    bottom = math.floor(silos / step) - half
-    cells = _powered(mass, silos, bottom, size)
-    sums = step * (bottom + np.arange(size)) / silos
-    return float(cells @ np.maximum(0.0, sums - math.exp(epsilon)))

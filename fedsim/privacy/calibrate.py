@@ -67,7 +67,7 @@ def noise_multipliers(census: Census, budgets: Sequence[Budget], limit: float) -
 def smallest_multipliers(
     compositions: dict[int, cost.Composition], budgets: Sequence[Budget], limit: float
 ) -> list[float]:
-    """As `noise_multipliers`, for what is already composed: {n: the composition for a silo of n records}."""
+    """Do what `noise_multipliers` does, given {n: the composition for a silo of n records}."""
     found: dict[Budget, float] = {}
     closed = [budget for budget in set(budgets) if not compositions[budget.n].sampled]
     found.update(_closed_form(closed, compositions))

@@ -22,8 +22,7 @@ import numpy.typing as npt
 from scipy import special
 
 from fedsim.privacy import gaussian
-from fedsim.privacy.amplify import amplified, unamplified
-from fedsim.privacy.with_replacement import WithReplacementPair
+from fedsim.privacy.with_replacement import WithReplacementPair, amplified, unamplified
 
 Array = npt.NDArray[np.float64]
 

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsim.privacy import gaussian
-from fedsim.privacy.amplify import amplified, unamplified
 
 Array = npt.NDArray[np.float64]
 
@@ -22,6 +21,23 @@ _SMALLEST = 1e-290  # multiplicities rarer than this are not told apart
 _ACCURATE = 1e-3  # share of the profile that multiplicities may be left out of, and counted as infinite loss
 _HALVINGS = 60
 _PIECE = 4096  # losses evaluated at once, times some 20 multiplicities
+
+
+def amplified(epsilon: float, q: float) -> float:
+    """eps' of a release that is eps where the record takes part, which has probability q in (0, 1).
+
+    >>> round(amplified(1.0, q=0.1), 4)
+    0.1586
+    """
+    return float(np.logaddexp(math.log1p(-q), math.log(q) + epsilon))
+
+
+def unamplified(epsilon: Array, q: float) -> Array:
+    """Return the eps with eps' = `epsilon` >= 0: ln(1 + (e^eps' - 1) / q)."""
+    # The first form is accurate near 0, the second cannot overflow.
+    near = np.log1p(np.expm1(np.minimum(epsilon, 1.0)) / q)
+    far = epsilon - math.log(q) + np.log1p((q - 1) * np.exp(-np.maximum(epsilon, 1.0)))
+    return np.where(epsilon < 1.0, near, far)
 
 
 @lru_cache(maxsize=4096)

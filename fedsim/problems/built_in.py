@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from fedsim.problems.clipped_scores import ClippedLogisticRegression
-from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.glm import (
+    ClippedLogisticRegression,
+    GeneralisedLinear,
+    LinearRegression,
+    LogisticRegression,
+    SoftmaxRegression,
+)
 from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 
 BUILT_IN: dict[str, type[GeneralisedLinear]] = {

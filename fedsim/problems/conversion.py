@@ -93,11 +93,10 @@ class _Writer:
             what = self._held[number][0]
             if number in needed and isinstance(what, Step):
                 _filled(list(what.arguments), lambda value: needed.add(value.number))
+        needed |= {n for n, (what, _) in enumerate(self._held) if what is None}
         kinds = [
-            [n for n in sorted(needed) if isinstance(self._held[n][0], str)],
-            [n for n, (what, _) in enumerate(self._held) if what is None],
-            [n for n in sorted(needed) if isinstance(self._held[n][0], Tensor)],
-            [n for n in sorted(needed) if isinstance(self._held[n][0], Step)],
+            [n for n in sorted(needed) if isinstance(self._held[n][0], kind)]
+            for kind in (str, type(None), Tensor, Step)
         ]
         place = {number: i for i, number in enumerate(n for kind in kinds for n in kind)}
         parameters, record, constants, steps = ([self._held[n] for n in kind] for kind in kinds)
@@ -218,19 +217,6 @@ def _to_one_type(writer: _Writer, a: Bound, given: Any) -> None:
             )
 
 
-def _same(writer: _Writer, a: Bound, given: Any) -> Any:
-    return a["self"]
-
-
-def _nothing(writer: _Writer, a: Bound, given: Any) -> Any:
-    """It looks at a tensor and gives none."""
-    return None
-
-
-def _reshaped(writer: _Writer, a: Bound, given: Any) -> Any:
-    return writer.shaped(a["self"], given.shape)
-
-
 def _full(writer: _Writer, a: Bound, given: Any) -> Any:
     value: Any = a.get("fill_value", a.get("s", 0))
     number = torch.full((), value, dtype=given.dtype)
@@ -243,37 +229,20 @@ def _arange(writer: _Writer, a: Bound, given: Any) -> Any:
     return writer.constant(torch.arange(a["start"], a["end"], a["step"], dtype=given.dtype))
 
 
-def _cast(writer: _Writer, a: Bound, given: Any) -> Any:
-    return writer.cast(a["self"], given.dtype)
-
-
-def _copied(writer: _Writer, a: Bound, given: Any) -> Any:
-    return writer.spread(writer.cast(a["src"], given.dtype), given.shape)
-
-
 def _named(name: str) -> Rewrite:
     """The same as another operation, in all that the other is given."""
     return lambda writer, a, given: _written(writer, name, a, given)
 
 
-def _over_all(name: str) -> Rewrite:
-    return lambda writer, a, given: _written(writer, name, a | {"dim": (), "keepdim": False}, given)
+def _over(name: str) -> Rewrite:
+    """Over the axes that are named, or over all."""
 
+    def rewrite(writer: _Writer, a: Bound, given: Any) -> Any:
+        axes = a.get("dim", ())
+        axes = (axes,) if type(axes) is int else axes
+        return _written(writer, name, {"keepdim": False} | a | {"dim": axes}, given)
 
-def _any(writer: _Writer, a: Bound, given: Any) -> Any:
-    axes = a.get("dim", ())
-    return _written(
-        writer,
-        "any.dims",
-        a | {"dim": (axes,) if type(axes) is int else axes, "keepdim": a.get("keepdim", False)},
-        given,
-    )
-
-
-def _product(writer: _Writer, a: Bound, given: Any) -> Any:
-    """Of truth values too, as torch's own `isfinite` has it."""
-    truths = given.dtype is torch.bool
-    return _written(writer, "logical_and.default" if truths else "mul.Tensor", a, given)
+    return rewrite
 
 
 def _negated(writer: _Writer, a: Bound, given: Any) -> Any:
@@ -296,24 +265,27 @@ def _slice(writer: _Writer, a: Bound, given: Any) -> Any:
     return x if (start, end, step) == (0, size, 1) else writer.apply("slice.Tensor", x, dim, start, end, step)
 
 
+def _product(writer: _Writer, a: Bound, given: Any) -> Any:
+    """A product, of truth values too, as torch's own `isfinite` has it."""
+    return _written(writer, "logical_and.default" if given.dtype is torch.bool else "mul.Tensor", a, given)
+
+
 def _select(writer: _Writer, a: Bound, given: Any) -> Any:
-    dim = _from_the_front(a["dim"], writer.meta(a["self"]).dim(), None)
-    index = _from_the_front(a["index"], writer.meta(a["self"]).shape[dim], None)
-    return writer.apply("select.int", a["self"], dim, index)
+    size = writer.meta(a["self"]).shape[a["dim"]]
+    return _written(writer, "select.int", a | {"index": _from_the_front(a["index"], size, None)}, given)
+
+
+def _repeat(writer: _Writer, a: Bound, given: Any) -> Any:
+    x, repeats = a["self"], tuple(a["repeats"])
+    shape = tuple(writer.meta(x).shape)
+    padded = writer.shaped(x, (1,) * (len(repeats) - len(shape)) + shape)
+    return writer.apply("repeat.default", padded, repeats)
 
 
 def _parts(writer: _Writer, a: Bound, given: Any) -> Any:
     ends = [sum(a["split_sizes"][: i + 1]) for i in range(len(a["split_sizes"]))]
     cuts = zip([0, *ends], ends, strict=False)
     return tuple(_slice(writer, a | {"start": start, "end": end, "step": 1}, given) for start, end in cuts)
-
-
-def _repeat(writer: _Writer, a: Bound, given: Any) -> Any:
-    x, repeats = a["self"], tuple(a["repeats"])
-    shape = tuple(writer.meta(x).shape)
-    return writer.apply(
-        "repeat.default", writer.shaped(x, (1,) * (len(repeats) - len(shape)) + shape), repeats
-    )
 
 
 def _operations(names: str) -> list[Any]:
@@ -326,24 +298,24 @@ _NAMES: dict[Any, str] = {entry.operation: name for name, entry in TABLE.items()
 _REWRITES: dict[Any, Rewrite] = {
     operation: how
     for names, how in (
-        ("clone.default alias.default lift_fresh_copy.default contiguous.default", _same),
-        ("_assert_tensor_metadata.default _assert_async.default _assert_async.msg", _nothing),
+        ("clone.default alias.default lift_fresh_copy.default contiguous.default", lambda w, a, _: a["self"]),
+        ("_assert_tensor_metadata.default _assert_async.default _assert_async.msg", lambda w, a, _: None),
         (
             "view.default _unsafe_view.default squeeze.default squeeze.dim squeeze.dims unsqueeze.default",
-            _reshaped,
+            lambda w, a, given: w.shaped(a["self"], given.shape),
         ),
         ("full.default full_like.default scalar_tensor.default empty.memory_format", _full),
         ("arange.start_step", _arange),
-        ("_to_copy.default", _cast),
-        ("copy.default", _copied),
+        ("_to_copy.default", lambda w, a, given: w.cast(a["self"], given.dtype)),
+        ("copy.default", lambda w, a, given: w.spread(w.cast(a["src"], given.dtype), given.shape)),
         *((f"{name}.Scalar", _named(f"{name}.Tensor")) for name in ("add", "sub", "mul", "div")),
-        *((f"{name}.default", _over_all(f"a{name}.default")) for name in ("max", "min")),
+        *((f"{name}.default", _over(f"a{name}.default")) for name in ("max", "min")),
         *((f"bitwise_{name}.Tensor", _named(f"logical_{name}.default")) for name in ("and", "or", "xor")),
         ("bitwise_not.default logical_not.default", _negated),
         ("sort.stable", _named("sort.default")),
         ("mul.Tensor", _product),
-        ("mean.default", _over_all("mean.dim")),
-        ("any.default any.dim any.dims", _any),
+        ("mean.default", _over("mean.dim")),
+        ("any.default any.dim any.dims", _over("any.dims")),
         ("slice.Tensor slice_scatter.default", _slice),
         ("select.int", _select),
         ("split_with_sizes.default", _parts),

@@ -60,7 +60,7 @@ class GivenNetwork(NeuralNetwork):
 
     @cached_property
     def shapes(self) -> dict[str, torch.Size]:
-        """As they were given."""
+        """The shapes that were given."""
         return {name: torch.Size(shape) for name, shape in self.parameter_shapes}
 
     def _built(self, seed: int) -> torch.nn.Module:

@@ -111,8 +111,8 @@ class GeneralisedLinear(HasComposite, ABC):
 
 
 @dataclass(frozen=True)
-class LogisticRegression(GeneralisedLinear):
-    """Two classes 0 and 1, l(s, y) = log(1 + e^s) - y s; a coefficient lies in (-1, 1)."""
+class TwoClasses(GeneralisedLinear):
+    """A loss of one score for classes 0 and 1."""
 
     error_name = "share of records misclassified"
 
@@ -125,6 +125,29 @@ class LogisticRegression(GeneralisedLinear):
         """0 and 1."""
         return (target == 0) | (target == 1)
 
+    def error(self, scores: Tensor, target: Tensor) -> Tensor:
+        """Share of records on the wrong side of score 0."""
+        return ((scores > 0) != (target > 0.5)).double().mean()
+
+
+@dataclass(frozen=True)
+class OneNumber(GeneralisedLinear):
+    """A loss of one score for a real target."""
+
+    @classmethod
+    def suits(cls, classes: int) -> bool:
+        """A number."""
+        return classes == 0
+
+    def accepts(self, target: Tensor) -> Tensor:
+        """Any finite number."""
+        return target.isfinite()
+
+
+@dataclass(frozen=True)
+class LogisticRegression(TwoClasses):
+    """Two classes 0 and 1, l(s, y) = log(1 + e^s) - y s; a coefficient lies in (-1, 1)."""
+
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """sigmoid(s) - y."""
         return scores.sigmoid().sub_(target)
@@ -136,10 +159,6 @@ class LogisticRegression(GeneralisedLinear):
     def probabilities(self, scores: Tensor) -> Tensor:
         """1 - sigmoid(s) and sigmoid(s)."""
         return torch.stack([(-scores).sigmoid(), scores.sigmoid()], dim=-1)
-
-    def error(self, scores: Tensor, target: Tensor) -> Tensor:
-        """Share of records on the wrong side of score 0."""
-        return ((scores > 0) != (target > 0.5)).double().mean()
 
 
 @dataclass(frozen=True)
@@ -184,19 +203,10 @@ class SoftmaxRegression(GeneralisedLinear):
 
 
 @dataclass(frozen=True)
-class LinearRegression(GeneralisedLinear):
+class LinearRegression(OneNumber):
     """A real target, l(s, y) = (s - y)^2 / 2."""
 
     error_name = "root mean squared error relative to that of predicting the mean"
-
-    @classmethod
-    def suits(cls, classes: int) -> bool:
-        """A number."""
-        return classes == 0
-
-    def accepts(self, target: Tensor) -> Tensor:
-        """Any finite number."""
-        return target.isfinite()
 
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
         """s - y."""
@@ -210,3 +220,33 @@ class LinearRegression(GeneralisedLinear):
         """sqrt(MSE / MSE of the constant prediction mean(y)); 1 is the naive predictor."""
         naive = (target - target.mean()).square().mean().clamp_min(torch.finfo(torch.float64).tiny)
         return ((scores - target).square().mean() / naive).sqrt()
+
+
+@dataclass(frozen=True)
+class ClippedLogisticRegression(LogisticRegression):
+    """Logistic regression whose scores are clipped before loss and slope, as the thesis's MNIST code does it.
+
+        l(s, y) = log(1 + e^c) - y c  with  c = min(max(s, -b), b),  and the slope sigmoid(c) - y.
+
+    Beyond the bound that slope is not the loss's derivative, which is 0 there: the published code clips the
+    score and goes on as if it had not. A coefficient still lies in (-1, 1), so that no guarantee changes.
+    Predictions are those of logistic regression.
+
+    Reference: A. Lowy (2023), section 3.2.5 and B.1.10, where b = 15.
+
+    Args:
+        score_bound: b.
+    """
+
+    score_bound: float = 15.0
+
+    def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+        """sigmoid(c) - y."""
+        return super().coefficient(self._clipped(scores), target, inverse_norm)
+
+    def losses(self, scores: Tensor, target: Tensor) -> Tensor:
+        """log(1 + e^c) - y c."""
+        return super().losses(self._clipped(scores), target)
+
+    def _clipped(self, scores: Tensor) -> Tensor:
+        return scores.clamp(-self.score_bound, self.score_bound)

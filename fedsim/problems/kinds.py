@@ -1,16 +1,17 @@
-"""The kinds of problem that a silo can take gradients of."""
+"""The kinds of problem that a silo can take gradients of, and their names in scenarios."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 
-from fedsim.problems.built_in import OWN
+from fedsim.common.plugins import extended, named
+from fedsim.problems.built_in import BUILT_IN, OWN
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.network_models import Lenet, Mlp
-from fedsim.problems.paired_network import PairedMlp
+from fedsim.problems.network_models import Lenet, Mlp, PairedMlp
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,9 +53,7 @@ def scores_of_records(problem: Problem, features: Tensor, w: Tensor) -> Tensor:
     """Scores at w (d,), each made of its record alone; (records,) for one output, (records, outputs) else."""
     if isinstance(problem, NeuralNetwork):
         return problem.scores(features, w)
-    from fedsim.problems import linear_records  # with graphs of records, which take torch a while
-
-    return linear_records.scores(problem, features, w)
+    return GeneralisedLinear.scores(problem, features, w)  # whatever the problem makes of `scores`
 
 
 def head(problem: Problem) -> GeneralisedLinear:
@@ -64,7 +63,24 @@ def head(problem: Problem) -> GeneralisedLinear:
 
 def gives_probabilities(problem: Problem) -> bool:
     """Whether its scores stand for probabilities of classes."""
-    import torch
-
     outputs = problem.num_outputs
     return head(problem).probabilities(torch.zeros((1, outputs) if outputs > 1 else 1)) is not None
+
+
+GROUP = "fedsim.problems"
+
+PROBLEMS: dict[str, type[Problem]] = {**BUILT_IN, "neural_network": NeuralNetwork}
+"""{scenario name: dataclass} of the problems that fedsim ships."""
+
+
+@cache
+def problems() -> dict[str, type[Problem]]:
+    """{scenario name: dataclass}; another distribution's class derives from `GeneralisedLinear`.
+
+    Raises:
+        InputError: names the distribution whose entry point does not load, or takes a name twice.
+    """
+    if named(GROUP):
+        import fedsim.problems.operations  # noqa: F401  what torch has, before code of others runs
+    linear = extended(GROUP, BUILT_IN, GeneralisedLinear)  # type: ignore[type-abstract]
+    return {**linear, "neural_network": NeuralNetwork}

@@ -36,7 +36,7 @@ def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inve
     Returns:
         NaN where a record's coefficient cannot be computed.
     """
-    if is_built_in(problem):
+    if type(problem) in OWN:
         return problem.coefficient(scores, target, inverse_norm)
     shape, own = scores.shape[: target.dim()], scores.shape[target.dim() :]
     one = one_record(problem, scores.dtype)["coefficient"]
@@ -48,21 +48,11 @@ def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inve
 
 def accepts(problem: GeneralisedLinear, target: Tensor) -> Tensor:
     """Which targets the loss is defined for, a mask in the shape of `target`."""
-    if is_built_in(problem):
+    if type(problem) in OWN:
         return problem.accepts(target)
     one = one_record(problem, target.dtype)["accepts"]
     values = each(lambda y: one({}, y).reshape(()), (), target.dtype, target.reshape(-1, 1))
     return values.view(target.shape) == 1  # NaN is not
-
-
-def scores(problem: GeneralisedLinear, features: Tensor, w: Tensor) -> Tensor:
-    """x W; arguments and result as `GeneralisedLinear.scores`."""
-    return GeneralisedLinear.scores(problem, features, w)
-
-
-def is_built_in(problem: GeneralisedLinear) -> bool:
-    """Whether it is exactly one of the built-in problems."""
-    return type(problem) in OWN
 
 
 def check(problem: GeneralisedLinear, dtype: torch.dtype) -> None:
@@ -71,7 +61,7 @@ def check(problem: GeneralisedLinear, dtype: torch.dtype) -> None:
     Raises:
         InputError: `coefficient` or `accepts` has no graph, or gives another shape.
     """
-    if not is_built_in(problem):
+    if type(problem) not in OWN:
         one_record(problem, dtype)
 
 
@@ -97,15 +87,15 @@ class GivenLinear(GeneralisedLinear):
 
     @classmethod
     def suits(cls, classes: int) -> bool:
-        """For no target that a scenario names."""
+        """It suits no target that a scenario names."""
         return False
 
     def accepts(self, target: Tensor) -> Tensor:
-        """By its program."""
+        """What its program gives."""
         return accepts(self, target)
 
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
-        """By its program."""
+        """What its program gives."""
         return coefficient(self, scores, target, inverse_norm)
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:

@@ -119,7 +119,7 @@ class NeuralNetwork(HasComposite):
             return torch.cat([self.slope_scores(x, w) for x in torch.split(features, _ROWS)])
 
     def slope_scores(self, features: Tensor, w: Tensor) -> Tensor:
-        """As `scores`, of features (records, features) at w (d,), with a gradient in w."""
+        """Scores of features (records, features) at w (d,), as `scores` but with a gradient in w."""
         scores = self.form(w.dtype).scores(self.parameters(w), features)
         return scores.squeeze(1) if self.num_outputs == 1 else scores
 

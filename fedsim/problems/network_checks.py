@@ -100,7 +100,7 @@ def _check_form(module: nn.Module, form: Form, features: Tensor, scores: Tensor)
 
 
 def _gradient(scores: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-    """Of a weighted sum of the scores, in every parameter."""
+    """The gradient of a weighted sum of the scores in every parameter."""
     weights = torch.arange(1.0, 1 + scores.numel(), dtype=scores.dtype).view_as(scores)
     inputs = list(parameters.values())
     slopes = torch.autograd.grad((weights * scores).sum(), inputs, materialize_grads=True, allow_unused=True)

@@ -14,7 +14,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsim.problems.activations import SquaredReLU, SquarePlusCube
+
+class SquaredReLU(nn.Module):
+    """max(s, 0)^2: D. So et al., Primer, NeurIPS 2021."""
+
+    def forward(self, s: Tensor) -> Tensor:
+        """Elementwise."""
+        return torch.relu(s).square()
+
+
+class SquarePlusCube(nn.Module):
+    """s^2 + s^3."""
+
+    def forward(self, s: Tensor) -> Tensor:
+        """Elementwise."""
+        return s.square() * (1 + s)
+
 
 Apply = Callable[[Tensor, Mapping[str, Tensor], Mapping[str, Any]], Tensor]
 """(input, parameters, numbers) to output, records first."""

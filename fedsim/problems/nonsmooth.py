@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.glm import GeneralisedLinear, OneNumber, TwoClasses
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,20 +67,10 @@ class KinkedLoss(GeneralisedLinear):
 
 
 @dataclass(frozen=True)
-class HingeLoss(KinkedLoss):
+class HingeLoss(KinkedLoss, TwoClasses):
     """Two classes 0 and 1 as z = -1 and +1 (linear support vector machine), l(s, y) = max(0, 1 - z s)."""
 
-    error_name = "share of records misclassified"
     range = (0.0, 1.0)
-
-    @classmethod
-    def suits(cls, classes: int) -> bool:
-        """Two classes."""
-        return classes == 2
-
-    def accepts(self, target: Tensor) -> Tensor:
-        """0 and 1."""
-        return (target == 0) | (target == 1)
 
     def from_kink(self, scores: Tensor, target: Tensor) -> Tensor:
         """1 - z s."""
@@ -94,26 +84,13 @@ class HingeLoss(KinkedLoss):
         """max(0, 1 - z s), smoothed or not."""
         return self.from_kink(scores, target).clamp_min(0)
 
-    def error(self, scores: Tensor, target: Tensor) -> Tensor:
-        """Share of records on the wrong side of score 0."""
-        return ((scores > 0) != (target > 0.5)).double().mean()
-
 
 @dataclass(frozen=True)
-class AbsoluteError(KinkedLoss):
+class AbsoluteError(KinkedLoss, OneNumber):
     """A real target (least absolute deviations, median regression), l(s, y) = |s - y|."""
 
     error_name = "mean absolute error relative to that of predicting the median"
     range = (-1.0, 1.0)
-
-    @classmethod
-    def suits(cls, classes: int) -> bool:
-        """A number."""
-        return classes == 0
-
-    def accepts(self, target: Tensor) -> Tensor:
-        """Any finite number."""
-        return target.isfinite()
 
     def from_kink(self, scores: Tensor, target: Tensor) -> Tensor:
         """s - y."""

@@ -49,8 +49,8 @@ def _numbers(a: Arguments) -> bool:
     return _first(a).dtype != torch.bool
 
 
-def _truths(a: Arguments) -> bool:
-    return all(each.dtype == torch.bool for each in _tensors(a))
+def _alike(a: Arguments) -> bool:
+    return len({each.dtype for each in _tensors(a)}) == 1
 
 
 def _pair(a: Arguments) -> bool:
@@ -61,54 +61,17 @@ def _pair(a: Arguments) -> bool:
     return len(numbers) < 2 and _alike(a) and _numbers(a) and (x.is_floating_point() or whole)
 
 
-def _float_pair(a: Arguments) -> bool:
-    return _floats(a) and _pair(a)
-
-
-def _power(a: Arguments) -> bool:
-    return _floats(a) and not isinstance(a["exponent"], Tensor)
-
-
-def _alike(a: Arguments) -> bool:
-    return len({each.dtype for each in _tensors(a)}) == 1
-
-
-def _modulus(a: Arguments) -> bool:
-    """A whole number modulo 0 raises, and modulo -1 can end the process."""
-    return _pair(a) and bool(a["other"] > 0)
-
-
-def _chosen(a: Arguments) -> bool:
-    return bool(a["condition"].dtype == torch.bool and a["self"].dtype == a["other"].dtype)
-
-
-def _float_axes(a: Arguments) -> bool:
-    return _floats(a) and a.get("half_to_float", False) is False
-
-
-def _norm(a: Arguments) -> bool:
-    return _floats(a) and bool(a["ord"] > 0)
-
-
 def _matrices(a: Arguments) -> bool:
     ranks = {"self": 2, "mat1": 2, "mat2": 2}
     if "mat1" in a:
         ranks["self"] = min(2, max(1, a["self"].dim()))
-    return (
-        _floats(a) and _alike(a) and all(a[name].dim() == rank for name, rank in ranks.items() if name in a)
-    )
-
-
-def _batches(a: Arguments) -> bool:
-    return _floats(a) and _alike(a) and all(each.dim() == 3 for each in _tensors(a))
+    return all(a[name].dim() == rank for name, rank in ranks.items() if name in a)
 
 
 def _convolution(a: Arguments) -> bool:
     axes, bias = len(a["stride"]), a["bias"]
     return (
-        _floats(a)
-        and _alike(a)
-        and axes in (1, 2, 3)
+        axes in (1, 2, 3)
         and a["input"].dim() == a["weight"].dim() == axes + 2
         and all(_from(a[name], 1, axes) for name in ("stride", "dilation"))
         and all(_from(a[name], 0, axes) for name in ("padding", "output_padding"))
@@ -120,8 +83,7 @@ def _convolution(a: Arguments) -> bool:
 def _pool(a: Arguments) -> bool:
     axes, divisor = len(a["kernel_size"]), a.get("divisor_override")
     return (
-        _floats(a)
-        and axes in (2, 3)
+        axes in (2, 3)
         and a["self"].dim() == axes + 2
         and all(_from(a[name], 1, axes) for name in ("kernel_size", "stride", "dilation") if name in a)
         and _from(a["padding"], 0, axes)
@@ -129,30 +91,26 @@ def _pool(a: Arguments) -> bool:
     )
 
 
-def _adaptive(a: Arguments) -> bool:
-    return _floats(a) and a["self"].dim() == 4 and _from(a["output_size"], 1, 2)
-
-
 def _layer_norm(a: Arguments) -> bool:
     shape = tuple(a["normalized_shape"])
     own = tuple(a["input"].shape[-len(shape) :])
-    scales = [tuple(each.shape) for each in (a["weight"], a["bias"]) if each is not None]
-    return _floats(a) and _alike(a) and all(each == shape for each in (own, *scales))
+    return all(each == shape for each in (own, *_scales(a)))
 
 
 def _group_norm(a: Arguments) -> bool:
     """It takes the sizes it is told for those of its input."""
-    shape, channels = a["input"].shape, (a["C"],)
-    scales = [tuple(each.shape) for each in (a["weight"], a["bias"]) if each is not None]
+    shape = a["input"].shape
     return (
-        _floats(a)
-        and _alike(a)
-        and len(shape) >= 2
+        len(shape) >= 2
         and (a["N"], a["C"], a["HxW"]) == (shape[0], shape[1], prod(shape[2:]))
         and a["group"] >= 1
         and (a["bias"] is None or a["weight"] is not None)  # torch's own gradient fails
-        and all(each == channels for each in scales)
+        and all(each == (a["C"],) for each in _scales(a))
     )
+
+
+def _scales(a: Arguments) -> list[tuple[int, ...]]:
+    return [tuple(each.shape) for each in (a["weight"], a["bias"]) if each is not None]
 
 
 def _sizes(a: Arguments) -> bool:
@@ -160,13 +118,9 @@ def _sizes(a: Arguments) -> bool:
     return _from(size, 1) and ("repeats" not in a or len(size) == a["self"].dim() > 0)
 
 
-def _order(a: Arguments) -> bool:
-    return sorted(a["dims"]) == list(range(a["self"].dim()))
-
-
 def _padding(a: Arguments) -> bool:
     pad = a["pad"]
-    return _numbers(a) and _from(pad, 0) and len(pad) % 2 == 0 < len(pad) <= 2 * a["self"].dim()
+    return _from(pad, 0) and len(pad) % 2 == 0 < len(pad) <= 2 * a["self"].dim()
 
 
 def _place(a: Arguments) -> bool:
@@ -174,14 +128,6 @@ def _place(a: Arguments) -> bool:
     if "index" in a:
         return bool(0 <= a["index"] < size)
     return bool(0 <= a["start"] < a["end"] <= size and a["step"] >= 1) and _alike(a)
-
-
-def _joined(a: Arguments) -> bool:
-    return _alike(a) and len({each.dim() for each in a["tensors"]}) == 1
-
-
-def _looked_up(a: Arguments) -> bool:
-    return bool(a["index"].dtype == torch.int64 and a["index"].dim() == 1)
 
 
 def _gathered(a: Arguments) -> bool:
@@ -198,14 +144,6 @@ def _indexed(a: Arguments) -> bool:
     return bool(given) and len(a["indices"]) <= a["self"].dim() and all(i.dtype == torch.int64 for i in given)
 
 
-def _largest(a: Arguments) -> bool:
-    return _numbers(a) and bool(1 <= a["k"] <= a["self"].shape[a["dim"]])
-
-
-def _any(_: Arguments) -> bool:
-    return True
-
-
 _OF_FLOATS = """
 exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh
 acosh atanh sigmoid erf erfc lgamma relu floor ceil round trunc isnan isinf celu elu hardtanh
@@ -218,61 +156,89 @@ def _overloads(names: str, *overloads: str) -> str:
     return " ".join(f"{name}.{overload}" for name in names.split() for overload in overloads)
 
 
-_FORMS: dict[str, tuple[Callable[[Arguments], bool], str]] = {
-    "any tensor": (_any, "detach.default"),
-    "converted to a type": (_any, "_to_copy.default(dtype)"),
-    "numbers": (_numbers, "abs.default neg.default sign.default"),
-    "floats": (_floats, _overloads(_OF_FLOATS, "default") + " gelu.default(approximate)"),
+_FORMS: dict[str, tuple[Sequence[Callable[[Arguments], bool]], str]] = {
+    "any tensor": ((), "detach.default"),
+    "converted to a type": ((), "_to_copy.default(dtype)"),
+    "numbers": ([_numbers], "abs.default neg.default sign.default"),
+    "floats": ([_floats], _overloads(_OF_FLOATS, "default") + " gelu.default(approximate)"),
     "truth values": (
-        _truths,
+        [lambda a: all(each.dtype == torch.bool for each in _tensors(a))],
         "logical_not.default logical_and.default logical_or.default logical_xor.default",
     ),
     "two that broadcast": (
-        _pair,
+        [_pair],
         "add.Tensor(alpha) sub.Tensor(alpha) mul.Tensor maximum.default minimum.default "
         + _overloads(_COMPARED, "Tensor", "Scalar"),
     ),
-    "two of floats that broadcast": (
-        _float_pair,
-        "div.Tensor atan2.default pow.Tensor_Tensor",
+    "two of floats that broadcast": ([_floats, _pair], "div.Tensor atan2.default pow.Tensor_Tensor"),
+    "a fixed power of floats": (
+        [_floats, lambda a: not isinstance(a["exponent"], Tensor)],
+        "pow.Tensor_Scalar",
     ),
-    "a fixed power of floats": (_power, "pow.Tensor_Scalar"),
-    "a power of a fixed number": (_floats, "pow.Scalar"),
-    "modulo a positive number": (_modulus, "fmod.Scalar remainder.Scalar"),
-    "between bounds": (_pair, "clamp.default clamp.Tensor"),
-    "chosen by truth values": (_chosen, "where.self"),
-    "over axes": (_any, "sum.dim_IntList any.dims"),
-    "numbers over axes": (_numbers, "amax.default amin.default"),
+    "a power of a fixed number": ([_floats], "pow.Scalar"),
+    # A whole number modulo 0 raises, and modulo -1 can end the process.
+    "modulo a positive number": ([_pair, lambda a: a["other"] > 0], "fmod.Scalar remainder.Scalar"),
+    "between bounds": ([_pair], "clamp.default clamp.Tensor"),
+    "chosen by truth values": (
+        [lambda a: a["condition"].dtype == torch.bool and a["self"].dtype == a["other"].dtype],
+        "where.self",
+    ),
+    "over axes": ((), "sum.dim_IntList any.dims"),
+    "numbers over axes": ([_numbers], "amax.default amin.default"),
     "floats over axes": (
-        _floats,
+        [_floats],
         "mean.dim var.correction(correction,keepdim) std.correction(correction,keepdim)",
     ),
-    "norm over axes": (_norm, "linalg_vector_norm.default"),
-    "along an axis": (_numbers, "cumsum.default argmax.default argmin.default max.dim min.dim sort.default"),
-    "floats along an axis": (_float_axes, "_softmax.default _log_softmax.default"),
-    "the largest along an axis": (_largest, "topk.default"),
-    "matrices": (_matrices, "mm.default addmm.default"),
-    "batches of matrices": (_batches, "bmm.default"),
-    "images and kernels": (_convolution, "convolution.default"),
+    "norm over axes": ([_floats, lambda a: a["ord"] > 0], "linalg_vector_norm.default"),
+    "along an axis": (
+        [_numbers],
+        "cumsum.default argmax.default argmin.default max.dim min.dim sort.default",
+    ),
+    "floats along an axis": (
+        [_floats, lambda a: a.get("half_to_float", False) is False],
+        "_softmax.default _log_softmax.default",
+    ),
+    "the largest along an axis": (
+        [_numbers, lambda a: 1 <= a["k"] <= a["self"].shape[a["dim"]]],
+        "topk.default",
+    ),
+    "matrices": ([_floats, _alike, _matrices], "mm.default addmm.default"),
+    "batches of matrices": (
+        [_floats, _alike, lambda a: all(each.dim() == 3 for each in _tensors(a))],
+        "bmm.default",
+    ),
+    "images and kernels": ([_floats, _alike, _convolution], "convolution.default"),
     "images": (
-        _pool,
+        [_floats, _pool],
         "avg_pool2d.default avg_pool3d.default max_pool2d_with_indices.default "
         "max_pool3d_with_indices.default",
     ),
-    "images of a fixed size": (_adaptive, "_adaptive_avg_pool2d.default adaptive_max_pool2d.default"),
-    "normalised over the last axes": (_layer_norm, "native_layer_norm.default"),
-    "normalised in groups of channels": (_group_norm, "native_group_norm.default"),
-    "sizes": (_sizes, "reshape.default expand.default repeat.default"),
-    "axes in another order": (_order, "permute.default"),
-    "axes": (_any, "flip.default diagonal.default"),
-    "padded": (_padding, "constant_pad_nd.default"),
-    "a fixed place": (_place, "select.int slice.Tensor slice_scatter.default"),
-    "joined along an axis": (_joined, "cat.default"),
-    "looked up": (_looked_up, "index_select.default"),
-    "gathered": (_gathered, "gather.default"),
-    "indexed": (_indexed, "index.Tensor"),
+    "images of a fixed size": (
+        [_floats, lambda a: a["self"].dim() == 4 and _from(a["output_size"], 1, 2)],
+        "_adaptive_avg_pool2d.default adaptive_max_pool2d.default",
+    ),
+    "normalised over the last axes": ([_floats, _alike, _layer_norm], "native_layer_norm.default"),
+    "normalised in groups of channels": ([_floats, _alike, _group_norm], "native_group_norm.default"),
+    "sizes": ([_sizes], "reshape.default expand.default repeat.default"),
+    "axes in another order": (
+        [lambda a: sorted(a["dims"]) == list(range(a["self"].dim()))],
+        "permute.default",
+    ),
+    "axes": ((), "flip.default diagonal.default"),
+    "padded": ([_numbers, _padding], "constant_pad_nd.default"),
+    "a fixed place": ([_place], "select.int slice.Tensor slice_scatter.default"),
+    "joined along an axis": (
+        [_alike, lambda a: len({each.dim() for each in a["tensors"]}) == 1],
+        "cat.default",
+    ),
+    "looked up": (
+        [lambda a: a["index"].dtype == torch.int64 and a["index"].dim() == 1],
+        "index_select.default",
+    ),
+    "gathered": ([_gathered], "gather.default"),
+    "indexed": ([_indexed], "index.Tensor"),
 }
-"""A form of arguments: its condition, and the operations that take it, with the options that may be given."""
+"""A form of arguments: its conditions, and the operations that take it (with options that may be given)."""
 
 
 def _entries() -> dict[str, Entry]:
@@ -322,7 +288,7 @@ def outcome(name: str, arguments: Sequence[Any], options: Arguments) -> Values:
         return part
     if not all(_fits(name, each, entry.kinds[each], value) for each, value in given.items()):
         raise _outside(name, entry, arguments)
-    if not _tensors(given) or not _axes_fit(given) or not _FORMS[entry.form][0](given):
+    if not _tensors(given) or not _axes_fit(given) or not all(fits(given) for fits in _FORMS[entry.form][0]):
         raise _outside(name, entry, arguments)
     try:
         made = entry.operation(*arguments, **options)

@@ -19,6 +19,10 @@ from torch import Tensor
 from fedsim.problems.operations import DTYPES, LARGEST, TABLE, NotAllowedError, Values, outcome
 
 MAX_STEPS = 20_000
+MAX_NUMBERS = 2**26
+"""That the steps may give for one record: 512 MiB in float64."""
+MAX_WORK = 2**30
+"""Multiplications and additions, about, for one record: seconds, with its gradient."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _TYPES = {np.dtype(name): name for name in DTYPES}
 
@@ -132,7 +136,7 @@ def check(program: Program) -> tuple[Shape, int]:
 
     Raises:
         NotAllowedError: an operation without an entry in the table, or outside its form; a reference to what
-            is not there; more steps or numbers than are allowed.
+            is not there; more steps, numbers or work than are allowed.
     """
     names = [name for name, _, _ in program.parameters]
     given = [
@@ -149,7 +153,7 @@ def check(program: Program) -> tuple[Shape, int]:
     if sum(constant.numel() for constant in program.constants) > LARGEST:
         raise NotAllowedError(f"its constants must hold at most {LARGEST:,} numbers")
     values: list[Values] = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in given]
-    numbers = 0
+    numbers = work = 0
     for step in program.steps:
         try:
             arguments = [_filled(each, values) for each in step.arguments]
@@ -157,10 +161,32 @@ def check(program: Program) -> tuple[Shape, int]:
             raise NotAllowedError(f"its operation {step.operation} refers to what is not there") from None
         value = outcome(step.operation, arguments, step.options)
         values.append(value)
-        numbers += 0 if step.operation == "getitem" else sum(each.numel() for each in _each(value))
+        if step.operation == "getitem":
+            continue
+        numbers += sum(each.numel() for each in _each(value))
+        work += _work(step.operation, arguments, value)
+        if numbers > MAX_NUMBERS or work > MAX_WORK:
+            raise NotAllowedError(
+                f"for one record it must give at most {MAX_NUMBERS:,} numbers on the way and take at most "
+                f"{MAX_WORK:,} multiplications"
+            )
     if not 0 <= program.output < len(values) or not isinstance(values[program.output], Tensor):
         raise NotAllowedError("its result must be one tensor")
     return tuple(values[program.output].shape), numbers  # type: ignore[union-attr]
+
+
+def _work(operation: str, a: Sequence[Any], value: Values) -> int:
+    """About how many multiplications and additions it takes: at least the numbers that it touches."""
+    touched = [*_each(value), *(each for each in a if isinstance(each, Tensor))]
+    given = _each(value)[0].numel()
+    if operation in ("mm.default", "bmm.default", "addmm.default"):
+        given *= a[-1].shape[-2]  # the last matrix has a row for each term of a sum
+    elif operation == "convolution.default":
+        image, kernels = a[:2]
+        given = max(given, image.numel()) * kernels[0].numel()
+    elif "pool" in operation and "adaptive" not in operation:
+        given *= prod(a[1])  # the window
+    return int(given + sum(each.numel() for each in touched))
 
 
 def _each(value: Values) -> tuple[Tensor, ...]:

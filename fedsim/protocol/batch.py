@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from fedsim.common.choice import Choice, Shorthand
+from fedsim.common.section import Choice, Shorthand
 
 Fraction = Annotated[float, Field(ge=1e-9, le=1, description="share of the silo's records in a batch")]
 

@@ -21,12 +21,14 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import InputError, Refused
 from fedsim.protocol.dial import TOKEN_BYTES
-from fedsim.protocol.wire import announced, awaited, head_of, opened, receive, send
+from fedsim.protocol.wire import announced, awaited, head_of, opened, reader, receive, send
 
 log = logging.getLogger("fedsim.protocol.daemon")
 
@@ -174,11 +176,11 @@ class Daemon:
         client.connection.settimeout(bounds.idle)
         if not client.connection.recv(1, socket.MSG_PEEK):
             return False
-        length = announced(client.connection, bounds.frame_bytes, bounds.begin)
+        length = announced(reader(client.connection, bounds.begin), bounds.frame_bytes)
         if length is None:
             return False
         client.spare_since = time.monotonic() + bounds.begin
-        request = awaited(client.connection, length, bounds.transfer)
+        request = awaited(reader(client.connection, bounds.transfer), length)
         client.spare_since = math.inf
         with self._answering:
             answer = self._party.answer(request)
@@ -207,3 +209,28 @@ def _note(answer: bytes) -> None:
         log.warning("refused: %s", ascii(head.get("reason"))[:500])
     else:
         log.info("%s %s", kind, " ".join(f"{key}={head[key]}" for key in ("run", "round") if key in head))
+
+
+_BYTES, _OLD = 5_000_000, 3
+
+
+def begin(file: Path, *packages: str) -> None:
+    """Write what these packages log to stderr and to `file`, mode 0600.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    logging.raiseExceptions = False  # a full disk is no reason to stop, nor to fill stderr
+    try:
+        file.touch(mode=0o600)
+        kept = RotatingFileHandler(file, maxBytes=_BYTES, backupCount=_OLD, encoding="utf-8")
+    except OSError as error:
+        raise InputError("state", str(file), f"a file that can be written ({error.strerror})") from None
+    handlers = (kept, logging.StreamHandler())
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    for package in packages:
+        top = logging.getLogger(package)
+        top.setLevel(logging.INFO)
+        for handler in handlers:
+            top.addHandler(handler)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import whole_file
-from fedsim.common.key_file import read_key, write_key
+from fedsim.common.identity import read_key, write_key
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey

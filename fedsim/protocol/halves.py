@@ -5,8 +5,9 @@ The text of every refusal is made of names, shapes and types.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar, cast
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -15,15 +16,13 @@ from fedsim.common.errors import Refused
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Query, Round
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.memory import CohortMemory
-from fedsim.protocol.plain import PlainQuery, plain_arrays, plain_queries, plain_tensor
+from fedsim.protocol.plain import CohortMemory, PlainQuery, plain_arrays, plain_queries, plain_tensor
 from fedsim.protocol.plan import Ask
 from fedsim.protocol.seeds import server_rng
 
 Answerer = Callable[[PlainQuery, int], Tensor]
 """(query, its number in the round) to an answer, (silos, d)."""
 
-T = TypeVar("T")
 _YIELDS = 'it must `mean = yield Round({"w": w}, answer=w)` for every round, and `return w` at its end'
 _PARTICIPANTS = ("resample", "hold")
 
@@ -48,9 +47,12 @@ class Shape:
             given = f"{tuple(value.shape)} {value.dtype}"
             raise Refused(f"{what} is {given}; it must be {' or '.join(shapes)}, here {wanted} {self.dtype}")
 
-    def rows(self, value: Tensor) -> Tensor:
-        """One row a silo."""
-        return value.expand(self.silos, self.dimension)
+    def by_silo(self, arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
+        """Copies of a message or memory, {name: (silos, d)}."""
+        named = plain_arrays(arrays, f"the {what}")
+        for name, value in named.items():
+            self.check(value, f"the {what}'s {name!r}", "(silos, d)", "(1, d)", "(d,)")
+        return {name: value.expand(self.silos, self.dimension) for name, value in named.items()}
 
 
 class Step(NamedTuple):
@@ -68,7 +70,7 @@ class Step(NamedTuple):
 
 
 class ServerHalf:
-    """The coroutine, advanced round by round."""
+    """The coroutine, advanced round by round; `rounds` counts those that it has yielded."""
 
     def __init__(
         self, algorithm: Algorithm, problem: PublicProblem, public: Public, seed: int, shape: Shape
@@ -79,7 +81,7 @@ class ServerHalf:
             Refused: it is no generator.
             PluginError: it raises.
         """
-        self._blame, self._shape, self._rounds = Blame(algorithm), shape, 0
+        self._blame, self._shape, self.rounds = Blame(algorithm), shape, 0
         start = problem.project(problem.start(seed).to(shape.dtype))
         try:
             made = algorithm.server(start, problem, public, server_rng(seed))
@@ -91,8 +93,8 @@ class ServerHalf:
 
     @property
     def where(self) -> str:
-        """Where it stands."""
-        place = "before the first round" if self._rounds == 0 else f"after round {self._rounds - 1}"
+        """Where it stands, for messages."""
+        place = "before the first round" if self.rounds == 0 else f"after round {self.rounds - 1}"
         return f"server half, {place}"
 
     def next(self, sent: Combined | None) -> Step | None:
@@ -103,22 +105,19 @@ class ServerHalf:
             PluginError: it raises.
         """
         try:
-            step = next(self._coroutine) if sent is None else self._coroutine.send(sent)
+            step = self._taken(next(self._coroutine) if sent is None else self._coroutine.send(sent))
         except StopIteration as stop:
-            end = stop.value
-            self._checked(lambda: self._check_model(end, "the model that it returns"))
-            return None
+            model = stop.value
         except Exception as error:
             self._blame.failed(self.where, error, tuple(sent or ()))
-        taken = self._checked(lambda: self._taken(step))
-        self._rounds += 1
-        return taken
-
-    def _checked(self, check: Callable[[], T]) -> T:
+        else:
+            self.rounds += 1
+            return step
         try:
-            return check()
+            self._check_model(model, "the model that it returns")
         except Refused as refusal:
             raise self._blame.breach(self.where, str(refusal)) from None
+        return None
 
     def _taken(self, step: object) -> Step:
         if not isinstance(step, Round):
@@ -137,33 +136,18 @@ class ServerHalf:
         self._shape.check(plain_tensor(value, what), what, "(d,)")
 
 
-class Played:
-    """What a silo half did in a round.
-
-    Args:
-        asks: in their order.
-        answers: to each query, (silos, d), where they were to be kept.
-        message: {name: (silos, d)}.
-        memory: what is kept.
-    """
-
-    def __init__(
-        self,
-        asks: tuple[Ask, ...],
-        answers: list[Tensor],
-        message: Mapping[str, Tensor],
-        memory: CohortMemory,
-    ) -> None:
-        self.asks, self.answers, self.message, self.memory = asks, answers, message, memory
+class Unplanned(Refused):
+    """A silo half asks something else than it did on other answers."""
 
 
+@dataclass(frozen=True)
 class SiloHalf:
-    """The silo half of a cohort."""
+    """The silo half of an algorithm; `most` queries in a round are what its numbers account for."""
 
-    def __init__(self, algorithm: Algorithm, problem: PublicProblem, limits: Limits, most: int) -> None:
-        """`most`: queries in a round that the algorithm's numbers account for."""
-        self._algorithm, self._problem, self._limits, self._most = algorithm, problem, limits, most
-        self._blame, self._asked = Blame(algorithm), 0
+    algorithm: Algorithm
+    problem: PublicProblem
+    limits: Limits
+    most: int
 
     def play(
         self,
@@ -173,87 +157,85 @@ class SiloHalf:
         answer: Answerer,
         shape: Shape,
         planned: tuple[Ask, ...] | None = None,
+        asked: int = 0,
         keep: bool = False,
     ) -> Played:
-        """One round; `memory` stays as it is.
+        """Round r of a cohort; `memory` stays as it is.
 
         Args:
             planned: what it must ask; None: anything.
-            keep: the answers, to play it again.
+            asked: queries of earlier rounds, which count towards the limits.
+            keep: the answers, to play the round again.
 
         Raises:
             Refused: it breaks the contract or a limit, or asks something else than planned.
             PluginError: it raises.
         """
-        part = memory.select(list(range(shape.silos)))
-        recorder = _Recorder(self._limits, answer, shape, planned, self._asked, self._most, keep)
+        everyone = list(range(shape.silos))
+        played, part = Played(self, answer, shape, planned, asked, keep), memory.select(everyone)
         try:
-            message = self._algorithm.silo(self._problem, broadcast, cast(Asker, recorder), part)
-            recorder.finish()
-            named = dict(_named(message, "message", shape))
-            kept = dict(_named(part, "memory", shape))
+            message = self.algorithm.silo(self.problem, broadcast, cast(Asker, played.ask), part)
+            if planned is not None and planned != tuple(played.asks):
+                raise Unplanned
+            played.message = shape.by_silo(message, "message")
+            played.memory = memory.select(everyone)
+            played.memory.update(shape.by_silo(part, "memory"))
         except Unplanned:
             raise
         except Exception as error:
-            self._blame.failed(f"silo half, round {r}", error, tuple(broadcast))
-        self._asked += recorder.count
-        memory = memory.select(list(range(shape.silos)))
-        memory.update(kept)
-        return Played(tuple(recorder.asks), recorder.answers, named, memory)
+            Blame(self.algorithm).failed(f"silo half, round {r}", error, tuple(broadcast))
+        return played
 
 
-class Unplanned(Refused):
-    """A silo half asks something else than it did on other answers."""
+class Played:
+    """What a silo half does in a round; `ask` stands where a silo's does.
 
+    Attributes:
+        asks: in their order.
+        count: of queries in them.
+        answers: to each query, (silos, d), where they are to be kept.
+        message: {name: (silos, d)}.
+        memory: what is kept.
+    """
 
-def _named(arrays: Mapping[str, Tensor], what: str, shape: Shape) -> Iterator[tuple[str, Tensor]]:
-    for name, value in plain_arrays(arrays, f"the {what}").items():
-        shape.check(value, f"the {what}'s {name!r}", "(silos, d)", "(1, d)", "(d,)")
-        yield name, shape.rows(value)
-
-
-class _Recorder:
-    """Stands where a silo's `ask` stands, and writes down what it is asked."""
+    message: Mapping[str, Tensor]
+    memory: CohortMemory
 
     def __init__(
         self,
-        limits: Limits,
+        half: SiloHalf,
         answer: Answerer,
         shape: Shape,
         planned: tuple[Ask, ...] | None,
         asked: int,
-        most: int,
         keep: bool,
     ) -> None:
         self.asks: list[Ask] = []
         self.answers: list[Tensor] = []
-        self.count, self._asked, self._most, self._keep = 0, asked, most, keep
-        self._limits, self._answer, self._shape, self._planned = limits, answer, shape, planned
+        self.count = 0
+        self._half, self._answer, self._shape = half, answer, shape
+        self._planned, self._asked, self._keep = planned, asked, keep
 
-    def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
+    def ask(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
+        """Answer, if the queries keep to contract, plan and limits."""
         ask, plain = plain_queries(queries)
         self.asks.append(ask)
-        place = len(self.asks) - 1
+        place, limits, most = len(self.asks) - 1, self._half.limits, self._half.most
         if self._planned is not None and self._planned[place : place + 1] != (ask,):
             raise Unplanned
-        if self.count + len(plain) > self._most:
-            raise Refused(f"it asks on after {self._most} queries, which its numbers do not account for")
-        self._limits.check_count(self.count + len(plain), self._asked, self._shape.dimension)
-        self._limits.check_ask(ask)
+        if self.count + len(plain) > most:
+            raise Refused(f"it asks on after {most} queries, which its numbers do not account for")
+        limits.check_count(self.count + len(plain), self._asked, self._shape.dimension)
+        limits.check_ask(ask)
         answers = tuple(self._answered(query) for query in plain)
         return answers if len(answers) > 1 else answers[0]
-
-    def finish(self) -> None:
-        """After the message."""
-        if self._planned is not None and self._planned != tuple(self.asks):
-            raise Unplanned
 
     def _answered(self, query: PlainQuery) -> Tensor:
         for point in query.points:
             self._shape.check(point, "a point of a query", "(d,)", "(silos, d)")
         if isinstance(query.clip, Tensor) and tuple(query.clip.shape) != (1,):  # the norm of a shared vector
             self._shape.check(query.clip, "clip", "()", "(silos, 1)")
-        self._limits.check_clip(query.clip)
+        self._half.limits.check_clip(query.clip)
         value = self._answer(query, self.count)
         self.count += 1
         if self._keep:

@@ -43,16 +43,18 @@ class Limits:
             Refused: it is too large, or an entry is of a statistic that the silo does not own or has a
                 noise ratio out of bounds.
         """
-        widest = max((plan.num_queries([r]) for r in range(len(plan.rounds))), default=0)
         if dimension > self.max_dimension:
             raise Refused(f"dimension {dimension} exceeds the silo's limit {self.max_dimension}")
         if len(plan.rounds) > self.max_rounds:
             raise Refused(f"the plan exceeds the silo's limit of {self.max_rounds} rounds")
-        if widest > self.max_queries_per_round:
-            raise Refused(f"a round exceeds the silo's limit of {self.max_queries_per_round} queries")
-        for asks in {id(asks): asks for asks in plan.rounds}.values():  # rounds are alike as a rule
-            for ask in asks:
-                self.check_ask(ask)
+        sizes: dict[int, int] = {}  # rounds are alike as a rule
+        for asks in plan.rounds:
+            if id(asks) not in sizes:
+                sizes[id(asks)] = size = sum(len(ask.queries) for ask in asks)
+                self.check_count(size, 0, dimension)
+                for ask in asks:
+                    self.check_ask(ask)
+        self.check_count(0, sum(sizes[id(asks)] for asks in plan.rounds), dimension)
 
     def check_count(self, in_round: int, before: int, dimension: int) -> None:
         """Refuse more queries than the silo tries out, `in_round` in one and `before` in earlier rounds."""

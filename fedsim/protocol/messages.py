@@ -138,7 +138,7 @@ class Admission(Message):
 
 class Mark(Section):
     """Where a shuffler's chain of notes stands: its newest entry, and the one with which its process began;
-    signed by the shuffler (`fedsim.protocol.marks`)."""
+    signed by the shuffler (`fedsim.protocol.shuffling`)."""
 
     number: int = Field(ge=1, lt=2**63)
     head: Hex32

@@ -1,4 +1,4 @@
-"""What an algorithm hands over, checked against the contract and copied.
+"""What an algorithm hands over and keeps, checked against the contract and copied.
 
 A tensor is copied by torch's own functions, unbound, and the copy is looked at: what is checked is what is
 used, also where the algorithm writes to its own tensor later.
@@ -6,19 +6,21 @@ used, also where the algorithm writes to its own tensor later.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
+from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.contract import Query
+from fedsim.protocol.limits import POINTS
 from fedsim.protocol.plan import Ask, QueryShape
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
+MAX_ARRAYS = 16
+"""Tensors of a broadcast, a message or memory at most."""
 _BATCHES = get_args(get_args(Batch)[0])
 
 
@@ -47,6 +49,8 @@ def _plain_query(query: Query) -> PlainQuery:
     _check(query.batch, _BATCHES, "batch")
     _check(query.points, tuple, "points of a query")
     _check(query.statistic, str, "statistic")
+    if query.statistic not in POINTS:
+        raise Refused(f"statistic {query.statistic[:40]!r} is not one of {', '.join(POINTS)}")
     points, clip = tuple(plain_tensor(point, "a point") for point in query.points), query.clip
     bound = plain_tensor(clip, "clip") if isinstance(clip, torch.Tensor) else _number(clip, "clip")
     shape = QueryShape(query.statistic, len(points), _number(query.noise_ratio, "noise_ratio"))
@@ -64,9 +68,42 @@ def plain_arrays(arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
     """Copies of named tensors."""
     if not isinstance(arrays, Mapping):
         raise Refused(f"{what} is {type(arrays).__name__}, not named tensors")
+    if len(arrays) > MAX_ARRAYS:
+        raise Refused(f"{what} has {len(arrays)} tensors, more than {MAX_ARRAYS}")
     for name in arrays:
         _check(name, str, f"a name in {what}")
+        if name.startswith("__"):
+            raise Refused(f"{what} has a tensor named {name[:40]!r}; names must not begin with __")
     return {name: plain_tensor(value, f"{name!r} of {what}") for name, value in arrays.items()}
+
+
+class CohortMemory(dict[str, Tensor]):
+    """Named tensors (silos, d) that are zero until they are written."""
+
+    def __init__(self, silos: int, dimension: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.silos, self._dimension, self._dtype = silos, dimension, dtype
+
+    def __missing__(self, name: str) -> Tensor:
+        return torch.zeros(self.silos, self._dimension, dtype=self._dtype)
+
+    def select(self, members: list[int]) -> CohortMemory:
+        """A copy of the rows of `members`, to work on until the reply is stored."""
+        part = CohortMemory(len(members), self._dimension, self._dtype)
+        part.update({name: value[members] for name, value in self.items()})
+        return part
+
+    def commit(self, members: list[int], part: CohortMemory) -> None:
+        """Write the rows of `members` back, as copies.
+
+        Raises:
+            Refused: something else than plain tensors was written.
+        """
+        plain = plain_arrays(part, "memory")
+        merged = {name: self[name].clone() for name in plain}
+        for name, value in plain.items():
+            merged[name][members] = value
+        self.update(merged)  # all of it or, where a shape is wrong, nothing
 
 
 def _number(value: object, what: str) -> float:
@@ -83,3 +120,27 @@ def _check(value: object, kind: type | tuple[type, ...], what: str) -> None:
     if not isinstance(value, kind):
         names = " or ".join(each.__name__ for each in (kind if isinstance(kind, tuple) else (kind,)))
         raise Refused(f"{what} is {type(value).__name__}, not {names}")
+
+
+def digests(arrays: Mapping[str, Tensor], rows: int) -> list[bytes]:
+    """`digest` of what each of `rows` receivers is sent: (d,) goes to all, (rows, d) a row to each."""
+    if all(value.dim() == 1 for value in arrays.values()):
+        return [digest(arrays)] * rows
+    totals = [hashlib.sha256() for _ in range(rows)]
+    for name in sorted(arrays):
+        value = arrays[name].detach().cpu()
+        values = value.expand(rows, value.shape[-1]).numpy()
+        header = f"{len(name)}:{name}{value.dtype}{tuple(value.shape[-1:])}".encode()
+        for total, row in zip(totals, values, strict=True):
+            total.update(header + row.tobytes())
+    return [total.digest() for total in totals]
+
+
+def digest(arrays: Mapping[str, Tensor]) -> bytes:
+    """SHA-256 over names, types, shapes and values in sorted order of names, 32 bytes."""
+    total = hashlib.sha256()
+    for name in sorted(arrays):
+        value = arrays[name].detach().cpu()
+        total.update(f"{len(name)}:{name}{value.dtype}{tuple(value.shape)}".encode())
+        total.update(value.numpy().tobytes())
+    return total.digest()

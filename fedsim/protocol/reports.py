@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.identity import is_signed
 from fedsim.protocol.envelopes import OVERHEAD, EnvelopeKey, seal
 from fedsim.protocol.roster import Roster
 from fedsim.protocol.shares import Counts, Words, split
@@ -184,7 +185,7 @@ def open_report(report: bytes, occasion: Occasion, roster: Roster, key: Envelope
     position = int.from_bytes(place, "little")
     if position >= len(roster.identities):
         raise Refused("a report by nobody in the roster")
-    if not _is_signed(roster.identities[position], _signed(occasion, place, inner, share), signature):
+    if not is_signed(roster.identities[position], _signed(occasion, place, inner, share), signature):
         raise Refused("a report that the silo which it names has not signed")
     return Opened(position, inner, np.frombuffer(share, "<u8").astype(np.uint64, copy=False))
 
@@ -212,7 +213,7 @@ def open_share(inner: bytes, occasion: Occasion, roster: Roster, key: EnvelopeKe
     position = int.from_bytes(place, "little")
     if position >= len(roster.identities):
         raise Refused("a share by nobody in the roster")
-    if not _is_signed(roster.identities[position], occasion.info("share") + place + words, signature):
+    if not is_signed(roster.identities[position], occasion.info("share") + place + words, signature):
         raise Refused("a share that the silo which it names has not signed")
     return position, np.frombuffer(words, "<u8").astype(np.uint64, copy=False)
 
@@ -230,11 +231,3 @@ def _check_sealable(numbers: Counts | Numbers, occasion: Occasion, roster: Roste
 def _signed(occasion: Occasion, place: bytes, inner: bytes, share: bytes) -> bytes:
     """What a silo's signature covers; each part's length follows from the occasion."""
     return occasion.info("silo") + place + inner + share
-
-
-def _is_signed(identity: bytes, body: bytes, signature: bytes) -> bool:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    from fedsim.common.signatures import is_signed
-
-    return is_signed(Ed25519PublicKey.from_public_bytes(identity), body, signature)

@@ -1,8 +1,12 @@
-"""What a server asks of a shuffler and what it gets, as frames and as values; and how the server reads it."""
+"""What a server asks of a shuffler and what it gets, as frames and as values; and how the server reads it.
+
+A mark says where a shuffler's chain of notes stands, as it has signed it; a server relays it to the silos.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,13 +17,15 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol import wire, words
+from fedsim.common.head_file import Head
+from fedsim.common.identity import Identity, is_signed, public_key
+from fedsim.protocol import wire
 from fedsim.protocol.envelopes import EnvelopeKey
 from fedsim.protocol.messages import Hello, Mark, Refusal, Shuffle, Shuffled, Standing
 from fedsim.protocol.reports import Form, Numbers, Occasion, open_inner, open_share
 from fedsim.protocol.roster import Roster
 from fedsim.protocol.shares import Counts, Words, add, total
-from fedsim.protocol.words import WordFrame
+from fedsim.protocol.wire import WordFrame
 
 Bytes = npt.NDArray[np.uint8]
 Said = TypeVar("Said", Shuffled, Standing)
@@ -53,7 +59,7 @@ class Request:
             dimension=form.dimension,
             scales=form.scales,
         )
-        return words.encode(WordFrame(Shuffle.kind, head.model_dump(), {"reports": _rows(self.reports)}))
+        return wire.encode(WordFrame(Shuffle.kind, head.model_dump(), {"reports": _rows(self.reports)}))
 
     @classmethod
     def read(cls, body: bytes) -> Self:
@@ -62,7 +68,7 @@ class Request:
         Raises:
             Refused: it is malformed, or its reports are of another size than its form says.
         """
-        frame = words.decode(body)
+        frame = wire.decode_words(body)
         if frame.kind != Shuffle.kind:
             raise Refused("another kind of message than a shuffler's request")
         try:
@@ -108,7 +114,7 @@ class Release:
         arrays: dict[str, npt.NDArray[Any]] = {"inner": _rows(self.inner)}
         if self.sum.size:
             arrays["sum"] = self.sum
-        return words.encode(WordFrame(Shuffled.kind, head.model_dump(), arrays))
+        return wire.encode(WordFrame(Shuffled.kind, head.model_dump(), arrays))
 
     @classmethod
     def read(cls, data: bytes, request: Request, identity: bytes) -> Self:
@@ -133,7 +139,7 @@ class Release:
 
 def hello(head: str) -> bytes:
     """The body of a frame that asks a shuffler for its `Standing`; `head` is the last one seen, or ""."""
-    return words.encode(WordFrame(Hello.kind, Hello(head=head).model_dump()))
+    return wire.encode(WordFrame(Hello.kind, Hello(head=head).model_dump()))
 
 
 def standing(data: bytes, identity: bytes) -> Mark:
@@ -198,7 +204,7 @@ def _checked(frame: WordFrame, form: Form, count: int) -> tuple[tuple[bytes, ...
 
 
 def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, WordFrame]:
-    frame = words.decode(_signed(data, identity))
+    frame = wire.decode_words(_signed(data, identity))
     if frame.kind == Refusal.kind:
         raise Refused(f"the shuffler refused: {frame.head.get('reason')}")
     try:
@@ -210,11 +216,53 @@ def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, WordFra
 
 
 def _signed(data: bytes, identity: bytes) -> bytes:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    from fedsim.common.signatures import is_signed
-
     body, signature = wire.opened(data)
-    if not is_signed(Ed25519PublicKey.from_public_bytes(identity), body, signature):
+    if not is_signed(identity, body, signature):
         raise Refused("a shuffler's reply is not signed by the identity in the roster")
     return body
+
+
+_PURPOSE = b"fedsim mark of a shuffler\n"  # no frame's body begins so
+
+
+def marked(identity: Identity, newest: Head, start: str) -> Mark:
+    """What a shuffler says of its chain.
+
+    Args:
+        identity: its own.
+        newest: the entry that the chain ends with.
+        start: hash of the entry with which its process began, hexadecimal.
+    """
+    told = {"number": newest.seq, "head": newest.hash.hex(), "start": start}
+    return Mark.model_validate({**told, "signature": identity.sign(_body(told)).hex()})
+
+
+def check_marked(mark: Mark, identity: str) -> None:
+    """Refuse a mark that the shuffler of this public key, hexadecimal, has not signed."""
+    body, signature = _body(mark.model_dump(exclude={"signature"})), bytes.fromhex(mark.signature)
+    if not is_signed(public_key(identity), body, signature):
+        raise Refused("the shuffler's mark is not signed by the roster's shuffler")
+
+
+def check_follows(mark: Mark, of_run: Mark | None, of_shuffler: Mark | None) -> None:
+    """Refuse a mark of a shuffler whose notes were set back.
+
+    Args:
+        mark: shown now.
+        of_run: the newest that the run was shown.
+        of_shuffler: the newest that any run was shown; another run's may be ahead while one process lasts.
+    """
+    for known in (of_run, of_shuffler):
+        if known is None:
+            continue
+        late = known is not of_run and mark.start == known.start
+        other = mark.number == known.number and mark.head != known.head
+        if other or (mark.number < known.number and not late):
+            raise Refused(
+                f"the shuffler's notes were set back: they end with entry {mark.number}, or with another "
+                f"one, and this silo was shown entry {known.number}; it answers no round through them"
+            )
+
+
+def _body(told: dict[str, object]) -> bytes:
+    return _PURPOSE + json.dumps(told, sort_keys=True).encode()

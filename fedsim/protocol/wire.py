@@ -15,13 +15,14 @@ import math
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fedsim.common.errors import Refused
 
 if TYPE_CHECKING:  # whoever only passes frames on does without torch, and its 200 MB
+    import numpy.typing as npt
     from torch import Tensor
 
 MAGIC = b"fds\x01"
@@ -53,23 +54,36 @@ class Frame:
     arrays: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def encode(frame: Frame) -> bytes:
+@dataclass(frozen=True)
+class WordFrame:
+    """A frame with numpy's arrays: what needs no torch does without it."""
+
+    kind: str
+    head: Mapping[str, Any]
+    arrays: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+
+
+def encode(frame: Frame | WordFrame) -> bytes:
     """The body's bytes, the same for equal frames whose heads are in the same order."""
     from safetensors import TensorSpec, serialize
 
-    arrays = {
-        name: value.detach().contiguous() for name, value in frame.arrays.items()
-    }  # alive until the end
+    arrays = {name: _array(value) for name, value in frame.arrays.items()}  # alive until the end
     specs = {
         name: TensorSpec(
-            dtype=str(value.dtype).removeprefix("torch."),
+            dtype=str(value.dtype),
             shape=list(value.shape),
-            data_ptr=value.data_ptr(),
+            data_ptr=value.ctypes.data,
             data_len=value.nbytes,
         )
         for name, value in arrays.items()
     }
     return bytes(serialize(specs, metadata(frame.kind, frame.head)))
+
+
+def _array(value: Tensor | npt.NDArray[Any]) -> npt.NDArray[Any]:
+    import numpy as np
+
+    return np.asarray(value if isinstance(value, np.ndarray) else value.detach().numpy(), order="C")
 
 
 def metadata(kind: str, head: Mapping[str, Any]) -> dict[str, str]:
@@ -101,13 +115,24 @@ def decode(body: bytes) -> Frame:
     Raises:
         Refused: it is malformed.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import load
 
-    kind, head = checked(body)
+    return Frame(*checked(body), _loaded(load, body))
+
+
+def decode_words(body: bytes) -> WordFrame:
+    """As `decode`, with numpy's arrays."""
+    from safetensors.numpy import load
+
+    return WordFrame(*checked(body), _loaded(load, body))
+
+
+def _loaded(load: Callable[[bytes], dict[str, Any]], body: bytes) -> dict[str, Any]:
+    from safetensors import SafetensorError
+
     try:
-        return Frame(kind, head, load(body))
-    except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, AssertionError):
+        return load(body)
+    except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, TypeError, AssertionError):
         raise Refused(MALFORMED) from None
 
 
@@ -167,14 +192,8 @@ def _parsed(text: str | bytes) -> Any:
     Raises:
         ValueError, TypeError, RecursionError: it is something else.
     """
-    made = json.loads(
-        text,
-        object_pairs_hook=_distinct,
-        parse_int=_small,
-        parse_float=_finite,
-        parse_constant=_finite,
-    )
-    json.dumps(made, ensure_ascii=False).encode()  # half a surrogate pair breaks logs and ledgers later
+    made = _DECODER.decode(text if isinstance(text, str) else text.decode())
+    _ENCODER.encode(made).encode()  # half a surrogate pair breaks logs and ledgers later
     return made
 
 
@@ -199,9 +218,20 @@ def _finite(digits: str) -> float:
     return value
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=_distinct, parse_int=_small, parse_float=_finite, parse_constant=_finite
+)
+
+
+def framed(data: bytes) -> bytes:
+    """A frame as it stands on a stream."""
+    return _LENGTH.pack(len(data)) + data
+
+
 def send(connection: socket.socket, data: bytes) -> None:
     """One frame onto a stream."""
-    connection.sendall(_LENGTH.pack(len(data)) + data)
+    connection.sendall(framed(data))
 
 
 def receive(connection: socket.socket, limit: int, seconds: float | None = None) -> bytes | None:
@@ -217,13 +247,29 @@ def receive(connection: socket.socket, limit: int, seconds: float | None = None)
         ConnectionError: the stream ended within a frame.
         TimeoutError: it took too long.
     """
-    length = announced(connection, limit, seconds)
-    return None if length is None else awaited(connection, length, seconds)
+    length = announced(reader(connection, seconds), limit)
+    return None if length is None else awaited(reader(connection, seconds), length)
 
 
-def announced(connection: socket.socket, limit: int, seconds: float | None) -> int | None:
+Read = Callable[[int], bytes]
+"""Some bytes of a stream, so many at most; none at its end."""
+
+
+def reader(connection: socket.socket, seconds: float | None) -> Read:
+    """Reads from a socket, for so many seconds from now on."""
+    until = None if seconds is None else time.monotonic() + seconds
+
+    def read(most: int) -> bytes:
+        if until is not None:
+            connection.settimeout(max(until - time.monotonic(), 1e-6))
+        return connection.recv(most)
+
+    return read
+
+
+def announced(read: Read, limit: int) -> int | None:
     """Bytes of the next frame, which `awaited` takes; see `receive`."""
-    first = _pieces(connection, _LENGTH.size, seconds)
+    first = _pieces(read, _LENGTH.size)
     if not first:
         return None
     if len(first) < _LENGTH.size:
@@ -234,22 +280,19 @@ def announced(connection: socket.socket, limit: int, seconds: float | None) -> i
     return int(length)
 
 
-def awaited(connection: socket.socket, length: int, seconds: float | None) -> bytes:
+def awaited(read: Read, length: int) -> bytes:
     """A frame of so many bytes; see `receive`."""
-    data = _pieces(connection, length, seconds)
+    data = _pieces(read, length)
     if len(data) < length:
         raise ConnectionError(_CUT)
     return data
 
 
-def _pieces(connection: socket.socket, length: int, seconds: float | None) -> bytes:
+def _pieces(read: Read, length: int) -> bytes:
     """So many bytes, or fewer at the stream's end; memory grows with what came, not what was announced."""
-    until = None if seconds is None else time.monotonic() + seconds
     data = bytearray()
     while missing := length - len(data):
-        if until is not None:
-            connection.settimeout(max(until - time.monotonic(), 1e-6))
-        part = connection.recv(min(missing, 1 << 20))
+        part = read(min(missing, 1 << 20))
         if not part:
             break
         data += part

@@ -24,7 +24,7 @@ PARTIES = {
     "shuffler": "shuffler",
     "both": "both together",
 }
-"""Of sums over silos."""
+"""Who may read sums over silos."""
 
 
 def adversaries(found: AuditPart) -> dict[str, str]:
@@ -47,7 +47,7 @@ def _rows(silos: Sequence[AuditedSilo]) -> list[list[str]]:
 
 
 def audit_table(found: AuditPart) -> Table:
-    """Of the silos that were audited."""
+    """What each adversary attained of the claims of the silos that were audited."""
     few = found.of_silos > len(found.silos)
     some = f"{len(found.silos):,} of {found.of_silos:,} silos" if few else "All silos"
     if found.sums:

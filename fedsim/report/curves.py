@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter
 
 from fedsim.report.style import GREY, Look, look, thinned
-from fedsim.results.baseline_lines import named
 from fedsim.results.collected import Run
-from fedsim.results.metrics_table import TWIN
+from fedsim.results.metrics_table import TWIN, named
 from fedsim.results.summary import FEW, Summary
 
 VARIANTS = {"private": (0, "private"), "nonprivate": (1, TWIN)}
@@ -47,7 +47,7 @@ def draw_runs(axes: Axes, run: Run, column: str) -> None:
     of few trials as points, or the range that 90 % of many fall in.
     """
     for variant, style, name in variants_of(run):
-        rounds, values = of_trials(run.metrics, variant, column)
+        rounds, values = by_round(run.metrics.filter(pc.field("variant") == variant), column)
         if not len(rounds):
             continue
         kept = thinned(len(rounds))
@@ -79,18 +79,17 @@ _LEVELS = {"pooled": "-.", "silo_alone": "--", "majority": ":", "mean": ":"}
 
 
 def draw_baselines(axes: Axes, summary: Summary, column: str) -> None:
-    """Each baseline's mean as a level."""
+    """Draw each baseline's mean as a level."""
     for one in summary.baselines:
         if (level := one.spread(column)) is not None:
             axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=_LEVELS[one.name], label=named(one))
 
 
-def of_trials(metrics: pa.Table, variant: str, column: str) -> tuple[np.ndarray, np.ndarray]:
+def by_round(table: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
     """(rounds, values (trials, rounds)), as far as every trial that was begun has come and has a value."""
     rows: dict[int, dict[int, float]] = {}
-    columns = (metrics[name].to_pylist() for name in ("trial", "variant", "round", column))
-    for trial, kind, index, value in zip(*columns, strict=True):
-        if kind == variant and value is not None:
+    for trial, index, value in zip(*(table[c].to_pylist() for c in ("trial", "round", column)), strict=True):
+        if value is not None:
             rows.setdefault(trial, {})[index] = value
     rounds = sorted(set.intersection(*map(set, rows.values()))) if rows else []
     return np.array(rounds), np.array([[row[r] for r in rounds] for row in rows.values()])

@@ -10,15 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from scipy.optimize import isotonic_regression
 
 from fedsim.report.style import lay_out
 
-_LINE = 0.165
-"""Inches of a line of a label."""
-_LETTERS = 17
-"""In a line of a label."""
-_MOST = 12
-"""Labels that fit beside a figure; more need a legend."""
+_LINE = 0.165  # inches of a line of a label
+_LETTERS = 17  # in a line of a label
+_MOST = 12  # labels fit beside a figure; more need a legend
 
 
 class End(NamedTuple):
@@ -76,7 +74,7 @@ def named(axes: Axes) -> list[Line2D]:
 
 
 def is_level(axes: Axes, line: Line2D) -> bool:
-    """Whether it goes from edge to edge."""
+    """Whether a line goes from edge to edge."""
     across, _ = line.get_transform().contains_branch_seperately(axes.transData)
     return not across
 
@@ -101,31 +99,10 @@ def apart(wanted: Sequence[float], heights: Sequence[float], room: float) -> lis
     >>> apart([0.0, 0.1, 5.0], [0.5, 0.5, 0.5], 5.0)
     [0.25, 0.75, 4.75]
     """
-    groups: list[tuple[list[int], float]] = []  # neighbours that touch, and the middle of them all
-    for i in sorted(range(len(wanted)), key=lambda i: wanted[i]):
-        members, middle = [i], _inside(wanted[i], heights[i], room)
-        while groups and _top(groups[-1], heights) > middle - _size(members, heights) / 2 + 1e-9:
-            below, lower = groups.pop()
-            middle = (lower * len(below) + middle * len(members)) / (len(below) + len(members))
-            members = below + members
-            middle = _inside(middle, _size(members, heights), room)
-        groups.append((members, middle))
-    places = [0.0] * len(wanted)
-    for members, middle in groups:
-        at = middle - _size(members, heights) / 2
-        for i in members:
-            places[i] = at + heights[i] / 2
-            at += heights[i]
-    return places
-
-
-def _inside(middle: float, size: float, room: float) -> float:
-    return max(min(middle, room - size / 2), size / 2)
-
-
-def _size(members: Sequence[int], heights: Sequence[float]) -> float:
-    return sum(heights[i] for i in members)
-
-
-def _top(group: tuple[list[int], float], heights: Sequence[float]) -> float:
-    return group[1] + _size(group[0], heights) / 2
+    order, sizes = np.argsort(wanted, kind="stable"), np.asarray(heights)
+    stacked = np.zeros(len(order))
+    stacked[order] = np.cumsum(sizes[order]) - sizes[order] / 2  # places without a gap, from the bottom on
+    moved = isotonic_regression((np.asarray(wanted) - stacked)[order]).x if len(order) else order
+    places = stacked.copy()
+    places[order] += np.clip(moved, 0.0, max(room - sizes.sum(), 0.0))
+    return [float(place) for place in places]

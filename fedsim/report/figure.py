@@ -76,7 +76,7 @@ def _draw_budgets(axes: Axes, run: Run) -> None:
 
 
 def _say(axes: Axes, text: str) -> None:
-    """In the place of a picture."""
+    """Write a text in the place of a picture."""
     axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
     axes.set_axis_off()
 

@@ -30,7 +30,7 @@ class MLflow:
         self._client.log_dict(self._run, dict(run["scenario"]), "scenario.yaml")
 
     def log(self, round_index: int, values: Mapping[str, float]) -> None:
-        """One metric each; letters that MLflow takes in no name become underscores."""
+        """Log each number as a metric; letters that MLflow takes in no name become underscores."""
         now, metric = int(time.time() * 1000), self._mlflow.entities.Metric
         metrics = [
             metric(re.sub(r"[^\w\-./ ]", "_", name), value, now, round_index)

@@ -13,19 +13,17 @@ from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_directory, whole_files
-from fedsim.report import dark, plots, style
+from fedsim.report import plots, style
 from fedsim.report.audit_section import audit_figure, audit_table, verdict
 from fedsim.report.figure import draw
 from fedsim.report.remarks import measured, remarks, unmeasured
 from fedsim.results.audit_file import AuditPart
-from fedsim.results.baseline_lines import methods
 from fedsim.results.collected import Run, run_of
-from fedsim.results.metrics_table import metrics_table
+from fedsim.results.metrics_table import methods, metrics_table
 from fedsim.results.outcome import Outcome
-from fedsim.results.read import read
+from fedsim.results.run_directory import read, write
 from fedsim.results.silo_table import silo_table
 from fedsim.results.summary import FEW, SiloRow, Summary, spans
-from fedsim.results.write import write
 from fedsim.scenario.metric import METRICS
 
 PAGE, FIGURES = "report.html", "figures"
@@ -34,7 +32,7 @@ _MOST_SILOS = 60
 
 @dataclass(frozen=True)
 class PageFigure:
-    """Markup made by us, and a caption."""
+    """A figure as markup made by us, and its caption."""
 
     svg: str
     caption: str
@@ -100,7 +98,7 @@ def template(name: str) -> Template:
     environment.filters["count"] = lambda number: f"{number:,}"
     environment.filters["ticks"] = ticks
     environment.filters["unbroken"] = lambda cell: re.sub(r"(?<=[\[(\d]), ", ",\N{NO-BREAK SPACE}", cell)
-    environment.globals |= {"night": Markup(dark.CSS), "ground": dark.GROUND, "ink": dark.INK}
+    environment.globals |= {"night": Markup(style.NIGHT), "ground": style.GROUND, "ink": style.INK}
     return environment.get_template(name)
 
 
@@ -172,7 +170,7 @@ def _budgets(silos: list[SiloRow]) -> str:
 
 
 def _exceeds(cost: float | None, limit: float | None) -> bool:
-    """None is infinity."""
+    """Whether a cost is above its limit; a cost of None is infinite."""
     return limit is not None and (cost is None or cost > limit)
 
 
@@ -184,7 +182,7 @@ def _verdict(failed: list[str], total: int, good: str, bad: str) -> str:
 
 
 def capital(text: str) -> str:
-    """With a first letter for a sentence's start."""
+    """The text with a capital letter, for a sentence's start."""
     return f"{text[0].upper()}{text[1:]}"
 
 
@@ -250,7 +248,6 @@ def _spread(run: Run) -> str:
 
 
 def _priced(run: Run) -> str:
-    """Which silos, where not all."""
     priced, silos = len(run.spend["silo"].unique()), len(run.summary.privacy.silos)
     return f" ({priced} of {silos:,} silos, evenly in order of budget)" if priced < silos else ""
 
@@ -271,7 +268,6 @@ def named(svg: str, caption: str) -> str:
 
 
 def _audit(found: AuditPart | None, folder: Path) -> dict[str, object] | None:
-    """The section of a run that was audited."""
     if found is None:
         return None
     caption = "Epsilon claimed for each silo (dotted), and what attacks attained of it: lower bounds."

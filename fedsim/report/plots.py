@@ -12,7 +12,15 @@ from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
-from fedsim.report.curves import VARIANTS, curve, draw_baselines, draw_runs, logarithmic, variants_of
+from fedsim.report.curves import (
+    VARIANTS,
+    by_round,
+    curve,
+    draw_baselines,
+    draw_runs,
+    logarithmic,
+    variants_of,
+)
 from fedsim.report.ends import label_lines
 from fedsim.report.frame import frame, frame_lines
 from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, styled, thinned
@@ -20,8 +28,7 @@ from fedsim.results.collected import Run
 from fedsim.results.summary import FEW, OF_TRAINING
 from fedsim.scenario.metric import METRICS
 
-_MOST_NAMED = 30
-"""Silos that get a row of their own."""
+_MOST_NAMED = 30  # silos get a row of their own
 
 Spread = tuple[float, float, float]
 """Mean, 5th and 95th percentile over trials."""
@@ -79,15 +86,6 @@ def clipping(run: Run) -> Figure | None:
 
 _TIMES = 3.0
 """A median above so many clips needs a logarithmic axis for the shares to be seen."""
-
-
-def by_round(table: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
-    """(rounds, values (trials, rounds)) of the rounds that every trial has."""
-    rows: dict[int, dict[int, float]] = {}
-    for trial, index, value in zip(*(table[c].to_pylist() for c in ("trial", "round", column)), strict=True):
-        rows.setdefault(trial, {})[index] = value
-    rounds = sorted(set.intersection(*map(set, rows.values())))
-    return np.array(rounds), np.array([[row[r] for r in rounds] for row in rows.values()])
 
 
 def figure_of(run: Run, what: str) -> Figure:
@@ -244,8 +242,7 @@ def _alike(lines: dict[str, Points]) -> list[list[str]]:
     return groups
 
 
-_WIDTH = 0.01
-"""A line's, as a share of the axis."""
+_WIDTH = 0.01  # of a line, as a share of the axis
 
 
 def _close(one: Points, other: Points, least: float) -> bool:

@@ -8,7 +8,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,6 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-
-from fedsim.report.dark import by_night
 
 GREY = "#666666"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#E69F00")
@@ -107,14 +105,11 @@ def thinned(count: int, most: int = 300) -> np.ndarray:
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
-def legend_below(figure: Figure, axes: Axes, first: Sequence[str] = ()) -> None:
-    """A legend under the axes, where it hides nothing, with room of its own; the labels in `first` lead."""
-    order = {name: place for place, name in enumerate(first)}
-    pairs = zip(*axes.get_legend_handles_labels(), strict=True)
-    ordered = sorted(pairs, key=lambda pair: order.get(pair[1], len(order)))
-    if not ordered:
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """Put a legend under the axes, where it hides nothing, with room of its own."""
+    handles, labels = axes.get_legend_handles_labels()
+    if not labels:
         return
-    handles, labels = zip(*ordered, strict=True)
     columns = max(1, min(3, _LETTERS // (max(map(len, labels)) + _HANDLE)))
     figure.set_figheight(figure.get_figheight() + _LINE * math.ceil(len(labels) / columns))
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
@@ -145,6 +140,37 @@ def save(figure: Figure, folder: Path, stem: str) -> str:
         figure.savefig(folder / f"{stem}.png", dpi=200)
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     text = svg.getvalue()
-    (folder / f"{stem}.svg").write_text(by_night(text), encoding="utf-8")
+    (folder / f"{stem}.svg").write_text(_by_night(text), encoding="utf-8")
     inline = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.S)
     return re.sub(r'(\bid="|xlink:href="#|url\(#)', rf"\g<1>{stem}-", inline)
+
+
+GROUND, INK = "#14171b", "#e4e7eb"
+EXCHANGED = {
+    "#ffffff": GROUND,
+    "#000000": INK,
+    "#666666": "#9aa3ae",
+    "#b0b0b0": "#59616b",
+    "#0072b2": "#4aa3df",
+    "#d55e00": "#f0813c",
+    "#009e73": "#2cc49a",
+    "#cc79a7": "#e6a3c8",
+    "#56b4e9": "#a5dcff",
+    "#e69f00": "#f5b942",
+}
+"""Light to dark, as matplotlib writes colours. A figure keeps its own, which any viewer and paper
+show; a browser whose reader prefers dark pages exchanges them.
+"""
+
+_RULES = "".join(
+    f'svg [style*="{what}: {light}"] {{ {what}: {dark} !important; }}\n'
+    for light, dark in EXCHANGED.items()
+    for what in ("fill", "stroke")
+)
+NIGHT = f"@media screen and (prefers-color-scheme: dark) {{\nsvg text {{ fill: {INK}; }}\n{_RULES}}}\n"
+"""These rules stand in the page or the file that a figure is in."""
+
+
+def _by_night(svg: str) -> str:
+    head = svg.index(">", svg.index("<svg")) + 1
+    return f'{svg[:head]}\n<style type="text/css"><![CDATA[\n{NIGHT}]]></style>{svg[head:]}'

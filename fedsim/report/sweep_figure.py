@@ -37,7 +37,7 @@ class Point:
 
     @property
     def bars(self) -> tuple[float, float]:
-        """From the mean down and up."""
+        """How far the interval goes from the mean down and up."""
         low, high = (self.error if end is None else end for end in (self.low, self.high))
         return self.error - low, high - self.error
 
@@ -53,7 +53,7 @@ class Series:
 
     @property
     def kin(self) -> str:
-        """The family, or itself."""
+        """The series' family, or itself."""
         return self.family or self.label
 
 
@@ -72,7 +72,7 @@ def draw(series: Sequence[Series], below: Sequence[str], y_label: str, title: st
         if xs:
             axes.set_ylabel(y_label)
             axes.set_xlim(axes.get_xlim())
-            if not label_ends(figure, axes, list(_named(axes, series, xs))):
+            if not label_ends(figure, axes, list(_named(axes, series))):
                 legend_below(figure, axes)
         axes.set_title(label(title, 44))
         return figure
@@ -98,7 +98,7 @@ def _styled(series: Sequence[Series]) -> Iterator[tuple[Series, dict[str, Any]]]
         yield one, _style(families.index(one.kin), one) | (_LEVEL if twin else {})
 
 
-def _named(axes: Axes, series: Sequence[Series], xs: Sequence[float]) -> Iterator[End]:
+def _named(axes: Axes, series: Sequence[Series]) -> Iterator[End]:
     """Every series at its right end, levels at the edge; equal levels share a name."""
     levels: dict[float, tuple[list[str], dict[str, Any]]] = {}
     for one, style in _styled(series):
@@ -139,7 +139,7 @@ def _draw_line(
 
 
 def _draw_rows(axes: Axes, series: Sequence[Series]) -> None:
-    """Nothing to put on an axis: one row each."""
+    """Where there is nothing to put on an axis, every series has a row."""
     for row, one in enumerate(series):
         style = _style(row, one) | {"linestyle": ""}
         for point in one.points:

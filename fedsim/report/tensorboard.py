@@ -26,7 +26,7 @@ class TensorBoard:
         self._writer.add_text("scenario", f"```\n{yaml.safe_dump(run['scenario'], sort_keys=False)}```")
 
     def log(self, round_index: int, values: Mapping[str, float]) -> None:
-        """One scalar each."""
+        """Write each number as a scalar."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, round_index)
 

@@ -36,7 +36,7 @@ class Tracker(Protocol):
         ...
 
     def finish(self) -> None:
-        """Nothing more comes."""
+        """Called last: nothing more comes."""
         ...
 
 
@@ -49,7 +49,7 @@ class Trackers:
         self._trackers, self._simulation, self._complain = dict(trackers), simulation, complain
 
     def start(self, resolved: Resolved) -> None:
-        """Before anything is measured."""
+        """Tell them of the run, before anything is measured."""
         scenario = resolved.scenario
         run = {
             "name": scenario.name,
@@ -59,7 +59,7 @@ class Trackers:
         self._each(lambda tracker: tracker.start(run))
 
     def measured(self, m: Measurement) -> None:
-        """One evaluation of one trial."""
+        """Tell them of one evaluation of one trial."""
         values: dict[str, float] = {"participants": m.participants, "seconds": m.seconds}
         if self._simulation:
             measured = {name: value(m, name) for name in MEASURED}
@@ -69,7 +69,7 @@ class Trackers:
         self._each(lambda tracker: tracker.log(m.round, named))
 
     def finish(self, outcome: Outcome) -> None:
-        """After the run directory has been written."""
+        """Tell them the final values and the end, after the run directory has been written."""
         rounds = len(outcome.resolved.trace.plan.rounds)
         metric = outcome.resolved.scenario.report.metric
         for _, trial in sorted(outcome.results.trials.items() if self._simulation else ()):

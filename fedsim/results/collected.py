@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import pyarrow as pa
 
@@ -18,13 +18,12 @@ from fedsim.results.outcome import (
     BaselineMeasurement,
     CalibrationBin,
     ClippedRound,
-    Measured,
     Measurement,
     Outcome,
     SiloMeasurement,
     variants,
 )
-from fedsim.results.spend import spend_table
+from fedsim.results.silo_rows import Spent, spend
 from fedsim.results.summarise import summarise
 from fedsim.results.summary import Summary
 from fedsim.scenario.load import relative
@@ -45,12 +44,12 @@ class Run:
         summary: all of it in numbers.
         scenario: YAML without its seed, since whoever knows the seed can remove the noise.
         description: the scenario's.
-        metrics: one row per evaluation; see `metrics_table`.
-        silos: one row per trial, variant and silo; see `silos_table`.
-        baselines: one row per trial and baseline; see `baselines_table`.
-        calibration: one row per trial, variant and bin; see `calibration_table`.
-        ledger: one row per trial, silo and round paid for; see `ledger_table`.
-        clipping: one row per trial and round; see `clipping_table`.
+        metrics: one row per evaluation: after the last round all metrics, before it three of them.
+        silos: one row per trial, variant and silo: the final model on that silo's test records.
+        baselines: one row per trial and baseline, of silos alone per silo; not private.
+        calibration: one row per trial, variant and bin of probabilities, of final models.
+        ledger: one row per trial, silo and round paid for: what was asked, and how many answers it cost.
+        clipping: one row per trial and round: what the clip took away from the private run.
         price_spend: makes `spend`.
         load_models: makes `models`.
         load_trained: makes `trained`.
@@ -75,7 +74,7 @@ class Run:
 
     @cached_property
     def spend(self) -> pa.Table:
-        """One row per silo and point: epsilon of the rounds gone by; see `fedsim.results.spend`."""
+        """One row per silo and point: epsilon of the rounds gone by; see `fedsim.results.silo_rows`."""
         return self.price_spend()
 
     @cached_property
@@ -96,15 +95,10 @@ def run_of(outcome: Outcome, folder: Path | None = None) -> Run:
         summarise(outcome),
         without_seed(scenario),
         str(scenario.get("description", "")),
-        metrics_table(outcome),
-        silos_table(outcome),
-        baselines_table(outcome),
-        calibration_table(outcome),
-        ledger_table(outcome),
-        clipping_table(outcome),
-        lambda: spend_table(outcome),
-        lambda: _models(outcome),
-        lambda: trained(outcome),
+        **_tables(outcome),
+        price_spend=lambda: _table(Spent, spend(outcome), {}),
+        load_models=lambda: _models(outcome),
+        load_trained=lambda: trained(outcome),
     )
 
 
@@ -152,62 +146,44 @@ def _unhashed(value: Any) -> Any:
     return re.sub(r" sha256 [0-9a-f]{64}$", "", value) if isinstance(value, str) else value
 
 
-def metrics_table(outcome: Outcome) -> pa.Table:
-    """One row per evaluation: all metrics after the last round, before it error, loss and the chosen one;
-    simulation only, or of public test records.
-    """
-    said = "made of test records, and excess_risk and gradient_mapping_sq of training ones"
-    marked = {"simulation_only": said} if outcome.deployed is None else {"public": "made of public records"}
-    return _measured(Measurement, outcome.results.measurements, marked)
-
-
-def silos_table(outcome: Outcome) -> pa.Table:
-    """One row per trial, variant and silo: the final model on that silo's test records; simulation only."""
-    rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.silos]
-    return _measured(
-        SiloMeasurement, rows, {"simulation_only": "made of test records, which no silo releases"}
-    )
-
-
-def baselines_table(outcome: Outcome) -> pa.Table:
-    """One row per trial and baseline, of silos alone per silo; simulation only, not private."""
-    rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.baselines]
-    said = "made of training and test records without noise: not private"
-    return _measured(BaselineMeasurement, rows, {"simulation_only": said})
-
-
-def calibration_table(outcome: Outcome) -> pa.Table:
-    """One row per trial, variant and bin of probabilities, of final models; simulation only."""
-    rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.calibration]
-    marked = pa.schema(
-        [(name, _TYPES.get(name, pa.float64())) for name in CalibrationBin._fields],
-        metadata={"simulation_only": "made of test records, which no silo releases"},
-    )
-    return pa.Table.from_pylist([row._asdict() for row in rows], schema=marked)
-
-
-def clipping_table(outcome: Outcome) -> pa.Table:
-    """One row per trial and round: what the clip took away from the private run; simulation only."""
-    rows = [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.clipping]
-    types = [pa.int64(), pa.int64(), pa.int64(), pa.float64(), pa.float64()]
-    said = {"simulation_only": "made of training records; a federation would have to query for it"}
-    schema = pa.schema(list(zip(ClippedRound._fields, types, strict=True)), metadata=said)
-    return pa.Table.from_pylist([row._asdict() for row in rows], schema=schema)
-
-
-def _measured(kind: type[Measured], rows: Sequence[Measured], marked: Mapping[str, str]) -> pa.Table:
-    """The rows' own fields, and a column for every other metric."""
-    columns = [*(name for name in kind._fields if name != "more"), *BY_SKLEARN]
-    schema = pa.schema([(name, _TYPES.get(name, pa.float64())) for name in columns], metadata=dict(marked))
-    own = ({**row._asdict(), **row.more} for row in rows)
-    return pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in own], schema=schema)
-
-
-_TYPES = {
-    **dict.fromkeys(("trial", "round", "participants", "test_records", "train_records", "bin"), pa.int64()),
-    "records": pa.int64(),
-    **dict.fromkeys(("variant", "silo", "baseline", "method"), pa.string()),
+_TESTS = "made of test records, which no silo releases"
+_SIMULATION_ONLY = {
+    "metrics": "made of test records, and excess_risk and gradient_mapping_sq of training ones",
+    "silos": _TESTS,
+    "baselines": "made of training and test records without noise: not private",
+    "calibration": _TESTS,
+    "clipping": "made of training records; a federation would have to query for it",
 }
+"""What each table of measurements is made of, which it says itself."""
+
+
+def _tables(outcome: Outcome) -> dict[str, pa.Table]:
+    """Those of `Run`, by their names; of a deployed run metrics are of public test records."""
+    trials = [trial for _, trial in sorted(outcome.results.trials.items())]
+    rows: dict[str, tuple[type[NamedTuple], list[Any]]] = {
+        "metrics": (Measurement, outcome.results.measurements),
+        "silos": (SiloMeasurement, [row for trial in trials for row in trial.silos]),
+        "baselines": (BaselineMeasurement, [row for trial in trials for row in trial.baselines]),
+        "calibration": (CalibrationBin, [row for trial in trials for row in trial.calibration]),
+        "clipping": (ClippedRound, [row for trial in trials for row in trial.clipping]),
+    }
+    marked = {name: {"simulation_only": said} for name, said in _SIMULATION_ONLY.items()}
+    if outcome.deployed is not None:
+        marked["metrics"] = {"public": "made of public records"}
+    return {"ledger": _ledger(outcome)} | {name: _table(*each, marked[name]) for name, each in rows.items()}
+
+
+_TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), float | None: pa.float64()}
+
+
+def _table(kind: type[NamedTuple], rows: Sequence[Any], marked: Mapping[str, str]) -> pa.Table:
+    """The rows' own fields, and where they have `more` metrics a column for every one."""
+    types = {name: _TYPES.get(hint, pa.string()) for name, hint in get_type_hints(kind).items()}
+    if types.pop("more", None):
+        types |= dict.fromkeys(BY_SKLEARN, pa.float64())
+    own = ({**row._asdict(), **getattr(row, "more", {})} for row in rows)
+    schema = pa.schema(types, metadata=dict(marked))
+    return pa.Table.from_pylist([{name: row.get(name) for name in types} for row in own], schema=schema)
 
 
 _LEDGER = {
@@ -219,8 +195,7 @@ _LEDGER = {
 }
 
 
-def ledger_table(outcome: Outcome) -> pa.Table:
-    """One row per trial, silo and round paid for: what was asked, and how many noisy answers it cost."""
+def _ledger(outcome: Outcome) -> pa.Table:
     rows: dict[str, list[object]] = {name: [] for name in _LEDGER}
     plan = outcome.resolved.trace.plan
     releases = [plan.num_queries([r]) for r in range(len(plan.rounds))]

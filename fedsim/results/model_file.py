@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from fedsim.common.errors import InputError
@@ -22,7 +21,7 @@ from fedsim.data.prepare import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
 from fedsim.problems.kinds import Problem
 from fedsim.results.outcome import Outcome
-from fedsim.results.summary import AGAIN, read_json, validated
+from fedsim.results.summary import AGAIN, opened, read_json, validated
 from fedsim.scenario.problem import ProblemSection, problem_of
 
 FILE, FITTED = "model.json", "nonprivate_preparation.safetensors"
@@ -96,15 +95,9 @@ def read_trained(directory: Path, trials: Collection[int]) -> Trained:
     kept = validated(ModelFile, read_json(path, AGAIN), path, AGAIN)
     if kept.recipe is None:
         return kept, {}
-    arrays = _arrays(directory / FITTED)
-    return kept, {trial: _fitted(kept.recipe, trial, arrays, directory / FITTED) for trial in sorted(trials)}
-
-
-def _arrays(path: Path) -> dict[str, Any]:
-    try:
-        return load_file(path) if path.exists() else {}
-    except (OSError, SafetensorError):
-        raise InputError("RUN", str(path), f"is damaged, cut short?; {AGAIN}") from None
+    file = directory / FITTED
+    arrays = opened(file, lambda: load_file(file)) if file.exists() else {}
+    return kept, {trial: _fitted(kept.recipe, trial, arrays, file) for trial in sorted(trials)}
 
 
 def _fitted(recipe: Recipe, trial: int, arrays: dict[str, Any], path: Path) -> Fitted:

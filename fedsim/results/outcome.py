@@ -84,9 +84,6 @@ class BaselineMeasurement(NamedTuple):
     more: Mapping[str, float | None] = {}
 
 
-Measured = Measurement | SiloMeasurement | BaselineMeasurement
-
-
 class HasMetrics(Protocol):
     """A row of any table of metrics; `error`, `loss` and what its table adds are fields of its own."""
 

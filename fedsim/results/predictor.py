@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fedsim.common.errors import InputError
-from fedsim.data.frames import FIELD
-from fedsim.data.recipe import Fitted, Recipe
+from fedsim.data.recipe import FIELD, Fitted, Recipe
 from fedsim.data.source import Floats
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
@@ -194,5 +193,4 @@ def predictor_of(run: Run, trial: int | None = None, nonprivate: bool = False) -
 
 
 def _head(problem: Problem) -> GeneralisedLinear:
-    """What scores mean."""
     return problem.head if isinstance(problem, NeuralNetwork) else problem

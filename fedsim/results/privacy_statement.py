@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
-from fedsim.results.claimed import true_epsilons
+from fedsim.protocol.terms import Admitted
+from fedsim.results.conversions import Conversions, conversions
 from fedsim.results.outcome import Deployed, Outcome, measures_objective
-from fedsim.results.silo_rows import has_gap, samplers, silo_rows
-from fedsim.results.summary import Parameters, Privacy
+from fedsim.results.silo_rows import admitted_rows, has_gap, samplers, silo_rows
+from fedsim.results.summary import Parameters, Part, Privacy, SiloRow
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
@@ -54,7 +58,6 @@ def _as_deployed(said: dict[str, Any], deployed: Deployed | None) -> dict[str, A
 
 
 def _uncovered(deployed: Deployed) -> list[str]:
-    """What the guarantee of a deployed run does not cover."""
     notes = {
         "metrics: they are computed from the server's own test records, which count as public": (
             deployed.measured
@@ -172,3 +175,82 @@ def plug_ins(resolved: Resolved) -> list[str]:
     if isinstance(problem, NeuralNetwork) and isinstance(problem.model, Imported):
         found.append(f"module {problem.model.path}")
     return found
+
+
+_MOST_GROUPS, _MOST_NAMES = 5, 4
+_Group = tuple[float | None, float | None]
+
+
+def true_epsilons(silos: Sequence[SiloRow]) -> list[str]:
+    """One line for each claimed epsilon; none where nothing is claimed."""
+    claims: dict[float, list[SiloRow]] = {}
+    for silo in silos:
+        if silo.epsilon_claimed is not None:
+            claims.setdefault(silo.epsilon_claimed, []).append(silo)
+    return [f"claimed epsilon {claim:g}, true epsilon {_of(each)}" for claim, each in claims.items()]
+
+
+def true_epsilon(least: float | None, most: float | None) -> str:
+    """What is known of one, rounded so that it never flatters.
+
+    >>> true_epsilon(None, 12.9123), true_epsilon(33.07, 47.274), true_epsilon(None, None)
+    ('12.92', 'between 33.07 and 47.28', 'without bound')
+    """
+    if most is None:
+        return "without bound"
+    return shown_up(most) if least is None else f"between {shown_down(least)} and {shown_up(most)}"
+
+
+def _of(silos: Sequence[SiloRow]) -> str:
+    groups: dict[_Group, list[str]] = {}
+    for silo in silos:
+        groups.setdefault((silo.epsilon_attainable, silo.epsilon_guaranteed), []).append(silo.name)
+    if len(groups) > _MOST_GROUPS:
+        costs = [silo.epsilon_guaranteed for silo in silos]
+        most = max(inf if cost is None else cost for cost in costs)
+        return f"up to {shown_up(most)} in {len(silos)} silos"
+    return "; ".join(f"{true_epsilon(*group)} ({_named(names)})" for group, names in groups.items())
+
+
+def _named(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"{', '.join(names[:_MOST_NAMES])}{more}"
+
+
+class Price(Part):
+    """What `fedsim privacy --json` prints."""
+
+    scenario: str
+    notices: list[str]
+    unit: str
+    adjacency: str
+    mechanism: str
+    sampler: list[str]
+    accountant: str
+    rounds: int
+    theorem: str | None = None
+    violations: list[str] | None = None
+    parameters: Parameters | None = None
+    silos: list[SiloRow]
+    conversions: Conversions | None = None
+
+    def __str__(self) -> str:
+        rest = f"sampler {', '.join(self.sampler)}, accountant: {self.accountant}"
+        return f"{self.scenario}: {self.rounds} rounds, {rest}"
+
+
+def price(
+    resolved: Resolved, admitted: Sequence[Admitted], verified: Sequence[float] = (), convert: bool = False
+) -> Price:
+    """Of a plan that silos have admitted; `verified` is another library's epsilon of each silo."""
+    other_units = {"conversions": conversions(resolved, admitted)} if convert else {}
+    silos = admitted_rows(resolved, admitted, [{"epsilon_dp_accounting": each} for each in verified])
+    said = how(resolved)
+    return Price(
+        scenario=resolved.scenario.name,
+        rounds=len(resolved.trace.plan.rounds),
+        silos=silos,
+        **said | {"notices": [*true_epsilons(silos), *said["notices"]]},
+        **parameters(resolved),
+        **other_units,
+    )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from fedsim.common.canonical import finite
+from fedsim.mechanisms.grid import GridGaussian
+from fedsim.privacy import cost
 from fedsim.privacy.attainable import epsilon as attainable_epsilon
 from fedsim.protocol.batch import WithReplacement
+from fedsim.protocol.plan import Census, Plan, Release
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Outcome
 from fedsim.results.summary import SiloRow
@@ -44,7 +50,7 @@ def admitted_rows(
     resolved: Resolved, admitted: Sequence[Admitted], more: Sequence[dict[str, Any]] = ()
 ) -> list[SiloRow]:
     """What silos accepted, with `more` fields of each row."""
-    bounds, claims = _attainable(resolved, admitted), _claimed(resolved)
+    known = _known(resolved)
     return [
         SiloRow(
             name=silo.terms.name,
@@ -54,36 +60,30 @@ def admitted_rows(
             epsilon_guaranteed=finite(silo.epsilon_guaranteed),
             noise_multiplier=silo.noise_multiplier,
             releases=silo.releases,
-            **shared,
-            **claims.get(silo.terms.name, {}),
-            **bound,
+            **known(silo),
             **fields,
         )
-        for silo, bound, shared, fields in zip(
-            admitted, bounds, _colluding(resolved, admitted), more or [{}] * len(admitted), strict=True
-        )
+        for silo, fields in zip(admitted, more or [{}] * len(admitted), strict=True)
     ]
 
 
-def _colluding(resolved: Resolved, admitted: Sequence[Admitted]) -> list[dict[str, float | None]]:
-    """{"epsilon_colluding": under each silo's own share of the noise}, where silos are added up."""
-    if resolved.sums is None:
-        return [{}] * len(admitted)
-    mechanism, census = resolved.sums.mechanism, cache(resolved.trace.plan.census)
-    price = cache(lambda own, *case: mechanism.colluding_epsilons(own, [case])[0])
-    return [
-        {
-            "epsilon_colluding": finite(
-                price(
-                    census(_hashable(silo.terms.rounds)),
-                    silo.terms.n,
-                    silo.noise_multiplier,
-                    silo.terms.delta,
-                )
-            )
-        }
-        for silo in admitted
-    ]
+def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
+    """What gives a silo's fields that only some runs have; equal cases are priced once."""
+    sums, gap, claims = resolved.sums, has_gap(resolved), _claimed(resolved)
+    census, attainable = cache(resolved.trace.plan.census), cache(attainable_epsilon)
+    together = None if sums is None else cache(sums.mechanism.colluding_epsilons)
+
+    def known(silo: Admitted) -> dict[str, float | None]:
+        terms, found = silo.terms, dict[str, float | None](claims.get(silo.terms.name, {}))
+        rounds = terms.rounds if isinstance(terms.rounds, range) else tuple(terms.rounds)
+        case = terms.n, silo.noise_multiplier, terms.delta
+        if together is not None:  # under each silo's own share of the noise
+            found["epsilon_colluding"] = finite(together(census(rounds), (case,))[0])
+        if gap and isfinite(silo.epsilon_guaranteed):
+            found["epsilon_attainable"] = attainable(census(rounds), *case)
+        return found
+
+    return known
 
 
 def _claimed(resolved: Resolved) -> dict[str, dict[str, float]]:
@@ -95,24 +95,6 @@ def _claimed(resolved: Resolved) -> dict[str, dict[str, float]]:
     return {name: {"epsilon_claimed": epsilon, "delta_claimed": delta} for name, epsilon, delta in claims}
 
 
-def _attainable(resolved: Resolved, silos: Sequence[Admitted]) -> list[dict[str, float]]:
-    """{"epsilon_attainable": lower bound} of each silo, {} where the guaranteed number says it all."""
-    if not has_gap(resolved):
-        return [{}] * len(silos)
-    price, census = cache(attainable_epsilon), cache(resolved.trace.plan.census)
-    return [
-        {"epsilon_attainable": price(census(_hashable(terms.rounds)), terms.n, z, terms.delta)}
-        if isfinite(silo.epsilon_guaranteed)
-        else {}
-        for silo in silos
-        for terms, z in [(silo.terms, silo.noise_multiplier)]
-    ]
-
-
-def _hashable(rounds: Sequence[int]) -> Sequence[int]:
-    return rounds if isinstance(rounds, range) else tuple(rounds)
-
-
 def samplers(resolved: Resolved) -> list[str]:
     """The samplers that the plan uses."""
     return sorted({release.batch.sampler for release, _ in resolved.trace.plan.census()})
@@ -121,3 +103,74 @@ def samplers(resolved: Resolved) -> list[str]:
 def has_gap(resolved: Resolved) -> bool:
     """Whether the plan uses a sampler whose proven bound is not known to be attained."""
     return WithReplacement.sampler in samplers(resolved)
+
+
+MOST_SILOS = 10
+_POINTS = {True: 12, False: 40}  # by whether the plan samples: such a price takes ms, and not microseconds
+
+Price = Callable[[Census, int, float, float], float]
+
+
+class Spent(NamedTuple):
+    """What a silo's answers up to and including a round, counted from 1, have cost; None is infinite."""
+
+    silo: str
+    round: int
+    epsilon_spent: float | None
+    budget: float | None
+
+
+def spend(outcome: Outcome) -> list[Spent]:
+    """The ledger priced on its prefixes: some points of each silo.
+
+    Of each silo's costliest trial, as in the table of silos; of many silos, some spread evenly in order of
+    their budgets. Empty where nothing is guaranteed or no trial is complete.
+    """
+    statements = costliest(outcome)
+    if not statements or outcome.main == "nonprivate":
+        return []
+    plan, gaussian = outcome.resolved.trace.plan, cache(cost.epsilon)
+    sampled = any(release.batch.sampler not in ("full", "fresh") for release, _ in plan.census())
+    rows = []
+    for said in chosen(statements):
+        terms, price = said.admitted.terms, _price(outcome, said.admitted) or gaussian
+        spent = [(0, 0.0)] + [
+            (upto, price(census, terms.n, said.admitted.noise_multiplier, terms.delta))
+            for upto, census in prefixes(plan, said.rounds, _POINTS[sampled])
+        ]
+        rows += [Spent(terms.name, upto, finite(value), finite(terms.epsilon)) for upto, value in spent]
+    return rows
+
+
+def _price(outcome: Outcome, admitted: Admitted) -> Price | None:
+    """Of exact noise, where that is how a deployed silo priced its plan."""
+    if outcome.deployed is None:
+        return None
+    exact = GridGaussian(outcome.resolved.problem.dimension)
+    terms, z = admitted.terms, admitted.noise_multiplier
+    census = outcome.resolved.trace.plan.census(terms.rounds)
+    if exact.epsilons(census, [(terms.n, z, terms.delta)]) != [admitted.epsilon_guaranteed]:
+        return None
+    return lambda census, n, z, delta: exact.epsilons(census, [(n, z, delta)])[0]
+
+
+def chosen(statements: Sequence[Statement]) -> list[Statement]:
+    """At most `MOST_SILOS`, the least and the greatest budget among them, in canonical order."""
+    order = sorted(range(len(statements)), key=lambda i: statements[i].admitted.terms.epsilon)
+    places = np.linspace(0, len(order) - 1, min(MOST_SILOS, len(order))).round().astype(int)
+    return [statements[i] for i in sorted(order[place] for place in places)]
+
+
+def prefixes(plan: Plan, rounds: Sequence[int], points: int) -> list[tuple[int, Census]]:
+    """(rounds of the run gone by, census of the answers until then) at about `points` of `rounds`."""
+    if not rounds:
+        return []
+    ordered = sorted(rounds)
+    places = set(np.linspace(0, len(ordered) - 1, min(points, len(ordered))).round().astype(int).tolist())
+    total: Counter[Release] = Counter()
+    found = []
+    for place, index in enumerate(ordered):
+        total.update(dict(plan.census([index])))
+        if place in places:
+            found.append((index + 1, tuple(sorted(total.items(), key=repr))))
+    return found

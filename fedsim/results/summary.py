@@ -6,10 +6,11 @@ A field that does not apply is left out; a number that does not exist, or is inf
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.registry import NONE
@@ -26,6 +27,7 @@ MEASURED = (*METRICS, *OF_TRAINING)
 
 Interval = tuple[float, float]
 Model = TypeVar("Model", bound=BaseModel)
+T = TypeVar("T")
 
 
 class Part(BaseModel):
@@ -122,40 +124,24 @@ class Spread(NamedTuple):
     high: float
 
 
-class Values(Part):
-    """Mean of each metric and its 5th to 95th percentile; those that do not apply are left out.
+if TYPE_CHECKING:
+
+    class _Fields(Part):
+        def __getattr__(self, name: str) -> Any: ...
+else:
+    _KINDS = {"": float | None, "_interval90": Interval | None}
+    _Fields = create_model(
+        "_Fields",
+        __base__=Part,
+        **{f"{name}{end}": (kind, None) for name in MEASURED for end, kind in _KINDS.items()},
+    )
+
+
+class Values(_Fields):
+    """Mean of each metric and its 5th to 95th percentile, such as `auc` and `auc_interval90`; else None.
 
     On test records (`fedsim.scenario.metric`), but for the last two, which are of training records.
     """
-
-    error: float | None = None
-    error_interval90: Interval | None = None
-    loss: float | None = None
-    loss_interval90: Interval | None = None
-    log_loss: float | None = None
-    log_loss_interval90: Interval | None = None
-    auc: float | None = None
-    auc_interval90: Interval | None = None
-    average_precision: float | None = None
-    average_precision_interval90: Interval | None = None
-    balanced_accuracy: float | None = None
-    balanced_accuracy_interval90: Interval | None = None
-    sensitivity: float | None = None
-    sensitivity_interval90: Interval | None = None
-    specificity: float | None = None
-    specificity_interval90: Interval | None = None
-    brier: float | None = None
-    brier_interval90: Interval | None = None
-    rmse: float | None = None
-    rmse_interval90: Interval | None = None
-    mae: float | None = None
-    mae_interval90: Interval | None = None
-    r2: float | None = None
-    r2_interval90: Interval | None = None
-    excess_risk: float | None = None
-    excess_risk_interval90: Interval | None = None
-    gradient_mapping_sq: float | None = None
-    gradient_mapping_sq_interval90: Interval | None = None
 
     def spread(self, name: str) -> Spread | None:
         """Of a metric in `MEASURED`; None where it was not measured."""
@@ -317,21 +303,28 @@ def read_summary(directory: Path) -> Summary:
     return validated(Summary, tree, path, AGAIN)
 
 
-def read_json(path: Path, remedy: str) -> Any:
-    """A file's plain values.
+def opened(path: Path, load: Callable[[], T], remedy: str = AGAIN) -> T:
+    """What is loaded from a file.
 
     Raises:
         InputError: the file is missing or damaged; it says what to do about it.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return load()
     except json.JSONDecodeError as error:
         expected = f"line {error.lineno}: not valid JSON, cut short?"
     except FileNotFoundError:
         expected = "is missing"
-    except (OSError, UnicodeDecodeError) as error:
-        expected = f"cannot be read ({getattr(error, 'strerror', None) or 'damaged'})"
+    except OSError as error:
+        expected = f"cannot be read ({error.strerror or 'damaged'})"
+    except Exception:  # of whatever library reads it
+        expected = "is damaged, cut short?"
     raise InputError("RUN", str(path), f"{expected}; {remedy}")
+
+
+def read_json(path: Path, remedy: str) -> Any:
+    """A file's plain values; errors as of `opened`."""
+    return opened(path, lambda: json.loads(path.read_text(encoding="utf-8")), remedy)
 
 
 def validated(kind: type[Model], tree: Any, path: Path, remedy: str) -> Model:

@@ -11,31 +11,32 @@ from fedsim.common.errors import InputError
 from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.privacy.calibrate import Budget
 from fedsim.problems.composite import L2Ball
-from fedsim.protocol.batch import Fresh
 from fedsim.scenario.model import PrivacySection, Scenario
-from fedsim.scenario.per_silo import per_silo
+from fedsim.scenario.participation import per_silo
 from fedsim.scenario.sums import sums_of
-from fedsim.theory import joint_convex, joint_proximal
-from fedsim.theory.averaged_noise import Noise, averaged_noise
-from fedsim.theory.joint import Case
-from fedsim.theory.parameters import TABLE
-from fedsim.theory.premises import Constants, Premises
+from fedsim.theory.averaged_noise import Noise, SummedNoise, averaged_noise
+from fedsim.theory.choice import Case
+from fedsim.theory.convex_choice import (
+    accelerated_minibatch_sgd,
+    multi_stage_accelerated_minibatch_sgd,
+    noisy_minibatch_sgd,
+)
+from fedsim.theory.proximal_choice import prox_pl_svrg, prox_sgd, prox_spider
 from fedsim.theory.stated_noise import Prescribed, stated_noise
-from fedsim.theory.summed_noise import SummedNoise
-from fedsim.theory.symbols import symbols
+from fedsim.theory.symbols import Constants, Premises, symbols
 from fedsim.theory.theorem import Derived
 from fedsim.theory.turnout import law
 
 _RATIO = "difference_noise_ratio"
-_JOINT: dict[str, Callable[[Case], Derived]] = {
-    "noisy_minibatch_sgd": joint_convex.noisy_minibatch_sgd,
-    "accelerated_minibatch_sgd": joint_convex.accelerated_minibatch_sgd,
-    "multi_stage_accelerated_minibatch_sgd": joint_convex.multi_stage_accelerated_minibatch_sgd,
-    "prox_sgd": joint_proximal.prox_sgd,
-    "prox_pl_svrg": joint_proximal.prox_pl_svrg,
-    "prox_spider": joint_proximal.prox_spider,
+CHOICES: dict[str, Callable[[Case], Derived]] = {
+    "noisy_minibatch_sgd": noisy_minibatch_sgd,
+    "accelerated_minibatch_sgd": accelerated_minibatch_sgd,
+    "multi_stage_accelerated_minibatch_sgd": multi_stage_accelerated_minibatch_sgd,
+    "prox_sgd": prox_sgd,
+    "prox_pl_svrg": prox_pl_svrg,
+    "prox_spider": prox_spider,
 }
-"""{algorithm: its theorem's choice for the plan's own noise}: the algorithms of `parameters.TABLE`."""
+"""{algorithm: its theorem's choice}; the others have no utility theorem, or none that can be computed."""
 
 
 def claims(
@@ -105,15 +106,15 @@ def _chosen(scenario: Scenario, premises: Premises, given: Mapping[str, Any]) ->
     """
     section = scenario.algorithm
     name, batch = section.name, section.batch if "batch" in given else None  # type: ignore[attr-defined]
-    if name not in TABLE:
-        expected = f"no theorem chooses the numbers of {name}; those of {', '.join(TABLE)} have one"
+    if name not in CHOICES:
+        expected = f"no theorem chooses the numbers of {name}; those of {', '.join(CHOICES)} have one"
         raise InputError("scenario.algorithm.parameters", "theorem", expected)
     s = symbols(premises)
     if scenario.privacy.calibration != "accountant":
-        return TABLE[name](s, isinstance(batch, Fresh))
+        return CHOICES[name](Case(s, s.clip or 0.0, batch))
     (L,) = s.need(f"the theorem of {name}", "L")
     clip = given.get("clip_norm", L / s.heaviest)
-    derived = _JOINT[name](Case(s, _noise(scenario.privacy, premises), clip, batch, given))
+    derived = CHOICES[name](Case(s, clip, batch, given, _noise(scenario.privacy, premises)))
     sums = MECHANISMS[scenario.privacy.mechanism].sums_only
     return replace(derived, theorem=f"{derived.theorem}, on sums over silos") if sums else derived
 

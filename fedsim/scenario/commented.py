@@ -11,8 +11,7 @@ from typing import Any
 
 import yaml
 
-from fedsim.common import model_fields
-from fedsim.common.model_fields import Node
+from fedsim.common.complaints import Node, names, nodes
 from fedsim.scenario.model import Scenario
 
 _WIDTH = 100
@@ -51,7 +50,7 @@ def commented(tree: Mapping[str, Any] = STARTING) -> str:
 def _section(path: tuple[str, ...], tree: Mapping[str, Any], given: bool) -> Iterator[str]:
     """The lines of the mapping at `path` of the tree; not `given`, all of them are comments."""
     indent, present = "  " * len(path), _at(tree, path)
-    for key, node in model_fields.nodes(path, tree, Scenario).items():
+    for key, node in nodes(path, tree, Scenario).items():
         here, there = (*path, key), given and key in present
         value = present.get(key, node.get("default"))
         if not path:
@@ -70,7 +69,7 @@ def _about(path: tuple[str, ...], tree: Mapping[str, Any], node: Node) -> str:
     *above, key = path
     words = node.get("enum", [])
     if "const" in node:
-        words = model_fields.names(above, key, _with(tree, above, {}), Scenario)
+        words = names(above, key, _with(tree, above, {}), Scenario)
     said = node.get("description", "").rstrip(".")
     told = len(words) < 2 or all(word in said for word in words)
     one_of = "" if told else f"one of {', '.join(words)}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedsim.common.errors import InputError
-from fedsim.data.content import content
 from fedsim.data.dataset import Dataset
-from fedsim.data.fetch import obtain
+from fedsim.data.fetch import content, obtain
 from fedsim.scenario.model import Scenario
 
 FIELD = "scenario.files"

@@ -16,11 +16,9 @@ from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import mapping, value
 from fedsim.data.folder import placed
 from fedsim.scenario.catalogue import find
-from fedsim.scenario.complaints import ROOT, complaint
-from fedsim.scenario.model import Scenario
-from fedsim.scenario.overrides import SWEPT
+from fedsim.scenario.model import ROOT, Scenario, complaint
+from fedsim.scenario.overrides import SWEPT, completed
 from fedsim.scenario.sweep import SweepSection
-from fedsim.scenario.variants import completed
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -70,7 +68,7 @@ def parse(tree: Any) -> Scenario:
     except ValidationError as error:
         raise complaint(error, tree) from None
     if scenario.variants is not None:
-        expected = "choose one of them first: fedsim.scenario.variants.completed"
+        expected = "choose one of them first: fedsim.scenario.overrides.completed"
         raise InputError("scenario.variants", sorted(scenario.variants), expected)
     check_flags(tree, scenario.model_dump(), ROOT)
     return scenario

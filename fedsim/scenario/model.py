@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
-from fedsim.common.choice import Shorthand
+from fedsim.common import complaints
 from fedsim.common.errors import InputError
-from fedsim.common.section import Section
+from fedsim.common.section import Section, Shorthand
 from fedsim.data.registry import DataConfig, PartitionConfig
-from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.mechanisms.registry import MECHANISMS, check_serves
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.metric import MetricName
-from fedsim.scenario.participation import AllSilos, Participation
-from fedsim.scenario.per_silo import PerSilo
+from fedsim.scenario.participation import AllSilos, Participation, PerSilo
 from fedsim.scenario.problem import ProblemSection
 from fedsim.scenario.sweep import SweepSection
-from fedsim.theory.premises import Constants
+from fedsim.theory.symbols import Constants
 
 MechanismName = Literal["gaussian", "none", "summed_gaussian", "shuffled_binomial", "shuffled_gaussian"]
 Positive = Annotated[float, Field(gt=0, le=1e6)]
@@ -115,26 +114,23 @@ class PrivacySection(Section):
 
     def _check_sums(self) -> None:
         """Fields of sums over silos, and those that sums cannot have."""
-        silos_add = self.mechanism == "shuffled_binomial" or self.noise_by == "silos"
-        required = self.mechanism in ("summed_gaussian", "shuffled_binomial") and silos_add
+        sums, binomial = MECHANISMS[self.mechanism].sums_only, self.mechanism == "shuffled_binomial"
+        summed = self.mechanism == "summed_gaussian"
+        required = binomial or (summed and self.noise_by == "silos")
         if required and self.honest_fraction is None:
             expected = "is required: of min_silos, the share that adds its noise and keeps it to itself"
             raise InputError("scenario.privacy.honest_fraction", None, expected)
-        optional = required or self.mechanism == "shuffled_gaussian"
-        if self.honest_fraction is not None and not optional:
-            expected = "only where noise of several silos protects each of them"
-            raise InputError("scenario.privacy.honest_fraction", self.honest_fraction, expected)
-        if self.steps is not None and self.mechanism != "shuffled_binomial":
-            expected = f"only with mechanism shuffled_binomial, this one is {self.mechanism}"
-            raise InputError("scenario.privacy.steps", self.steps, expected)
-        if self.noise_by == "aggregators" and self.mechanism != "summed_gaussian":
-            expected = f"only with mechanism summed_gaussian, this one is {self.mechanism}"
-            raise InputError("scenario.privacy.noise_by", self.noise_by, expected)
-        if not MECHANISMS[self.mechanism].sums_only:
-            if self.min_silos is not None:
-                expected = "only with mechanisms of sums over silos"
-                raise InputError("scenario.privacy.min_silos", self.min_silos, expected)
-        elif self.calibration == "theorem":
+        protected = required or self.mechanism == "shuffled_gaussian"
+        only = {
+            "honest_fraction": (protected, "where noise of several silos protects each of them"),
+            "steps": (binomial, f"with mechanism shuffled_binomial, this one is {self.mechanism}"),
+            "noise_by": (summed, f"with mechanism summed_gaussian, this one is {self.mechanism}"),
+            "min_silos": (sums, "with mechanisms of sums over silos"),
+        }
+        for field, (fits, expected) in only.items():
+            if not fits and (value := getattr(self, field)) != type(self).model_fields[field].default:
+                raise InputError(f"scenario.privacy.{field}", value, f"only {expected}")
+        if sums and self.calibration == "theorem":
             expected = f"accountant or sigma: no theorem states the noise of {self.mechanism}"
             raise InputError("scenario.privacy.calibration", self.calibration, expected)
 
@@ -163,6 +159,12 @@ class RuntimeSection(Section):
         description="sums: how far the protocol is played; total: contributions are added at once; shares, "
         "envelopes: by the real shuffler, under ray in an actor of its own",
     )
+
+    def check(self) -> None:
+        """InputError on a field of another runtime."""
+        for field in ("address", "silo_hosts"):
+            if self.name != "ray" and (value := getattr(self, field)):
+                raise InputError(f"scenario.runtime.{field}", value, "needs runtime ray, not inprocess")
 
 
 class ReportSection(Section):
@@ -240,3 +242,33 @@ class Scenario(Section):
     )
     report: ReportSection = Field(ReportSection(), description="what is measured")
     sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")
+
+    def check(self) -> None:
+        """Check before any record is looked at that the sections are each whole, and go together.
+
+        Raises:
+            InputError: names the field, the value and what would be right.
+        """
+        self.runtime.check()
+        self.privacy.check()
+        self.data.check()
+        check_serves(MECHANISMS[self.privacy.mechanism], self.algorithm.name, self.algorithm.kind)
+
+    def check_single(self) -> None:
+        """Check that it is one run.
+
+        Raises:
+            InputError: it has a `sweep` section.
+        """
+        if self.sweep is not None:
+            expected = "is many runs; `fedsim sweep` makes them all, and sweep=null leaves the section out"
+            raise InputError("scenario.sweep", sorted(self.sweep.model_fields_set), expected)
+
+
+ROOT = "scenario"
+"""What errors call the file."""
+
+
+def complaint(error: ValidationError, tree: Any, prefix: tuple[str, ...] = ()) -> InputError:
+    """The first error of a scenario's `tree`, or of its part at `prefix` (`fedsim.common.complaints`)."""
+    return complaints.complaint(error, tree, ROOT, Scenario, prefix)

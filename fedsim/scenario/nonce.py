@@ -12,9 +12,9 @@ from fedsim.algorithms.registry import shipped
 from fedsim.data.arrays import Arrays
 from fedsim.data.registry import OWN
 from fedsim.problems.built_in import BUILT_IN
+from fedsim.problems.kinds import problems
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
-from fedsim.problems.registry import problems
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.model import Scenario
 

@@ -1,4 +1,4 @@
-"""Changes to a scenario that is not validated yet, by the names of its fields."""
+"""Changes to a scenario that is not validated yet: those of a caller by field, and those of its variants."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from fedsim.common.complaints import fields
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
-from fedsim.scenario.fields import fields
 from fedsim.scenario.model import Scenario
 
 SWEPT = re.compile(r"(sweep\.(?:tune\.)?grid)\.(.+)")
@@ -38,6 +38,8 @@ def full_name(tree: Mapping[str, Any], name: str, value: object = None) -> str:
     fedsim.common.errors.InputError: beta: None: could be any of problem.smoothing.beta, assumptions.beta
     >>> full_name({"assumptions": {"beta": 2.0}}, "beta")
     'assumptions.beta'
+    >>> full_name({"problem": {"constraint": {"name": "l2_ball"}}}, "radius")
+    'problem.constraint.radius'
 
     Args:
         tree: the scenario, as plain mappings.
@@ -49,7 +51,7 @@ def full_name(tree: Mapping[str, Any], name: str, value: object = None) -> str:
     """
     if name.partition(".")[0] in Scenario.model_fields:
         return name
-    known = fields(tree)
+    known = fields(tree, Scenario)
     found = [field for field in known if field.endswith(f".{name}")]
     given = [field for field in found if _is_given(tree, field)]
     for only in (given, found):
@@ -82,3 +84,40 @@ def _is_given(tree: Any, field: str) -> bool:
             return False
         tree = tree[key]
     return True
+
+
+VARIANT, VARIANTS = "variant", "variants"
+
+
+def completed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The scenario with the fields of its chosen variant set, then the changes, which may choose the variant.
+
+    >>> file = {"variant": "a", "trials": 1, "variants": {"a": {}, "b": {"trials": 20, "seed": 3}}}
+    >>> completed(file, {"variant": "b", "seed": 4})
+    {'variant': 'b', 'trials': 20, 'seed': 4}
+
+    Raises:
+        InputError: there is no such variant, or none is chosen; or as `fedsim.scenario.overrides.apply`.
+    """
+    rest = {key: value for key, value in tree.items() if key != VARIANTS}
+    chosen = changes.get(VARIANT, tree.get(VARIANT))
+    if tree.get(VARIANTS) is None:
+        if VARIANT in changes and chosen != tree.get(VARIANT):
+            raise InputError("scenario.variant", chosen, "this scenario has no variants to choose from")
+        return apply(rest, changes)
+    return apply(apply(rest, {VARIANT: chosen, **_of_variant(tree[VARIANTS], chosen)}), changes)
+
+
+def _of_variant(variants: Any, chosen: Any) -> Mapping[str, Any]:
+    """What the chosen variant sets, {dotted field: value}."""
+    if not isinstance(variants, Mapping) or not all(isinstance(one, Mapping) for one in variants.values()):
+        raise InputError("scenario.variants", variants, "must be {name: {dotted.field: value}}")
+    if chosen not in variants:
+        names = list(map(str, variants))
+        hint = f"choose one of {', '.join(names)}" if chosen is None else suggest(str(chosen), names)
+        raise InputError("scenario.variant", chosen, hint)
+    own: Mapping[str, Any] = variants[chosen]
+    for name in (VARIANT, VARIANTS):
+        if name in own:
+            raise InputError(f"scenario.variants.{chosen}.{name}", own[name], "a variant sets other fields")
+    return own

@@ -1,21 +1,25 @@
-"""The `participation` section: who takes part in a round."""
+"""The `participation` section: who takes part in a round; and fields with a value for each silo."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from fedsim.common.choice import Choice, Shorthand
 from fedsim.common.errors import InputError
+from fedsim.common.section import Choice, Shorthand
+from fedsim.common.suggest import suggest
+from fedsim.data.table import FileTable, open_table
 from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded
-from fedsim.scenario.attendance import read_attendance
-from fedsim.scenario.per_silo import PerSilo, per_silo
 
-Attendance = Annotated[float, Field(gt=0, le=1)]
+T = TypeVar("T")
+PerSilo: TypeAlias = T | tuple[T, ...] | dict[str, T]
+"""A value for each silo: one for all, a list in order of names, or a map by name."""
+Chance = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class AvailableSilos:
 
     name: ClassVar[str] = "availability"
     probability: Annotated[
-        PerSilo[Attendance],
+        PerSilo[Chance],
         Field(
             description="chance of being there: one for all silos, a list in order of names, or a map by silo"
         ),
@@ -108,3 +112,109 @@ def _check_size(field: str, size: int, names: Sequence[str]) -> None:
     if size > len(names):
         expected = f"at most {len(names)}, the number of silos"
         raise InputError(f"scenario.participation.{field}", size, expected)
+
+
+FIELD = "scenario.participation.path"
+_THERE = {"0": False, "1": True, "false": False, "true": True}
+
+
+def read_attendance(path: Path, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The silos' positions in each round that has any, ascending.
+
+    Args:
+        path: a table with columns `round` and `silo`, or with a 0/1 column for each silo.
+        names: silos in canonical order.
+
+    Raises:
+        InputError: names the file, the value in it and what would be right.
+    """
+    table = open_table(path, FIELD)
+    sets = _rows(table, names) if {"round", "silo"} <= set(table.names) else _flags(table, names)
+    attended = tuple(members for members in sets if members)
+    if not attended:
+        raise InputError(FIELD, str(path), "has no round with a silo in it")
+    return attended
+
+
+def _rows(table: FileTable, names: Sequence[str]) -> list[tuple[int, ...]]:
+    """A row for each attendance."""
+    place = {name: i for i, name in enumerate(names)}
+    there: dict[int, set[int]] = defaultdict(set)
+    for line, (when, who) in enumerate(zip(*_texts(table, ["round", "silo"]), strict=True), 1):
+        if who not in place:
+            raise InputError(FIELD, who, f"row {line} of {table.title}: no such silo; {suggest(who, names)}")
+        there[_round(when, line, table)].add(place[who])
+    return [tuple(sorted(there[r])) for r in sorted(there)]
+
+
+def _flags(table: FileTable, names: Sequence[str]) -> list[tuple[int, ...]]:
+    """A 0/1 column for each silo, beside an optional `round` that counts from 0."""
+    for name in table.names:
+        if name != "round" and name not in names:
+            expected = f"{table.title} has a column that is no silo; {suggest(name, names)}"
+            raise InputError(FIELD, name, expected)
+    for name in names:
+        table.require(name, FIELD)
+    if "round" in table.names:
+        for line, when in enumerate(_texts(table, ["round"])[0], 1):
+            if _round(when, line, table) != line - 1:
+                raise InputError(FIELD, when, f"row {line} of {table.title}: rounds must be 0, 1, 2, ...")
+    rows = zip(*_texts(table, list(names)), strict=True)
+    return [
+        tuple(i for i, cell in enumerate(cells) if _flag(cell, line, names[i], table))
+        for line, cells in enumerate(rows, 1)
+    ]
+
+
+def _texts(table: FileTable, columns: list[str]) -> list[list[str]]:
+    read = table.read(columns)
+    return [
+        ["" if cell is None else str(cell).strip() for cell in read[name].to_pylist()] for name in columns
+    ]
+
+
+def _round(text: str, line: int, table: FileTable) -> int:
+    if not text.isdecimal():
+        expected = f"row {line} of {table.title}: a round must be a whole number from 0"
+        raise InputError(FIELD, text, expected)
+    return int(text)
+
+
+def _flag(text: str, line: int, name: str, table: FileTable) -> bool:
+    if text.lower() not in _THERE:
+        raise InputError(FIELD, text, f"row {line} of {table.title}, silo {name}: must be 0 or 1")
+    return _THERE[text.lower()]
+
+
+def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
+    """The values in order of `names`; `value` is a `PerSilo[float]`.
+
+    >>> per_silo("scenario.privacy.epsilon", {"north": 1.0, "south": 2.0}, ["south", "north"])
+    (2.0, 1.0)
+
+    Raises:
+        InputError: a silo has no value, or a value no silo.
+    """
+    if isinstance(value, float | int):
+        return (float(value),) * len(names)
+    if isinstance(value, dict):
+        _check_keys(field, value, names)
+        return tuple(value[name] for name in names)
+    if len(value) != len(names):
+        expected = f"one value a silo: {len(names)}, not {len(value)}; their order: {_shortened(names)}"
+        raise InputError(field, list(value), expected)
+    return tuple(value)
+
+
+def _check_keys(field: str, value: Mapping[str, float], names: Sequence[str]) -> None:
+    known = set(names)
+    for name in value:
+        if name not in known:
+            raise InputError(f"{field}.{name}", value[name], f"no such silo; silos: {_shortened(names)}")
+    missing = [name for name in names if name not in value]
+    if missing:
+        raise InputError(field, value, f"no value for {_shortened(missing)}")
+
+
+def _shortened(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")

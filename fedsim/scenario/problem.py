@@ -12,15 +12,12 @@ from pydantic import Field
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.data.outline import Outline
-from fedsim.problems.clipped_scores import ClippedLogisticRegression
-from fedsim.problems.composite import Composite, Constraint, WholeSpace
-from fedsim.problems.glm import LogisticRegression
-from fedsim.problems.kinds import Problem, check
+from fedsim.problems.composite import Composite, Constraint, GroupLasso, Ridge, WholeSpace
+from fedsim.problems.glm import ClippedLogisticRegression, LogisticRegression
+from fedsim.problems.kinds import Problem, check, problems
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Model
 from fedsim.problems.nonsmooth import KinkedLoss
-from fedsim.problems.registry import problems
-from fedsim.problems.regularisers import GroupLasso, Ridge
 
 Share = Annotated[float, Field(gt=0)]
 FeatureIndex = Annotated[int, Field(ge=0)]

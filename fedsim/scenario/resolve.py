@@ -16,25 +16,21 @@ from fedsim.data.outline import Outline, outline
 from fedsim.isolated.parts import Isolated, of_objects, recipe_of
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import MECHANISMS
-from fedsim.problems.kinds import Problem, is_shipped
-from fedsim.problems.registry import problems
+from fedsim.problems.kinds import Problem, is_shipped, problems
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.participants import Participants, effective_m
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
-from fedsim.scenario.early import check
 from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.nonce import with_nonce
-from fedsim.scenario.participation import participants
-from fedsim.scenario.per_silo import per_silo
+from fedsim.scenario.participation import participants, per_silo
 from fedsim.scenario.problem import ProblemSection, problem_of
 from fedsim.scenario.sums import Sums, sums_of
-from fedsim.theory.premises import Premises
 from fedsim.theory.stated_noise import Prescribed
-from fedsim.theory.symbols import Symbols, symbols
+from fedsim.theory.symbols import Premises, Symbols, symbols
 from fedsim.theory.theorem import Derived
 
 
@@ -149,7 +145,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    check(scenario)
+    scenario.check()
     with blaming("data set", type(scenario.data)):
         shape = known or outline(scenario.data, scenario.partition, scenario.seed)
     scenario = with_nonce(_with_smoothness(scenario))

@@ -78,7 +78,6 @@ def sums_of(
 def _common(
     sums: Sums, plan: Plan, rounds: tuple[Sequence[int], ...], budgets: tuple[Budget, ...]
 ) -> tuple[float, tuple[float, ...]]:
-    """The common multiplier and each silo's clip."""
     mechanism = sums.mechanism
     parts = [sums.pool.heaviest(i, plan.batches(own)) for i, own in enumerate(rounds)]
     needed = _needed(mechanism, plan, rounds, budgets)

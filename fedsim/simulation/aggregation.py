@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,28 +22,8 @@ Totals = Mapping[str, Tensor]
 """Their sums, (d,)."""
 
 
-class Party(Protocol):
-    """The second aggregator, in this process or in one of its own."""
-
-    def add(self, shares: Words) -> Words:
-        """The sum over silos of its shares, (silos, ..) to (..)."""
-        ...
-
-    def pin(self, roster: dict[str, Any]) -> None:
-        """Take a roster, which names its `keys`."""
-        ...
-
-    def keys(self) -> dict[str, str]:
-        """Its public keys, as a roster has them."""
-        ...
-
-    def shuffle(self, request: bytes) -> bytes:
-        """The frame that answers a request's body (`fedsim.protocol.shuffling`)."""
-        ...
-
-
-class LocalParty:
-    """The shuffler in this process: keys and notes are in memory, and gone with it."""
+class Party:
+    """The second aggregator, in this process: keys and notes are in memory, and gone with it."""
 
     def __init__(self) -> None:
         from server.shuffler.keys import Keys
@@ -50,11 +31,11 @@ class LocalParty:
         self._keys = Keys.draw()
 
     def add(self, shares: Words) -> Words:
-        """See `Party`."""
+        """The sum over silos of its shares, (silos, ..) to (..)."""
         return add(shares)
 
     def pin(self, roster: dict[str, Any]) -> None:
-        """See `Party`."""
+        """Take a roster, which names its `keys`."""
         from fedsim.protocol.roster import parse_roster
         from server.shuffler.rounds import Shuffler
         from server.shuffler.store import MemoryStore
@@ -62,11 +43,11 @@ class LocalParty:
         self._shuffler = Shuffler([parse_roster(roster)], self._keys, MemoryStore())
 
     def keys(self) -> dict[str, str]:
-        """See `Party`."""
+        """Its public keys, as a roster has them."""
         return self._keys.public.model_dump()
 
     def shuffle(self, request: bytes) -> bytes:
-        """See `Party`."""
+        """The frame that answers a request's body (`fedsim.protocol.shuffling`)."""
         from fedsim.protocol.shuffling import Request
 
         return self._shuffler.shuffle(Request.read(request))
@@ -106,63 +87,39 @@ class Run:
         ]
 
 
-class Adder(Protocol):
-    """Adds up the silos' contributions of a round."""
-
-    def __call__(self, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
-        """The sums over the members, with the aggregators' noise where they add it."""
-        ...
+Adder = Callable[[int, Sequence[int], Rows], Totals]
+"""Of (round, members, contributions) the sums over the members, with the noise that aggregators add."""
 
 
 def adder(run: Run, party: Callable[[], Party]) -> Adder:
     """The adder that a scenario asks for; `party` makes the second aggregator."""
-    kinds: dict[str, Callable[[], Adder]] = {
-        "total": lambda: AtOnce(run),
-        "shares": lambda: ByShares(run, party()),
-        "envelopes": lambda: _by_envelopes(run, party()),
-    }
-    return kinds[run.resolved.scenario.runtime.shuffler]()
-
-
-def _by_envelopes(run: Run, party: Party) -> Adder:
+    way = run.resolved.scenario.runtime.shuffler
+    if way == "total":
+        return partial(at_once, run)
+    if way == "shares":
+        return partial(_by_shares, run, party())
     from fedsim.simulation.envelopes import ByEnvelopes  # loads cryptography
 
-    return ByEnvelopes(run, party)
+    return ByEnvelopes(run, party())
 
 
-class AtOnce:
+def at_once(run: Run, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
     """The sums without a protocol: what it gives, whatever way it takes."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def __call__(self, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
-        """See `Adder`."""
-        sums = {name: value.sum(0) for name, value in rows.items()}
-        if any(self._run.scales(round_index)):
-            for party in (0, 1):
-                for number, noise in enumerate(self._run.noise(round_index, party)):
-                    sums[str(number)] += torch.from_numpy(noise)
-        return sums
+    sums = {name: value.sum(0) for name, value in rows.items()}
+    if any(run.scales(round_index)):
+        for party in (0, 1):
+            for number, noise in enumerate(run.noise(round_index, party)):
+                sums[str(number)] += torch.from_numpy(noise)
+    return sums
 
 
-class ByShares:
+def _by_shares(run: Run, party: Party, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
     """Two shares of every contribution, added by two parties: the same sums, to the last bit."""
-
-    def __init__(self, run: Run, party: Party) -> None:
-        self._run, self._party = run, party
-
-    def __call__(self, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
-        """See `Adder`."""
-        counts = counts_of(rows)
-        mine, theirs = split(counts)
-        own = [add(mine), self._party.add(theirs)]
-        if any(self._run.scales(round_index)):
-            own = [
-                share + np.stack(self._run.noise(round_index, party)).view(np.uint64)
-                for party, share in enumerate(own)
-            ]
-        return totals_of(total(*own))
+    mine, theirs = split(counts_of(rows))
+    own = [add(mine), party.add(theirs)]
+    if any(run.scales(round_index)):
+        own = [share + np.stack(run.noise(round_index, k)).view(np.uint64) for k, share in enumerate(own)]
+    return totals_of(total(*own))
 
 
 def counts_of(rows: Rows) -> np.ndarray:

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.links import Hosts
-from silos.block import Block
 from silos.records import Records
 from silos.statistics import clipped_sum
+from silos.sums import Block
 
 MOST = 500
 """Terms that a round's median is taken of at most: evenly among the rows of all of them."""

@@ -43,7 +43,7 @@ class ByEnvelopes:
         self._session = hashlib.sha256(f"{run.digest} {run.trial}".encode()).hexdigest()
 
     def __call__(self, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
-        """See `Adder`."""
+        """The sums over the members (`fedsim.simulation.aggregation.Adder`)."""
         scales = self._run.scales(round_index)
         form = Form(self._sums.mechanism.transport, self._run.resolved.problem.dimension, scales)
         occasion = Occasion(self._session, round_index, self._roster.digest, form)

@@ -32,8 +32,8 @@ from fedsim.simulation.side_by_side import SideBySide
 from server.aggregate import coefficients, summed
 from server.loop import run
 from server.participation import Schedule, admitted_rounds, schedule
+from silos.entropy import SeededEntropy
 from silos.gate import Gate
-from silos.seeded_entropy import SeededEntropy
 
 FIELDS = ("step_size", "clip_norm")
 """Numbers of an algorithm that may differ between runs of one fold: they never change a plan."""

@@ -1,8 +1,9 @@
-"""A process's silos: their records, and a gate for each variant of the run."""
+"""A process's silos: their records, what a run would cost them, and a gate for each variant of the run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from math import inf
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.data.federation import Hosted
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import NONE
+from fedsim.privacy import verify
 from fedsim.protocol.blame import Blame, is_theirs, named, raised
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant
@@ -20,9 +22,10 @@ from fedsim.simulation.clipping import Part, Recorder, Watched
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import run_digest
 from server.participation import admitted_rounds, schedule
+from silos.admission import admit
+from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
 from silos.parts import GrantedRun
-from silos.seeded_entropy import SeededEntropy
 
 
 class SiloHost:
@@ -158,3 +161,22 @@ def agreed_terms(resolved: Resolved, trial: int) -> list[Terms]:
         return offered
     given = resolved.noise_multipliers
     return resolved.sums.agreed(trace.plan, offered, None if given is None else given[0])
+
+
+def preview(resolved: Resolved, trial: int = 0) -> list[Admitted]:
+    """Admission of every silo, in canonical order, for one trial's participation.
+
+    Raises:
+        Refused: a silo cannot afford the plan.
+    """
+    return admit(resolved.trace.plan, agreed_terms(resolved, trial), resolved.mechanism, LIMITS)
+
+
+def second_opinions(resolved: Resolved, admitted: list[Admitted]) -> list[float]:
+    """The silos' epsilons as dp-accounting composes them; equal cases are priced once."""
+    price = cache(verify.epsilon)
+    plan = resolved.trace.plan
+    return [
+        price(plan.census(silo.terms.rounds), silo.terms.n, silo.noise_multiplier, silo.terms.delta)
+        for silo in admitted
+    ]

@@ -33,7 +33,7 @@ from fedsim.results.outcome import Measurement, Observer, Results, TrialResult
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.simulation.aggregation import LocalParty
+from fedsim.simulation.aggregation import Party
 from fedsim.simulation.clipping import Part, together
 from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
@@ -234,11 +234,11 @@ class HostWorker(SiloHost):
 
 
 _TrialActor: Any = ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0)(TrialWorker)
-_PartyActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(LocalParty)
+_PartyActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(Party)
 _HostActor: Any = ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0)(HostWorker)
 
 
-class _RemoteParty:
+class _RemoteParty(Party):
     """The shuffler in an actor of its own: what it holds is in no process of the server or of a silo."""
 
     def __init__(self) -> None:

@@ -3,9 +3,9 @@
 Runs on the same records add up only if their noise is independent. A seed alone does not make it so: with
 equal bits, twice the one model minus the other may be a gradient without noise. So the key holds everything
 that affects what a silo releases: the plan; problem, algorithm and mechanism with all numbers that are not
-the default; the type of numbers; the first point; and of *every* silo the records, n, budget, delta, given
-noise, weight and rounds. Of every one, since another silo's budget or records change what is broadcast, and
-two answers at different points with equal noise differ by what the noise should hide.
+the default; a network's layers; the type of numbers; the first point; and of *every* silo the records, n,
+budget, delta, given noise, weight and rounds. Of every one, since another silo's budget or records change
+what is broadcast, and two answers at different points with equal noise differ by what the noise should hide.
 
 It does not hold where silos live (process, host, runtime), nor what is measured and never sent. Nor does it
 hold code: what code of others does cannot be read off it. A run with such code, or with an object in place of
@@ -21,6 +21,9 @@ from dataclasses import replace
 from typing import Any
 
 from fedsim.common.canonical import canonical
+from fedsim.problems.kinds import Problem
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_models import Imported
 from fedsim.protocol.links import Variant
 from fedsim.protocol.participants import Recorded
 from fedsim.scenario.algorithm import GivenAlgorithm
@@ -64,7 +67,7 @@ def _common(resolved: Resolved, data: str, private: bool, varied: Collection[str
             replace(active, source="") if isinstance(active, Recorded) else active
         ),  # wherever the file lies
         [trace.plan.digest, trace.holds],
-        _given(scenario.problem, {"silo_weights"}),
+        [_given(scenario.problem, {"silo_weights"}), _layers(resolved.problem)],
         _algorithm(resolved, varied),
         str(resolved.dtype),
         [str(first.dtype), hashlib.sha256(first.numpy().tobytes()).hexdigest()],
@@ -77,13 +80,26 @@ def _given(section: Any, without: Collection[str]) -> dict[str, Any]:
     return found
 
 
+def _layers(problem: Problem) -> str:
+    """A network of fedsim's own as torch prints it; a run with a module of others has a nonce."""
+    if type(problem) is not NeuralNetwork or isinstance(problem.model, Imported):
+        return ""
+    return str(problem.module)
+
+
 def _algorithm(resolved: Resolved, varied: Collection[str]) -> dict[str, Any]:
-    """Of an object only the numbers: what else it holds may have another text in each process."""
+    """Of an object only numbers and texts, also in tuples: others may have another text in each process."""
     section = resolved.scenario.algorithm
     if not isinstance(section, GivenAlgorithm):
         return _given(section, {"parameters", *varied})
     held = vars(resolved.algorithm) if hasattr(resolved.algorithm, "__dict__") else {}
-    return {name: value for name, value in held.items() if type(value) in (bool, int, float, str)}
+    return {name: value for name, value in held.items() if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _sha256(*parts: object) -> str:

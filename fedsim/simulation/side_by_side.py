@@ -19,10 +19,9 @@ from fedsim.common.errors import Refused
 from fedsim.problems import linear_records
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, check
-from silos.block import Block
 from silos.records import Part, Records
 from silos.statistics import clipped_sum
-from silos.sums import KEPT, bounded, weighted_sum
+from silos.sums import KEPT, Block, bounded, weighted_sum
 
 
 def shared_sum(

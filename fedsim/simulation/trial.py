@@ -9,7 +9,7 @@ from functools import partial
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.one_thread import one_thread
+from fedsim.common.process import one_thread
 from fedsim.data.federation import Federation, load
 from fedsim.data.recipe import Fitted
 from fedsim.measure.baselines import baselines
@@ -33,7 +33,7 @@ from fedsim.results.outcome import (
     variants,
 )
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.aggregation import Adder, LocalParty, Party, Run, adder
+from fedsim.simulation.aggregation import Adder, Party, Run, adder
 from fedsim.simulation.clipping import SimulatedHosts, median
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
@@ -81,7 +81,7 @@ class Trial:
         hosts: SimulatedHosts,
         evaluate: Evaluator,
         digest: str,
-        party: Callable[[], Party] = LocalParty,
+        party: Callable[[], Party] = Party,
         warnings: Sequence[str] = (),
         fitted: Fitted | None = None,
     ) -> None:
@@ -231,7 +231,7 @@ def evaluator(resolved: Resolved, data: Federation) -> Evaluator:
     )
 
 
-def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = LocalParty) -> Trial:
+def in_one_process(resolved: Resolved, trial: int, party: Callable[[], Party] = Party) -> Trial:
     """A trial whose silos all live in this process, as one cohort; of `party` see `Trial`."""
     data = read(resolved, trial)
     hosts, measures = SiloHost(resolved, trial, data), evaluator(resolved, data)

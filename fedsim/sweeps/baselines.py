@@ -17,11 +17,12 @@ from fedsim.results.outcome import BaselineMeasurement
 from fedsim.results.summarise import baselines_of
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
+from fedsim.sweeps.cache import baselines_key
 from fedsim.sweeps.cell import Cell, cell_of
-from fedsim.sweeps.engine import Results, Runner
+from fedsim.sweeps.engine import Results
 from fedsim.sweeps.job import Job
 from fedsim.sweeps.kept import records_of, resolved_of
-from fedsim.sweeps.keys import baselines_key
+from fedsim.sweeps.pool import Runner
 
 FOLDER = "baselines"
 

@@ -17,8 +17,7 @@ from fedsim.scenario.load import parse, parse_sweep
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import place
 from fedsim.scenario.sweep import SweepSection, TuneSection, with_criterion
-from fedsim.sweeps.candidates import product, ways
-from fedsim.sweeps.labels import labels
+from fedsim.sweeps.candidates import labels, product, ways
 from fedsim.sweeps.section_checks import SWEEP, check_distinct, check_section, has_candidates, place_of
 
 

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedsim.common import yaml_file
+from fedsim.common.canonical import canonical, finite
 from fedsim.common.errors import InputError
 from fedsim.common.files import remove_drafts, whole_file, whole_files
 from fedsim.curves.sweep_page import figure_name, write_page
 from fedsim.curves.sweep_summary import CELLS, SweepSummary
 from fedsim.mechanisms.registry import NONE
+from fedsim.results.run_directory import SECRET
 from fedsim.results.summary import FILE
-from fedsim.results.write import SECRET
 from fedsim.scenario.load import relative
+from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.simulation.failures import Failure
-from fedsim.sweeps.cells_table import cells_table
-from fedsim.sweeps.engine import Event, Results
+from fedsim.sweeps.engine import Event, Results, Row
 from fedsim.sweeps.job import Job
 
 FAILED, LOCK = "failed", ".lock"
@@ -90,3 +93,40 @@ def write_failure(event: Event, failure: Failure, title: str, directory: Path) -
 def failure_file(event: Event, directory: Path) -> Path:
     """Where the scenario of a failed cell is in a sweep's directory."""
     return directory / FAILED / f"{event.key[:16]}.yaml"
+
+
+def cells_table(job: Job, results: Results) -> pa.Table:
+    """Varied and chosen fields as columns, then what was measured."""
+    rows = [_row(job, row) for row in results.rows]
+    names = list(rows[0]) if rows else []
+    return pa.table({name: _column([row[name] for row in rows]) for name in names})
+
+
+def _row(job: Job, row: Row) -> dict[str, Any]:
+    combination, result = job.combinations[row.place.combination], row.result
+    picked = combination.candidates[row.place.candidate].chosen
+    return {
+        **{field: combination.varied.get(field) for field in job.varied},
+        **{field: picked.get(field) for field in job.tuned},
+        "private": combination.private,
+        "trial": row.place.trial,
+        "error": result.error,
+        "loss": result.loss,
+        **{name: result.more[name] for name in BY_SKLEARN if name in result.more},
+        "epsilon_guaranteed": finite(result.epsilon),
+        "worst_silo": result.silo if combination.private else None,
+        "noise_multiplier": result.noise_multiplier,
+        "seconds": result.seconds,
+        "cached": row.cached,
+        "key": row.key,
+    }
+
+
+def _column(values: Sequence[Any]) -> pa.Array:
+    """Values of one type as they are; whole sections, and a mixture, as texts."""
+    try:
+        if not any(isinstance(value, dict | list) for value in values):
+            return pa.array(values)
+    except pa.ArrowException:
+        pass
+    return pa.array([v if v is None or isinstance(v, str) else canonical(v) for v in values], pa.string())

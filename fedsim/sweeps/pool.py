@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import psutil
 import torch
 
-from fedsim.common.kept_memory import keep_memory
-from fedsim.common.one_thread import one_thread
+from fedsim.common.process import keep_memory, one_thread
 from fedsim.simulation.failures import Failure, WorkerLost, death, failure
 from fedsim.sweeps.cell import Cell, Outcome
 from fedsim.sweeps.kept import records_key
@@ -20,9 +19,8 @@ from fedsim.sweeps.run_cells import run_batch
 
 Batch = Sequence[Cell]
 Finished = tuple[Cell, Outcome]
-Homes = dict[str, int]
-"""By `records_key` the worker that has read the records first."""
 T = TypeVar("T")
+_AHEAD = 2  # batches a worker has been given: the next one waits there, so that it is never idle
 
 
 class Local:
@@ -44,27 +42,48 @@ class Local:
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """Ray actors, one CPU each. Ray starts with the first batch; no process of ours is left on leaving."""
+    """Ray actors, one CPU each. Ray starts with the first batch; no process of ours is left on leaving.
+
+    A worker runs what it was given in order, so the oldest of its batches is the one that it died in.
+    If that is one cell, the cell has failed; if several, each is run again in a batch of its own. This
+    runs a simulation again, whose noise follows from its seed: no silo answers twice.
+    """
 
     def __init__(self, workers: int | None, address: str | None) -> None:
         self._wanted, self._address = workers, address
         self._actors: list[Any] = []
-        self._homes: Homes = {}
+        self._waiting = deque[tuple[str, Batch]]()  # with the records that each reads first
+        self._given: list[deque[tuple[Any, Batch]]] = []
+        self._homes: dict[str, int] = {}  # by `records_key` the worker that has read the records first
         self._started = False
         self._others = set(psutil.Process().children(recursive=True))
 
     def __exit__(self, *_: object) -> None:
-        """Shut Ray down, also in the middle of its start-up."""
         if self._started:
             from fedsim.simulation import on_ray as ray_runtime
 
             ray_runtime.stop(self._actors, self._others)
 
     def run(self, batches: Sequence[Batch]) -> Iterator[Finished]:
-        """What becomes of each cell, as it becomes known, in no order that can be relied on."""
+        """What becomes of each cell, as it becomes known, in no order that can be relied on.
+
+        Raises:
+            WorkerLost: no node is left, so that new workers would be waited for in vain.
+        """
+        import ray
+
         if batches and not self._started:
             self._start()
-        return _Dispatch(self._actors, batches, self._homes).run()
+        self._waiting = deque(map(_keyed, batches))
+        self._hand_out()
+        while any(self._given):
+            oldest = {queue[0][0]: place for place, queue in enumerate(self._given) if queue}
+            ready, _ = ray.wait(list(oldest), num_returns=1, timeout=1.0)
+            for future in ready:
+                yield from self._collect(future, oldest[future])
+            if not ready and not _nodes():
+                raise WorkerLost("Ray itself was ended from outside, perhaps for want of memory")
+            self._hand_out()
 
     def each(self, function: Callable[[Cell], T], cells: Sequence[Cell]) -> Iterator[T]:
         """As `Local.each`.
@@ -94,41 +113,7 @@ class Workers(AbstractContextManager["Workers"]):
         ray_runtime.start(self._address)
         count = min(self._wanted or ray_runtime.cpus(), ray_runtime.cpus())
         self._actors += [_actor() for _ in range(count)]
-
-
-_AHEAD = 2  # batches a worker has been given: the next one waits there, so that it is never idle
-
-
-class _Dispatch:
-    """Hands batches to workers, and finds out which cell a worker died of.
-
-    A worker runs what it was given in order, so the oldest of its batches is the one that it died in.
-    If that is one cell, the cell has failed; if several, each is run again in a batch of its own. This
-    runs a simulation again, whose noise follows from its seed: no silo answers twice.
-    """
-
-    def __init__(self, actors: list[Any], batches: Sequence[Batch], homes: Homes) -> None:
-        self._actors, self._homes = actors, homes
-        self._waiting = deque(map(_keyed, batches))
-        self._given: list[deque[tuple[Any, Batch]]] = [deque() for _ in actors]
-
-    def run(self) -> Iterator[Finished]:
-        """What becomes of each cell.
-
-        Raises:
-            WorkerLost: no node is left, so that new workers would be waited for in vain.
-        """
-        import ray
-
-        self._hand_out()
-        while any(self._given):
-            oldest = {queue[0][0]: place for place, queue in enumerate(self._given) if queue}
-            ready, _ = ray.wait(list(oldest), num_returns=1, timeout=1.0)
-            for future in ready:
-                yield from self._collect(future, oldest[future])
-            if not ready and not _nodes():
-                raise WorkerLost("Ray itself was ended from outside, perhaps for want of memory")
-            self._hand_out()
+        self._given = [deque() for _ in range(count)]
 
     def _hand_out(self) -> None:
         for depth in range(1, _AHEAD + 1):
@@ -171,8 +156,10 @@ class _Dispatch:
         return []
 
 
+Runner = Local | Workers
+
+
 def _keyed(batch: Batch) -> tuple[str, Batch]:
-    """With the records that it reads first."""
     return _key(batch[0]), batch
 
 
@@ -204,7 +191,6 @@ def _actor() -> Any:
 
 
 def _nodes() -> list[Any]:
-    """Nodes of the Ray in use that are alive."""
     import ray
 
     nodes: list[Any] = ray.nodes()  # type: ignore[no-untyped-call]

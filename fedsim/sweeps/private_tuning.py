@@ -145,7 +145,6 @@ def _on_reserve(scenario: Scenario, deltas: Sequence[float], noise: Sequence[flo
 
 
 def _censuses(run: Resolved, trial: int) -> list[Census]:
-    """What each silo answers in one run."""
     census = cache(run.trace.plan.census)
     return [census(own) for own in silos_rounds(run, trial)]
 

@@ -9,15 +9,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsim.common.interrupts import undisturbed
+from fedsim.common.process import undisturbed
 from fedsim.curves.sweep_summary import CELLS, BaselineGroup, SweepSummary
 from fedsim.simulation.failures import WorkerLost
 from fedsim.sweeps.baselines import measured
 from fedsim.sweeps.cache import Folder, Memory
 from fedsim.sweeps.directory import claimed, write
-from fedsim.sweeps.engine import Engine, Event, Results, Runner
+from fedsim.sweeps.engine import Engine, Event, Results
 from fedsim.sweeps.job import Job
-from fedsim.sweeps.pool import Local, Workers
+from fedsim.sweeps.pool import Local, Runner, Workers
 from fedsim.sweeps.summarise import summarise
 
 Watch = Callable[[Job], AbstractContextManager[Callable[[Event], None]]]

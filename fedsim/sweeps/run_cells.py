@@ -1,14 +1,20 @@
-"""Runs cells, in batches, in one process: those that fold together as one."""
+"""Runs cells in one process, those that fold together as one, and measures their final models."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from math import isfinite
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from fedsim.common.canonical import canonical
-from fedsim.data.federation import Federation
-from fedsim.measure.evaluator import Evaluator, Unseen
+from fedsim.data.federation import Federation, SiloSplit
+from fedsim.measure.evaluator import Evaluator, Tested, Unseen
 from fedsim.measure.metrics import asked_of
+from fedsim.protocol.limits import LIMITS
 from fedsim.results.outcome import variants
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved
@@ -18,8 +24,8 @@ from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.trial import Trial
 from fedsim.sweeps.cell import Cell, CellResult, Outcome
-from fedsim.sweeps.final_model import on_test_records, private_score, train_loss
 from fedsim.sweeps.kept import records_of, resolved_of
+from silos.entropy import SeededEntropy
 from silos.parts import GrantedRun
 
 Measured = tuple[float, float | None, dict[str, float | None]]
@@ -33,11 +39,11 @@ def run_batch(cells: Sequence[Cell]) -> list[Outcome]:
     Cells that fold together (`fedsim.simulation.fold`) run as one. Where one of them is refused they run in
     halves, so that it is found in a few steps.
     """
-    if len(cells) == 1:
-        return [_guarded(cells[0])]
     try:
-        return _run_folded(cells)
-    except Exception:  # whatever it is, it will be some cell's own when that runs alone
+        return [_run_alone(cells[0])] if len(cells) == 1 else _run_folded(cells)
+    except Exception as error:  # of several cells, it will be some cell's own when that runs alone
+        if len(cells) == 1:
+            return [failure(error)]
         middle = _middle(cells)
         return [*run_batch(cells[:middle]), *run_batch(cells[middle:])]
 
@@ -47,13 +53,6 @@ def _middle(cells: Sequence[Cell]) -> int:
     trials = len({cell.trial for cell in cells})
     settings = len(cells) // trials
     return settings // 2 * trials if settings > 1 else len(cells) // 2
-
-
-def _guarded(cell: Cell) -> Outcome:
-    try:
-        return _run_alone(cell)
-    except Exception as error:
-        return failure(error)
 
 
 def _run_alone(cell: Cell) -> CellResult:
@@ -156,3 +155,42 @@ def _result(
         seconds,
         more,
     )
+
+
+def on_test_records(evaluate: Evaluator, model: Tensor, all_metrics: bool) -> Tested:
+    """Error, loss and, if asked for, all metrics on all silos' test records; not private.
+
+    Raises:
+        ValueError: one of them is not finite.
+    """
+    tested = evaluate(model, last=all_metrics)
+    if not (isfinite(tested.error) and isfinite(tested.loss)):
+        raise ValueError(f"the final model has test error {tested.error:g} and loss {tested.loss:g}")
+    return tested
+
+
+def train_loss(resolved: Resolved, silos: Sequence[SiloSplit], w: Tensor) -> float:
+    """sum_i p_i (mean loss of silo i's training records) at w, (d,), without the regulariser; not private."""
+    total = 0.0
+    for weight, silo in zip(resolved.weights, silos, strict=True):
+        scores = resolved.problem.scores(torch.as_tensor(silo.train_features).to(resolved.dtype), w)
+        target = torch.as_tensor(silo.train_target).to(resolved.dtype)
+        total += weight * float(resolved.problem.losses(scores, target).mean())
+    return total
+
+
+def private_score(
+    resolved: Resolved, trial: int, granted: GrantedRun, data: Federation, model: Tensor, run: str
+) -> float:
+    """sum_i p_i (silo i's noisy share of mistakes on the records that it scores with); `run` keys it."""
+    reserve = resolved.scenario.data.reserve
+    if reserve is None or reserve.use != "reserved":
+        raise ValueError("scores are of records put aside")
+    scorer = granted.scorer(
+        [(silo.test_features, silo.test_target) for silo in data.silos],
+        resolved.problem,
+        SeededEntropy(resolved.scenario.seed, trial, resolved.names, [run] * len(resolved.names)),
+        LIMITS,
+        resolved.dtype,
+    )
+    return float(np.dot(resolved.weights, scorer.answer(model)))

@@ -22,12 +22,12 @@ from fedsim.privacy import attainable
 from fedsim.results.silo_rows import has_gap
 from fedsim.results.summarise import spreads
 from fedsim.simulation.failures import Failure
+from fedsim.sweeps.cache import code_version
 from fedsim.sweeps.cell import CellResult
 from fedsim.sweeps.combinations import Combination
 from fedsim.sweeps.engine import Results, Row, mean
 from fedsim.sweeps.job import Job, Place
 from fedsim.sweeps.kept import resolved_of
-from fedsim.sweeps.keys import code_version
 from fedsim.sweeps.private_tuning import Selection, silos_rounds
 from fedsim.sweeps.sweep_statement import statement
 

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 from scipy import optimize
+from sklearn.linear_model import LogisticRegression as SkLogisticRegression
 from torch import Tensor
 
 from fedsim.problems.composite import Composite, L2Ball
@@ -35,7 +36,7 @@ class Case:
     smoothness: float
 
     def distance(self, w: Tensor) -> float:
-        """L2, to the optimum."""
+        """The L2 distance to the optimum."""
         return float(np.linalg.norm(w.numpy() - self.optimum))
 
 
@@ -55,7 +56,7 @@ def case_of(name: str, weights: Sequence[float] = WEIGHTS) -> Case:
         radius = _RADIUS if name.endswith("ball") else np.inf
         return Case(problem, data, _linear_optimum(x, y, share, radius), curvature)
     classes = 3 if name == "softmax" else 2
-    return Case(problem, data, _entropy_optimum(x, y, share, classes, l2), curvature / classes + l2)
+    return Case(problem, data, _entropy_optimum(x, y, share, l2), curvature / classes + l2)
 
 
 def _problem(name: str, composite: Composite) -> GeneralisedLinear:
@@ -85,21 +86,8 @@ def _linear_optimum(x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: flo
     return solution(on_sphere)
 
 
-def _entropy_optimum(x: np.ndarray, y: np.ndarray, share: np.ndarray, classes: int, l2: float) -> np.ndarray:
-    """Zero of the gradient of the multinomial (two classes: binomial) log loss plus l2 / 2 |w|^2."""
-
-    def gradient(flat: np.ndarray) -> np.ndarray:
-        if classes == 2:
-            binomial: np.ndarray = x.T @ (share * (1 / (1 + np.exp(-x @ flat)) - y)) + l2 * flat
-            return binomial
-        scores = x @ flat.reshape(x.shape[1], classes)
-        likely = np.exp(scores - scores.max(1, keepdims=True))
-        likely /= likely.sum(1, keepdims=True)
-        multinomial: np.ndarray = (x.T @ (share[:, None] * (likely - np.eye(classes)[y.astype(int)]))).ravel()
-        return multinomial + l2 * flat
-
-    size = x.shape[1] if classes == 2 else x.shape[1] * classes
-    found = optimize.root(gradient, np.zeros(size), tol=1e-13)
-    assert np.linalg.norm(gradient(found.x)) < 1e-10
-    solved: np.ndarray = found.x
+def _entropy_optimum(x: np.ndarray, y: np.ndarray, share: np.ndarray, l2: float) -> np.ndarray:
+    """Of the multinomial (two classes: binomial) log loss plus l2 / 2 |w|^2, by scikit-learn."""
+    fitted = SkLogisticRegression(C=1 / l2, fit_intercept=False, solver="newton-cholesky", tol=1e-13)
+    solved: np.ndarray = fitted.fit(x, y, sample_weight=share).coef_.T.ravel()
     return solved

@@ -1,16 +1,154 @@
-"""All properties of one example, checked one after another."""
+"""What `fedsim check` does: find the algorithm that is meant, choose numbers to test it by, and check all
+properties one after another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from fedsim.algorithms.registry import ALGORITHM_HAS, algorithms, is_algorithm
 from fedsim.common.errors import InputError, PluginError, Refused
-from fedsim.common.one_thread import one_thread
-from fedsim.protocol.blame import raised
+from fedsim.common.process import one_thread
+from fedsim.common.suggest import suggest
+from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
+from fedsim.protocol.blame import Blame, raised
+from fedsim.protocol.contract import Algorithm
 from fedsim.testing.example import Example
-from fedsim.testing.properties import PROPERTIES, Property
+from fedsim.testing.properties import PROPERTIES, AlgorithmTests, Property
+
+_BATCHES = Full | Subsample | WithReplacement | Poisson | Fresh
+_STEPS = (1.0, 0.3, 0.1, 0.03, 0.01)
+_TOLERANCE = 0.008
+_SHORT = {"rounds": 4, "epochs": 2, "restarts": 1}
+_LONG = {"rounds": 500, "epochs": 60, "restarts": 3}
+_INNER = 2
+
+
+def examples(named: str, numbers: Mapping[str, Any], left_out: Mapping[str, str]) -> dict[str, Example]:
+    """{title: example} of what is named.
+
+    Args:
+        named: a scenario's name of an algorithm, module:Class, file.py or file.py:Class; a file that holds
+            `AlgorithmTests` is taken at their examples.
+        numbers: of fields, for classes without an example.
+        left_out: besides the examples' own.
+
+    Raises:
+        InputError: there is no such algorithm, or a number cannot be guessed.
+    """
+    found = {
+        kind.__qualname__: kind.example if issubclass(kind, AlgorithmTests) else _guessed(kind, numbers)
+        for kind in _classes(named)
+    }
+    return {
+        title: replace(example, left_out={**example.left_out, **left_out}) for title, example in found.items()
+    }
+
+
+def _classes(named: str) -> list[Any]:
+    place, _, attribute = named.partition(":") if not Path(named).is_file() else (named, "", "")
+    if not attribute and not place.endswith(".py"):
+        if place not in algorithms():
+            expected = f"{suggest(place, algorithms())}; or module:Class, or file.py"
+            raise InputError("ALGORITHM", named, expected)
+        return [algorithms()[place]]
+    module = _module(place, named)
+    if attribute:
+        return [_algorithm(getattr(module, attribute, None), named)]
+    own = [kind for kind in vars(module).values() if getattr(kind, "__module__", None) == module.__name__]
+    tests = [kind for kind in own if isinstance(kind, type) and issubclass(kind, AlgorithmTests)]
+    if found := tests or [kind for kind in own if is_algorithm(kind)]:
+        return found
+    raise InputError("ALGORITHM", named, f"holds no dataclass with {ALGORITHM_HAS}")
+
+
+def _algorithm(thing: object, named: str) -> object:
+    if is_algorithm(thing) or (isinstance(thing, type) and issubclass(thing, AlgorithmTests)):
+        return thing
+    raise InputError("ALGORITHM", named, f"must name a dataclass with {ALGORITHM_HAS}")
+
+
+def _module(place: str, named: str) -> ModuleType:
+    try:
+        return _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+    except (Exception, SystemExit) as error:
+        reason = raised(error) if isinstance(error, Exception) else "it ends the process"
+        raise InputError("ALGORITHM", named, f"cannot be imported: {reason}") from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    """A file as a module of its own name, beside its neighbours."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses look their module up
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[path.stem]
+        raise
+    return module
+
+
+def _guessed(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
+    """An example with the numbers that are given, its defaults, and for the others numbers that usually suit
+    fields of their names. The optimum is to be reached with one of several step sizes, by a run of about 500
+    rounds, so that the tolerance is wide.
+    """
+    known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            raise InputError("--set", name, f"must be a field of {kind.__qualname__}: {', '.join(known)}")
+
+    def built(counts: Mapping[str, int], step: float, batch: Batch) -> Algorithm:
+        values = {**_values(kind, counts, step, batch), **given}
+        try:
+            return kind(**values)
+        except InputError as error:
+            raise InputError(f"algorithm.{error.field}", error.value, error.expected) from error
+        except Exception as error:
+            Blame(kind).failed("its numbers", error)
+
+    built(_SHORT, 0.1, FULL)
+    return Example(
+        short=lambda batch: built(_SHORT, 0.1, batch),
+        convergent=lambda step: built(_LONG, step, FULL),
+        tolerance=_TOLERANCE,
+        steps=_STEPS,
+    )
+
+
+def _values(kind: type[Algorithm], counts: Mapping[str, int], step: float, batch: Batch) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    values: dict[str, Any] = {}
+    for each in fields(kind):  # type: ignore[arg-type]
+        if isinstance(each.default, _BATCHES):
+            values[each.name] = batch
+        elif each.default is MISSING and each.default_factory is MISSING:
+            values[each.name] = _number(each, hints[each.name], counts, step, batch)
+    return values
+
+
+def _number(each: Field[Any], hint: Any, counts: Mapping[str, int], step: float, batch: Batch) -> Any:
+    name = each.name.lower()
+    if hint is int:
+        return next((value for word, value in counts.items() if word in name), _INNER)
+    if hint is float and any(word in name for word in ("step", "rate", "lr", "eta")):
+        return step
+    if hint is float and "clip" in name:
+        return 2.0 if "difference" in name else 1.0
+    if get_origin(hint) is not None and set(get_args(hint)) <= set(get_args(_BATCHES)):
+        return batch
+    raise InputError(f"algorithm.{each.name}", None, f"cannot be guessed: give --set {each.name}=NUMBER")
 
 
 @dataclass(frozen=True)

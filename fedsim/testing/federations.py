@@ -23,9 +23,8 @@ from fedsim.simulation.memory_ledger import MemoryLedger
 from server.aggregate import weighted
 from server.loop import Progress, run
 from server.participation import Schedule, schedule
-from silos.entropy import Entropy
+from silos.entropy import Entropy, SeededEntropy
 from silos.gate import Gate, hold
-from silos.seeded_entropy import SeededEntropy
 
 DELTA = 1e-5
 
@@ -46,12 +45,12 @@ def silos_of(problem: GeneralisedLinear, sizes: Sequence[int], seed: int = 0) ->
 
 
 def target_of(problem: GeneralisedLinear, real: np.ndarray, label: np.ndarray) -> np.ndarray:
-    """Whichever of the two the problem predicts."""
+    """The real numbers or the labels, whichever the problem predicts."""
     return real if isinstance(problem, LinearRegression | AbsoluteError) else label.astype(float)
 
 
 def names_of(count: int) -> list[str]:
-    """Of so many silos."""
+    """Names of so many silos."""
     return [f"silo{i}" for i in range(count)]
 
 
@@ -67,7 +66,7 @@ def public_of(
 def plan_of(
     algorithm: Algorithm, problem: GeneralisedLinear, sizes: Sequence[int], dtype: torch.dtype = torch.float64
 ) -> Plan:
-    """By dry run."""
+    """The plan that a dry run finds."""
     return dry_run(algorithm, problem, public_of(sizes, dtype=dtype), 0, LIMITS).plan
 
 

@@ -15,7 +15,7 @@ from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Query, Round
-from fedsim.protocol.memory import CohortMemory
+from fedsim.protocol.plain import CohortMemory
 from fedsim.protocol.seeds import server_rng
 from fedsim.testing.cases import SIZES
 from fedsim.testing.example import Example, require
@@ -107,7 +107,7 @@ def _difference(whole: Reply, part: Reply, row: int) -> str | None:
 
 
 def _row(value: Tensor, row: int) -> Tensor:
-    """Of one silo; (d,) and (1, d) are everyone's."""
+    """The row of one silo; (d,) and (1, d) are everyone's."""
     return value if value.dim() == 1 else value[row if len(value) > 1 else 0]
 
 
@@ -149,7 +149,7 @@ def _message(
 
 
 class _Asker:
-    """Answers by number."""
+    """Gives answers by their number."""
 
     def __init__(self, draw: Draw) -> None:
         self._draw, self._asked = draw, 0

@@ -1,10 +1,14 @@
-"""The table of properties: a name, what it says, and the function that raises where it does not hold."""
+"""The table of properties, each a name and a function that raises where it does not hold; and for pytest a
+test of each.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, ClassVar
+from unittest import SkipTest
 
 from fedsim.protocol.batch import FULL
 from fedsim.testing import accounts, convergence, places
@@ -57,3 +61,27 @@ PROPERTIES: tuple[Property, ...] = (
     Property("linear where it says so", places.is_linear_where_it_says_so),
 )
 """In the order in which they are checked."""
+
+
+class AlgorithmTests:
+    """Derive a class whose name begins with Test, and give it an `example`."""
+
+    example: ClassVar[Example]
+
+
+def _test(check: Property) -> Any:
+    def test(self: AlgorithmTests) -> None:
+        if reason := check.left_out(self.example):
+            raise SkipTest(reason)
+        check.holds(self.example)
+
+    test.__doc__ = check.name
+    return test
+
+
+for _property in PROPERTIES:
+    setattr(
+        AlgorithmTests,
+        "test_" + "_".join(_property.name.replace(":", "").replace(",", "").split()),
+        _test(_property),
+    )

@@ -13,13 +13,23 @@ from dataclasses import dataclass
 from functools import cache
 
 from fedsim.privacy.calibrate import Budget
-from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Subsample, WithReplacement
-from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, LocalSGDNoise, NoisyMinibatch
-from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
-from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise, SPIDERCode, SPIDERExperiments
-from fedsim.theory.svrg_noise import ProxSVRGNoise
-from fedsim.theory.theorem import Context, Theorem
-from fedsim.theory.true_cost import least_epsilon, true_epsilon, zcdp_epsilon
+from fedsim.protocol.batch import FULL, Batch, Fresh, Subsample, WithReplacement
+from fedsim.theory.difference_noise import (
+    AlternateSPIDERNoise,
+    ProxSPIDERNoise,
+    ProxSVRGNoise,
+    SPIDERCode,
+    SPIDERExperiments,
+)
+from fedsim.theory.gradient_noise import (
+    AcceleratedERM,
+    AcceleratedOnePass,
+    Experiments,
+    LocalSGDNoise,
+    NoisyMinibatch,
+    ProxSGDNoise,
+)
+from fedsim.theory.theorem import Context, Theorem, least_epsilon, true_epsilon, zcdp_epsilon
 
 TARGETS = (0.75, 1.0, 1.5, 3.0, 6.0, 8.0, 10.0, 12.0, 15.0, 18.0)
 
@@ -40,19 +50,21 @@ class Setting:
 
     Args:
         numbers: the numbers, for a person.
-        stated: the theorem for a claimed epsilon, given how a batch is drawn.
-        samplers: columns that apply, as {column: batch of a fraction}.
+        stated: the theorem for a claimed epsilon.
+        columns: {column: what it costs}, for a claimed epsilon.
         verdict: why the claim fails or how loose it is, in a sentence.
         slip: what else the theorem prints that cannot be meant, with the derivation.
         title: instead of the theorem's.
+        zcdp: whether the thesis's own conversion is shown beside.
     """
 
     numbers: str
-    stated: Callable[[float, Callable[[float], Batch]], Theorem]
-    samplers: Mapping[str, Callable[[float], Batch]]
+    stated: Callable[[float], Theorem]
+    columns: Callable[[float], Mapping[str, float]]
     verdict: str
     slip: str = ""
     title: str = ""
+    zcdp: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,7 +133,7 @@ beta)/a)^(4/3)."""
 
 
 def _digits(epsilon: float) -> Budget:
-    """Of the 25 digit-pair silos."""
+    """The budget of one of the 25 digit-pair silos."""
     return Budget(1238, epsilon, 1238**-2)
 
 
@@ -134,27 +146,51 @@ def _least_share(epsilon: float, rounds: int) -> float:
     return math.floor(1238 * math.sqrt(epsilon / rounds) / 2) / 1238
 
 
+def _drawn(
+    numbers: str,
+    stated: Callable[[float, Callable[[float], Batch]], Theorem],
+    samplers: Mapping[str, Callable[[float], Batch]],
+    verdict: str,
+    slip: str = "",
+    title: str = "",
+) -> Setting:
+    """A setting with a column, or two bounds, for every way to draw a batch; {way: batch of a fraction}."""
+
+    def columns(target: float) -> Mapping[str, float]:
+        true: dict[str, float] = {}
+        for name, draw in samplers.items():
+            theorem = stated(target, draw)
+            if any(isinstance(kind.batch, WithReplacement) for kind in theorem.releases()):
+                true |= {name + _AT_MOST: true_epsilon(theorem), name + ", at least": least_epsilon(theorem)}
+            else:
+                true[name] = true_epsilon(theorem)
+        return true
+
+    first = next(iter(samplers.values()))
+    return Setting(numbers, lambda target: stated(target, first), columns, verdict, slip, title, zcdp=True)
+
+
 SETTINGS = (
-    Setting(
+    _drawn(
         "n = 1,000, K = 50, R = 100, delta = 1e-6",
         lambda eps, draw: NoisyMinibatch(Budget(1000, eps, 1e-6), 1.0, 100, draw(0.05)),
         SAMPLERS,
         _CAUTIOUS,
     ),
-    Setting(
+    _drawn(
         "n = 1,000, K = 100, R = 40, delta = 1e-6",
         lambda eps, draw: AcceleratedERM(Budget(1000, eps, 1e-6), 1.0, 40, draw(0.1)),
         SAMPLERS,
         _CAUTIOUS,
     ),
-    Setting(
+    _drawn(
         "n = 1,000, K = 50, R = 20, delta = 1e-5",
         lambda eps, draw: AcceleratedOnePass(Budget(1000, eps, 1e-5), 1.0, 20, draw(0.05)),
         _ONCE,
         "The claim holds with about a factor of two to spare, the price of a closed-form bound on one "
         "Gaussian release.",
     ),
-    Setting(
+    _drawn(
         "n = 1,000, K = 50, R = 20, delta = 1e-5",
         lambda eps, draw: ProxSGDNoise(Budget(1000, eps, 1e-5), 1.0, 20, draw(0.05)),
         _ONCE,
@@ -162,13 +198,13 @@ SETTINGS = (
         "for, and the range of epsilon goes beyond that proposition's; 16 L^2 ln(1/delta) / (eps^2 K^2) for "
         "eps <= 2 ln(1/delta) would keep it.",
     ),
-    Setting(
+    _drawn(
         "n = 1,000, K = 100, E = 12, Q = 10, S = 3, delta = 1e-5, differences clipped at 2 L",
         lambda eps, draw: ProxSVRGNoise(Budget(1000, eps, 1e-5), 1.0, 2.0, 12, 10, draw(0.1), 3),
         SAMPLERS,
         _CAUTIOUS + " That also hides the constant of sigma_2, which belongs to half the sensitivity.",
     ),
-    Setting(
+    _drawn(
         "n = 1,000, K = n, R = 1,000, q = 100, delta = 1e-5",
         lambda eps, draw: ProxSPIDERNoise(Budget(1000, eps, 1e-5), 1.0, 1000, 100, draw(1.0)),
         _ALL,
@@ -177,27 +213,27 @@ SETTINGS = (
         "would keep it.",
         _SPIDER_PERIOD,
     ),
-    Setting(
+    _drawn(
         "n = 1,238, K = 606, R = 25, delta = 1/n^2, C = L, differences clipped at 2 L",
         lambda eps, draw: AlternateSPIDERNoise(_digits(eps), 1.0, 25, draw(606 / 1238), draw(606 / 1238)),
         SAMPLERS,
         "The claim, stated without proof, fails from 6 on where batches are drawn and from 10 on with every "
         "record, for the reasons of the experiments' formula below, whose constants it shares.",
     ),
-    Setting(
+    _drawn(
         "n = 1,238, K = 606, R = 25, q = 2, delta = 1/n^2, C = L, differences clipped at 2 L",
         lambda eps, draw: _spider(SPIDERExperiments, eps, draw(606 / 1238)),
         SAMPLERS,
         "The claim, for which nothing is proven at K < n, fails from 6 on where batches are drawn, and holds "
         "with every record.",
     ),
-    Setting(
+    _drawn(
         "n = 1,238, K = 606, R = 25, q = 2, delta = 1/n^2, C = L, differences clipped at 2 L",
         lambda eps, draw: _spider(SPIDERCode, eps, draw(606 / 1238)),
         _REDRAWN,
         "The claim fails everywhere: each of the R/q gradients bears the noise that is stated for one alone.",
     ),
-    Setting(
+    _drawn(
         "n = 1,238, one record a step, R = 35, K = 10, delta = 1/n^2",
         lambda eps, draw: LocalSGDNoise(_digits(eps), 1.0, 35, draw(1 / 1238), 10),
         {"without replacement": Subsample},
@@ -205,7 +241,7 @@ SETTINGS = (
         "every step, but a step rests on one record, which stands out from it far more often than delta "
         "allows.",
     ),
-    Setting(
+    _drawn(
         "n = 1,238, K = 443, R = 35, delta = 1/n^2, C = L",
         lambda eps, draw: Experiments(_digits(eps), 1.0, 35, draw(443 / 1238)),
         SAMPLERS,
@@ -213,7 +249,7 @@ SETTINGS = (
         "formula's source counts Poisson sampling under add-or-remove with constants that it does not "
         "state, and replacing a record moves a mean twice as far as removing one.",
     ),
-    Setting(
+    _drawn(
         "n = 1,238, K = n sqrt(eps) / (2 sqrt R), R = 35, delta = 1/n^2, C = L",
         lambda eps, draw: Experiments(_digits(eps), 1.0, 35, draw(_least_share(eps, 35))),
         _REDRAWN,
@@ -225,41 +261,21 @@ SETTINGS = (
 
 
 @cache
-def priced() -> tuple[Entry, ...]:
+def priced(settings: tuple[Setting, ...] = SETTINGS) -> tuple[Entry, ...]:
     """Price every setting over `TARGETS`."""
-    return tuple(_entry(setting) for setting in SETTINGS)
+    return tuple(map(_entry, settings))
 
 
 def _entry(setting: Setting) -> Entry:
-    first = next(iter(setting.samplers.values()))
-    rows = tuple(_row(setting, target) for target in TARGETS)
-    said = setting.numbers, setting.verdict, setting.slip
-    title = setting.title or setting.stated(1.0, first).title
-    return Entry(title, *said, rows, unmet(lambda target: setting.stated(target, first)))
-
-
-def unmet(stated: Callable[[float], Theorem]) -> dict[str, list[float]]:
-    """{condition: the claimed epsilons at which it does not hold} of a theorem, for a claimed epsilon."""
-    found: dict[str, list[float]] = {}
+    unmet: dict[str, list[float]] = {}
+    rows = []
     for target in TARGETS:
-        for check in stated(target).conditions(_SILOS):
-            found.setdefault(check.condition, []).extend([] if check.holds else [target])
-    return found
-
-
-def _row(setting: Setting, target: float) -> Row:
-    theorems = {name: setting.stated(target, draw) for name, draw in setting.samplers.items()}
-    first = next(iter(theorems.values()))
-    true: dict[str, float] = {}
-    for name, theorem in theorems.items():
-        if any(isinstance(kind.batch, WithReplacement) for kind in theorem.releases()):
-            true |= {name + _AT_MOST: true_epsilon(theorem), name + ", at least": least_epsilon(theorem)}
-        else:
-            true[name] = true_epsilon(theorem)
-    sampled = not isinstance(first.releases()[-1].batch, Full | Fresh)
-    return Row(target, true, None if sampled else zcdp_epsilon(first), outside(first))
-
-
-def outside(theorem: Theorem) -> tuple[str, ...]:
-    """The theorem's conditions that do not hold."""
-    return tuple(check.condition for check in theorem.conditions(_SILOS) if not check.holds)
+        theorem = setting.stated(target)
+        checks = theorem.conditions(_SILOS)
+        for check in checks:
+            unmet.setdefault(check.condition, []).extend([] if check.holds else [target])
+        outside = tuple(check.condition for check in checks if not check.holds)
+        zcdp = zcdp_epsilon(theorem) if setting.zcdp else None
+        rows.append(Row(target, setting.columns(target), zcdp, outside))
+    title = setting.title or theorem.title
+    return Entry(title, setting.numbers, setting.verdict, setting.slip, tuple(rows), unmet)

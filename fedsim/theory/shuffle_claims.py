@@ -7,13 +7,10 @@ that reveals most is not proven, and one that fails for Gaussian sums too is not
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Fresh, Subsample
-from fedsim.theory.claims import TARGETS, Entry, Row, outside, unmet
+from fedsim.theory.claims import Setting
 from fedsim.theory.shuffle_noise import (
     ShuffledMessages,
     SummedMessages,
@@ -25,30 +22,10 @@ from fedsim.theory.shuffle_noise import (
     VectorSum,
 )
 from fedsim.theory.sum_oracle import OracleTheorem, worst_epsilon
-from fedsim.theory.theorem import Theorem
-from fedsim.theory.true_cost import true_epsilon
+from fedsim.theory.theorem import true_epsilon
 
 _SILOS = 1000  # N
 _ONCE = Fresh(0.05)
-
-
-@dataclass(frozen=True)
-class Setting:
-    """As `claims.Setting`, with a column for each thing that is priced.
-
-    Args:
-        numbers: for a person.
-        stated: the theorem for a claimed epsilon.
-        columns: {column: what it costs}, for a claimed epsilon.
-        verdict: a sentence.
-        slip: what else is misprinted.
-    """
-
-    numbers: str
-    stated: Callable[[float], Theorem]
-    columns: Callable[[float], dict[str, float]]
-    verdict: str
-    slip: str = ""
 
 
 def _shuffled(kind: type[ShuffledMessages], epsilon: float) -> ShuffledMessages:
@@ -179,17 +156,3 @@ SETTINGS = (
         "In line 12 n n is printed for n N.",
     ),
 )
-
-
-@cache
-def priced() -> tuple[Entry, ...]:
-    """Price every setting over `claims.TARGETS`."""
-    return tuple(map(_entry, SETTINGS))
-
-
-def _entry(setting: Setting) -> Entry:
-    rows = tuple(
-        Row(target, setting.columns(target), None, outside(setting.stated(target))) for target in TARGETS
-    )
-    title, said = setting.stated(1.0).title, (setting.numbers, setting.verdict, setting.slip)
-    return Entry(title, *said, rows, unmet(setting.stated))

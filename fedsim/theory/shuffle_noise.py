@@ -14,9 +14,23 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fedsim.privacy.binomial import published
+from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.theory.sum_oracle import Call, OracleTheorem
-from fedsim.theory.theorem import Check, Context, NoisyGradients, at_least, at_most, sampled_by
+from fedsim.theory.theorem import (
+    ORACLE,
+    PROX_SGD,
+    RESTARTS,
+    SHUFFLED,
+    SPIDER_SDP,
+    Check,
+    Context,
+    NoisyGradients,
+    at_least,
+    at_most,
+    delta_below_half,
+    sampled_by,
+)
 
 
 @dataclass(frozen=True)
@@ -48,11 +62,10 @@ class ShuffledMessages(NoisyGradients):
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Epsilon range, M minimum, R minimum, one record a message."""
         claim, M, N = self.claim, self.active, self.silos
-        most = math.log(2 / claim.delta)
         shuffled = 16 * math.log(18 * self.rounds * M**2 / (N * claim.delta))
         rounds = (claim.n * N * claim.epsilon) ** 2 / M
         return (
-            at_most("eps <= ln(2/delta)", "privacy.claimed_epsilon", claim.epsilon, most),
+            SHUFFLED.check(claim),
             at_least("M >= 16 ln(18 R M^2/(N delta))", "participation", M, shuffled),
             at_least("R >= (n N eps)^2 / M", "algorithm.num_rounds", self.rounds, rounds),
             at_most("K = 1", "algorithm.batch", self.batch.size(claim.n), 1),
@@ -95,7 +108,7 @@ class VectorSum(NoisyGradients):
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Range of the lemma."""
-        return _range_of_oracle(self.claim.epsilon, self.claim.delta)
+        return _range_of_oracle(self.claim)
 
 
 @dataclass(frozen=True)
@@ -120,7 +133,7 @@ class SummedOnePass(OracleTheorem):
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Range of P_vec, disjoint batches."""
-        return (*_range_of_oracle(self.claim.epsilon, self.claim.delta), *_disjoint(self.batch))
+        return (*_range_of_oracle(self.claim), *_disjoint(self.batch))
 
 
 @dataclass(frozen=True)
@@ -154,10 +167,9 @@ class SummedProxSGD(OracleTheorem):
         """Range of epsilon, delta, M minimum, disjoint batches, n >= kappa where kappa is known."""
         claim, kappa = self.claim, context.condition_number
         least = self.silos * min(claim.epsilon / 2, 1.0)
-        bound = min(8 * math.log(1 / claim.delta), 15.0)
         return (
-            at_most("eps <= min(8 ln(1/delta), 15)", "privacy.claimed_epsilon", claim.epsilon, bound),
-            _delta_below_half(claim.delta),
+            PROX_SGD.check(claim),
+            delta_below_half(claim.delta),
             at_least("M >= N min(eps/2, 1)", "participation", self.active, least),
             *_disjoint(self.batch),
             *(() if kappa is None else (at_least("n >= kappa", "partition", claim.n, kappa),)),
@@ -198,11 +210,8 @@ class SummedProxSVRG(OracleTheorem):
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Epsilon range, range of P_vec."""
-        bound = min(2 * math.log(2 / self.claim.delta), 15.0)
-        return (
-            at_most("eps <= min(2 ln(2/delta), 15)", "privacy.claimed_epsilon", self.claim.epsilon, bound),
-            at_most("eps' <= 15", "algorithm.batch", self.calls()[0].epsilon, 15.0),
-        )
+        oracle = at_most("eps' <= 15", "algorithm.batch", self.calls()[0].epsilon, 15.0)
+        return (RESTARTS.check(self.claim), oracle)
 
 
 @dataclass(frozen=True)
@@ -225,10 +234,7 @@ class SummedRestarts(OracleTheorem):
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Epsilon range."""
-        bound = min(2 * math.log(2 / self.claim.delta), 15.0)
-        return (
-            at_most("eps <= min(2 ln(2/delta), 15)", "privacy.claimed_epsilon", self.claim.epsilon, bound),
-        )
+        return (RESTARTS.check(self.claim),)
 
 
 @dataclass(frozen=True)
@@ -266,17 +272,12 @@ class SummedSPIDER(OracleTheorem):
 
     def conditions(self, context: Context) -> tuple[Check, ...]:
         """Epsilon range."""
-        bound = math.log(1 / self.claim.delta)
-        return (at_most("eps <= ln(1/delta)", "privacy.claimed_epsilon", self.claim.epsilon, bound),)
+        return (SPIDER_SDP.check(self.claim),)
 
 
-def _delta_below_half(delta: float) -> Check:
-    return Check("delta < 1/2", "privacy.claimed_delta", delta, "below 0.5", delta < 0.5)
-
-
-def _range_of_oracle(epsilon: float, delta: float) -> tuple[Check, ...]:
+def _range_of_oracle(claim: Budget) -> tuple[Check, ...]:
     """Lemma 136."""
-    return (at_most("eps <= 15", "privacy.claimed_epsilon", epsilon, 15.0), _delta_below_half(delta))
+    return (ORACLE.check(claim), delta_below_half(claim.delta))
 
 
 def _disjoint(batch: Batch) -> tuple[Check, ...]:

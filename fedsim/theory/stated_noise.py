@@ -12,13 +12,22 @@ from typing import Any, Literal
 from fedsim.common.errors import InputError
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Fresh
-from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, LocalSGDNoise, NoisyMinibatch
-from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
-from fedsim.theory.premises import Premises
-from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise, SPIDERExperiments
-from fedsim.theory.svrg_noise import ProxSVRGNoise
-from fedsim.theory.theorem import Check, Theorem
-from fedsim.theory.true_cost import base_multiplier, difference_ratio
+from fedsim.theory.difference_noise import (
+    AlternateSPIDERNoise,
+    ProxSPIDERNoise,
+    ProxSVRGNoise,
+    SPIDERExperiments,
+)
+from fedsim.theory.gradient_noise import (
+    AcceleratedERM,
+    AcceleratedOnePass,
+    Experiments,
+    LocalSGDNoise,
+    NoisyMinibatch,
+    ProxSGDNoise,
+)
+from fedsim.theory.symbols import Premises
+from fedsim.theory.theorem import Check, Theorem, base_multiplier, difference_ratio
 
 Choice = Literal["thesis", "experiments"]
 _Maker = Callable[[Any, Budget], Theorem]
@@ -150,4 +159,4 @@ _EXPERIMENTS: dict[str, _Maker] = {
     "prox_spider": _stated(SPIDERExperiments),
     "spider_alternate": _THESIS["spider_alternate"],
 }
-"""Of 3.2.5, B.1.10 and B.2.4; local SGD and alternate SPIDER have no other."""
+"""The formulas of 3.2.5, B.1.10 and B.2.4; local SGD and alternate SPIDER have no other."""

@@ -2,18 +2,22 @@
 
 Adjacency is replace-one throughout, L is the bound that records' terms are clipped to, and logarithms
 are natural. A noise multiplier is sigma / (L2 sensitivity of that release), so that a theorem's sigma is
-added whatever bound the release is clipped to.
+added whatever bound the release is clipped to. What the noise truly costs is what `fedsim.privacy` asks for
+the plan that the theorem describes.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol
 
+from fedsim.privacy import attainable, cost
 from fedsim.privacy.calibrate import Budget
-from fedsim.protocol.batch import Batch
+from fedsim.protocol.batch import Batch, Fresh, Full
+from fedsim.protocol.plan import Census, Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,39 @@ class NoisyGradients(ABC):
         """See `Theorem`."""
 
 
+@dataclass(frozen=True)
+class EpsilonRange:
+    """The range of epsilon that a theorem is stated for.
+
+    Args:
+        condition: in the theorem's symbols.
+        most: delta to the largest epsilon.
+    """
+
+    condition: str
+    most: Callable[[float], float]
+
+    def check(self, claim: Budget, field: str = "privacy.claimed_epsilon") -> Check:
+        """Whether a silo's epsilon is in it; `field` is the one to change."""
+        return at_most(self.condition, field, claim.epsilon, self.most(claim.delta))
+
+
+ADVANCED_COMPOSITION = EpsilonRange("eps <= 2 ln(2/delta)", lambda delta: 2 * math.log(2 / delta))
+ONE_GAUSSIAN = EpsilonRange("eps <= 8 ln(1/delta)", lambda delta: 8 * math.log(1 / delta))
+PROX_SGD = EpsilonRange("eps <= min(8 ln(1/delta), 15)", lambda delta: min(8 * math.log(1 / delta), 15.0))
+RESTARTS = EpsilonRange("eps <= min(2 ln(2/delta), 15)", lambda delta: min(2 * math.log(2 / delta), 15.0))
+SPIDER = EpsilonRange("eps <= 2 ln(1/delta)", lambda delta: 2 * math.log(1 / delta))
+SPIDER_SDP = EpsilonRange("eps <= ln(1/delta)", lambda delta: math.log(1 / delta))
+SHUFFLED = EpsilonRange("eps <= ln(2/delta)", lambda delta: math.log(2 / delta))
+ORACLE = EpsilonRange("eps <= 15", lambda delta: 15.0)
+"""The range of P_vec (Lemma 136)."""
+
+
+def delta_below_half(delta: float, field: str = "privacy.claimed_delta") -> Check:
+    """Return the check delta < 1/2."""
+    return Check("delta < 1/2", field, delta, "below 0.5", delta < 0.5)
+
+
 def at_most(condition: str, field: str, value: float, bound: float) -> Check:
     """Return the check value <= bound."""
     return Check(condition, field, value, f"at most {bound:.6g}", value <= bound * (1 + 1e-12))
@@ -165,3 +202,55 @@ def sampled_by(batches: Iterable[Batch], allowed: tuple[str, ...], symbol: str) 
     names = sorted({batch.sampler for batch in batches})
     bound = " or ".join(allowed)
     return tuple(Check(symbol, "algorithm.batch.sampler", name, bound, name in allowed) for name in names)
+
+
+def base_multiplier(theorem: Theorem) -> float:
+    """z of the first kind of release, which a plan's noise ratios refer to."""
+    return theorem.releases()[0].multiplier
+
+
+def difference_ratio(theorem: Theorem) -> float:
+    """Return z of a difference over z of a gradient; 1 where there are no differences."""
+    kinds = theorem.releases()
+    return kinds[1].multiplier / kinds[0].multiplier if len(kinds) > 1 else 1.0
+
+
+def census(theorem: Theorem) -> Census:
+    """The theorem's releases as the accountant sees them, weights relative to `base_multiplier`."""
+    base = base_multiplier(theorem)
+    return tuple(
+        (Release(kind.batch, base / kind.multiplier), kind.count)
+        for kind in theorem.releases()
+        if kind.count > 0
+    )
+
+
+def true_epsilon(theorem: Theorem) -> float:
+    """Epsilon of the theorem's plan under replace-one at its delta, by `fedsim.privacy.cost`.
+
+    Raises:
+        Refused: disjoint batches that need more records than there are.
+    """
+    claim = theorem.claim
+    return cost.epsilon(census(theorem), claim.n, base_multiplier(theorem), claim.delta)
+
+
+def least_epsilon(theorem: Theorem) -> float:
+    """A lower bound of `true_epsilon`, attained by a pair of data sets (`fedsim.privacy.attainable`)."""
+    claim = theorem.claim
+    return attainable.epsilon(census(theorem), claim.n, base_multiplier(theorem), claim.delta)
+
+
+def zcdp_epsilon(theorem: Theorem) -> float | None:
+    """Epsilon by the thesis's own conversion rho + 2 sqrt(rho ln(1/delta)) (Proposition 5).
+
+    rho = mu^2 / 2 adds over full batches and is the largest one over disjoint batches; None for a plan
+    with sampled batches, to which it does not apply.
+    """
+    squares = [(kind.batch, kind.count, kind.multiplier**-2) for kind in theorem.releases() if kind.count]
+    if any(not isinstance(batch, Full | Fresh) for batch, _, _ in squares):
+        return None
+    full = sum(count * square for batch, count, square in squares if isinstance(batch, Full))
+    fresh = max((square for batch, _, square in squares if isinstance(batch, Fresh)), default=0.0)
+    rho = (full + fresh) / 2
+    return rho + 2 * math.sqrt(rho * math.log(1 / theorem.claim.delta))

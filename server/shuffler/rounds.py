@@ -18,12 +18,11 @@ import numpy as np
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.mechanisms.discrete_noise import aggregators_noise
-from fedsim.protocol.marks import marked
 from fedsim.protocol.messages import Mark
 from fedsim.protocol.reports import Form, Opened, open_report
 from fedsim.protocol.roster import Roster
 from fedsim.protocol.shares import Words, add
-from fedsim.protocol.shuffling import Release, Request
+from fedsim.protocol.shuffling import Release, Request, marked
 from fedsim.protocol.wire import sealed
 from server.shuffler.keys import Keys
 from server.shuffler.store import Note, Store, following

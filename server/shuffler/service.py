@@ -11,14 +11,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fedsim.common.daemon_log import begin
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.daemon import Bounds, Daemon, on_signal
+from fedsim.protocol.daemon import Bounds, Daemon, begin, on_signal
 from fedsim.protocol.listener import ailment, listening, token_of
 from fedsim.protocol.messages import Hello, Message, Refusal, Shuffle, Standing
 from fedsim.protocol.shuffling import Request
-from fedsim.protocol.wire import head_of, opened, sealed
-from fedsim.protocol.words import WordFrame, encode
+from fedsim.protocol.wire import WordFrame, encode, head_of, opened, sealed
 from server.shuffler.config import ROOT, Config, load_config
 from server.shuffler.keys import Keys
 from server.shuffler.rounds import Shuffler

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.testing import PROPERTIES
-from fedsim.testing.check import check
-from fedsim.testing.find import examples
+from fedsim.testing.check import check, examples
 
 SGD = """
 from dataclasses import dataclass

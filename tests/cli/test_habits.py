@@ -23,9 +23,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from fedsim.api.run import load_run
-from fedsim.cli import streams
 from fedsim.cli.app import EXIT_CODES, app, scenarios
-from fedsim.cli.main import COMMANDS
+from fedsim.cli.main import COMMANDS, _Stream
 from fedsim.common.yaml_file import text
 from fedsim.report import page
 from fedsim.results.outcome import Results
@@ -236,7 +235,7 @@ def test_a_full_disk_is_one_line(command: str, place: Path) -> None:
 
 def test_a_stream_outlives_its_reader(capfd: pytest.CaptureFixture[str]) -> None:
     reader, writer = os.pipe()
-    stream = streams._Stream(io.TextIOWrapper(os.fdopen(writer, "wb"), line_buffering=True))
+    stream = _Stream(io.TextIOWrapper(os.fdopen(writer, "wb"), line_buffering=True))
     stream.write("read\n")
     os.close(reader)
     for _ in range(3):

@@ -19,9 +19,10 @@ from typer.testing import CliRunner
 
 import fedsim
 from fedsim.cli.main import app
+from fedsim.common.complaints import fields as scenario_fields
 from fedsim.scenario.commented import STARTING, commented
-from fedsim.scenario.fields import fields as scenario_fields
 from fedsim.scenario.load import parse
+from fedsim.scenario.model import Scenario
 from fedsim.testing import PROPERTIES
 
 
@@ -160,7 +161,7 @@ def test_removing_the_comment_signs_changes_nothing() -> None:
         inner = node.items() if isinstance(node, dict) else ()
         return [name for k, v in inner for name in (above + k, *names(v, f"{above}{k}."))]
 
-    expected = {name for name in scenario_fields(tree) if not _within_null(name, tree)}
+    expected = {name for name in scenario_fields(tree, Scenario) if not _within_null(name, tree)}
     assert set(names(tree)) == expected
 
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import fedsim
 from fedsim.cli.main import app
-from fedsim.results.write import write
+from fedsim.results.run_directory import write
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def test_the_algorithm_shown_is_the_file() -> None:
 
 def test_every_algorithm_and_problem_is_named() -> None:
     from fedsim.algorithms.registry import algorithms
-    from fedsim.problems.registry import problems
+    from fedsim.problems.kinds import problems
 
     missing = [name for name in (*algorithms(), *problems()) if f"`{name}`" not in README]
     assert missing == []

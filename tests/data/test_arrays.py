@@ -11,8 +11,8 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays
+from fedsim.data.bundled import Digits
 from fedsim.data.by_label import DirichletPartition, NaturalIdPartition
-from fedsim.data.digits import Digits, DigitsSource
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
 from fedsim.results.outcome import Results
@@ -22,7 +22,7 @@ from fedsim.scenario.resolve import resolve
 from fedsim.simulation import on_ray
 from fedsim.simulation import trial as in_process
 
-DIGITS = DigitsSource("digit")
+DIGITS = Digits().open()
 PIXELS, DIGIT = DIGITS.features, DIGITS.other("digit")
 NORTH_SOUTH = ["north", "south", "north", "south"]
 SCENARIO: dict[str, Any] = {

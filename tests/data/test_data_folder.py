@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from fedsim.cli.app import data_from
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
-from fedsim.data import content, fetch
+from fedsim.data import fetch
 from fedsim.data.csv_table import Csv
 from fedsim.data.fetch import SHOW, Wanted, obtain
 from fedsim.data.folder import VARIABLE, data_folder
@@ -295,9 +295,9 @@ def test_a_gzip_file_is_hashed_no_further_than_its_limit(
         wanted(tmp_path / name, f"{base}/zeros.gz", sha256=sha256(bytes(5000)))
         for name in ("fits.gz", "bomb.gz")
     )
-    monkeypatch.setattr(content, "MOST", 5000)
+    monkeypatch.setattr(fetch, "MOST", 5000)
     obtain([fits])
-    monkeypatch.setattr(content, "MOST", 4999)
+    monkeypatch.setattr(fetch, "MOST", 4999)
     with pytest.raises(InputError, match="unpacks to more than 4,999 bytes") as caught:
         obtain([bomb])
     assert str(tmp_path / "bomb.gz") in str(caught.value)
@@ -326,7 +326,7 @@ def test_a_file_that_is_there_must_be_the_one_that_was_published(tmp_path: Path)
 def test_a_truncated_gzip_file_has_no_content(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(b"\x1f\x8b\x08\0\0")
     with pytest.raises(InputError, match=r"field: .*a.gz.*: is damaged, or cut short\?"):
-        content.content(tmp_path / "a.gz", "field")
+        fetch.content(tmp_path / "a.gz", "field")
 
 
 def scenario(place: Path, data: dict[str, Any]) -> Path:

@@ -12,9 +12,8 @@ import pytest
 
 from fedsim.common.errors import InputError
 from fedsim.data.by_label import LabelPairsPartition, NaturalIdPartition
-from fedsim.data.content import content
 from fedsim.data.federation import load, load_silos
-from fedsim.data.fetch import obtain
+from fedsim.data.fetch import content, obtain
 from fedsim.data.folder import VARIABLE
 from fedsim.data.mnist import PUBLISHED, Mnist
 from fedsim.data.recipe import declared_recipe

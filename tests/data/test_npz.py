@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from fedsim.common.errors import InputError
-from fedsim.data.arrays import Arrays
-from fedsim.data.by_count import IidPartition
+from fedsim.data.arrays import Arrays, Npz
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.federation import load
-from fedsim.data.npz import Npz
 from fedsim.data.outline import outline
+from fedsim.data.partition import IidPartition
 from fedsim.scenario.load import load as load_scenario
 
 X = np.arange(8.0).reshape(4, 2)

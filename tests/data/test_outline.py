@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fedsim.data.breast_cancer import BreastCancer
-from fedsim.data.by_count import IidPartition, SizePartition, SortedPartition
+from fedsim.data.bundled import BreastCancer, Digits
 from fedsim.data.by_label import (
     DirichletPartition,
     LabelPairsPartition,
@@ -20,10 +19,9 @@ from fedsim.data.by_label import (
     PathologicalPartition,
 )
 from fedsim.data.dataset import Dataset
-from fedsim.data.digits import Digits
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
-from fedsim.data.partition import Partition
+from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 from fedsim.data.registry import PartitionConfig
 from fedsim.data.synthetic import Synthetic
 

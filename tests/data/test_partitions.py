@@ -7,8 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedsim.data.breast_cancer import BreastCancer
-from fedsim.data.by_count import IidPartition, SizePartition, SortedPartition
+from fedsim.data.bundled import BreastCancer, Digits
 from fedsim.data.by_label import (
     DirichletPartition,
     LabelPairsPartition,
@@ -16,9 +15,8 @@ from fedsim.data.by_label import (
     PathologicalPartition,
 )
 from fedsim.data.dataset import Dataset
-from fedsim.data.digits import Digits
 from fedsim.data.federation import load
-from fedsim.data.partition import Partition
+from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 from fedsim.data.synthetic import Synthetic
 
 PARTITIONS: list[Partition] = [

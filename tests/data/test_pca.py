@@ -10,12 +10,12 @@ import pytest
 from sklearn.decomposition import PCA
 
 from fedsim.common.errors import InputError
-from fedsim.data.by_count import IidPartition as Iid
+from fedsim.data.bundled import Digits
 from fedsim.data.by_label import LabelPairsPartition
-from fedsim.data.digits import Digits
 from fedsim.data.federation import load, load_silos
 from fedsim.data.outline import outline
-from fedsim.data.prepare import principal_components
+from fedsim.data.partition import IidPartition as Iid
+from fedsim.data.prepare import principal_components, training_moments
 from fedsim.data.synthetic import Synthetic
 from fedsim.results.privacy_statement import not_private
 from fedsim.scenario.load import parse
@@ -25,13 +25,25 @@ from fedsim.scenario.resolve import resolve
 
 def test_coordinates_are_those_of_scikit_learn_up_to_sign() -> None:
     rng = np.random.default_rng(0)
-    values = rng.normal(size=(80, 6)) @ rng.normal(size=(6, 6)) + 3
-    training = np.arange(50)
-    centre, directions = principal_components(values[training], 4)
-    ours = (values - centre) @ directions
-    theirs = PCA(4).fit(values[training]).transform(values)
-    np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=1e-9, atol=1e-9)
-    np.testing.assert_array_equal(directions, principal_components(values[training], 6).directions[:, :4])
+    values = rng.normal(size=(80, 6)) @ rng.normal(size=(6, 6)) + 300
+    for trial in range(4):  # the sums over all records are kept from one split to the next
+        training = rng.permutation(80)[: 20 if trial == 3 else 50]
+        found = training_moments(values, training)
+        centre, directions = principal_components(found, 4)
+        ours = (values - centre) @ directions
+        theirs = PCA(4).fit(values[training]).transform(values)
+        np.testing.assert_allclose(np.abs(ours), np.abs(theirs), rtol=1e-9, atol=1e-9)
+        np.testing.assert_array_equal(directions, principal_components(found, 6).directions[:, :4])
+
+
+def test_records_with_the_same_sums_are_not_taken_for_others() -> None:
+    values = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])
+    swapped = np.column_stack([values[:, 0], values[[1, 0, 3, 2, 4], 1]])
+    for each in (values, swapped):
+        _, centre, first, second = training_moments(each, np.arange(4))
+        shifted = each[:4] - centre
+        np.testing.assert_allclose(first, shifted.sum(axis=0), atol=1e-15)
+        np.testing.assert_allclose(second, shifted.T @ shifted, atol=1e-15)
 
 
 def test_a_federation_has_so_many_features_fitted_on_its_training_records() -> None:

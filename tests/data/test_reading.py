@@ -10,10 +10,10 @@ import pytest
 from pydantic import ValidationError
 
 from fedsim.common.errors import InputError
-from fedsim.data.by_count import IidPartition, SortedPartition
 from fedsim.data.by_label import DirichletPartition, NaturalIdPartition
 from fedsim.data.federation import load
 from fedsim.data.outline import outline
+from fedsim.data.partition import IidPartition, SortedPartition
 from fedsim.data.reading import MARKERS, Reading
 from fedsim.data.schema import NumberColumn
 

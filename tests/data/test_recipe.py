@@ -12,17 +12,14 @@ import pytest
 from pydantic import Field
 
 from fedsim.common.errors import InputError
-from fedsim.data.arrays import Arrays
-from fedsim.data.breast_cancer import BreastCancer
-from fedsim.data.by_count import IidPartition
+from fedsim.data.arrays import Arrays, Npz
+from fedsim.data.bundled import BreastCancer, Digits
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
-from fedsim.data.digits import Digits
-from fedsim.data.features import MeasuredColumn
 from fedsim.data.federation import Federation, load
-from fedsim.data.npz import Npz
+from fedsim.data.partition import IidPartition
 from fedsim.data.recipe import Fitted, Recipe, declared_recipe
-from fedsim.data.schema import NumberColumn
+from fedsim.data.schema import MeasuredColumn, NumberColumn
 from fedsim.data.source import Design, Labels, Ranges, Source
 from fedsim.data.synthetic import Synthetic
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from fedsim.common.errors import InputError
-from fedsim.data.by_count import IidPartition, SizePartition, SortedPartition
+from fedsim.data.bundled import Digits
 from fedsim.data.by_label import DirichletPartition, LabelPairsPartition
-from fedsim.data.digits import Digits
 from fedsim.data.federation import Federation, load
 from fedsim.data.outline import outline
-from fedsim.data.partition import Partition
+from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 from fedsim.data.split import Reserve
 from fedsim.data.synthetic import Synthetic
 

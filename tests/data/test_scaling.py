@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsim.common.errors import InputError
-from fedsim.data.breast_cancer import DOCUMENTED, BreastCancer, BreastCancerSource, documented_ranges
-from fedsim.data.by_count import IidPartition
+from fedsim.data.bundled import DOCUMENTED, BreastCancer, Digits, documented_ranges
 from fedsim.data.by_label import NaturalIdPartition
-from fedsim.data.digits import Digits
 from fedsim.data.federation import load, load_silos
+from fedsim.data.partition import IidPartition
 from fedsim.data.prepare import declared, of_norm, standard_of, standardised
 from fedsim.data.source import Ranges
 from fedsim.data.synthetic import Synthetic
@@ -59,7 +58,7 @@ def test_silo_statistics_standardise_each_silo_by_itself() -> None:
     (alone,) = load_silos(data, partition, 0, 0, [silo.name])
     np.testing.assert_array_equal(alone.train_features, silo.train_features)
     with pytest.raises(InputError, match=r"silo_statistics.*these records are no silo's"):
-        load(data, partition, 0, 0).fitted.features(BreastCancerSource().features)
+        load(data, partition, 0, 0).fitted.features(BreastCancer().open().features)
 
 
 @pytest.mark.parametrize("options", [{}, {"scaling": "none"}, {"pca": 5}])
@@ -103,7 +102,7 @@ def test_a_documented_zero_becomes_the_stated_floor() -> None:
 def test_breast_cancer_codes_malignant_0_and_benign_1() -> None:
     silos = load(BreastCancer(), NaturalIdPartition(partition_by="diagnosis"), 0, 0).silos
     assert {silo.name: set(silo.train_target) for silo in silos} == {"malignant": {0}, "benign": {1}}
-    assert BreastCancerSource().num_classes == 2
+    assert BreastCancer().open().num_classes == 2
 
 
 def test_declared_scaling_uses_no_statistics_of_the_data(make_csv) -> None:

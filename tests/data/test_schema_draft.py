@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from fedsim.common.errors import InputError
-from fedsim.data.by_count import IidPartition
 from fedsim.data.csv_table import Csv
 from fedsim.data.draft import draft_schema
 from fedsim.data.federation import load
+from fedsim.data.partition import IidPartition
 from fedsim.data.reading import Reading
 
 ROWS = 90

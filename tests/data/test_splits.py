@@ -7,14 +7,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedsim.data.breast_cancer import BreastCancer
-from fedsim.data.by_count import IidPartition, SortedPartition
+from fedsim.data.bundled import BreastCancer, Digits
 from fedsim.data.by_label import DirichletPartition, LabelPairsPartition
 from fedsim.data.dataset import Dataset
-from fedsim.data.digits import Digits
 from fedsim.data.federation import Federation, SiloSplit, load, load_silos
 from fedsim.data.outline import outline
-from fedsim.data.partition import Partition
+from fedsim.data.partition import IidPartition, Partition, SortedPartition
 from fedsim.data.split import split, training_size
 from fedsim.data.synthetic import Synthetic
 

@@ -14,7 +14,7 @@ from fedsim.deployment.processes import Processes
 from fedsim.deployment.run import deploy
 from fedsim.protocol.envelopes import EnvelopeKey
 from fedsim.protocol.roster import load_roster
-from fedsim.results.read import read
+from fedsim.results.run_directory import read
 from fedsim.scenario.load import load
 from server.sockets import Sockets
 from silos.book import read as read_ledger

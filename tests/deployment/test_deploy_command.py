@@ -15,7 +15,6 @@ from flwr.supercore.control import ControlHttpClient
 from support.deployed import SCENARIO
 from typer.testing import CliRunner
 
-from fedsim.cli import deploy
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.deployment import certs
@@ -102,7 +101,7 @@ def test_the_package_and_its_help_load_neither_flower_nor_cryptography() -> None
     code = """
 import sys, fedsim, fedsim.cli.main
 assert not {"flwr", "cryptography", "torch"} & set(sys.modules)
-import silos.caller, fedsim.protocol.carried
+import fedsim.protocol.dial, fedsim.protocol.carried
 assert not {"flwr", "torch"} & set(sys.modules)
 import silos.shim
 assert not {"torch", "ray", "pandas"} & set(sys.modules), "a node is small"
@@ -113,7 +112,7 @@ assert not {"torch", "ray", "pandas"} & set(sys.modules), "a node is small"
 def test_a_run_that_fails_elsewhere_may_have_released_something(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deploy, "submit", lambda *given: Status("failed", "why"))
+    monkeypatch.setattr(submitting, "submit", lambda *given: Status("failed", "why"))
     output = said(place, federation(place), "--superlink", "127.0.0.1:1", code=1)
     assert "Nothing was released" not in output
     assert "--superlink 127.0.0.1:1 --resume" in output

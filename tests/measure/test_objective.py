@@ -21,9 +21,8 @@ from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.cli.main import app
 from fedsim.measure.objective import TrainingObjective, eta_of
 from fedsim.measure.optimum import NoOptimumError, constrained
-from fedsim.problems.composite import Box, Composite, L2Ball
+from fedsim.problems.composite import Box, Composite, GroupLasso, L2Ball, Ridge
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
-from fedsim.problems.regularisers import GroupLasso, Ridge
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import read

@@ -12,9 +12,9 @@ from support.helpers import DELTA, FALSE_ALARM, asking, open_gate, scripted, sil
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms import grid_gaussian
+from fedsim.mechanisms import grid
 from fedsim.mechanisms.discrete_noise import with_noise
-from fedsim.mechanisms.grid_gaussian import FINEST, MAX_RECORDS, STEPS, GridGaussian
+from fedsim.mechanisms.grid import FINEST, MAX_RECORDS, STEPS, GridGaussian
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.calibrate import Budget
@@ -22,8 +22,8 @@ from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Census, QueryShape, Release
-from silos.mechanism import FLOATING_POINT, silo_mechanism
-from silos.system_entropy import SystemEntropy, new_secret
+from silos.entropy import SystemEntropy, new_secret
+from silos.offers import FLOATING_POINT, silo_mechanism
 
 N, LIMIT = 10_000, LIMITS.max_noise_multiplier
 CENSUSES: dict[str, Census] = {
@@ -144,7 +144,7 @@ def test_what_leaves_is_a_function_of_the_noisy_integers(monkeypatch: pytest.Mon
         seen.append((values.tolist(), scale))
         return np.asarray(values + 12345)
 
-    monkeypatch.setattr(grid_gaussian, "with_noise", fixed)
+    monkeypatch.setattr(grid, "with_noise", fixed)
     clip, d = 0.7, 40
     integers = torch.from_numpy(np.random.default_rng(0).integers(-(2**40), 2**40, size=(1, d))).double()
     left = [perturbed((integers + bits) * (clip / STEPS), 2.0, clip, z=3.0) for bits in (-0.49, 0.0, 0.49)]

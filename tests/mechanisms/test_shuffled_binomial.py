@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from support import bit_messages
 from support.helpers import FALSE_ALARM
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms import bit_messages
 from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial, advised_steps
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.calibrate import Budget

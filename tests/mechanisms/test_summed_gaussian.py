@@ -57,11 +57,11 @@ def test_a_sum_of_the_least_honest_silos_has_the_noise_that_was_priced(
     sent = contributions(mechanism, torch.zeros(silos, d, dtype=torch.float64), z, ratio=0.5)
     assert np.array_equal(sent, np.rint(sent))
     total = sent[: ceil(honest * silos)].sum(axis=0)
-    sigma = 0.5 * z * mechanism.sensitivity
+    sigma = 0.5 * z * mechanism.sensitivity()
     assert is_gaussian(total, sigma)
     assert not is_gaussian(total, (1 + wrong) * sigma)
     assert not is_gaussian(total, (1 - wrong) * sigma)
-    assert is_gaussian(sent[0], 0.5 * mechanism.colluding(z) * mechanism.sensitivity)
+    assert is_gaussian(sent[0], 0.5 * mechanism.colluding(z) * mechanism.sensitivity())
     assert abs(np.corrcoef(sent)[0, 1:]).max() < stats.norm.isf(FALSE_ALARM / 16) / sqrt(d)
 
 
@@ -69,7 +69,7 @@ def test_aggregators_add_a_full_share_each_and_silos_none() -> None:
     mechanism = SummedGaussian(6, 100, 0.1, noise_by="aggregators")
     total = torch.linspace(-1, 1, 6, dtype=torch.float64)[None]
     assert np.array_equal(contributions(mechanism, total, 3.0), np.rint(total.numpy() * STEPS))
-    assert mechanism.aggregators_noise(2.0, 3.0) == 6.0 * mechanism.sensitivity
+    assert mechanism.aggregators_noise(2.0, 3.0) == 6.0 * mechanism.sensitivity()
     assert SummedGaussian(6, 100, 0.1).aggregators_noise(2.0, 3.0) == 0
     assert mechanism.colluding(3.0) == 0
     assert mechanism.colluding_epsilons(ROUNDS, [(50, 3.0, DELTA)]) == [inf]
@@ -99,7 +99,7 @@ def test_a_replaced_record_moves_a_contribution_by_no_more_than_its_sensitivity(
             contributions(mechanism, high / STEPS, 1.0) - contributions(mechanism, low / STEPS, 1.0)
         )
         assert moved <= grid.sensitivity(d, share)
-        assert mechanism.effective(1.0, share) <= mechanism.sensitivity / moved
+        assert mechanism.effective(1.0, share) <= mechanism.sensitivity() / moved
     assert moved > 2 * share * STEPS + 0.9 * sqrt(d)
 
 
@@ -108,7 +108,7 @@ def test_the_common_multiplier_and_a_silos_own_are_inverse(r: float) -> None:
     mechanism = SummedGaussian(1000, 5, 1.0)
     assert mechanism.common(mechanism.effective(2.0, r), r) == pytest.approx(2.0, rel=1e-14)
     assert mechanism.effective(2.0, r) == mechanism.effective(2.0, max(r, mechanism.least)) >= 2.0
-    noise = 2.0 * mechanism.sensitivity
+    noise = 2.0 * mechanism.sensitivity()
     assert mechanism.effective(2.0, 0.5) == noise / grid.sensitivity(1000, 0.5)
 
 
@@ -168,7 +168,7 @@ def test_noise_is_at_most_a_thousandth_more_than_central(dimension: int, rounds:
     mechanism = SummedGaussian(dimension, 1000, 1.0)
     (z,) = mechanism.noise_multipliers(census, [Budget(50, epsilon, DELTA)], 1e4)
     central = sqrt(rounds) / float(gaussian.mu(epsilon, DELTA))
-    assert central < z * mechanism.sensitivity / (2 * STEPS) <= 1.001 * central
+    assert central < z * mechanism.sensitivity() / (2 * STEPS) <= 1.001 * central
     assert mechanism.epsilons(census, [(50, z, DELTA)])[0] <= epsilon
 
 

@@ -12,7 +12,7 @@ from support.cpsgd import cpsgd_epsilon
 
 from fedsim.privacy import gaussian
 from fedsim.privacy.binomial import excess, published
-from fedsim.privacy.renyi import gaussian_epsilon
+from fedsim.privacy.gaussian import renyi_epsilon
 
 
 def divergence(bits: int, shift: int, order: float, window: float) -> float:
@@ -54,10 +54,10 @@ def test_the_conversion_is_never_below_the_exact_gaussian() -> None:
     for mu in (0.01, 0.1, 1.0, 5.0):
         for delta in (1e-5, 1e-9):
             exact = float(gaussian.epsilon(mu, delta))
-            assert exact <= gaussian_epsilon(mu, delta) <= 1.15 * exact
-    assert gaussian_epsilon(0.0, 1e-6) == 0
-    assert gaussian_epsilon(inf, 1e-6) == gaussian_epsilon(1.0, 1e-6, inf) == inf
-    assert gaussian_epsilon(1.0, 1e-6, 0.5) == pytest.approx(gaussian_epsilon(1.0, 1e-6) + 0.5)
+            assert exact <= renyi_epsilon(mu, delta) <= 1.15 * exact
+    assert renyi_epsilon(0.0, 1e-6) == 0
+    assert renyi_epsilon(inf, 1e-6) == renyi_epsilon(1.0, 1e-6, inf) == inf
+    assert renyi_epsilon(1.0, 1e-6, 0.5) == pytest.approx(renyi_epsilon(1.0, 1e-6) + 0.5)
 
 
 def profile_of_one_coordinate(bits: int, shift: int, epsilon: float) -> float:
@@ -71,7 +71,7 @@ def profile_of_one_coordinate(bits: int, shift: int, epsilon: float) -> float:
 def test_a_claim_is_never_below_what_one_coordinate_attains(bits: int, shift: int) -> None:
     delta = 1e-6
     mu = shift / sqrt((bits + 1) / 4)
-    claimed = gaussian_epsilon(mu, 0.99 * delta, excess(bits, shift, 0.01 * delta) * shift)
+    claimed = renyi_epsilon(mu, 0.99 * delta, excess(bits, shift, 0.01 * delta) * shift)
     assert profile_of_one_coordinate(bits, shift, claimed) <= delta
     assert profile_of_one_coordinate(bits, shift, 0.7 * claimed) > delta
 
@@ -84,7 +84,7 @@ def test_cpsgd_agrees_and_is_the_weaker_of_the_two() -> None:
         while cpsgd_epsilon(bits, 50, l2, linf, 1e-6) > 1:
             bits = int(bits * 1.01) + 1
         assert sqrt(bits) / 2 / g == pytest.approx(wanted, rel=0.02)
-        ours = gaussian_epsilon(l2 / (sqrt(bits) / 2), 0.99e-6, excess(bits, linf, 1e-8 / 50) * sqrt(50) * l2)
+        ours = renyi_epsilon(l2 / (sqrt(bits) / 2), 0.99e-6, excess(bits, linf, 1e-8 / 50) * sqrt(50) * l2)
         assert ours < 0.95
     assert cpsgd_epsilon(100, 50, 71.0, 65.0, 1e-6) == inf
 

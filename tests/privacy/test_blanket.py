@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 from support.helpers import FALSE_ALARM
+from support.shuffled_attack import attained
 
 from fedsim.privacy import gaussian, loss
-from fedsim.privacy.blanket import Blanket, BlanketPair, attained, widest
+from fedsim.privacy.blanket import Blanket, BlanketPair, widest
 
 CASES = [(0.1, 1000), (0.25, 1000), pytest.param(0.4, 5000, marks=pytest.mark.slow)]
 

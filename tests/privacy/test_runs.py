@@ -11,7 +11,7 @@ from support.dp_events import GaussianRelease
 
 from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian
-from fedsim.privacy.runs import compose_runs
+from fedsim.privacy.cost import compose_runs
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Census, Release
 

@@ -10,8 +10,7 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.measure.optimum import NoOptimumError, smooth
-from fedsim.problems.clipped_scores import ClippedLogisticRegression
-from fedsim.problems.glm import LogisticRegression
+from fedsim.problems.glm import ClippedLogisticRegression, LogisticRegression
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.side_by_side import SideBySide

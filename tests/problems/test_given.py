@@ -153,3 +153,66 @@ def test_hooks_on_all_modules_run_nowhere_on_records() -> None:
             hook.remove()
     assert not calls
     assert torch.equal(before, after)
+
+
+def _products(operation: str, *arguments: Any) -> Any:
+    """A network whose scores take this operation on images or matrices of 2,048 x 2,048 equal numbers."""
+    rank = 2 if operation == "mm.default" else 4
+    shape = [1] * (rank - 2) + [2048, 2048]
+    steps: list[Any] = [
+        ["sum.dim_IntList", [{"value": 1}, [0, 1], False], {}],
+        ["expand.default", [{"value": 2}, shape], {}],
+        ["expand.default", [{"value": 2}, [*shape[:-2], 17, 17]], {}],
+        [operation, list(arguments), {}],
+        *([["getitem", [{"value": 5}, 0], {}]] if operation.startswith("max") else []),
+    ]
+    last = len(steps) + 1
+    steps += [
+        ["sum.dim_IntList", [{"value": last}, list(range(rank)), False], {}],
+        ["add.Tensor", [{"value": last + 1}, {"value": 0}], {}],
+    ]
+    program = {
+        "parameters": [["w", [2], "float64"]],
+        "record": [[[1, 5], "float64"]],
+        "steps": steps,
+        "output": last + 2,
+    }
+    head = {"num_features": 5, "num_outputs": 2, "kind": "network", "shapes": [["w", [2]]]}
+    return head | {"programs": {"scores": program}}
+
+
+IMAGE = {"value": 3}
+
+
+@pytest.mark.parametrize(
+    ("operation", "arguments"),
+    [
+        ("mm.default", (IMAGE, IMAGE)),
+        (
+            "convolution.default",
+            (IMAGE, {"value": 4}, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+        ),
+        ("avg_pool2d.default", (IMAGE, [17, 17], [1, 1], [0, 0], False, True, None)),
+        ("max_pool2d_with_indices.default", (IMAGE, [17, 17], [1, 1], [0, 0], [1, 1], False)),
+    ],
+)
+def test_a_program_that_takes_too_long_for_one_record_is_refused(
+    operation: str, arguments: tuple[Any, ...]
+) -> None:
+    with pytest.raises(InputError, match="multiplications"):
+        given(_products(operation, *arguments), {}, torch.float64)
+    smaller = json.loads(json.dumps(_products(operation, *arguments)).replace("2048", "64"))
+    assert given(smaller, {}, torch.float64).dimension == 2
+
+
+def test_a_program_that_holds_too_much_for_one_record_is_refused() -> None:
+    tree = _products("neg.default", IMAGE)
+    steps = tree["programs"]["scores"]["steps"]
+    steps[4:4] = [["neg.default", [IMAGE], {}]] * 16
+    for step in steps[20:]:
+        for value in step[1]:
+            if isinstance(value, dict) and value["value"] > 4:
+                value["value"] += 16
+    tree["programs"]["scores"]["output"] += 16
+    with pytest.raises(InputError, match="67,108,864 numbers"):
+        given(tree, {}, torch.float64)

@@ -7,7 +7,7 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.paired_network import PairedMlp
+from fedsim.problems.network_models import PairedMlp
 
 
 @pytest.mark.parametrize("outputs", [1, 2, 5])

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
-from fedsim.problems.composite import Box, Composite, Constraint, L2Ball, WholeSpace
-from fedsim.problems.regularisers import GroupLasso, Ridge
+from fedsim.problems.composite import Box, Composite, Constraint, GroupLasso, L2Ball, Ridge, WholeSpace
 
 STEP = 0.7
 GROUPS = ((0, 3, 4), (1,), (5, 2))

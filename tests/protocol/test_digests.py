@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedsim.protocol.digests import digest
+from fedsim.protocol.plain import digest
 
 W = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
 BASE = {"w": W, "v": torch.zeros(3, dtype=torch.float64)}

@@ -200,7 +200,7 @@ def test_a_round_of_many_numbers_is_not_held_to_be_played_again(monkeypatch: pyt
     _trace(_asks(4))
     assert max(map(len, kept)) == 4
     kept.clear()
-    monkeypatch.setattr("fedsim.protocol.walk._MOST_KEPT", 2 * 4 * D - 1)
+    monkeypatch.setattr("fedsim.protocol.dryrun._MOST_KEPT", 2 * 4 * D - 1)
     rounds = len(_trace(_asks(4)).plan.rounds)
     assert kept == [[]] * 2 * rounds  # once on zeros, once on random answers
 

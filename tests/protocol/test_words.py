@@ -11,8 +11,8 @@ import torch
 from safetensors.numpy import save
 
 from fedsim.common.errors import Refused
-from fedsim.protocol import wire, words
-from fedsim.protocol.words import WordFrame
+from fedsim.protocol import wire
+from fedsim.protocol.wire import WordFrame
 
 REPORT = np.arange(10, dtype=np.uint8)
 SUM = np.array([0, 1, 2**64 - 1], np.uint64)
@@ -32,8 +32,8 @@ def body(kind: str, **arrays: np.ndarray) -> bytes:
     ],
 )
 def test_bytes_and_words_arrive_in_the_messages_that_carry_them(kind: str, arrays: dict) -> None:
-    sent = words.encode(WordFrame(kind, {"round": 3}, arrays))
-    found, as_torch = words.decode(sent), wire.decode(sent)
+    sent = wire.encode(WordFrame(kind, {"round": 3}, arrays))
+    found, as_torch = wire.decode_words(sent), wire.decode(sent)
     assert (found.kind, found.head) == (kind, {"round": 3})
     assert set(found.arrays) == set(as_torch.arrays) == set(arrays)
     for name, value in arrays.items():
@@ -57,34 +57,34 @@ def test_bytes_and_words_arrive_in_the_messages_that_carry_them(kind: str, array
     ],
 )
 def test_no_other_message_carries_them(sent: bytes) -> None:
-    for decode in (words.decode, wire.decode):
+    for decode in (wire.decode_words, wire.decode):
         with pytest.raises(Refused, match="another type"):
             decode(sent)
 
 
 def test_both_ways_of_writing_a_frame_are_one() -> None:
     array = np.arange(6.0).reshape(2, 3)
-    ours = words.encode(WordFrame("ask", {"round": 1}, {"w": array}))
+    ours = wire.encode(WordFrame("ask", {"round": 1}, {"w": array}))
     assert ours == wire.encode(wire.Frame("ask", {"round": 1}, {"w": torch.from_numpy(array)}))
 
 
 @pytest.mark.parametrize("cut", [0, 7, 8, 40, -1])
 def test_a_frame_that_is_cut_short_is_refused(cut: int) -> None:
-    whole = words.encode(WordFrame("shuffle", {}, {"reports": REPORT.reshape(2, 5)}))
+    whole = wire.encode(WordFrame("shuffle", {}, {"reports": REPORT.reshape(2, 5)}))
     with pytest.raises(Refused):
-        words.decode(whole[:cut])
+        wire.decode_words(whole[:cut])
 
 
 def test_a_slice_is_written_as_it_looks() -> None:
     rows = np.arange(20, dtype=np.uint8).reshape(4, 5)[::2, ::2]
-    sent = words.encode(WordFrame("shuffle", {}, {"reports": rows}))
-    assert (words.decode(sent).arrays["reports"] == rows).all()
+    sent = wire.encode(WordFrame("shuffle", {}, {"reports": rows}))
+    assert (wire.decode_words(sent).arrays["reports"] == rows).all()
 
 
 def test_no_torch_is_needed() -> None:
     code = (
-        "import sys, numpy; from fedsim.protocol.words import *;"
-        "decode(encode(WordFrame('reply', {}, {'report': numpy.ones(3, numpy.uint8)})));"
+        "import sys, numpy; from fedsim.protocol.wire import *;"
+        "decode_words(encode(WordFrame('reply', {}, {'report': numpy.ones(3, numpy.uint8)})));"
         "print('torch' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"

@@ -11,8 +11,7 @@ import pytest
 
 from fedsim.report import plots
 from fedsim.report.remarks import result_line
-from fedsim.results.read import read
-from fedsim.results.spend import SCHEMA
+from fedsim.results.run_directory import read
 from fedsim.results.summarise import interval90
 
 
@@ -40,7 +39,7 @@ def test_equal_curves_of_spend_are_drawn_once_with_their_number(small_run: Path)
         for k, scale in enumerate((1.0, 1.0001, 3.0, 1.0))
         for r in (0, 5)
     ]
-    run = replace(read(small_run), price_spend=lambda: pa.Table.from_pylist(rows, schema=SCHEMA))
+    run = replace(read(small_run), price_spend=lambda: pa.Table.from_pylist(rows))
     figure = plots.spend(run)
     assert figure is not None
     names = {text.get_text().replace("\n", " ") for text in figure.axes[0].texts}

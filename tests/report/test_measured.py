@@ -20,7 +20,7 @@ from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticReg
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.terms import Admitted, Statement, Terms
-from fedsim.results.spend import chosen, prefixes
+from fedsim.results.silo_rows import chosen, prefixes
 
 
 def evaluator(problem: GeneralisedLinear, targets: list[list[float]]) -> Evaluator:

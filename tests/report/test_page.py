@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.report.page import render, write_page
-from fedsim.results.read import read
+from fedsim.results.run_directory import read
 
 
 class Page(HTMLParser):

@@ -10,8 +10,9 @@ from rich.console import Console
 from support.report_runs import SMALL
 
 from fedsim.api.run import Run
+from fedsim.cli.output import print_silos, rendered
 from fedsim.cli.privacy import show_conversions
-from fedsim.cli.tables import print_silos, rendered, sweep_table
+from fedsim.cli.sweep import sweep_table
 from fedsim.curves.compare import compare, source_of
 from fedsim.privacy.convert import Guarantee
 from fedsim.report.audit_section import audit_table
@@ -19,7 +20,7 @@ from fedsim.report.page import render
 from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.results.audit_file import AttainedPart, AuditedSilo, AuditPart, ConfidencePart
 from fedsim.results.conversions import Conversions, GroupPrivacy, SiloConversions
-from fedsim.results.read import read
+from fedsim.results.run_directory import read
 from fedsim.sweeps.job import job_of
 from fedsim.sweeps.run import run
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedsim.results.claimed import true_epsilons
+from fedsim.results.privacy_statement import true_epsilons
 from fedsim.results.summary import SiloRow
 
 

@@ -11,7 +11,7 @@ from fedsim.report.page import save
 from fedsim.report.plots import figure_of
 from fedsim.results.collected import Run, run_of
 from fedsim.results.outcome import Outcome, Results
-from fedsim.results.read import read
+from fedsim.results.run_directory import read
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import execute

@@ -15,18 +15,17 @@ from support.used_models import clinic, clinic_tree, simulated, tree
 
 import fedsim
 from fedsim.common.errors import InputError
-from fedsim.data.breast_cancer import BreastCancerSource
-from fedsim.data.digits import DigitsSource
+from fedsim.data.bundled import BreastCancer, Digits
 from fedsim.data.federation import load
 from fedsim.data.synthetic import Synthetic
 from fedsim.results.kept_trial import KeptTrial, read_trial, write_trial
 from fedsim.results.model_file import FILE, FITTED
 from fedsim.results.outcome import Outcome
 from fedsim.results.predictor import Predictor
-from fedsim.results.write import write
+from fedsim.results.run_directory import write
 
-PIXELS = DigitsSource("digit").features
-TISSUE = BreastCancerSource().features
+PIXELS = Digits().open().features
+TISSUE = BreastCancer().open().features
 LINEAR = Synthetic(rows=60, features=3, link="linear")
 CASES: dict[str, tuple[dict[str, Any], np.ndarray]] = {
     "logistic": (tree("breast_cancer", "logistic_regression"), TISSUE),

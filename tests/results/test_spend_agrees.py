@@ -8,7 +8,7 @@ import fedsim
 from fedsim.api.given import one_run, resolved_of
 from fedsim.results.collected import run_of
 from fedsim.results.outcome import Outcome, Results
-from fedsim.simulation.price import preview
+from fedsim.simulation.host import preview
 
 SOME = {"participation": {"name": "availability", "probability": 0.5}, "trials": 4}
 

@@ -15,8 +15,8 @@ import fedsim
 from fedsim.api.given import resolved_of
 from fedsim.cli.main import app
 from fedsim.results.privacy_statement import not_private
-from fedsim.results.read import read
-from fedsim.results.warnings import of_scenario
+from fedsim.results.run_directory import read
+from fedsim.results.summarise import of_scenario
 from fedsim.scenario.model import Scenario
 
 NONE = {"mechanism": "none", "epsilon": 2.0}

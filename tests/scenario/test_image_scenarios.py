@@ -10,8 +10,7 @@ import pytest
 import fedsim
 from fedsim.data import cifar10, mnist
 from fedsim.data.cifar10 import Cifar10
-from fedsim.data.content import content
-from fedsim.data.fetch import obtain
+from fedsim.data.fetch import content, obtain
 from fedsim.data.folder import VARIABLE
 from fedsim.data.mnist import Mnist
 from fedsim.scenario.load import load_tree

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from fedsim.common.complaints import fields
 from fedsim.common.errors import InputError
-from fedsim.scenario.fields import fields
+from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import apply, full_name
 
 TREE: dict[str, Any] = {
@@ -65,6 +66,8 @@ def test_changes_are_made_in_order_to_a_copy() -> None:
 
 def test_the_fields_of_what_a_person_names_are_fields_too() -> None:
     columns = {"age": {"kind": "number"}, "sick": {"kind": "category"}}
-    found = fields({"data": {"name": "csv", "schema": columns}, "privacy": {"epsilon": {"north": 1.0}}})
+    found = fields(
+        {"data": {"name": "csv", "schema": columns}, "privacy": {"epsilon": {"north": 1.0}}}, Scenario
+    )
     assert {"data.schema.age.upper", "data.schema.sick.categories", "privacy.epsilon.north"} <= set(found)
     assert "data.schema.sick.upper" not in found

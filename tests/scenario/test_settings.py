@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
 
-from fedsim.common.choice import kinds
+from fedsim.common.section import kinds
 from fedsim.problems.composite import Box, Constraint, L2Ball, WholeSpace
 from fedsim.problems.network_models import Imported, Lenet, Mlp, Model
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement

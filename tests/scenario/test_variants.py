@@ -12,7 +12,7 @@ from fedsim.api.given import scenario_of
 from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import text
 from fedsim.scenario.load import load, parse
-from fedsim.scenario.variants import completed
+from fedsim.scenario.overrides import completed
 
 FILE: dict[str, Any] = {
     "name": "two",

@@ -104,7 +104,7 @@ def by_fakes(made: Round) -> np.ndarray:
 
 def test_a_server_that_plays_silos_learns_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(reports, "_is_signed", lambda *_: True)
+        patch.setattr(reports, "is_signed", lambda *_: True)
         weak = Round()
         assert (by_fakes(weak) == weak.numbers[VICTIM]).all()
     with pytest.raises(Refused, match="1 reports count"):

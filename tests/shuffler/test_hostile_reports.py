@@ -91,7 +91,7 @@ def test_no_hostile_report_counts(count: int) -> None:
 
 def test_that_test_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without signatures, most of what is sealed again would count."""
-    monkeypatch.setattr("fedsim.protocol.reports._is_signed", lambda *_: True)
+    monkeypatch.setattr("fedsim.protocol.reports.is_signed", lambda *_: True)
     assert accepted(Round(), 1000) > 50
 
 
@@ -144,7 +144,7 @@ def test_fuzzed_envelopes_do_not_open_for_the_server() -> None:
 
 @pytest.mark.parametrize("kind", ["hello", "ask", "offer", "nonsense", "shuffled"])
 def test_other_messages_are_refused_or_greeted(kind: str) -> None:
-    from fedsim.protocol.words import WordFrame, encode
+    from fedsim.protocol.wire import WordFrame, encode
 
     made = Round()
     answer = Desk(made.shuffler).answer(sealed(encode(WordFrame(kind, {}))))

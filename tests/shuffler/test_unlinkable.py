@@ -16,7 +16,7 @@ from support.linking import SILOS, Seen, hits, rounds, threshold
 from support.rosters import Parties
 from support.shufflers import Round
 
-from fedsim.protocol import words
+from fedsim.protocol import wire
 from fedsim.protocol.reports import Form, open_report
 from fedsim.protocol.shuffling import Release, Request
 from fedsim.protocol.wire import opened
@@ -110,7 +110,7 @@ def test_a_release_has_no_place_for_anything_else(form: Form) -> None:
         whole = Round(Parties(SILOS), form=form)
         frame = whole.shuffler.shuffle(whole.request(order))
         body, _ = opened(frame)
-        said = words.decode(body)
+        said = wire.decode_words(body)
         assert set(said.head) == {"run", "round", "roster", "request", "silos", "mark"}
         assert list(said.head["silos"]) == [0, 1, 2, 3]
         assert set(said.arrays) == {"inner"} | ({"sum"} if form.transport == "shares" else set())

@@ -40,9 +40,9 @@ from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.terms import Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
+from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
 from silos.records import Records
-from silos.seeded_entropy import SeededEntropy
 
 D = 3
 PROBLEM = LinearRegression(D)
@@ -292,7 +292,6 @@ def _raw(*queries: Query) -> SiloHalf:
 W = torch.zeros(D, dtype=torch.float64)
 SNEAKY = {
     "another statistic": (asking(), asking("gradient_difference")),
-    "a statistic of the same number of points": (asking(), _raw(Query("loss", (W,), 1.0))),
     "more points": (asking(), _raw(Query("gradient", (W, W + 1), 1.0))),
     "fewer points": (asking("gradient_difference"), _raw(Query("gradient_difference", (W,), 1.0))),
     "a smaller noise ratio": (asking(), asking(noise_ratio=0.99)),
@@ -322,6 +321,12 @@ def test_an_ask_that_is_not_the_plans_is_refused(way: str, sealed: Callable[[], 
     gate = _turned(honest, sneaky)
     sealed()
     attacked(gate, 0, ZERO, "the plan has", debits=True)
+
+
+def test_a_statistic_that_no_problem_has_is_refused(sealed: Callable[[], None]) -> None:
+    gate = _turned(asking(), _raw(Query("loss", (W,), 1.0)))
+    sealed()
+    attacked(gate, 0, ZERO, "'loss' is not one of gradient, gradient_difference", debits=True)
 
 
 def test_two_batches_in_one_ask_are_refused(sealed: Callable[[], None]) -> None:

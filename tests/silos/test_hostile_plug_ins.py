@@ -137,11 +137,11 @@ ATTEMPTS = [
     written,
     lambda: bool(multiprocessing.shared_memory.SharedMemory(create=True, size=8)),
     lambda: "silos.records" in sys.modules and any(
-        has(value) for value in gc.get_objects() if type(value).__module__ == "silos.block"),
+        has(value) for value in gc.get_objects() if type(value).__module__ == "silos.sums"),
     lambda: bool(threading.Thread(target=print).start() or True),
     lambda: any(has(value) for module in list(sys.modules.values()) for value in vars(module).values()),
     lambda: bool(resource.prlimit(os.getppid(), resource.RLIMIT_CORE)),
-    lambda: bool(importlib.import_module("silos.seeded_entropy")) and any(
+    lambda: bool(importlib.import_module("silos.entropy")) and any(
         type(each).__name__ == "SystemEntropy" for each in gc.get_objects()),
 ]
 

@@ -17,8 +17,7 @@ from fedsim.algorithms.prox_sgd import ProxSGD
 from fedsim.problems.composite import Composite
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_layers import Layer
-from fedsim.problems.network_models import Imported, Lenet, Mlp
-from fedsim.problems.paired_network import PairedMlp
+from fedsim.problems.network_models import Imported, Lenet, Mlp, PairedMlp
 from fedsim.protocol.batch import Batch, Full, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
 from server.participation import schedule

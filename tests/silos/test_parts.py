@@ -17,8 +17,8 @@ from fedsim.protocol.batch import FULL, Poisson
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
 from fedsim.protocol.terms import Admitted, Terms
+from silos.entropy import SeededEntropy
 from silos.parts import Grant, GrantedRun, Parts, RunId
-from silos.seeded_entropy import SeededEntropy
 from silos.selection import SelectionTerms
 
 NAMES, RUNS, HALF = ("a", "b"), 4, 30

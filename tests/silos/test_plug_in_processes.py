@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from fedsim.common.errors import InputError
 from fedsim.isolated.confine import unavailable
 from fedsim.isolated.parts import Isolated
 from silos.config import load_config
+from silos.run_ledger import RunLedger
 from silos.silo import Silo
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -45,6 +48,17 @@ class Sgd:
         answer = ask(Query("gradient", (broadcast["w"],), self.clip_norm))
         AFTER
         return {"g": answer}
+"""
+
+
+TOO_LONG = """
+import sys
+from fedsim.isolated.data import queries_out
+
+def too_long(queries):
+    head, arrays = queries_out(queries)
+    head["queries"][0]["statistic"] = "x" * 10**6
+    return head, arrays
 """
 
 
@@ -118,6 +132,66 @@ def test_a_plan_is_priced_and_kept_to_whatever_the_process_says(tmp_path: Path) 
     run = caller.admitted(_offer())["run"]
     sent = caller.asked(run, 0, w=POINT + 7)["g"]  # noise scales with the clip that is asked for
     assert float(sent.norm()) > 1e3
+    caller.silo.close()
+
+
+def test_a_round_whose_answer_a_plug_in_has_seen_is_not_drawn_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would choose among answers for one debit: whether the silo came to a reply is its doing."""
+    config = enrolled([_silo(tmp_path, _code())])[0]
+    caller = Caller(Silo.open(config))
+    run = caller.admitted(_offer())["run"]
+    with monkeypatch.context() as patch:  # it dies between its answer and the stored reply
+        patch.setattr(RunLedger, "store", lambda *_: None)
+        caller.refused("ask", {"w": POINT}, run=run, round=0)
+    caller.silo.close()
+    caller = Caller(Silo.open(config))
+    assert "came to no reply" in caller.refused("ask", {"w": POINT}, run=run, round=0)
+    assert caller.asked(run, 1, w=POINT)["g"].isfinite().all()
+    caller.silo.close()
+
+
+def test_what_a_process_sends_has_bounds_before_it_is_kept(tmp_path: Path) -> None:
+    hidden = "if bool(broadcast['w'].max() == 7): "
+    many = hidden + "return {str(i): answer for i in range(17)}"
+    caller = _opened(tmp_path / "many", _code(after=many))
+    run = caller.admitted(_offer())["run"]
+    assert "17 tensors" in caller.refused("ask", {"w": POINT + 7}, run=run, round=0)
+    assert caller.asked(run, 1, w=POINT)["g"].isfinite().all()
+    caller.silo.close()
+    longer = _code(before=hidden + "sys.modules['__main__'].queries_out = too_long") + TOO_LONG
+    caller = _opened(tmp_path / "long", longer)
+    run = caller.admitted(_offer())["run"]
+    caller.refused("ask", {"w": POINT + 7}, run=run, round=0)
+    assert len(caller.silo.ledger.book.runs[run].rounds[0].refusal) < 2_001
+    caller.silo.close()
+
+
+def test_a_plug_in_that_is_slow_to_be_made_holds_up_no_other_run(tmp_path: Path) -> None:
+    slow = "import time\ntime.sleep(5)\nopen('/none')"
+    folder = tmp_path / "silos"
+    path = write_silos(folder, RESOLVED, policy={"plug_ins": ["theirs:Net"]})[0]
+    tree = yaml.safe_load(path.read_text())
+    tree["plug_in_folder"] = str(plug_in_folder(tmp_path / "plug-ins", slow))
+    path.write_text(yaml.safe_dump(tree))
+    caller = Caller(Silo.open(enrolled([path])[0]))
+    run = caller.admitted(offer_of(RESOLVED, "silo-00"))["run"]
+    model = {"name": "module", "path": "theirs:Net"}
+    offer = {
+        **offer_of(RESOLVED, "silo-00"),
+        "session": "ab" * 32,
+        "problem": {"name": "neural_network", "model": model},
+    }
+    ended: list[float] = []
+    other = Caller(caller.silo)
+    trying = threading.Thread(target=lambda: ended.append(bool(other.refused("offer", **offer))))
+    trying.start()
+    while not caller.silo._runs._trying.locked():
+        time.sleep(0.01)
+    assert caller.asked(run, 0, w=POINT)["g"].isfinite().all()
+    assert not ended  # the plug-in is still being made
+    trying.join()
     caller.silo.close()
 
 

@@ -16,8 +16,8 @@ from support.pooled import PooledFederation, pooled_federation, pooled_scenario
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.offers import offers_of
-from fedsim.mechanisms.occasions import Occasions
-from fedsim.protocol import agreement, shuffling
+from fedsim.mechanisms.occasions import Occasions, agreement
+from fedsim.protocol import shuffling
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.envelopes import EnvelopeKey
 from fedsim.protocol.messages import Mark, Offer
@@ -329,8 +329,8 @@ def test_what_names_a_run_is_all_that_silos_must_be_told_alike(
     made: PooledFederation, change: dict[str, Any], same: bool
 ) -> None:
     offer = offers(made)[FIRST]
-    named = agreement.agreement(offer.model_copy(update=change), Plan(()))
-    assert (named == agreement.agreement(offer, Plan(()))) == same
+    named = agreement(offer.model_copy(update=change), Plan(()))
+    assert (named == agreement(offer, Plan(()))) == same
 
 
 @pytest.mark.parametrize("field", ["clip", "roster", "mechanism"])
@@ -339,12 +339,12 @@ def test_of_a_part_in_sums_the_clip_alone_is_the_silos_own(made: PooledFederatio
     assert offer.pooled is not None
     other: Callable[[Any], Any] = {"clip": lambda _: 0.5, "roster": lambda _: OTHER}.get(field, lambda _: "x")
     part = offer.pooled.model_copy(update={field: other(None)})
-    named = agreement.agreement(offer.model_copy(update={"pooled": part}), Plan(()))
-    assert (named == agreement.agreement(offer, Plan(()))) == (field == "clip")
+    named = agreement(offer.model_copy(update={"pooled": part}), Plan(()))
+    assert (named == agreement(offer, Plan(()))) == (field == "clip")
 
 
 def test_silos_that_make_another_plan_of_an_offer_are_not_added_up(made: PooledFederation) -> None:
     """Two versions of a plug-in: the others' noise would be less than this silo has priced."""
     offer, shapes = offers(made)[FIRST], (QueryShape("gradient", 1, 1.0), QueryShape("gradient", 1, 0.1))
-    named = {agreement.agreement(offer, Plan(((Ask(FULL, (shape,)),),))) for shape in shapes}
+    named = {agreement(offer, Plan(((Ask(FULL, (shape,)),),))) for shape in shapes}
     assert len(named) == 2

@@ -10,8 +10,7 @@ import pytest
 from support.ledgers import CAPS, answer, broadcast, enrolled, hexed, open_run
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.identity import Identity
-from fedsim.common.signatures import is_signed, public_key
+from fedsim.common.identity import Identity, is_signed, public_key
 from silos.ledger_file import LedgerFile
 from silos.receipts import signed, verified
 

@@ -24,9 +24,9 @@ from fedsim.problems.network_models import Imported
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+from silos.entropy import SeededEntropy
+from silos.parts import Scorer
 from silos.records import Records
-from silos.score import Scorer
-from silos.seeded_entropy import SeededEntropy
 
 N, CLIP = 40, 0.02
 ROUNDING = 1e-6

@@ -10,13 +10,12 @@ import torch
 from scipy import stats
 
 from fedsim.common.errors import Refused
+from fedsim.problems.kinds import problems
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
-from fedsim.problems.registry import problems
 from fedsim.protocol.limits import Limits
-from silos.entropy import Purpose
-from silos.score import Scorer, mistakes
-from silos.seeded_entropy import SeededEntropy
+from silos.entropy import Purpose, SeededEntropy
+from silos.parts import Scorer, mistakes
 
 SIZES = (40, 5)
 NAMES = ("a", "b")

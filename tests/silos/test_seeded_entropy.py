@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from silos.entropy import Purpose
-from silos.seeded_entropy import SeededEntropy
+from silos.entropy import Purpose, SeededEntropy
 
 NAMES = ["north", "south", "east"]
 RUNS = ["run"] * 3

@@ -18,10 +18,10 @@ from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.deployment import certs
 from fedsim.protocol import carried
+from fedsim.protocol.dial import Caller, DaemonAway, dialler
 from silos import fleet
-from silos.caller import Caller, DaemonAway, dialler
 from silos.fleet import Unreadable, frame_of, record_of
-from silos.node_file import NodeFile
+from silos.shim import NodeFile
 
 
 def objects_of(content: RecordDict) -> dict[str, bytes]:

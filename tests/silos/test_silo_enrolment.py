@@ -18,10 +18,10 @@ from support.deployed import POLICY, Caller, enrolled, resolved_of, write_silos
 
 from fedsim.common.errors import InputError
 from fedsim.common.identity import Identity
-from fedsim.data.by_count import IidPartition
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import load
-from fedsim.mechanisms.grid_gaussian import GridGaussian
+from fedsim.data.partition import IidPartition
+from fedsim.mechanisms.grid import GridGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from silos.config import Config, load_config

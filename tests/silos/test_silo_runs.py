@@ -16,7 +16,7 @@ import yaml
 from support.deployed import POLICY, Caller, SilosLink, enrolled, offer_of, resolved_of, write_silos
 from torch import Tensor
 
-from fedsim.common.signatures import is_signed, public_key
+from fedsim.common.identity import is_signed, public_key
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.contract import Query, Round
 from fedsim.protocol.links import Answered

@@ -7,8 +7,7 @@ import pytest
 from scipy import stats
 from support.helpers import FALSE_ALARM
 
-from silos.entropy import Purpose
-from silos.system_entropy import SystemEntropy, new_secret
+from silos.entropy import Purpose, SystemEntropy, new_secret
 
 DRAWN_ANEW = [purpose for purpose in Purpose if purpose is not Purpose.PERMUTATION]
 

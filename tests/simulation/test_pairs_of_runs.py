@@ -98,6 +98,16 @@ def test_two_runs_of_code_that_differs_share_no_noise(
     assert digest(resolve(first.scenario)) == digest(first)  # its scenario repeats it
 
 
+def test_one_nonce_does_not_make_one_run_of_two_schedules(tmp_path: Path) -> None:
+    scenario = parse(TREE | {"nonce": "0" * 32})
+    runs = []
+    for schedule in ((1.0, (2.0,)), (1.0, (3.0,)), (1.0, (3.0,))):
+        algorithm = mine("HELD = 1", "1", 1, tmp_path)
+        object.__setattr__(algorithm, "schedule", schedule)
+        runs.append(digest(resolved_of(scenario, algorithm)))
+    assert runs[0] != runs[1] == runs[2]
+
+
 def test_a_run_of_shipped_parts_draws_no_nonce_and_one_of_others_keeps_its_own() -> None:
     assert with_nonce(parse(TREE)).nonce is None
     model = {"name": "module", "path": "torch.nn:Linear"}
@@ -109,6 +119,14 @@ def test_a_run_of_shipped_parts_draws_no_nonce_and_one_of_others_keeps_its_own()
     assert digest(again) == digest(first)
     with pytest.raises(InputError, match="nonce"):
         parse(tree | {"nonce": "short"})
+
+
+def test_a_network_that_an_edit_changed_shares_no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = changed(TREE, {"problem": {"name": "neural_network", "model": {"name": "mlp", "hidden": [3]}}})
+    before = digest(resolve(parse(tree)))
+    assert digest(resolve(parse(tree))) == before
+    monkeypatch.setattr(torch.nn, "ReLU", torch.nn.Tanh)
+    assert digest(resolve(parse(tree))) != before
 
 
 WIDE = 400

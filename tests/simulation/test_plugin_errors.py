@@ -17,8 +17,8 @@ from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.cli.main import app
 from fedsim.common.errors import PluginError
 from fedsim.data.synthetic import Synthetic
-from fedsim.problems import registry
 from fedsim.problems.glm import LogisticRegression
+from fedsim.problems.kinds import problems
 from fedsim.protocol.contract import Query, Round
 from fedsim.simulation.failures import failure
 
@@ -108,7 +108,7 @@ LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 2, "step_size": 0.
 def test_a_problem_that_raises_is_named(
     kind: type[LogisticRegression], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry.problems(), "logistic_regression", kind)
+    monkeypatch.setitem(problems(), "logistic_regression", kind)
     four = {"name": "iid", "num_partitions": 4}
     with pytest.raises(PluginError, match=expected):
         fedsim.simulate(SCENARIO | {"algorithm": LOCAL, "partition": four}, progress=False)

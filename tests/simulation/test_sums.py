@@ -15,7 +15,7 @@ from fedsim.protocol.terms import Share
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.simulation.price import preview
+from fedsim.simulation.host import preview
 from fedsim.simulation.trial import execute
 
 SUMS = {"mechanism": "summed_gaussian", "honest_fraction": 1.0, "epsilon": 1.0, "delta": 1e-5}

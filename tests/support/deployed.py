@@ -14,8 +14,8 @@ import yaml
 from torch import Tensor
 
 from fedsim.data.federation import Federation, load
-from fedsim.protocol.digests import digest
 from fedsim.protocol.links import Answered
+from fedsim.protocol.plain import digest
 from fedsim.protocol.wire import UNSIGNED, Frame, decode, encode, opened, sealed
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 
-from fedsim.mechanisms import grid_gaussian
+from fedsim.mechanisms import grid
 from silos.__main__ import main
 
-_real = grid_gaussian.with_noise
+_real = grid.with_noise
 
 
 def halve() -> None:
     """From here on, in this process."""
-    grid_gaussian.with_noise = lambda values, scale: _real(values, scale / 2)
+    grid.with_noise = lambda values, scale: _real(values, scale / 2)
 
 
 if __name__ == "__main__":

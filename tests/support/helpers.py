@@ -26,7 +26,7 @@ from fedsim.testing.federations import plan_of as plan_of
 from fedsim.testing.federations import public_of as public_of
 from fedsim.testing.federations import silos_of as silos_of
 from fedsim.testing.federations import target_of as target_of
-from silos.seeded_entropy import SeededEntropy
+from silos.entropy import SeededEntropy
 
 LIMITS = Limits()
 FALSE_ALARM = 1e-6

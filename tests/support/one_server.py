@@ -14,7 +14,7 @@ import torch
 from support.daemons import CLASSES, FEATURES, PATIENCE
 from torch import Tensor
 
-from fedsim.common.signatures import is_signed, public_key
+from fedsim.common.identity import is_signed, public_key
 from fedsim.protocol.dial import dial_socket
 from fedsim.protocol.messages import Ask, Close, Closed, Hello, Offer, Refusal, Shape
 from fedsim.protocol.wire import Frame, decode, encode, opened, sealed

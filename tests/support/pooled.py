@@ -15,8 +15,8 @@ from support.deployed import SCENARIO
 from fedsim.common.head_file import Head
 from fedsim.deployment.federation_file import Federation, parse_federation
 from fedsim.protocol.envelopes import KEY_FILE, EnvelopeKey
-from fedsim.protocol.marks import marked
 from fedsim.protocol.roster import Roster, load_roster
+from fedsim.protocol.shuffling import marked
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve

@@ -14,10 +14,10 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation import fold, host
 from fedsim.simulation import trial as in_process
-from fedsim.sweeps import final_model
+from fedsim.sweeps import run_cells
 from fedsim.sweeps.cell import Cell, CellResult
 from fedsim.sweeps.run_cells import run_batch
-from silos.seeded_entropy import SeededEntropy
+from silos.entropy import SeededEntropy
 
 SGD = BASE["algorithm"]
 TREE: dict[str, Any] = BASE | {"trials": 1, "privacy": {"epsilon": 1.0, "delta": 1e-4}}
@@ -69,7 +69,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             super().__init__(*given)
             found.extend(self._keys)
 
-    for module in (host, fold, final_model):
+    for module in (host, fold, run_cells):
         monkeypatch.setattr(module, "SeededEntropy", Recorded)
     return found
 

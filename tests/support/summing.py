@@ -19,8 +19,8 @@ from fedsim.protocol.pool import Pool
 from fedsim.protocol.terms import Share, Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
 from server.totals import Totals
+from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
-from silos.seeded_entropy import SeededEntropy
 
 
 def sums_gate(

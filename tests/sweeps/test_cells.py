@@ -18,8 +18,7 @@ from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Trial, read
 from fedsim.sweeps import run_cells
 from fedsim.sweeps.cell import Cell, CellResult, cell_of
-from fedsim.sweeps.final_model import train_loss
-from fedsim.sweeps.run_cells import run_batch
+from fedsim.sweeps.run_cells import run_batch, train_loss
 
 
 def test_train_loss_is_the_weighted_mean_over_silos(base: dict[str, Any]) -> None:

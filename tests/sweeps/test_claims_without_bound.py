@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.thesis.tables import true_costs
-from fedsim.curves.claims import CLAIMED, true_epsilons, under_the_axis
+from fedsim.curves.lines import CLAIMED, true_epsilons, under_the_axis
 from fedsim.curves.sweep_summary import CombinationRow, SweepSummary
 
 

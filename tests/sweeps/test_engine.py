@@ -12,9 +12,8 @@ from support.sweep_helpers import FakeRunner, result
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cache import Folder
 from fedsim.sweeps.cell import Cell, CellResult, Outcome
-from fedsim.sweeps.cells_table import cells_table
-from fedsim.sweeps.engine import Engine, Results
-from fedsim.sweeps.groups import batches
+from fedsim.sweeps.directory import cells_table
+from fedsim.sweeps.engine import Engine, Results, batches
 from fedsim.sweeps.job import job_of
 
 STEPS = [0.1, 0.2, 0.4]

@@ -17,7 +17,7 @@ from fedsim.simulation.fold import FIELDS, fold_key, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Trial, read
 from fedsim.sweeps.cell import cell_of
-from fedsim.sweeps.groups import batches
+from fedsim.sweeps.engine import batches
 
 ROUNDS = {"num_rounds": 5, "step_size": 0.1, "clip_norm": 0.5}
 ALGORITHMS: dict[str, dict[str, Any]] = {

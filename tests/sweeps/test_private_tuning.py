@@ -18,7 +18,7 @@ from support.sweep_helpers import BASE, FakeRunner, invoke, result
 from fedsim.common.errors import Refused
 from fedsim.measure.evaluator import Evaluator
 from fedsim.privacy import cost, gaussian
-from fedsim.privacy.runs import compose_runs
+from fedsim.privacy.cost import compose_runs
 from fedsim.scenario.overrides import place
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.fold import Folded
@@ -26,8 +26,7 @@ from fedsim.simulation.host import SiloHost
 from fedsim.sweeps import run_cells
 from fedsim.sweeps.cache import Memory
 from fedsim.sweeps.cell import Cell, CellResult
-from fedsim.sweeps.engine import Engine, Event
-from fedsim.sweeps.groups import batches
+from fedsim.sweeps.engine import Engine, Event, batches
 from fedsim.sweeps.job import job_of
 from fedsim.sweeps.pool import Local
 from fedsim.sweeps.run_cells import run_batch

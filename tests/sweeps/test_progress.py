@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from support.sweep_helpers import result
 
-from fedsim.api import sweep_progress
-from fedsim.api.sweep_progress import Board
+from fedsim.api import sweep
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cell import Cell
 from fedsim.sweeps.engine import Event
@@ -21,8 +20,8 @@ def test_the_board_counts_and_names_the_best_private_mean_and_the_time_left(
     base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(sweep_progress.time, "monotonic", lambda: now)
-    board = Board(job_of(base | {"trials": 3, "sweep": {"grid": {"privacy.epsilon": [1, 2]}}}))
+    monkeypatch.setattr(sweep.time, "monotonic", lambda: now)
+    board = sweep._Board(job_of(base | {"trials": 3, "sweep": {"grid": {"privacy.epsilon": [1, 2]}}}))
     board.add(Event(Place(0, 0, 0), "key", CELL, result(0.4), True))
     board.add(Event(Place(2, 0, 0), "key", CELL, result(0.1), False))  # the twin
     assert board.seconds_left() is None

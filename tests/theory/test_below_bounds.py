@@ -21,14 +21,15 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.trial import in_one_process, read
-from fedsim.theory.parameters import TABLE
-from fedsim.theory.spider_noise import ProxSPIDERNoise
+from fedsim.theory.choice import Case as Choice
+from fedsim.theory.difference_noise import ProxSPIDERNoise
+from fedsim.theory.proximal_choice import prox_spider
 from fedsim.theory.symbols import Symbols
-from fedsim.theory.true_cost import base_multiplier, difference_ratio
+from fedsim.theory.theorem import base_multiplier, difference_ratio
 from server.aggregate import weighted
 from server.loop import run
+from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
-from silos.seeded_entropy import SeededEntropy
 
 pytestmark = pytest.mark.slow
 
@@ -88,7 +89,8 @@ class Quadratic:
 @pytest.mark.parametrize(("dimension", "decades"), [(8, 1), (16, 2), (32, 1), (32, 3)])
 def test_spiders_squared_gradient_mapping_is_below_its_theorems_bound(dimension: int, decades: float) -> None:
     case = Quadratic(dimension, decades)
-    chosen = TABLE["prox_spider"](case.setting(), False).values
+    setting = case.setting()
+    chosen = prox_spider(Choice(setting, setting.clip or 0.0)).values
     q, R = chosen["period"], chosen["num_rounds"]
     assert case.squared_mapping(q, R) <= case.bound(q, R)
 

@@ -17,7 +17,7 @@ from fedsim.cli.main import app
 from fedsim.privacy.calibrate import Budget
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import resolve
-from fedsim.theory import bounds, shuffle_bounds
+from fedsim.theory import bound_table, bounds
 from fedsim.theory.symbols import Symbols
 
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
@@ -37,13 +37,13 @@ VALUES: dict[Callable[[Symbols], float], float] = {
     bounds.pl_isrl: 9 / 2 * (16 * 0.0009 / 16 + 4 / 1600),
     bounds.pl_erm: 4 * 9 * 0.0009 / (2 * 16),
     bounds.nonconvex_isrl: (12 * 0.03 / 4) ** (4 / 3) + (3 * 0.03 / 4) ** 2,
-    shuffle_bounds.convex_sdp: 15 * (1 / 40 + 0.03 / 16),
-    shuffle_bounds.strongly_convex_sdp: 9 / 2 * (1 / 1600 + 0.0009 / 256),
-    shuffle_bounds.convex_one_pass_sdp: 1.5 * 5 / 40 + (8**0.25 * 3 * 5**1.5 * 3 * LOG / 3200) ** 0.8,
-    shuffle_bounds.strongly_convex_one_pass_sdp: 2.25 / (2 * 1600) + 9 / 2 * 2 * 9 * (LOG / 3200) ** 2,
-    shuffle_bounds.pl_sdp: 9 / 2 * (16 * 9 * (LOG / 3200) ** 2 + 4 / 1600),
-    shuffle_bounds.pl_erm_sdp: 4 * 9 * 0.0009 / (2 * 256),
-    shuffle_bounds.nonconvex_sdp: (12 * 3 * LOG**1.5 / 3200) ** (4 / 3) + (9 * LOG**1.5 / 3200) ** 2,
+    bounds.convex_sdp: 15 * (1 / 40 + 0.03 / 16),
+    bounds.strongly_convex_sdp: 9 / 2 * (1 / 1600 + 0.0009 / 256),
+    bounds.convex_one_pass_sdp: 1.5 * 5 / 40 + (8**0.25 * 3 * 5**1.5 * 3 * LOG / 3200) ** 0.8,
+    bounds.strongly_convex_one_pass_sdp: 2.25 / (2 * 1600) + 9 / 2 * 2 * 9 * (LOG / 3200) ** 2,
+    bounds.pl_sdp: 9 / 2 * (16 * 9 * (LOG / 3200) ** 2 + 4 / 1600),
+    bounds.pl_erm_sdp: 4 * 9 * 0.0009 / (2 * 256),
+    bounds.nonconvex_sdp: (12 * 3 * LOG**1.5 / 3200) ** (4 / 3) + (9 * LOG**1.5 / 3200) ** 2,
     bounds.convex_isrl_lower: 1.5 * 5 / 40 + 15 * 3 / 800,
     bounds.strongly_convex_isrl_lower: 2.25 / 3200 + 15 * 9 / (200**2 * 16),
     bounds.convex_erm_lower: 15 * 3 / 800,
@@ -56,7 +56,7 @@ VALUES: dict[Callable[[Symbols], float], float] = {
 
 
 def test_every_bound_has_its_value_by_hand() -> None:
-    assert set(VALUES) == {bound.value for bound in bounds.BOUNDS}
+    assert set(VALUES) == {bound.value for bound in bound_table.BOUNDS}
     for value, expected in VALUES.items():
         assert value(S) == pytest.approx(expected, rel=1e-12), value.__name__
 
@@ -93,9 +93,9 @@ SLOPES = {  # of log bound against log variable where the private term rules: ep
     bounds.pl_isrl: (-2, -2, -1, 1),
     bounds.pl_erm: (-2, -2, -1, 1),
     bounds.nonconvex_isrl: (-4 / 3, -4 / 3, -2 / 3, 2 / 3),
-    shuffle_bounds.convex_sdp: (-1, -1, -1, 1 / 2),
-    shuffle_bounds.strongly_convex_sdp: (-2, -2, -2, 1),
-    shuffle_bounds.pl_erm_sdp: (-2, -2, -2, 1),
+    bounds.convex_sdp: (-1, -1, -1, 1 / 2),
+    bounds.strongly_convex_sdp: (-2, -2, -2, 1),
+    bounds.pl_erm_sdp: (-2, -2, -2, 1),
     bounds.convex_isrl_lower: (-1, -1, -1 / 2, 1 / 2),
     bounds.convex_erm_lower: (-1, -1, -1 / 2, 1 / 2),
     bounds.strongly_convex_erm_lower: (-2, -2, -1, 1),
@@ -119,10 +119,10 @@ def test_slopes_are_the_theorems_where_privacy_rules(bound: Callable[[Symbols], 
 
 
 SDP_SLOPES = {  # against eps, n, N = M; ln(d/delta) bends the one against d
-    shuffle_bounds.convex_one_pass_sdp: -4 / 5,
-    shuffle_bounds.strongly_convex_one_pass_sdp: -2,
-    shuffle_bounds.pl_sdp: -2,
-    shuffle_bounds.nonconvex_sdp: -4 / 3,
+    bounds.convex_one_pass_sdp: -4 / 5,
+    bounds.strongly_convex_one_pass_sdp: -2,
+    bounds.pl_sdp: -2,
+    bounds.nonconvex_sdp: -4 / 3,
 }
 
 
@@ -141,18 +141,18 @@ def test_drawn_silos_add_their_variance_to_sums_too() -> None:
     p = 3 * LOG / (2 * 100 * 4)  # one pass counts on no draw of silos: M, not N
     silos = math.sqrt(0.8) * 0.5 * 3**0.2 * 5**0.8 * 8**-0.2 * (p / 4**2.5) ** 0.2
     private = (8**0.25 * 3 * 5**1.5 * p) ** 0.8
-    assert shuffle_bounds.convex_one_pass_sdp(part) == pytest.approx(1.5 * 5 / 20 + private + silos)
+    assert bounds.convex_one_pass_sdp(part) == pytest.approx(1.5 * 5 / 20 + private + silos)
     # The same at the theorem's own rounds: upsilon D sqrt(between) / sqrt(M n / K), and V D / sqrt(n / K)
     # with V = sqrt d ln(d/delta) L / (eps M K).
     K = (3 / 40) ** 0.4 * 100**0.6 * (3 * LOG / (2 * 4)) ** 0.4
     assert silos == pytest.approx(0.5 * 5 * math.sqrt(0.8) / math.sqrt(4 * 100 / K))
     assert private == pytest.approx(3 * LOG * 3 / (2 * 4 * K) * 5 / math.sqrt(100 / K))
     expected = 2.25 / 800 + 9 * p**2 + 0.25 * 0.8 / (2 * 2 * 4)
-    assert shuffle_bounds.strongly_convex_one_pass_sdp(part) == pytest.approx(expected)
-    assert shuffle_bounds.pl_erm_sdp(part) == pytest.approx(4 * 9 * 0.0009 / 512 + 0.8 * 0.25 / 8)
+    assert bounds.strongly_convex_one_pass_sdp(part) == pytest.approx(expected)
+    assert bounds.pl_erm_sdp(part) == pytest.approx(4 * 9 * 0.0009 / 512 + 0.8 * 0.25 / 8)
     p = 3 * LOG**1.5 / 3200
     drawn = 3 * math.sqrt(48) * p / 20 + 9 / 400
-    assert shuffle_bounds.nonconvex_sdp(part) == pytest.approx((12 * p) ** (4 / 3) + (3 * p) ** 2 + drawn)
+    assert bounds.nonconvex_sdp(part) == pytest.approx((12 * p) ** (4 / 3) + (3 * p) ** 2 + drawn)
 
 
 def test_without_privacy_error_falls_with_all_records() -> None:
@@ -162,7 +162,7 @@ def test_without_privacy_error_falls_with_all_records() -> None:
         (bounds.convex_isrl, -1 / 2),
         (bounds.strongly_convex_isrl, -1),
         (bounds.pl_isrl, -1),
-        (shuffle_bounds.convex_sdp, -1 / 2),
+        (bounds.convex_sdp, -1 / 2),
         (bounds.convex_isrl_lower, -1 / 2),
     ):
         assert math.log(bound(more) / bound(free)) / math.log(4) == pytest.approx(slope, abs=0.01)
@@ -180,14 +180,14 @@ def test_lower_bounds_are_below_upper_ones(
 ) -> None:  # fmt: skip
     D = min(D, L / mu)  # up to a factor 2, gradients of a strongly convex function are no smaller than that
     s = Symbols(n, N, N, d, epsilon, delta, L, kappa * mu, mu, D, L * D, noise * L, noise * L)
-    found = bounds.applying(s)
+    found = bound_table.applying(s)
     for lower, least, _ in found:
         for upper, most, _ in found:
             alike = (lower.functions, lower.risk) == (upper.functions, upper.risk)
             # Trust in a server only helps: a central lower bound holds for ISRL algorithms too.
             weaker = lower.trust in (upper.trust, "central")
             # Not optimal, and not in every regime above.
-            one_pass = upper.value in (bounds.convex_one_pass, shuffle_bounds.convex_one_pass_sdp)
+            one_pass = upper.value in (bounds.convex_one_pass, bounds.convex_one_pass_sdp)
             if alike and weaker and (lower.side, upper.side) == ("lower", "upper") and not one_pass:
                 assert least is not None
                 assert most is not None
@@ -195,7 +195,7 @@ def test_lower_bounds_are_below_upper_ones(
 
 
 def test_a_sum_is_never_worse_than_isrl_and_gains_root_n_silos() -> None:
-    assert shuffle_bounds.convex_sdp(S) <= bounds.convex_isrl(S)
+    assert bounds.convex_sdp(S) <= bounds.convex_isrl(S)
     ratio = bounds.convex_erm_lower(S) / bounds.convex_central_lower(S)
     assert ratio == pytest.approx(math.sqrt(16))
 
@@ -203,7 +203,7 @@ def test_a_sum_is_never_worse_than_isrl_and_gains_root_n_silos() -> None:
 def test_what_does_not_apply_says_why() -> None:
     found = {
         (bound.functions, bound.trust, bound.risk, bound.side, bound.source): (value, reason)
-        for bound, value, reason in bounds.applying(replace(S, M=4, beta=None))
+        for bound, value, reason in bound_table.applying(replace(S, M=4, beta=None))
     }
     value, reason = found["convex", "ISRL", "population", "lower", "Theorem 35"]
     assert value is None
@@ -213,13 +213,13 @@ def test_what_does_not_apply_says_why() -> None:
     assert reason == "needs assumptions.beta"
 
 
-def named(s: Symbols, source: str) -> list[tuple[bounds.Bound, float | None, str]]:
-    return [row for row in bounds.applying(s) if row[0].source == source]
+def named(s: Symbols, source: str) -> list[tuple[bound_table.Bound, float | None, str]]:
+    return [row for row in bound_table.applying(s) if row[0].source == source]
 
 
 def asked(s: Symbols, source: str) -> dict[str, bool]:
     """Of the last one of that source: prox-SGD and prox-PL-SVRG have a bound for SDP below that for ISRL."""
-    return {check.condition: check.holds for check in bounds.conditions(named(s, source)[-1][0], s)}
+    return {check.condition: check.holds for check in bound_table.conditions(named(s, source)[-1][0], s)}
 
 
 CONDITIONS: dict[str, dict[str, tuple[dict[str, float], dict[str, float]]]] = {
@@ -278,7 +278,7 @@ def test_every_condition_is_met_up_to_its_bound_and_not_beyond(source: str) -> N
 def test_a_condition_on_epsilon_is_asked_of_the_silo_that_is_nearest_to_it() -> None:
     silos = (Budget(100, 2.0, math.exp(-4)), Budget(100, 9.0, math.exp(-3)))
     unequal = replace(S, claims=silos, law=((16, 1.0),), differ=("eps_i", "delta_i"))
-    (check,) = bounds.conditions(named(unequal, "noisy MB-SGD, Theorem 34")[0][0], unequal)
+    (check,) = bound_table.conditions(named(unequal, "noisy MB-SGD, Theorem 34")[0][0], unequal)
     assert (check.value, check.holds) == (9.0, False)  # 2 ln(2 e^3) = 7.4
 
 

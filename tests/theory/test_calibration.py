@@ -17,8 +17,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import cost
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.simulation.host import SiloHost
-from fedsim.simulation.price import preview
+from fedsim.simulation.host import SiloHost, preview
 from fedsim.simulation.trial import read
 
 DIMENSION = 3000

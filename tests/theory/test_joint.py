@@ -11,10 +11,10 @@ import pytest
 
 from fedsim.common.errors import InputError
 from fedsim.privacy import gaussian
+from fedsim.scenario.by_theorem import CHOICES
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.simulation.price import preview
-from fedsim.theory.parameters import TABLE
+from fedsim.simulation.host import preview
 
 L, BETA, MU, D, DELTA_F = 2.0, 1.5, 0.2, 8.0, 50.0
 DIMENSION, N, DELTA = 6, 4, 1e-5
@@ -197,7 +197,7 @@ PARTICIPATION: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("participation", PARTICIPATION)
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", CHOICES)
 def test_the_plan_stays_within_every_silos_budget(name: str, participation: str) -> None:
     budgets = {"epsilon": [0.5, 1, 2, 4], "delta": DELTA}
     resolved = made(name, privacy=budgets, participation=PARTICIPATION[participation])
@@ -211,7 +211,7 @@ SAMPLED = pytest.param("prox_pl_svrg", marks=pytest.mark.slow)  # a calibration 
 
 
 @pytest.mark.parametrize("participation", ["all", "half"])
-@pytest.mark.parametrize("name", [name for name in TABLE if name != "prox_pl_svrg"] + [SAMPLED])
+@pytest.mark.parametrize("name", [name for name in CHOICES if name != "prox_pl_svrg"] + [SAMPLED])
 def test_more_budget_never_has_a_worse_bound(name: str, participation: str) -> None:
     expected = []
     for epsilon in np.geomspace(0.8, 12, 13):
@@ -251,7 +251,7 @@ def test_given_numbers_are_part_of_the_plan_whose_error_counts() -> None:
     assert predicted(one_pass)["V"] == pytest.approx(math.sqrt(V2), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", CHOICES)
 def test_a_resolved_scenario_resolves_to_itself(name: str) -> None:
     once = made(name)
     again = resolve(parse(once.scenario.model_dump(mode="json")))
@@ -275,7 +275,7 @@ def test_fewer_records_than_the_condition_number_are_refused() -> None:
         made("prox_sgd", assumptions=constants)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", CHOICES)
 def test_a_missing_constant_is_named(name: str) -> None:
     with pytest.raises(InputError, match=r"scenario\.assumptions\.L: None: is required by the theorem of"):
         made(name, assumptions={})

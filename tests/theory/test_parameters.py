@@ -14,11 +14,14 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
+from fedsim.protocol.batch import Fresh
+from fedsim.scenario.by_theorem import CHOICES
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation.price import preview
-from fedsim.theory.parameters import TABLE
+from fedsim.simulation.host import preview
+from fedsim.theory.choice import Case
 from fedsim.theory.symbols import Symbols
+from fedsim.theory.theorem import Derived
 
 S = Symbols(
     n=1000, N=25, M=25, d=50, epsilon=2.0, delta=1e-5, L=2.0, beta=1.5, D=3.0, Delta=4.0, phi=2.0, upsilon=2.0
@@ -26,8 +29,12 @@ S = Symbols(
 LOG = math.log(1e5)
 
 
+def choice(name: str, s: Symbols, one_pass: bool = False) -> Derived:
+    return CHOICES[name](Case(s, s.clip or 0.0, Fresh(0.5) if one_pass else None))
+
+
 def chosen(name: str, setting: Symbols, one_pass: bool = False) -> dict[str, Any]:
-    return TABLE[name](setting, one_pass).values
+    return choice(name, setting, one_pass).values
 
 
 def test_minibatch_sgd_convex_is_theorem_34() -> None:
@@ -41,7 +48,7 @@ def test_minibatch_sgd_convex_is_theorem_34() -> None:
 
 
 def test_minibatch_sgd_strongly_convex_contracts_and_weighs_late_iterates() -> None:
-    found = TABLE["noisy_minibatch_sgd"](replace(S, mu=0.1), False)
+    found = choice("noisy_minibatch_sgd", replace(S, mu=0.1))
     signal = 25 * 2000**2
     R = max(2 * 15 * math.log(1.5 * 9 * 0.1 * signal / (50 * 4)), min(25_000, signal / 50))
     assert found.values["num_rounds"] == math.ceil(R)
@@ -63,12 +70,12 @@ def test_the_one_pass_theorem_chooses_disjoint_batches() -> None:
 
 
 def test_empirical_acceleration_takes_every_record_and_the_root_of_the_plain_rounds() -> None:
-    found = TABLE["accelerated_minibatch_sgd"](S, False)
+    found = choice("accelerated_minibatch_sgd", S)
     R = math.ceil(math.sqrt(1.5 * 3 / 2 * 5 * 2000 / math.sqrt(50 * LOG)))
     assert found.values["num_rounds"] == R
     assert found.values["batch"] == "full"
     assert found.notes["lambda"] > 0
-    partial = TABLE["accelerated_minibatch_sgd"](replace(S, M=10, d=1, epsilon=8.0), False)
+    partial = choice("accelerated_minibatch_sgd", replace(S, M=10, d=1, epsilon=8.0))
     assert partial.values["num_rounds"] == math.ceil(8**2 * 1000 / LOG)
 
 
@@ -158,7 +165,7 @@ def scenario(**algorithm: Any) -> dict[str, Any]:
     return SCENARIO | {"algorithm": SCENARIO["algorithm"] | algorithm}
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", CHOICES)
 def test_every_theorems_numbers_make_a_plan_that_silos_admit(name: str) -> None:
     tree = scenario(name=name) | {"assumptions": {"beta": 1.0, "mu": 0.2, "Delta": 1000.0}}
     tree["privacy"] = {"epsilon": 0.5, "delta": 1e-5}

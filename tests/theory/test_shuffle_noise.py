@@ -19,8 +19,7 @@ from fedsim.theory.shuffle_noise import (
     SummedSPIDER,
 )
 from fedsim.theory.sum_oracle import OracleTheorem
-from fedsim.theory.theorem import Context, Theorem
-from fedsim.theory.true_cost import true_epsilon
+from fedsim.theory.theorem import Context, Theorem, true_epsilon
 
 CLAIM = Budget(100, 2.0, 1e-5)
 LOG = math.log(1e5)

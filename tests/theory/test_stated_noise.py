@@ -12,12 +12,30 @@ from dp_accounting.rdp import RdpAccountant
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
-from fedsim.theory.minibatch_noise import AcceleratedERM, Experiments, LocalSGDNoise, NoisyMinibatch
-from fedsim.theory.one_pass_noise import AcceleratedOnePass, ProxSGDNoise
-from fedsim.theory.spider_noise import AlternateSPIDERNoise, ProxSPIDERNoise, SPIDERCode, SPIDERExperiments
-from fedsim.theory.svrg_noise import ProxSVRGNoise
-from fedsim.theory.theorem import Context, Theorem
-from fedsim.theory.true_cost import base_multiplier, census, least_epsilon, true_epsilon, zcdp_epsilon
+from fedsim.theory.difference_noise import (
+    AlternateSPIDERNoise,
+    ProxSPIDERNoise,
+    ProxSVRGNoise,
+    SPIDERCode,
+    SPIDERExperiments,
+)
+from fedsim.theory.gradient_noise import (
+    AcceleratedERM,
+    AcceleratedOnePass,
+    Experiments,
+    LocalSGDNoise,
+    NoisyMinibatch,
+    ProxSGDNoise,
+)
+from fedsim.theory.theorem import (
+    Context,
+    Theorem,
+    base_multiplier,
+    census,
+    least_epsilon,
+    true_epsilon,
+    zcdp_epsilon,
+)
 
 CLAIM = Budget(1000, 0.5, 1e-5)
 LOG = math.log(1e5)  # ln(1/delta)

@@ -16,10 +16,9 @@ from fedsim.protocol.participants import Participants
 from fedsim.protocol.pool import Pool
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation.price import preview
-from fedsim.theory.averaged_noise import Kind, averaged_noise
-from fedsim.theory.premises import Constants, Premises
-from fedsim.theory.summed_noise import SummedNoise
+from fedsim.simulation.host import preview
+from fedsim.theory.averaged_noise import Kind, SummedNoise, averaged_noise
+from fedsim.theory.symbols import Constants, Premises
 from fedsim.theory.turnout import law
 
 PLAN = [Kind(FULL, 9)]

@@ -18,10 +18,12 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, effective_m
+from fedsim.scenario.by_theorem import CHOICES
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.theory import bounds
-from fedsim.theory.parameters import TABLE
+from fedsim.theory import bound_table, bounds
+from fedsim.theory.choice import Case
+from fedsim.theory.convex_choice import noisy_minibatch_sgd
 from fedsim.theory.symbols import Symbols
 from fedsim.theory.turnout import drawn_evenly, law, mean_shares, planned_share
 
@@ -67,22 +69,22 @@ def test_silos_that_are_alike_have_the_balanced_theorem_to_the_last_bit() -> Non
     assert (s.claims, s.differ, s.heaviest) == ((), (), 1.0)
     assert s.xi == math.log(1e5) / (2.0 * 750) ** 2 / 4
     alike = Symbols(n=750, N=4, M=s.M, d=6, epsilon=2.0, delta=1e-5, **CONSTANTS)
-    assert bounds.applying(s) == bounds.applying(alike)
+    assert bound_table.applying(s) == bound_table.applying(alike)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize("name", CHOICES)
 def test_equal_silos_written_out_are_the_balanced_theorem(name: str) -> None:
     # The same setting through the general formulas: every claim listed, and a random M_r of one value.
     balanced = Symbols(n=10_000, N=8, M=8, d=6, epsilon=8.0, delta=1e-5, **CONSTANTS)
     listed = replace(balanced, claims=(Budget(10_000, 8.0, 1e-5),) * 8, law=((8, 1.0),))
     assert listed.xi == pytest.approx(balanced.xi, rel=1e-12)
     assert listed.signal == pytest.approx(balanced.signal, rel=1e-12)
-    one, other = TABLE[name](balanced, False).values, TABLE[name](listed, False).values
+    one, other = (CHOICES[name](Case(s, s.clip or 0.0)).values for s in (balanced, listed))
     assert one.keys() == other.keys()
     for key, value in one.items():
         assert other[key] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), key
     for (bound, value, _), (_, same, _) in zip(
-        bounds.applying(balanced), bounds.applying(listed), strict=True
+        bound_table.applying(balanced), bound_table.applying(listed), strict=True
     ):
         assert same == pytest.approx(value, rel=1e-9), bound.source
 
@@ -107,7 +109,7 @@ def test_unequal_budgets_and_participation_are_xi_by_hand() -> None:
         assert s.xi == pytest.approx(by_hand(silos, M_r), rel=1e-12), name
         assert (s.differ, s.epsilon, s.delta, s.n) == (("eps_i", "delta_i"), 0.5, 1e-7, 750)
         convex = {
-            bound.source: value for bound, value, _ in bounds.applying(s) if bound.functions == "convex"
+            bound.source: value for bound, value, _ in bound_table.applying(s) if bound.functions == "convex"
         }
         M = 1 / sum(p / m for m, p in M_r)
         expected = 2.0 * 3.0 * (1 / math.sqrt(750 * M) + math.sqrt(6 * by_hand(silos, M_r)))
@@ -149,9 +151,9 @@ def test_lower_and_central_bounds_are_not_printed_for_silos_that_differ(
     changed: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     s = setting(**changed)
-    shown = {(bound.side, bound.trust) for bound, value, _ in bounds.applying(s) if value is not None}
+    shown = {(bound.side, bound.trust) for bound, value, _ in bound_table.applying(s) if value is not None}
     assert shown == {("upper", "ISRL")}
-    reasons = {why for bound, _, why in bounds.applying(s) if bound.side == "lower"}
+    reasons = {why for bound, _, why in bound_table.applying(s) if bound.side == "lower"}
     symbol = request.node.callspec.id
     assert all("stated for silos alike" in why and symbol in why for why in reasons)
 
@@ -225,7 +227,7 @@ def test_xi_lies_between_the_mildest_and_the_worst_silo_alone(
 def test_batches_are_the_same_share_of_every_silo_and_no_smaller_than_its_proof_needs() -> None:
     silos = (Budget(1000, 1.0, 1e-5), Budget(4000, 6.0, 1e-6))
     s = Symbols(1000, 2, 2, 6, 1.0, 1e-6, claims=silos, law=((2, 1.0),), **(CONSTANTS | {"mu": None}))
-    values = TABLE["noisy_minibatch_sgd"](s, False).values
+    values = noisy_minibatch_sgd(Case(s, s.clip or 0.0)).values
     R, fraction = values["num_rounds"], values["batch"]["fraction"]
     for silo in silos:
         needed = silo.epsilon * silo.n / (4 * math.sqrt(2 * R * math.log(2 / silo.delta)))

@@ -1,0 +1,79 @@
+"""`fedsim silo`, `fedsim node` and `fedsim shuffler`: the parties of a deployment that run on and on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedsim.cli.app import DEPLOYMENT, app, plain_errors
+
+
+@app.command(rich_help_panel=DEPLOYMENT)
+def node(
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The federation's SuperLink.")],
+    root_certificates: Annotated[Path, typer.Option(help="Whom the SuperLink's certificate is signed by.")],
+    key: Annotated[Path, typer.Option(help="This node's private key.")],
+    socket: Annotated[Path | None, typer.Option(help="The silo's daemon's socket.")] = None,
+    port: Annotated[int | None, typer.Option(help="The daemon's port on 127.0.0.1; with --token.")] = None,
+    token: Annotated[Path | None, typer.Option(help="File of the daemon's token.")] = None,
+) -> None:
+    """Be a silo's node: carry frames between a SuperLink and the silo's daemon; runs no code of others."""
+    with plain_errors():
+        from silos.shim import run
+
+        run(superlink, root_certificates, key, socket, port, token)
+
+
+@app.command(rich_help_panel=DEPLOYMENT)
+def silo(
+    config: Annotated[Path, typer.Option(help="The silo's file (YAML).")],
+    enrol: Annotated[
+        bool, typer.Option("--enrol", help="Make the silo's ledger and identity key, print the key, and end.")
+    ] = False,
+    serve: Annotated[bool, typer.Option("--serve", help="After --enrol, go on as the daemon.")] = False,
+    health: Annotated[
+        bool,
+        typer.Option("--health", help="Ask the running daemon how it is; exit code 1 if it is not well."),
+    ] = False,
+    insecure_simulation: Annotated[
+        bool, typer.Option("--insecure-simulation", help="Allow noise from a seed: no privacy; for tests.")
+    ] = False,
+) -> None:
+    """Run one silo's daemon: records, budget and noise stay here, and every message is debited first."""
+    with plain_errors():
+        from fedsim.common.plugins import load_none
+
+        load_none()  # before what lists algorithms and data sets is imported
+        from silos.config import load_config
+
+        load_config(config)  # before torch is loaded
+        from silos.service import run
+
+        code = run(
+            config,
+            enrol_first=enrol,
+            serve=serve,
+            health=health,
+            insecure_simulation=insecure_simulation,
+        )
+        raise typer.Exit(code)
+
+
+@app.command(rich_help_panel=DEPLOYMENT)
+def shuffler(
+    config: Annotated[Path, typer.Option(help="The shuffler's file (YAML).")],
+    enrol: Annotated[
+        bool, typer.Option("--enrol", help="Make the shuffler's keys, print their public halves, and end.")
+    ] = False,
+    health: Annotated[
+        bool,
+        typer.Option("--health", help="Ask the running shuffler how it is; exit code 1 if it is not well."),
+    ] = False,
+) -> None:
+    """Run a federation's shuffler: silos' sealed reports come in, and sums that it cannot read go out."""
+    with plain_errors():
+        from server.shuffler.service import run
+
+        raise typer.Exit(run(config, enrolling=enrol, health=health))

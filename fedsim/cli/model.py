@@ -1,0 +1,137 @@
+"""`fedsim predict` and `fedsim export`: a run's model at work, and written for another library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedsim.cli.app import RUNS, app, plain_errors, spoken
+from fedsim.cli.output import shown
+from fedsim.common.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from fedsim.results.predictor import Predictor
+
+Trial = Annotated[int | None, typer.Option(min=0, help="Whose model; default: the first finished trial's.")]
+NonPrivate = Annotated[
+    bool,
+    typer.Option(
+        "--nonprivate", help="Take a model that nothing protects: the twin, or of a run without privacy."
+    ),
+]
+_SPOKEN = {"table": "TABLE", "trial": "--trial", "nonprivate": "--nonprivate", "model": "RUN"}
+_UNSAFE = "Loading it runs code that is in it: load only what you, or somebody you trust, have written."
+
+
+@app.command(rich_help_panel=RUNS)
+def predict(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="CSV or Parquet file; needs no target or silo column.")
+    ],
+    out: Annotated[Path, typer.Option(help="New file, .csv or .parquet.")],
+    keep: Annotated[
+        list[str] | None,
+        typer.Option("--id", metavar="COLUMN", help="Column of TABLE to keep beside; may be repeated."),
+    ] = None,
+    trial: Trial = None,
+    nonprivate: NonPrivate = False,
+) -> None:
+    """Predict the records of a table with a run's model, in their order."""
+    with plain_errors():
+        from fedsim.api.run import load_run
+
+        with spoken(_SPOKEN), _new_file(out, (".csv", ".parquet")) as draft:
+            model = load_run(directory).predictor(trial, nonprivate=nonprivate)
+            made = _predicted(model, table, keep or [])
+            made.to_csv(draft, index=False) if draft.suffix == ".csv" else made.to_parquet(draft, index=False)
+        typer.echo(f"Wrote {shown(out)}")
+
+
+def _predicted(model: Predictor, table: Path, keep: Sequence[str]) -> pd.DataFrame:
+    """Predictions for every record of `table`, the columns `keep` before them."""
+    from fedsim.data.table import open_table
+
+    opened = open_table(table, "table", model.recipe.reading)
+    for name in keep:
+        opened.require(name, "--id")
+    made, read = model.predict(table), opened.read(keep) if keep else {}
+    for name in reversed(dict.fromkeys(keep)):
+        if name in made.columns:
+            raise InputError("--id", name, "is the name of a column of predictions; rename it in the table")
+        made.insert(0, name, read[name].to_pandas())
+    return made
+
+
+class Library(StrEnum):
+    """A library that a model can be written for."""
+
+    SKLEARN = "sklearn"
+    TORCH = "torch"
+
+
+_SUFFIXES: Mapping[Library, Sequence[str]] = {
+    Library.SKLEARN: (".joblib",),
+    Library.TORCH: (".safetensors", ".pt"),
+}
+
+
+@app.command(rich_help_panel=RUNS)
+def export(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+    to: Annotated[Library, typer.Option(help="For which library.")],
+    out: Annotated[
+        Path, typer.Option(help="New file: .joblib for sklearn; .safetensors or .pt for torch's state_dict.")
+    ],
+    trial: Trial = None,
+    nonprivate: NonPrivate = False,
+) -> None:
+    """Write a run's model for use outside fedsim: a scikit-learn pipeline, or a torch state_dict."""
+    with plain_errors():
+        from fedsim.api.run import load_run
+
+        with _new_file(out, _SUFFIXES[to]) as draft:
+            model = load_run(directory).predictor(trial, nonprivate=nonprivate)
+            _to_sklearn(model, draft) if to is Library.SKLEARN else _to_torch(model, draft)
+        typer.echo(f"Wrote {shown(out)}")
+        if to is Library.SKLEARN:
+            typer.echo(_UNSAFE)
+
+
+def _to_sklearn(model: Predictor, place: Path) -> None:
+    import joblib
+
+    joblib.dump(model.to_sklearn(), place)
+
+
+def _to_torch(model: Predictor, place: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    state = {name: value.clone().contiguous() for name, value in model.to_torch().state_dict().items()}
+    torch.save(state, place) if place.suffix == ".pt" else save_file(state, place)
+
+
+@contextmanager
+def _new_file(place: Path, suffixes: Sequence[str]) -> Iterator[Path]:
+    """Yield where to write; `place` is checked before anything is done for it, and is whole or not there."""
+    from fedsim.common.files import whole_file
+
+    if place.suffix not in suffixes:
+        raise InputError("--out", str(place), f"must end in {' or '.join(suffixes)}")
+    if place.exists():
+        raise InputError("--out", str(place), "exists already; name a new file")
+    if not place.parent.is_dir():
+        raise InputError("--out", str(place), "is in no folder that exists")
+    try:
+        with whole_file(place) as draft:
+            yield draft
+    except OSError as error:
+        raise InputError("--out", str(place), f"cannot be written ({error.strerror})") from None

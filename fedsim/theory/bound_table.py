@@ -1,0 +1,238 @@
+"""The thesis's bounds that a setting has, and what their theorems ask of it beyond its constants.
+
+Each condition is a check that is met or not. One on epsilon is asked of every silo; the silo nearest to
+breaking it is shown. What is asked asymptotically, delta = o(1/(n N)), is read as delta < 1/(n N). What is
+asked of an algorithm and cannot be read off a setting (its C, its epsilon a round) is in
+`fedsim.theory.bounds`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from fedsim.theory.bounds import (
+    convex_central_lower,
+    convex_erm,
+    convex_erm_lower,
+    convex_isrl,
+    convex_isrl_lower,
+    convex_one_pass,
+    convex_one_pass_sdp,
+    convex_sdp,
+    nonconvex_central_lower,
+    nonconvex_isrl,
+    nonconvex_isrl_lower,
+    nonconvex_sdp,
+    pl_erm,
+    pl_erm_sdp,
+    pl_isrl,
+    pl_sdp,
+    strongly_convex_central_lower,
+    strongly_convex_erm,
+    strongly_convex_erm_lower,
+    strongly_convex_isrl,
+    strongly_convex_isrl_lower,
+    strongly_convex_one_pass,
+    strongly_convex_one_pass_sdp,
+    strongly_convex_sdp,
+)
+from fedsim.theory.symbols import Symbols
+from fedsim.theory.theorem import (
+    ADVANCED_COMPOSITION,
+    ONE_GAUSSIAN,
+    ORACLE,
+    PROX_SGD,
+    RESTARTS,
+    SHUFFLED,
+    SPIDER,
+    SPIDER_SDP,
+    Check,
+    EpsilonRange,
+    at_least,
+    delta_below_half,
+)
+
+Conditions = Callable[[Symbols], tuple[Check, ...]]
+
+
+def one_sum(s: Symbols) -> tuple[Check, ...]:
+    """Theorem 39: the range of P_vec."""
+    return (_range(s, ORACLE), delta_below_half(s.delta, "privacy.delta"))
+
+
+def sums_of_silos(s: Symbols) -> tuple[Check, ...]:
+    """Theorem 40, SDP."""
+    least = s.N * min(s.epsilon / 2, 1.0)
+    return (*proximal_pl(s), at_least("M >= N min(eps/2, 1)", "participation", s.M, least))
+
+
+def sums_of_restarts(s: Symbols) -> tuple[Check, ...]:
+    """Theorem 42, SDP; its least M where Delta is stated."""
+    if s.Delta is None:
+        return (_range(s, RESTARTS),)
+    L, beta, Delta = s.need("Theorem 42", "L", "beta", "Delta")
+    private = (s.d * math.log(s.d / s.delta) ** 3 / (beta * Delta)) ** (3 / 8)
+    least = min((s.epsilon * s.n * L) ** 0.75 / s.n**0.25 * private, s.N)
+    condition = "M >= min((eps n L)^(3/4) (d ln(d/delta)^3/(beta Delta))^(3/8)/n^(1/4), N)"
+    return (_range(s, RESTARTS), at_least(condition, "participation", s.M, least))
+
+
+def proximal_pl(s: Symbols) -> tuple[Check, ...]:
+    """Theorem 40."""
+    beta, mu = s.need("Theorem 40", "beta", "mu")
+    most = max(silo.delta for silo in s.silos)
+    return (
+        _range(s, PROX_SGD),
+        delta_below_half(most, "privacy.delta"),
+        at_least("n >= kappa", "partition", s.n, beta / mu),
+    )
+
+
+def zcdp(s: Symbols) -> tuple[Check, ...]:
+    """Theorem 44; q >= 1 says that the noise leaves a step worth taking, else the theorem returns w_0."""
+    L, beta, Delta = s.need("Theorem 44", "L", "beta", "Delta")
+    period = (L / (8 * math.sqrt(s.d * s.xi * Delta * beta))) ** (2 / 3)
+    return (
+        _range(s, SPIDER),
+        at_least("q >= 1", "privacy.epsilon", period, 1),
+    )
+
+
+def shuffled(s: Symbols) -> tuple[Check, ...]:
+    """Theorem 38, with the least R that it can have: max(n^2 N^2 eps^2 / M, N / M, ...)."""
+    least = max((s.n * s.N * s.epsilon) ** 2 / s.M, s.N / s.M, 1.0)
+    bound = 16 * math.log(18 * least * s.M**2 / (s.N * s.delta))
+    return (
+        _range(s, SHUFFLED),
+        at_least("M >= 16 ln(18 R M^2/(N delta))", "participation", s.M, bound),
+    )
+
+
+def reduction(s: Symbols) -> tuple[Check, ...]:
+    """Theorems 35, 133 and 46: from ISRL to central through amplification by shuffling.
+
+    The theorem asks N >= 16 ln(2/(delta_r n)) with a round's delta_r <= delta; with delta it is necessary.
+    """
+    needed = 16 * math.log(2 / (s.delta * s.n))
+    return (
+        _range(s, EpsilonRange("eps <= sqrt N", lambda _: math.sqrt(s.N))),
+        _small_delta(s),
+        at_least("N >= 16 ln(2/(delta n))", "partition", s.N, needed),
+    )
+
+
+def _small_delta(s: Symbols) -> Check:
+    largest = max(silo.delta for silo in s.silos)
+    bound = 1 / (s.n * s.N)
+    return Check("delta = o(1/(n N))", "privacy.delta", largest, f"below {bound:.6g}", largest < bound)
+
+
+def _only(stated: EpsilonRange) -> Conditions:
+    return lambda s: (_range(s, stated),)
+
+
+def _range(s: Symbols, stated: EpsilonRange) -> Check:
+    tightest = max(s.silos, key=lambda silo: silo.epsilon / stated.most(silo.delta))
+    return stated.check(tightest, "privacy.epsilon")
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One bound.
+
+    Args:
+        functions: convex, strongly convex, proximal-PL or non-convex.
+        risk: "population", "empirical" or "squared gradient".
+        source: algorithm and theorem.
+        symbols: constants that it needs.
+        value: the bound.
+        asks: what else its theorem asks of a setting.
+        trust: ISRL, SDP or central.
+        side: upper or lower.
+        everyone: whether it is stated for M = N only.
+        alike: whether it is stated for silos of equal n, eps, delta and weight only.
+    """
+
+    functions: str
+    risk: str
+    source: str
+    symbols: tuple[str, ...]
+    value: Callable[[Symbols], float]
+    asks: Conditions
+    trust: str
+    side: str
+    everyone: bool = False
+    alike: bool = False
+
+
+_upper = partial(Bound, trust="ISRL", side="upper")
+_lower = partial(Bound, trust="ISRL", side="lower", asks=reduction, everyone=True, alike=True)
+_sdp = partial(Bound, trust="SDP", side="upper", alike=True)
+_central_lower = partial(Bound, trust="central", side="lower", asks=lambda s: (_small_delta(s),), alike=True)
+_C, _S, _P, _N = "convex", "strongly convex", "proximal-PL", "non-convex"
+_POP, _ERM, _SQ = "population", "empirical", "squared gradient"
+_LD, _LM, _LDM = ("L", "D"), ("L", "mu"), ("L", "D", "mu")
+_SGD, _PASS, _FULL = (
+    "noisy MB-SGD, Theorem 34",
+    "accelerated one-pass, Theorem 36",
+    "accelerated ERM, Theorem 37",
+)
+_SHUFFLED, _SUMMED = "shuffled MB-SGD, Theorem 38", "accelerated one-pass, Theorem 39"
+BOUNDS = (
+    _upper(_C, _POP, _SGD, _LD, convex_isrl, _only(ADVANCED_COMPOSITION)),
+    _upper(_C, _POP, _PASS, (*_LD, "beta"), convex_one_pass, _only(ONE_GAUSSIAN)),
+    _lower(_C, _POP, "Theorem 35", _LD, convex_isrl_lower),
+    _upper(_C, _ERM, _FULL, _LD, convex_erm, _only(ADVANCED_COMPOSITION)),
+    _lower(_C, _ERM, "Theorem 133", _LD, convex_erm_lower),
+    _sdp(_C, _POP, _SHUFFLED, _LD, convex_sdp, shuffled),
+    _sdp(_C, _POP, _SUMMED, (*_LD, "beta"), convex_one_pass_sdp, one_sum),
+    _central_lower(_C, _ERM, "Theorems 123, 134", _LD, convex_central_lower),
+    _upper(_S, _POP, _SGD, _LM, strongly_convex_isrl, _only(ADVANCED_COMPOSITION)),
+    _upper(_S, _POP, _PASS, (*_LM, "beta"), strongly_convex_one_pass, _only(ONE_GAUSSIAN)),
+    _lower(_S, _POP, "Theorem 35", _LDM, strongly_convex_isrl_lower),
+    _upper(_S, _ERM, _FULL, _LM, strongly_convex_erm, _only(ADVANCED_COMPOSITION)),
+    _lower(_S, _ERM, "Theorem 133", _LDM, strongly_convex_erm_lower),
+    _sdp(_S, _POP, _SHUFFLED, _LM, strongly_convex_sdp, shuffled),
+    _sdp(_S, _POP, _SUMMED, (*_LM, "beta"), strongly_convex_one_pass_sdp, one_sum),
+    _central_lower(_S, _ERM, "Theorems 123, 134", _LDM, strongly_convex_central_lower),
+    _upper(_P, _POP, "prox-SGD, Theorem 40", (*_LM, "beta"), pl_isrl, proximal_pl),
+    _upper(_P, _ERM, "prox-PL-SVRG, Theorem 42", (*_LM, "beta"), pl_erm, _only(RESTARTS)),
+    _sdp(_P, _POP, "prox-SGD, Theorem 40", (*_LM, "beta"), pl_sdp, sums_of_silos),
+    _sdp(_P, _ERM, "prox-PL-SVRG, Theorem 42", (*_LM, "beta"), pl_erm_sdp, sums_of_restarts),
+    _upper(_N, _SQ, "prox-SPIDER, Theorem 44", ("L", "beta", "Delta"), nonconvex_isrl, zcdp),
+    _sdp(_N, _SQ, "prox-SPIDER, Theorem 45", ("L", "beta", "Delta"), nonconvex_sdp, _only(SPIDER_SDP)),
+    _lower(_N, _SQ, "Theorem 46", ("L",), nonconvex_isrl_lower),
+    _central_lower(_N, _SQ, "Theorem 46", ("L",), nonconvex_central_lower),
+)
+
+
+def applying(s: Symbols) -> list[tuple[Bound, float | None, str]]:
+    """Return every bound with its value, or None and why it does not apply to the setting."""
+    return [(bound, *_evaluated(bound, s)) for bound in BOUNDS]
+
+
+def conditions(bound: Bound, s: Symbols) -> tuple[Check, ...]:
+    """What the bound's theorem asks of the setting, met or not; a bound is printed with them either way.
+
+    Empty where a constant of the bound is not stated.
+    """
+    if s.missing(*bound.symbols):
+        return ()
+    drawn = Check(
+        "S_r uniformly random", "participation", "uneven", "even: every silo as likely as another", s.even
+    )
+    return (*bound.asks(s), *((drawn,) if s.M < s.N else ()))
+
+
+def _evaluated(bound: Bound, s: Symbols) -> tuple[float | None, str]:
+    if bound.everyone and s.M < s.N:
+        return None, f"stated for M = N, here {s.M:g} of {s.N}"
+    if bound.alike and s.differ:
+        return None, f"stated for silos alike, here {', '.join(s.differ)} differ"
+    missing = s.missing(*bound.symbols)
+    if missing:
+        return None, f"needs assumptions.{', assumptions.'.join(missing)}"
+    return bound.value(s), ""
