@@ -87,8 +87,8 @@ class Checkpoint:
     def check_free(path: Path) -> None:
         """Raise InputError where there is a run's file."""
         if path.exists():
-            expected = "holds a run that did not end: resume it, or remove the file to give it up"
-            raise InputError("checkpoint", str(path), expected)
+            hint = "holds a run that did not end: resume it, or remove the file to give it up"
+            raise InputError("checkpoint", str(path), hint)
 
     @classmethod
     def open(cls, path: Path) -> Self:

@@ -75,11 +75,11 @@ def _recorded(record: Recorded, holds: Sequence[bool]) -> Schedule:
         keep = held if hold and rounds else None
         there = next((own for members in sets if (own := _kept(members, keep))), None)
         if there is None:
-            expected = (
+            hint = (
                 f"is too short: its {len(record.attendance)} rounds with a silo in them serve {len(rounds)} "
                 f"of the run's {len(holds)} rounds; give a longer one or set repeat: true"
             )
-            raise InputError("scenario.participation.path", record.source, expected)
+            raise InputError("scenario.participation.path", record.source, hint)
         held = held if keep is not None else set(there)
         rounds.append(there)
     return rounds

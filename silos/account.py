@@ -244,6 +244,6 @@ class Account:
         return left
 
 
-def _check(field: str, value: float, good: bool, expected: str) -> None:
+def _check(field: str, value: float, good: bool, hint: str) -> None:
     if not good:  # NaN is not
-        raise InputError(field, value, expected)
+        raise InputError(field, value, hint)

@@ -31,8 +31,8 @@ def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limi
     """
     for terms in silos:
         if not mechanism.private and terms.epsilon < inf:
-            expected = f"mechanism {mechanism.name} cannot keep a budget of {terms.epsilon:g}"
-            raise Refused(f"silo {terms.name!r}: {expected}")
+            hint = f"mechanism {mechanism.name} cannot keep a budget of {terms.epsilon:g}"
+            raise Refused(f"silo {terms.name!r}: {hint}")
     positions: dict[Census, list[int]] = defaultdict(list)
     priced: dict[Hashable, tuple[Census, int]] = {}
     releases = []
@@ -63,8 +63,8 @@ def _own_noise(plan: Plan, terms: Terms, mechanism: Mechanism) -> Terms:
         raise Refused(f"silo {terms.name!r}: noise and pool of a sum over silos are not given")
     sums = cast(SumMechanism, mechanism)
     if sums.transport == "messages" and any(len(plan.rounds[r]) > 1 for r in terms.rounds):
-        expected = "a round is one message, and is priced as one draw of the batch"
-        raise Refused(f"silo {terms.name!r}: the plan has rounds of several asks; {expected}")
+        hint = "a round is one message, and is priced as one draw of the batch"
+        raise Refused(f"silo {terms.name!r}: the plan has rounds of several asks; {hint}")
     r = share.clip * share.pool.heaviest(share.position, plan.batches(terms.rounds))
     return replace(terms, noise_multiplier=sums.effective(z, r))
 

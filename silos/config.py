@@ -95,8 +95,8 @@ def parse_config(tree: Any) -> Config:
     check_flags({**tree, "policy": {**tree["policy"], "plug_ins": ()}}, config.model_dump(), ROOT)
     _check_records(config.records)
     if config.reader and not isinstance(getattr(config.records, "path", None), Path):
-        expected = "writes one table, so records.path must name one file"
-        raise InputError(f"{ROOT}.reader", list(config.reader), expected)
+        hint = "writes one table, so records.path must name one file"
+        raise InputError(f"{ROOT}.reader", list(config.reader), hint)
     _check_plug_ins(config)
     return config
 
@@ -114,14 +114,14 @@ def _check_plug_ins(config: Config) -> None:
     known = [name for group in (ALGORITHMS, PROBLEMS) for name in groups.get(group, {})]
     for name in names:
         if ":" not in name and name not in known:
-            expected = f"no algorithm or problem in plug_in_folder; there are: {', '.join(known) or 'none'}"
-            raise InputError(f"{ROOT}.policy.plug_ins", name, expected)
+            hint = f"no algorithm or problem in plug_in_folder; there are: {', '.join(known) or 'none'}"
+            raise InputError(f"{ROOT}.policy.plug_ins", name, hint)
     if reason := unavailable():
         raise InputError(f"{ROOT}.policy.plug_ins", list(names), reason)
     for path in config.hidden:
         if path.resolve().is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(path.resolve()):
-            expected = f"must lie apart from {path}: plug-ins see all of it"
-            raise InputError(f"{ROOT}.plug_in_folder", str(folder), expected)
+            hint = f"must lie apart from {path}: plug-ins see all of it"
+            raise InputError(f"{ROOT}.plug_in_folder", str(folder), hint)
 
 
 _FILES = {
@@ -146,10 +146,10 @@ def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
 def _check_records(records: Dataset) -> None:
     """Refuse what a silo alone cannot do, and a reader that fedsim does not ship."""
     if type(records) not in OWN.values():
-        expected = "never where records are held: name a table, and in `reader` a command that writes it"
-        raise InputError(f"{ROOT}.records.name", records.name, expected)
+        hint = "never where records are held: name a table, and in `reader` a command that writes it"
+        raise InputError(f"{ROOT}.records.name", records.name, hint)
     records.check_alone(f"{ROOT}.records")
     for field in ("test_fraction", "reserve", "origin"):
         if field in records.model_fields_set:
-            expected = "exists in simulation only: a silo trains on all of its own records"
-            raise InputError(f"{ROOT}.records.{field}", getattr(records, field), expected)
+            hint = "exists in simulation only: a silo trains on all of its own records"
+            raise InputError(f"{ROOT}.records.{field}", getattr(records, field), hint)

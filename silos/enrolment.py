@@ -42,8 +42,8 @@ def enrol(config: Config) -> Enrolled:
         Refused: the ledger cannot be written.
     """
     if config.ledger.exists():
-        expected = "is enrolled already: a lifetime is fixed once (start the silo without --enrol)"
-        raise InputError(f"{ROOT}.state", str(config.state), expected)
+        hint = "is enrolled already: a lifetime is fixed once (start the silo without --enrol)"
+        raise InputError(f"{ROOT}.state", str(config.state), hint)
     caps = caps_of(config)
     write_table(config)
     records = read_records(config)
@@ -91,15 +91,13 @@ def check_enrolment(config: Config, ledger: LedgerFile, records: OwnRecords, ide
         raise InputError(f"{ROOT}.name", config.name, f"the silo was enrolled as {enrolled.silo!r}")
     if promised != now:
         given = f"epsilon {caps.epsilon:g}, delta {caps.delta:g}, until {last}"
-        expected = f"the silo enrolled with another lifetime, which stays as it is ({given})"
-        raise InputError(f"{ROOT}.policy.lifetime", lifetime.model_dump(mode="json"), expected)
+        hint = f"the silo enrolled with another lifetime, which stays as it is ({given})"
+        raise InputError(f"{ROOT}.policy.lifetime", lifetime.model_dump(mode="json"), hint)
     if identity.public != enrolled.identity:
         raise InputError(f"{ROOT}.state", str(config.state), "holds another key than the one enrolled")
     if records.digest(identity) != enrolled.records:
-        expected = (
-            "the records have changed since enrolment; bring back the old ones, or enrol anew elsewhere"
-        )
-        raise InputError(f"{ROOT}.records", config.records.name, expected)
+        hint = "the records have changed since enrolment; bring back the old ones, or enrol anew elsewhere"
+        raise InputError(f"{ROOT}.records", config.records.name, hint)
 
 
 def _last_day(end: int) -> date:
@@ -119,11 +117,11 @@ def _check_exact(config: Config, caps: Caps, own: Own) -> None:
     at_one = grid.distance(dimension, census, grid.sensitivity(dimension))  # of mu = 1 each
     needed = at_one * most * min(most, float(gaussian.mu(*policy.run_budget)) ** 2)
     if needed > caps.total.distance and not caps.total.epsilon:
-        expected = (
+        hint = (
             f"too large for exact noise in {dimension:,} numbers: lower lifetime.epsilon (or per_run, "
             "max_rounds, max_dimension; or exact_noise_dimension, above which noise is in floating point)"
         )
-        raise InputError(f"{ROOT}.policy.lifetime.epsilon", caps.epsilon, expected)
+        raise InputError(f"{ROOT}.policy.lifetime.epsilon", caps.epsilon, hint)
 
 
 def caps_of(config: Config) -> Caps:
@@ -136,4 +134,4 @@ def caps_of(config: Config) -> Caps:
     try:
         return Caps.of(lifetime.epsilon, lifetime.delta, lifetime.sampled.epsilon, lifetime.sampled.delta)
     except InputError as error:
-        raise InputError(f"{ROOT}.policy.{error.field}", error.value, error.expected) from None
+        raise InputError(f"{ROOT}.policy.{error.field}", error.value, error.hint) from None

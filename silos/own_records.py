@@ -61,15 +61,15 @@ def read_records(config: Config) -> OwnRecords:
         features, target, _ = prepare(config.records, source.design(rows), rows, rows)
     except InputError as error:
         field = error.field.replace("scenario.data", f"{ROOT}.records", 1)
-        raise InputError(field, error.value, error.expected) from None
+        raise InputError(field, error.value, error.hint) from None
     return OwnRecords(features, target, source.num_classes)
 
 
 def _check_declared(config: Config, source: Source) -> None:
     """Every greeting states the number of classes: counted in the records, it would tell of one of them."""
     if source.num_classes and getattr(config.records, "classes", source.num_classes) is None:
-        expected = "the number of classes is public, so declare it: it is not to be counted in the records"
-        raise InputError("scenario.data.classes", None, expected)
+        hint = "the number of classes is public, so declare it: it is not to be counted in the records"
+        raise InputError("scenario.data.classes", None, hint)
 
 
 def _check_alone(source: Source) -> None:
@@ -77,6 +77,6 @@ def _check_alone(source: Source) -> None:
         return
     labels = source.labels(source.silo_column, "scenario.data.path")
     if len(labels.names) > 1:
-        expected = "must hold this silo's records alone, and has a column of silos' names"
-        raise InputError("scenario.data.path", labels.names[:3], expected)
+        hint = "must hold this silo's records alone, and has a column of silos' names"
+        raise InputError("scenario.data.path", labels.names[:3], hint)
     require_labels(labels.codes, source.silo_column, "scenario.data.silo_column")

@@ -136,6 +136,6 @@ class Policy(Section):
         for field, known in (("algorithms", shipped()), ("problems", PROBLEMS)):
             for name in getattr(self, field) or ():
                 if name not in self.allowed(known):
-                    expected = f"not shipped; {suggest(name, known)}, or list the plug-in under plug_ins too"
-                    raise InputError(field, name, expected)
+                    hint = f"not shipped; {suggest(name, known)}, or list the plug-in under plug_ins too"
+                    raise InputError(field, name, hint)
         return self

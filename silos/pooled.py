@@ -51,8 +51,8 @@ class Pinned:
         for number, file in enumerate(files):
             roster = load_roster(file)
             if roster.silos.get(own) != identity.public:
-                expected = f"a roster in which {own} has this silo's own identity, {identity.public}"
-                raise InputError(f"{field}.{number}", str(file), expected)
+                hint = f"a roster in which {own} has this silo's own identity, {identity.public}"
+                raise InputError(f"{field}.{number}", str(file), hint)
             found[roster.digest] = roster
         return cls(found, identity)
 

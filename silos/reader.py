@@ -40,5 +40,5 @@ def _for_the_owner(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _wrong(config: Config, expected: str) -> InputError:
-    return InputError(f"{ROOT}.reader", list(config.reader), expected)
+def _wrong(config: Config, hint: str) -> InputError:
+    return InputError(f"{ROOT}.reader", list(config.reader), hint)

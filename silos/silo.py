@@ -86,10 +86,8 @@ class Silo:
         """
         simulation = config.insecure_simulation
         if (simulation is not None) != insecure_simulation:
-            expected = (
-                "needs --insecure-simulation, and that needs it: noise from a seed keeps nothing private"
-            )
-            raise InputError(f"{ROOT}.insecure_simulation", simulation and simulation.model_dump(), expected)
+            hint = "needs --insecure-simulation, and that needs it: noise from a seed keeps nothing private"
+            raise InputError(f"{ROOT}.insecure_simulation", simulation and simulation.model_dump(), hint)
         if not config.ledger.is_file():
             raise InputError(
                 f"{ROOT}.state", str(config.state), "no silo is enrolled there (--enrol does it)"

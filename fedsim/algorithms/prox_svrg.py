@@ -42,8 +42,8 @@ class ProxSVRG:
 
     def __post_init__(self) -> None:
         if self.epochs * self.inner_steps < 2:
-            expected = "at least 2 where epochs is 1: the only inner iterate is where the run begins"
-            raise InputError("inner_steps", self.inner_steps, expected)
+            hint = "at least 2 where epochs is 1: the only inner iterate is where the run begins"
+            raise InputError("inner_steps", self.inner_steps, hint)
 
     @property
     def num_rounds(self) -> int:

@@ -30,8 +30,8 @@ def algorithms() -> dict[str, type[Algorithm]]:
     found = dict(shipped())
     for name, thing in entry_points(GROUP).items():
         if name in found:
-            expected = "another name: fedsim has an algorithm of this one"
-            raise InputError(f"entry point {GROUP}:{name}", thing, expected)
+            hint = "another name: fedsim has an algorithm of this one"
+            raise InputError(f"entry point {GROUP}:{name}", thing, hint)
         found[name] = _algorithm(name, thing)
     return dict(sorted(found.items()))
 

@@ -76,8 +76,8 @@ def _tree(given: ScenarioLike) -> tuple[dict[str, Any], Path]:
         return read(path), path.resolve().parent
     if isinstance(given, Mapping):
         return dict(given), Path.cwd()
-    expected = "must be the name of a shipped scenario, a path, a mapping or a fedsim.Scenario"
-    raise InputError("scenario", given, expected)
+    hint = "must be the name of a shipped scenario, a path, a mapping or a fedsim.Scenario"
+    raise InputError("scenario", given, hint)
 
 
 def resolved_of(

@@ -89,8 +89,8 @@ def with_drawn(scenario: Scenario, out: Path) -> Scenario:
 def _found(out: Path) -> Path:
     if not (out / UNFINISHED / _MADE_OF).is_file():
         done = (out / FILE).is_file()
-        expected = "is complete; nothing is left of it to run" if done else "holds no run that can go on"
-        raise InputError("--resume", str(out), expected)
+        hint = "is complete; nothing is left of it to run" if done else "holds no run that can go on"
+        raise InputError("--resume", str(out), hint)
     return out.resolve()
 
 
@@ -142,8 +142,8 @@ def _begin(folder: Path, made_of: dict[str, Any], resolved: Resolved, resume: bo
         ("code", "another version of the code"),
     ):
         if before.get(part) != made_of[part]:
-            expected = f"was begun with {what}: its trials would not be of one run; start a new one"
-            raise InputError("--resume", str(folder.parent), expected)
+            hint = f"was begun with {what}: its trials would not be of one run; start a new one"
+            raise InputError("--resume", str(folder.parent), hint)
 
 
 def _results(folder: Path, out: Path) -> Results:

@@ -139,8 +139,8 @@ def _check(setting: Setting, silo: int, worlds: Worlds) -> None:
         if said != wanted:
             raise InputError(OPTION, said, f"daemons of (name, n, features, classes) = {wanted}")
         if SEEDED in greeting.notices:
-            expected = "a daemon without --insecure-simulation: a seed's noise is none to an attacker"
-            raise InputError(OPTION, greeting.silo, expected)
+            hint = "a daemon without --insecure-simulation: a seed's noise is none to an attacker"
+            raise InputError(OPTION, greeting.silo, hint)
 
 
 def _judged(

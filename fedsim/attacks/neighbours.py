@@ -44,12 +44,12 @@ def neighbours(setting: Setting, silo: int) -> Neighbours:
     """
     privacy = setting.resolved.scenario.privacy
     if setting.resolved.sums is not None:
-        expected = "daemons are audited by answers of their own; leave --daemons out to audit sums over silos"
-        raise InputError("scenario.privacy.mechanism", privacy.mechanism, expected)
+        hint = "daemons are audited by answers of their own; leave --daemons out to audit sums over silos"
+        raise InputError("scenario.privacy.mechanism", privacy.mechanism, hint)
     kind = others(setting, silo)
     if kind == "silent":
-        expected = "daemons are audited by full, fresh, subsample or with_replacement batches"
-        raise InputError("scenario.algorithm.batch", "poisson", expected)
+        hint = "daemons are audited by full, fresh, subsample or with_replacement batches"
+        raise InputError("scenario.algorithm.batch", "poisson", hint)
     chosen = search(setting, silo, _held(setting))
     data = beside(setting, silo, kind, chosen.first)
     worlds = replaced(data, chosen.first), replaced(data, chosen.second)

@@ -64,8 +64,8 @@ class Played:
         self._admission = self._admission or admissions[0]
         for admission in admissions:
             if _terms(admission) != _terms(self._admission):
-                expected = f"two daemons of one policy: another run was admitted by {_terms(self._admission)}"
-                raise InputError(OPTION, _terms(admission), expected)
+                hint = f"two daemons of one policy: another run was admitted by {_terms(self._admission)}"
+                raise InputError(OPTION, _terms(admission), hint)
 
 
 def _terms(admission: Admission) -> dict[str, object]:

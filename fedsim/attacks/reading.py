@@ -84,8 +84,8 @@ def _answered(setting: Setting, broadcast: Broadcast, memory: CohortMemory) -> t
     message = resolved.algorithm.silo(resolved.problem, broadcast, cast(Asker, ask), memory)
     plain = len(asked) == len(message) == 1
     if not plain or not torch.equal(next(iter(message.values())).reshape(-1), probe[0]):
-        expected = "a daemon is audited by algorithms whose reply is the answer to one query a round"
-        raise InputError("scenario.algorithm.name", resolved.scenario.algorithm.name, expected)
+        hint = "a daemon is audited by algorithms whose reply is the answer to one query a round"
+        raise InputError("scenario.algorithm.name", resolved.scenario.algorithm.name, hint)
     return next(iter(message)), asked[0]
 
 

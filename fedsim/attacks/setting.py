@@ -208,12 +208,12 @@ def prepare(resolved: Resolved) -> Setting:
     """
     privacy, mechanism = resolved.scenario.privacy, resolved.mechanism
     if not mechanism.private:
-        expected = f"claims nothing, so there is nothing to audit; use {GAUSSIAN.name}"
-        raise InputError("scenario.privacy.mechanism", mechanism.name, expected)
+        hint = f"claims nothing, so there is nothing to audit; use {GAUSSIAN.name}"
+        raise InputError("scenario.privacy.mechanism", mechanism.name, hint)
     admitted = tuple(preview(resolved))
     if not all(isfinite(silo.epsilon_guaranteed) for silo in admitted):
-        expected = "gives no finite epsilon, so there is nothing to audit; add noise"
-        raise InputError("scenario.privacy.noise_multiplier", privacy.noise_multiplier, expected)
+        hint = "gives no finite epsilon, so there is nothing to audit; add noise"
+        raise InputError("scenario.privacy.noise_multiplier", privacy.noise_multiplier, hint)
     silos = read(resolved, 0).silos
     data = tuple((np.asarray(s.train_features, float), np.asarray(s.train_target, float)) for s in silos)
     rounds = schedule(len(silos), resolved.active, resolved.trace.holds, resolved.scenario.seed, 0)

@@ -88,8 +88,8 @@ class Worlds:
         replies = self._channel.exchange(frames, self._deadline)
         for world in asked:
             if world not in replies:
-                expected = f"a daemon that answers within {self._deadline:g} s"
-                raise InputError("daemon", world, expected)
+                hint = f"a daemon that answers within {self._deadline:g} s"
+                raise InputError("daemon", world, hint)
         return [opened(replies[world])[0] for world in asked]
 
     def _head(self, world: str, message: Message) -> Mapping[str, object]:

@@ -138,7 +138,7 @@ def spoken(names: Mapping[str, str]) -> Iterator[None]:
         yield
     except InputError as error:
         first, dot, rest = error.field.partition(".")
-        raise InputError(names.get(first, first) + dot + rest, error.value, error.expected) from None
+        raise InputError(names.get(first, first) + dot + rest, error.value, error.hint) from None
 
 
 @contextmanager

@@ -112,10 +112,8 @@ def _drawn(run: Run, directory: Path, resolved: Resolved, symbols: Symbols, foun
         for line in _lines(bound, value, symbols, proximal)
     ]
     if not any(line.column in columns for line in lines):
-        expected = (
-            "states no constants that a bound on what it measured needs: --set assumptions.L=1 and so on"
-        )
-        raise InputError("--run", str(directory), expected)
+        hint = "states no constants that a bound on what it measured needs: --set assumptions.L=1 and so on"
+        raise InputError("--run", str(directory), hint)
     return draw(run, lines, directory, FIGURES)
 
 

@@ -93,8 +93,8 @@ def _control(known: Federation, running: str | None, out: Path, console: Console
     from fedsim.deployment.superlink import Papers, SuperLink
 
     if known.root_certificates is None:
-        expected = "the file ca.crt, as `fedsim certs` makes it"
-        raise InputError("federation.root_certificates", None, expected)
+        hint = "the file ca.crt, as `fedsim certs` makes it"
+        raise InputError("federation.root_certificates", None, hint)
     if running is not None:
         with Control(running, known.root_certificates) as control:
             yield control

@@ -43,8 +43,8 @@ def scenario_of(run: Path) -> Path:
     """
     file = run / UNFINISHED / "scenario.yaml"
     if not file.is_file():
-        expected = "holds no unfinished run: one that was interrupted keeps what it needs to go on"
-        raise InputError("--resume", str(run), expected)
+        hint = "holds no unfinished run: one that was interrupted keeps what it needs to go on"
+        raise InputError("--resume", str(run), hint)
     return file
 
 

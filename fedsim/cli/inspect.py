@@ -109,8 +109,8 @@ def _reading(
         return Reading(**given, **({"missing": tuple(missing)} if missing else {}))
     except ValidationError as error:
         first = error.errors()[0]
-        expected = first["msg"].removeprefix("Value error, ")
-        raise InputError(f"--{first['loc'][0]}", first["input"], expected) from None
+        hint = first["msg"].removeprefix("Value error, ")
+        raise InputError(f"--{first['loc'][0]}", first["input"], hint) from None
 
 
 def _print(found: Inspection) -> None:

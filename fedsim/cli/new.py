@@ -93,8 +93,8 @@ def _check_name(name: str) -> None:
     import fedsim.algorithms
 
     if not re.fullmatch("[a-z][a-z0-9_]{0,60}", name) or keyword.iskeyword(name):
-        expected = "must be a module's name: small letters, digits and underscores, such as my_algorithm"
-        raise InputError("NAME", name, expected)
+        hint = "must be a module's name: small letters, digits and underscores, such as my_algorithm"
+        raise InputError("NAME", name, hint)
     if name in {module.name for module in pkgutil.iter_modules(fedsim.algorithms.__path__)}:
         raise InputError("NAME", name, "fedsim has an algorithm of this name; choose another")
     found = find_spec(name)

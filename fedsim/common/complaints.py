@@ -46,7 +46,7 @@ def complaint(
         key = context["discriminator"].strip("'")
         return _unknown_name(f"{field}.{key}", first["input"], key, names(path, key, tree, model))
     if kind == "value_error" and isinstance(found := context["error"], InputError):
-        return InputError(f"{field}.{found.field}", found.value, found.expected)
+        return InputError(f"{field}.{found.field}", found.value, found.hint)
     return InputError(
         field,
         None if kind == "missing" else first["input"],

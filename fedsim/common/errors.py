@@ -6,14 +6,14 @@ from __future__ import annotations
 class InputError(ValueError):
     """Input that a person can mend: names the field, the value and what would be right."""
 
-    def __init__(self, field: str, value: object, expected: str) -> None:
+    def __init__(self, field: str, value: object, hint: str) -> None:
         text = repr(value)
         shown = text if len(text) <= 200 else text[:197] + "..."
-        super().__init__(f"{field}: {shown}: {expected}")
-        self.field, self.value, self.expected = field, value, expected
+        super().__init__(f"{field}: {shown}: {hint}")
+        self.field, self.value, self.hint = field, value, hint
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str, object, str]]:
-        return InputError, (self.field, self.value, self.expected)
+        return InputError, (self.field, self.value, self.hint)
 
 
 class Refused(Exception):

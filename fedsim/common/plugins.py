@@ -32,8 +32,8 @@ def entry_points(group: str) -> dict[str, object]:
         try:
             found[point.name] = point.load()
         except Exception as error:
-            expected = f"{_origin(point)}: cannot be loaded ({type(error).__name__}: {error})"
-            raise InputError(f"entry point {group}:{point.name}", point.value, expected) from error
+            hint = f"{_origin(point)}: cannot be loaded ({type(error).__name__}: {error})"
+            raise InputError(f"entry point {group}:{point.name}", point.value, hint) from error
     return found
 
 

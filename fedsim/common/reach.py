@@ -29,8 +29,8 @@ def check_reachable(address: str, field: str) -> None:
         return
     why = _ailment(host.strip("[]"), port)
     if why is not None:
-        expected = f"no Ray cluster answers there ({why}); must be host:port of a running one"
-        raise InputError(field, address, expected)
+        hint = f"no Ray cluster answers there ({why}); must be host:port of a running one"
+        raise InputError(field, address, hint)
 
 
 def _ailment(host: str, port: str) -> str | None:

@@ -112,8 +112,8 @@ def compare(sources: Sequence[Source], points: Path | None = None, metric: str |
     metric = _known(metric) if metric else _chosen(first)
     for source in sources:
         if (error := _error(source)) != _error(first):
-            expected = f"measures {error!r} and {first.name} {_error(first)!r}; compare runs of one kind"
-            raise InputError("RUN", source.name, expected)
+            hint = f"measures {error!r} and {first.name} {_error(first)!r}; compare runs of one kind"
+            raise InputError("RUN", source.name, hint)
         if isinstance(source.summary, SweepSummary):
             rows += _of_sweep(source.summary, source.name, metric)
             shared |= source.summary.shares_noise
@@ -192,12 +192,12 @@ def _of_run(run: Summary, source: str, metric: str) -> list[Compared]:
             at = _epsilon(run) if private else None
             rows.append(Compared(source, label, at, *spread, run.trials.finished, run.algorithm))
     if not rows:
-        expected = "no trial of it is complete; run its scenario.yaml to the end"
+        hint = "no trial of it is complete; run its scenario.yaml to the end"
         if run.deployment is not None and not run.deployment.measured:
-            expected = f"has no {METRICS[metric].title}: it was deployed without public test records"
+            hint = f"has no {METRICS[metric].title}: it was deployed without public test records"
         elif run.trials.finished:
-            expected = f"has no {METRICS[metric].title}"
-        raise InputError("RUN", source, expected)
+            hint = f"has no {METRICS[metric].title}"
+        raise InputError("RUN", source, hint)
     return rows
 
 

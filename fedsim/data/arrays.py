@@ -152,8 +152,8 @@ class _ArraysSource(Matrix):
 def _features(given: ArrayLike) -> Floats:
     values = _numbers("features", given, "numbers of shape (n, p)")
     if values.ndim != 2 or 0 in values.shape:
-        expected = "must have shape (n, p), with at least one record and feature"
-        raise InputError("features", values.shape, expected)
+        hint = "must have shape (n, p), with at least one record and feature"
+        raise InputError("features", values.shape, hint)
     return _frozen(values.astype(np.float64))
 
 
@@ -184,24 +184,24 @@ def _silo(given: ArrayLike, records: int) -> NDArray[Any]:
 
 def _ranges(given: tuple[ArrayLike, ArrayLike], features: int) -> NDArray[Any]:
     """Lower and upper ends, shape (2, p)."""
-    expected = f"must be (lower, upper): finite numbers or {features} of them each, lower below upper"
+    hint = f"must be (lower, upper): finite numbers or {features} of them each, lower below upper"
     try:
         lower, upper = (np.broadcast_to(np.asarray(end, dtype=np.float64), features) for end in given)
     except (TypeError, ValueError):
-        raise InputError("ranges", given, expected) from None
+        raise InputError("ranges", given, hint) from None
     if not (np.isfinite(upper - lower).all() and (lower < upper).all()):
-        raise InputError("ranges", given, expected)
+        raise InputError("ranges", given, hint)
     return _frozen(np.stack([lower, upper]))
 
 
-def _numbers(name: str, given: ArrayLike, expected: str) -> NDArray[Any]:
+def _numbers(name: str, given: ArrayLike, hint: str) -> NDArray[Any]:
     """An array of whole numbers or finite ones."""
     try:
         values = np.asarray(given)
     except ValueError as error:  # rows of unequal length
-        raise InputError(name, type(given).__name__, f"must be {expected} ({error})") from None
+        raise InputError(name, type(given).__name__, f"must be {hint} ({error})") from None
     if values.dtype.kind not in "biuf":
-        raise InputError(name, str(values.dtype), f"must be {expected}")
+        raise InputError(name, str(values.dtype), f"must be {hint}")
     for place in np.argwhere(~np.isfinite(values))[:1]:
         raise InputError(name, float(values[tuple(place)]), f"at {place.tolist()}: must be finite")
     return values
@@ -209,8 +209,8 @@ def _numbers(name: str, given: ArrayLike, expected: str) -> NDArray[Any]:
 
 def _require_length(name: str, values: NDArray[Any], records: int) -> None:
     if values.shape != (records,):
-        expected = f"must have shape ({records},): one value for each row of features"
-        raise InputError(name, values.shape, expected)
+        hint = f"must have shape ({records},): one value for each row of features"
+        raise InputError(name, values.shape, hint)
 
 
 def _frozen(values: NDArray[Any]) -> NDArray[Any]:
@@ -254,14 +254,14 @@ class Npz(_OwnArrays):
                 raise InputError("ranges", ranges.shape, "must be lower and upper ends, shape (2, p)")
             return Arrays(**given, ranges=ranges, classes=self.classes).open()
         except InputError as error:
-            raise _wrong(self.path, f"{error.field}: {error.value!r}: {error.expected}") from None
+            raise _wrong(self.path, f"{error.field}: {error.value!r}: {error.hint}") from None
 
     def _check_ranges(self, there: bool) -> None:
         if self.scaling == "declared" and not there:
             raise InputError("scenario.data.scaling", self.scaling, f"{self.path.name} has no array ranges")
         if there and "scaling" not in self.model_fields_set:
-            expected = f"{self.path.name} has ranges: say whether they scale (declared) or not (none)"
-            raise InputError("scenario.data.scaling", None, expected)
+            hint = f"{self.path.name} has ranges: say whether they scale (declared) or not (none)"
+            raise InputError("scenario.data.scaling", None, hint)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -283,5 +283,5 @@ def _read(path: Path) -> dict[str, Any]:
     return found
 
 
-def _wrong(path: Path, expected: str) -> InputError:
-    return InputError(FIELD, str(path), expected)
+def _wrong(path: Path, hint: str) -> InputError:
+    return InputError(FIELD, str(path), hint)

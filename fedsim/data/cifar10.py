@@ -134,8 +134,8 @@ class _Cifar10Source(ImageSource):
 def _mapped(path: Path) -> Any:
     size, image = there(path).stat().st_size, len(PIXELS) + 1
     if size == 0 or size % image:
-        expected = f"must hold images of {image:,} bytes each, and has {size:,} bytes; cut short?"
-        raise InputError(FIELD, str(path), expected)
+        hint = f"must hold images of {image:,} bytes each, and has {size:,} bytes; cut short?"
+        raise InputError(FIELD, str(path), hint)
     images = np.memmap(path, dtype=np.uint8, mode="r").reshape(-1, image)
     if (found := images[:, 0].max()) >= len(CLASSES):
         raise InputError(FIELD, str(path), f"must begin every image with its class, 0 to 9, and has {found}")

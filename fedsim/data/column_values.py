@@ -117,8 +117,8 @@ class Cells:
         try:
             texts = pc.utf8_trim_whitespace(pc.cast(self.values, pa.string()))
         except pa.ArrowException as error:
-            expected = "a column must hold numbers or texts"
-            raise InputError(self.field, str(self.values.type), expected) from error
+            hint = "a column must hold numbers or texts"
+            raise InputError(self.field, str(self.values.type), hint) from error
         return texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
 
     @property
@@ -148,21 +148,21 @@ class Cells:
 
         return pc.replace_substring(texts, ",", ".") if self.reading.decimal == "," else texts
 
-    def _wrong(self, at: int, value: object, expected: str) -> InputError:
-        return InputError(self.field, value, f"{self.place(int(self.rows[at]))}: {expected}")
+    def _wrong(self, at: int, value: object, hint: str) -> InputError:
+        return InputError(self.field, value, f"{self.place(int(self.rows[at]))}: {hint}")
 
     def _require_fill(self, missing: Mask, fill: object) -> None:
         if fill is None and missing.any():
             count = f"{missing.sum():,} of {len(missing):,} records have none"
-            expected = f"no value ({count}); declare a `fill` for the column or complete the row"
-            raise self._wrong(int(missing.argmax()), None, expected)
+            hint = f"no value ({count}); declare a `fill` for the column or complete the row"
+            raise self._wrong(int(missing.argmax()), None, hint)
 
     def _not_a_number(self, texts: list[str | None]) -> InputError:
         for at, text in enumerate(texts):
             if text is not None and not is_number(self._python(text)):
                 return self._wrong(at, text, _cure(text))
-        expected = "the column holds texts that are no plain numbers, such as '1_000'"
-        return InputError(self.field, None, expected)
+        hint = "the column holds texts that are no plain numbers, such as '1_000'"
+        return InputError(self.field, None, hint)
 
     def _python(self, text: str) -> str:
         return text.replace(",", ".") if self.reading.decimal == "," else text

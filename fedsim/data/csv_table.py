@@ -103,10 +103,8 @@ class Csv(Reading, Dataset):
         if not isinstance(self.path, Path):
             raise InputError(f"{DATA}.origin", self.origin.url, "only of one file; path names several")
         if not self.path.exists() and not self.path.resolve().is_relative_to(data_folder().resolve()):
-            expected = f"is not there, and is downloaded only into the data folder {data_folder()}"
-            raise InputError(
-                f"{DATA}.path", str(self.path), f"{expected}: give a name without folders above it"
-            )
+            hint = f"is not there, and is downloaded only into the data folder {data_folder()}"
+            raise InputError(f"{DATA}.path", str(self.path), f"{hint}: give a name without folders above it")
         return (Wanted(self.path, (self.origin.url,), self.origin.sha256, self.origin.member),)
 
     @property
@@ -155,11 +153,11 @@ class _CsvSource(Source):
 
     def _check_parts(self) -> None:
         if self.num_classes == 1:
-            expected = "a target needs at least two categories"
-            raise InputError(f"{SCHEMA}.{self.target}", self.target, expected)
+            hint = "a target needs at least two categories"
+            raise InputError(f"{SCHEMA}.{self.target}", self.target, hint)
         if not self._features:
-            expected = "declare at least one feature column beside the target"
-            raise InputError(SCHEMA, list(self._schema), expected)
+            hint = "declare at least one feature column beside the target"
+            raise InputError(SCHEMA, list(self._schema), hint)
 
     @property
     def feature_names(self) -> tuple[str, ...]:

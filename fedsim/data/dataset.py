@@ -89,11 +89,11 @@ class Dataset(Section, ABC):
         """
         if self.fitted and self.preprocessing_cost is None:
             options = " and ".join(f"{field}: {getattr(self, field)}" for field in self.fitted)
-            expected = (
+            hint = (
                 f"say `preprocessing_cost: ignored`, since {options} is fitted on records without noise, "
                 "which the guarantee leaves out; or leave that out"
             )
-            raise InputError("scenario.data.preprocessing_cost", None, expected)
+            raise InputError("scenario.data.preprocessing_cost", None, hint)
 
     def check_alone(self, section: str) -> None:
         """Check that a silo can prepare its records by itself, record by record.
@@ -105,13 +105,11 @@ class Dataset(Section, ABC):
             InputError: names the field by which preparing a record takes others (`pools_records`).
         """
         for field in self.fitted:
-            expected = (
-                "is fitted on records without noise, which exists in simulation only; use declared ranges"
-            )
-            raise InputError(f"{section}.{field}", getattr(self, field), expected)
+            hint = "is fitted on records without noise, which exists in simulation only; use declared ranges"
+            raise InputError(f"{section}.{field}", getattr(self, field), hint)
         if self.pools_records:
-            expected = "takes all silos' records together, which exists in simulation only"
-            raise InputError(f"{section}.name", self.name, expected)
+            hint = "takes all silos' records together, which exists in simulation only"
+            raise InputError(f"{section}.name", self.name, hint)
 
     @property
     def knows_optimum(self) -> bool:

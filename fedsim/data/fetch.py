@@ -106,8 +106,8 @@ def _check(path: Path, wanted: Wanted) -> None:
     elif wanted.sha256 is not None and (digest := _digest(path, wanted.path, FIELD)) != wanted.sha256:
         found = f"SHA-256 of its content is {digest}, not {wanted.sha256}"
     if found:
-        expected = f"does not hold what was published: {found}; remove it to have it downloaded, or {HOW}"
-        raise InputError(FIELD, str(wanted.path), expected)
+        hint = f"does not hold what was published: {found}; remove it to have it downloaded, or {HOW}"
+        raise InputError(FIELD, str(wanted.path), hint)
 
 
 def _fetch(wanted: Sequence[Wanted]) -> None:
@@ -140,8 +140,8 @@ def _download(wanted: Wanted, draft: Path) -> None:
         except (_Unreachable, http.client.HTTPException, ValueError) as error:
             reasons.append(f"{url}: {error or type(error).__name__}")
     member = f", or the archive {wanted.archive.name} beside it" if wanted.member else ""
-    expected = f"is not there and cannot be downloaded ({'; '.join(reasons)}): put the file there{member}"
-    raise InputError(FIELD, str(wanted.path), f"{expected}, or {HOW}")
+    hint = f"is not there and cannot be downloaded ({'; '.join(reasons)}): put the file there{member}"
+    raise InputError(FIELD, str(wanted.path), f"{hint}, or {HOW}")
 
 
 class _Unreachable(Exception):
@@ -192,8 +192,8 @@ def _block(reply: IO[bytes]) -> bytes:
 def _unpack(archive: Path, wanted: Sequence[Wanted]) -> None:
     asked = wanted[0].archive_sha256
     if asked is not None and (found := _digest(archive, archive, FIELD, unpack=False)) != asked:
-        expected = f"is not the archive that was published: SHA-256 {found}, not {asked}"
-        raise InputError(FIELD, str(archive), f"{expected}; remove it to have it downloaded, or {HOW}")
+        hint = f"is not the archive that was published: SHA-256 {found}, not {asked}"
+        raise InputError(FIELD, str(archive), f"{hint}; remove it to have it downloaded, or {HOW}")
     try:
         with _opened(archive) as member:
             for each in wanted:
@@ -214,8 +214,8 @@ def _copy(inside: IO[bytes] | None, wanted: Wanted, draft: Path) -> None:
             file.writelines(_blocks(inside.read, most))
         except _TooLong:
             inside_of = f"{wanted.member} in {wanted.archive.name}"
-            expected = f"{inside_of} unpacks to more than {most:,} bytes, the most allowed"
-            raise InputError(FIELD, str(wanted.path), expected) from None
+            hint = f"{inside_of} unpacks to more than {most:,} bytes, the most allowed"
+            raise InputError(FIELD, str(wanted.path), hint) from None
 
 
 @contextmanager

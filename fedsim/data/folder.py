@@ -33,10 +33,10 @@ def _cache() -> Path:
 def check_there(field: str, file: Path) -> None:
     """InputError on `field`, one of a scenario's data, unless there is such a file."""
     if not file.is_file():
-        expected = (
+        hint = (
             f"no such file, nor one of that name in the data folder {data_folder()}: put it there, or {HOW}"
         )
-        raise InputError(field, str(file), expected)
+        raise InputError(field, str(file), hint)
 
 
 def placed(beside: Path, name: Path, fetched: bool) -> Path:

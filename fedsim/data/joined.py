@@ -39,8 +39,8 @@ class JoinedTable:
         self._silo_column = silo_column
         for silo, part in self._parts.items():
             if silo_column in part.names:
-                expected = f"{part.title} has a column {silo_column!r}: call the silos' column otherwise"
-                raise InputError(f"{field}.{silo}", str(part.path), f"{expected}, by silo_column")
+                hint = f"{part.title} has a column {silo_column!r}: call the silos' column otherwise"
+                raise InputError(f"{field}.{silo}", str(part.path), f"{hint}, by silo_column")
         shared = set.intersection(*(set(part.names) for part in self._files))
         self.names = (*(name for name in self._files[0].names if name in shared), silo_column)
 

@@ -142,9 +142,9 @@ class _MnistSource(ImageSource):
     def pixels(self, rows: Ints) -> Floats:
         images = read_idx(there(self._images), 3, FIELD)
         if images.shape != (len(self._digits), SIDE, SIDE):
-            expected = f"must hold an image of {SIDE} x {SIDE} for each of {len(self._digits):,} labels"
+            hint = f"must hold an image of {SIDE} x {SIDE} for each of {len(self._digits):,} labels"
             shape = " x ".join(map(str, images.shape))
-            raise InputError(FIELD, str(self._images), f"{expected}, and has shape {shape}")
+            raise InputError(FIELD, str(self._images), f"{hint}, and has shape {shape}")
         return images[self._drawn[0][rows]].reshape(len(rows), -1) / BRIGHTEST
 
     def other(self, column: str) -> Ints:
@@ -188,8 +188,8 @@ def _read(path: Path, axes: int, field: str, changed: int, size: int) -> Bytes:
     with gzip.open(path) as file:
         head = file.read(4 + 4 * axes)
         if head[:4] != bytes([0, 0, _BYTES, axes]) or len(head) < 4 + 4 * axes:
-            expected = f"must be an idx file of bytes with {axes} axes: it begins with {head[:4].hex(' ')}"
-            raise InputError(field, str(path), expected)
+            hint = f"must be an idx file of bytes with {axes} axes: it begins with {head[:4].hex(' ')}"
+            raise InputError(field, str(path), hint)
         shape: tuple[Any, ...] = struct.unpack(f">{axes}I", head[4:])
         said, count = f"says that it has {' x '.join(map(str, shape))} numbers", prod(shape)
         if count > MOST:

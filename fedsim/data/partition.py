@@ -143,8 +143,8 @@ class SizePartition(_Cut):
         """As given."""
         sizes, total = list(self.partition_sizes), source.num_rows
         if sum(sizes) > total:
-            expected = f"they sum to {sum(sizes)}, the data set has {total} records"
-            raise InputError(f"{PARTITION}.partition_sizes", sizes, expected)
+            hint = f"they sum to {sum(sizes)}, the data set has {total} records"
+            raise InputError(f"{PARTITION}.partition_sizes", sizes, hint)
         return sizes
 
 

@@ -130,8 +130,8 @@ def _require_finite(values: Target, what: str, data: Dataset, rows: Ints) -> Non
     finite = np.isfinite(values)
     if not finite.all():
         bad = np.argwhere(~finite)
-        expected = f"row {rows[bad[0][0]] + 1} has a {what} that is not finite"
-        raise InputError("scenario.data.scaling", data.scaling, expected)
+        hint = f"row {rows[bad[0][0]] + 1} has a {what} that is not finite"
+        raise InputError("scenario.data.scaling", data.scaling, hint)
 
 
 def declared(values: Floats, ranges: Ranges) -> Floats:

@@ -106,10 +106,8 @@ class Fitted:
                 records were scaled by themselves, so that there is no way for others.
         """
         if self.recipe.scaling == "silo_statistics":
-            expected = (
-                "each silo's records were scaled by their own statistics, and these records are no silo's"
-            )
-            raise InputError("model", "scaling: silo_statistics", f"cannot be used: {expected}")
+            hint = "each silo's records were scaled by their own statistics, and these records are no silo's"
+            raise InputError("model", "scaling: silo_statistics", f"cannot be used: {hint}")
         columns, reading = self.recipe.columns, self.recipe.reading
         found = columns_of(table, columns, reading)
         rows = np.arange(len(found[next(iter(columns))]))
@@ -239,8 +237,8 @@ def columns_of(given: Any, names: Collection[str], reading: Reading = DEFAULTS) 
     if isinstance(given, np.ndarray):
         given = _framed(given, names)
     if not isinstance(given, pd.DataFrame):
-        expected = "must be a pandas.DataFrame, the path of a table or an array (n, d)"
-        raise InputError(FIELD, type(given).__name__, expected)
+        hint = "must be a pandas.DataFrame, the path of a table or an array (n, d)"
+        raise InputError(FIELD, type(given).__name__, hint)
     known = list(map(str, given.columns))
     for name in names:
         if known.count(name) != 1:
@@ -259,8 +257,8 @@ def _framed(given: np.ndarray[Any, Any], names: Collection[str]) -> Any:
     import pandas as pd
 
     if given.ndim != 2 or given.shape[1] != len(names):
-        expected = f"must have shape (n, {len(names)}): a column for each that the model needs"
-        raise InputError(FIELD, given.shape, expected)
+        hint = f"must have shape (n, {len(names)}): a column for each that the model needs"
+        raise InputError(FIELD, given.shape, hint)
     return pd.DataFrame(given, columns=list(names))
 
 

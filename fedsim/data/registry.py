@@ -58,11 +58,11 @@ def data_sets() -> dict[str, type[Dataset]]:
     for name, kind in found.items():
         field = kind.model_fields.get("name")
         if field is None or get_args(field.annotation) != (name,) or field.default != name:
-            expected = f"needs the field  name: Literal[{name!r}] = {name!r}"
-            raise InputError(f"entry point {GROUP}:{name}", kind.__qualname__, expected)
+            hint = f"needs the field  name: Literal[{name!r}] = {name!r}"
+            raise InputError(f"entry point {GROUP}:{name}", kind.__qualname__, hint)
         if absent := sorted(kind.__abstractmethods__):
-            expected = f"a class with the method {', '.join(absent)}"
-            raise InputError(f"entry point {GROUP}:{name}", kind.__qualname__, expected)
+            hint = f"a class with the method {', '.join(absent)}"
+            raise InputError(f"entry point {GROUP}:{name}", kind.__qualname__, hint)
     return found
 
 

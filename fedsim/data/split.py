@@ -74,9 +74,9 @@ def training_size(records: int, test_fraction: float) -> int:
 def _half(records: int, fraction: float, silo: str) -> int:
     half = round(fraction * records / 2)
     if half < 1 or records - 2 * half < 1:
-        expected = (
+        hint = (
             f"silo {silo!r} would put aside {2 * half} of its {records} records; at least 2 are needed, "
             "one to train and one to score with, and 1 must be left"
         )
-        raise InputError("scenario.data.reserve.fraction", fraction, expected)
+        raise InputError("scenario.data.reserve.fraction", fraction, hint)
     return half

@@ -60,11 +60,11 @@ class FileTable:
         """
         assert self.csv is not None
         if line := self.csv.broken():
-            expected = (
+            hint = (
                 f"line {line}: a cell goes on in the next line, as after a quote that nothing closes; mend "
                 "it, or if cells may hold line breaks say `multiline: true`"
             )
-            raise InputError(self.field, str(self.path), expected)
+            raise InputError(self.field, str(self.path), hint)
         return self.csv
 
     def read(self, columns: Collection[str]) -> Columns:
@@ -119,8 +119,8 @@ def open_table(path: Path, field: str, reading: Reading = DEFAULTS) -> FileTable
 def _unique(names: Sequence[str], field: str, title: str) -> Sequence[str]:
     twice = [f"{name!r} ({count} times)" for name, count in Counter(names).items() if count > 1]
     if twice:
-        expected = f"columns of one name: {', '.join(twice)}; rename or remove all but one"
-        raise InputError(field, title, expected)
+        hint = f"columns of one name: {', '.join(twice)}; rename or remove all but one"
+        raise InputError(field, title, hint)
     return names
 
 
@@ -133,11 +133,11 @@ def _mendable(path: Path, field: str, csv: CsvFile | None) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeError) as error:
         if csv is not None and (line := csv.undecodable()):
-            expected = (
+            hint = (
                 f"not a readable CSV or Parquet table (line {line} is not {csv.encoding} text); of a CSV "
                 "file say how it is encoded: `encoding: latin-1`, cp1252, utf-16, ..."
             )
-            raise InputError(field, str(path), expected) from error
+            raise InputError(field, str(path), hint) from error
         reason = _printable((str(error).splitlines() or [type(error).__name__])[0])
         raise InputError(field, str(path), f"not a readable CSV or Parquet table ({reason})") from error
 

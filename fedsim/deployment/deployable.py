@@ -39,8 +39,8 @@ def deployable(scenario: Scenario) -> tuple[Scenario, list[str]]:
 def _check(scenario: Scenario) -> None:
     privacy, data = scenario.privacy, scenario.data
     if isinstance(scenario.algorithm, GivenAlgorithm):
-        expected = "is an object: silos run algorithms of their own installation only, by name"
-        raise InputError("scenario.algorithm", scenario.algorithm.name, expected)
+        hint = "is an object: silos run algorithms of their own installation only, by name"
+        raise InputError("scenario.algorithm", scenario.algorithm.name, hint)
     if not MECHANISMS[privacy.mechanism].private:
         raise InputError("scenario.privacy.mechanism", privacy.mechanism, "exists in simulation only")
     if privacy.epsilon == "unlimited":
@@ -49,8 +49,8 @@ def _check(scenario: Scenario) -> None:
         )
     data.check_alone("scenario.data")
     if data.reserve is not None:
-        expected = "tunes on records that silos put aside, which exists in simulation only; leave it out"
-        raise InputError("scenario.data.reserve", data.reserve.model_dump(), expected)
+        hint = "tunes on records that silos put aside, which exists in simulation only; leave it out"
+        raise InputError("scenario.data.reserve", data.reserve.model_dump(), hint)
     if scenario.sweep is not None:
-        expected = "is for `fedsim sweep`; a deployed run spends real budgets once, so leave it out"
-        raise InputError("scenario.sweep", "...", expected)
+        hint = "is for `fedsim sweep`; a deployed run spends real budgets once, so leave it out"
+        raise InputError("scenario.sweep", "...", hint)

@@ -120,8 +120,8 @@ class Federation(Section):
         Raises:
             InputError: a silo has no address here.
         """
-        expected = "needs a socket, or a port and a token, where there is no Flower between"
-        return {name: _address(f"{ROOT}.silos.{name}", silo, expected) for name, silo in self.silos.items()}
+        hint = "needs a socket, or a port and a token, where there is no Flower between"
+        return {name: _address(f"{ROOT}.silos.{name}", silo, hint) for name, silo in self.silos.items()}
 
 
 def load_federation(path: Path) -> Federation:
@@ -148,8 +148,8 @@ def parse_federation(tree: Any) -> Federation:
         raise complaint(error, tree, root=ROOT, model=Federation) from None
     check_flags(tree, made.model_dump(), ROOT)
     if made.min_silos is not None and made.min_silos > len(made.silos):
-        expected = f"at most {len(made.silos)}, the number of silos"
-        raise InputError(f"{ROOT}.min_silos", made.min_silos, expected)
+        hint = f"at most {len(made.silos)}, the number of silos"
+        raise InputError(f"{ROOT}.min_silos", made.min_silos, hint)
     if made.test is not None:
         made.test.check_alone(f"{ROOT}.test")
     return made
@@ -174,9 +174,9 @@ def _identity(field: str, path: Path) -> bytes:
         raise InputError(field, str(path), f"cannot be read ({type(error).__name__})") from None
 
 
-def _address(field: str, party: SiloEntry | ShufflerEntry, expected: str) -> Address:
+def _address(field: str, party: SiloEntry | ShufflerEntry, hint: str) -> Address:
     if party.socket is not None:
         return party.socket
     if party.port is None or party.token is None:
-        raise InputError(f"{field}.socket", None, expected)
+        raise InputError(f"{field}.socket", None, hint)
     return party.port, read_token(party.token)

@@ -29,10 +29,8 @@ def read_heads(path: Path | None) -> dict[str, str]:
     try:
         return _HEADS.validate_json(path.read_bytes())
     except (OSError, ValidationError):
-        expected = (
-            "is damaged; without it, lost ledger entries are noticed within a run only: remove it to go on"
-        )
-        raise InputError("federation.heads", str(path), expected) from None
+        hint = "is damaged; without it, lost ledger entries are noticed within a run only: remove it to go on"
+        raise InputError("federation.heads", str(path), hint) from None
 
 
 def write_heads(path: Path | None, heads: dict[str, str]) -> None:

@@ -27,19 +27,17 @@ def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
         features, target, by = prepare(test, source.design(rows), rows, rows)
     except InputError as error:
         field = error.field.replace("scenario.data", "federation.test", 1)
-        raise InputError(field, error.value, error.expected) from None
+        raise InputError(field, error.value, error.hint) from None
     outline = resolved.outline
     if features.shape[1] != outline.num_features:
-        expected = f"{outline.num_features} prepared features, as the silos have, the intercept included"
-        raise InputError("federation.test", f"{features.shape[1]} features", expected)
+        hint = f"{outline.num_features} prepared features, as the silos have, the intercept included"
+        raise InputError("federation.test", f"{features.shape[1]} features", hint)
     if (
         bool(outline.num_classes) != np.issubdtype(target.dtype, np.integer)
         or source.num_classes > outline.num_classes
     ):
-        expected = (
-            f"a target of {outline.num_classes} classes" if outline.num_classes else "a target of numbers"
-        )
-        raise InputError("federation.test", f"{source.num_classes} classes", expected)
+        hint = f"a target of {outline.num_classes} classes" if outline.num_classes else "a target of numbers"
+        raise InputError("federation.test", f"{source.num_classes} classes", hint)
     nothing = features[:0], target[:0]
     silo = SiloSplit(NAME, *nothing, features, target)
     return Evaluator(resolved.problem, [silo], resolved.dtype, asked_of(resolved, by))

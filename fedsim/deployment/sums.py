@@ -38,11 +38,11 @@ def with_roster(scenario: Scenario, federation: Federation) -> tuple[Scenario, R
     entry = _entry(scenario, federation)
     roster = load_roster(entry.roster)
     if roster.silos != {name: key.hex() for name, key in federation.identities.items()}:
-        expected = "a roster of the federation's silos, each with its identity"
-        raise InputError(f"{ROOT}.shuffler.roster", str(entry.roster), expected)
+        hint = "a roster of the federation's silos, each with its identity"
+        raise InputError(f"{ROOT}.shuffler.roster", str(entry.roster), hint)
     if federation.min_silos is not None and federation.min_silos < roster.min_silos:
-        expected = f"at least {roster.min_silos}, as the roster has it"
-        raise InputError(f"{ROOT}.min_silos", federation.min_silos, expected)
+        hint = f"at least {roster.min_silos}, as the roster has it"
+        raise InputError(f"{ROOT}.min_silos", federation.min_silos, hint)
     for field in ("min_silos", "honest_fraction", "noise_by"):
         told, agreed = getattr(scenario.privacy, field), getattr(roster, field)
         if told is not None and told != agreed:
@@ -71,8 +71,8 @@ def counterpart(
         return
     key = EnvelopeKey.read(federation.shuffler.key, f"{ROOT}.shuffler.key")
     if key.public != roster.server:
-        expected = f"the key that the roster has of the server, {roster.server}"
-        raise InputError(f"{ROOT}.shuffler.key", f"{federation.shuffler.key}, {key.public}", expected)
+        hint = f"the key that the roster has of the server, {roster.server}"
+        raise InputError(f"{ROOT}.shuffler.key", f"{federation.shuffler.key}, {key.public}", hint)
     if channel is not None:
         yield Counterpart(channel, roster, key, federation.patience, heads)
         return
@@ -121,6 +121,6 @@ def remarks_of(roster: Roster | None) -> list[str]:
 
 def _entry(scenario: Scenario, federation: Federation) -> ShufflerEntry:
     if federation.shuffler is None:
-        expected = f"is required with mechanism {scenario.privacy.mechanism}: silos answer through it"
-        raise InputError(f"{ROOT}.shuffler", None, expected)
+        hint = f"is required with mechanism {scenario.privacy.mechanism}: silos answer through it"
+        raise InputError(f"{ROOT}.shuffler", None, hint)
     return federation.shuffler

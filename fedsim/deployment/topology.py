@@ -123,8 +123,8 @@ def check(resolved: Resolved, directory: Path) -> None:
     """
     deployable(resolved.scenario)
     if len(resolved.names) > MOST_SILOS:
-        expected = f"at most {MOST_SILOS} on one machine, each being two processes; simulate more"
-        raise InputError("silos", len(resolved.names), expected)
+        hint = f"at most {MOST_SILOS} on one machine, each being two processes; simulate more"
+        raise InputError("silos", len(resolved.names), hint)
     for name in resolved.names:
         if not certs.names_a_folder(name):
             raise InputError("scenario.partition", name, f"silos' names of {certs.A_FOLDER}")

@@ -156,7 +156,7 @@ def constants_in(head: Mapping[str, Any], arrays: Mapping[str, Tensor]) -> Array
 def error_out(error: BaseException) -> dict[str, Any]:
     """An error as a frame's head."""
     if isinstance(error, InputError):
-        return {"field": error.field, "value": repr(error.value), "expected": error.expected}
+        return {"field": error.field, "value": repr(error.value), "hint": error.hint}
     kind = "refused" if isinstance(error, Refused) else "raised"
     return {kind: str(error) or type(error).__name__}
 
@@ -164,8 +164,8 @@ def error_out(error: BaseException) -> dict[str, Any]:
 def error_in(head: Mapping[str, Any]) -> Exception:
     """The error of a frame: an `InputError`, `Refused` or `PluginError`."""
     texts = {key: str(value)[:_LONGEST] for key, value in head.items()}
-    if {"field", "value", "expected"} <= set(texts):
-        return InputError(texts["field"], texts["value"], texts["expected"])
+    if {"field", "value", "hint"} <= set(texts):
+        return InputError(texts["field"], texts["value"], texts["hint"])
     if "refused" in texts:
         return Refused(texts["refused"])
     return PluginError(texts.get("raised", "raised"))

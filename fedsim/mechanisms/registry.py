@@ -62,5 +62,5 @@ def check_serves(mechanism: Mechanism, name: str, algorithm: type[Algorithm] | A
     """
     if mechanism.sums_only and not algorithm.linear:
         serves = ", ".join(other.name for other in MECHANISMS.values() if not other.sums_only)
-        expected = f"{name} computes with each silo's own noisy answers, of which this one gives only sums"
-        raise InputError("scenario.privacy.mechanism", mechanism.name, f"{expected}; use one of {serves}")
+        hint = f"{name} computes with each silo's own noisy answers, of which this one gives only sums"
+        raise InputError("scenario.privacy.mechanism", mechanism.name, f"{hint}; use one of {serves}")

@@ -51,8 +51,8 @@ class GroupLasso:
         for i, group in enumerate(self.groups):
             for j in group:
                 if j in seen:
-                    expected = f"groups must be disjoint, but {j} is named twice: no closed-form proximal map"
-                    raise InputError(f"groups.{i}", list(group), expected)
+                    hint = f"groups must be disjoint, but {j} is named twice: no closed-form proximal map"
+                    raise InputError(f"groups.{i}", list(group), hint)
                 seen.add(j)
 
     @cached_property
@@ -181,8 +181,8 @@ class Composite:
 
     def __post_init__(self) -> None:
         if self.group_lasso.weight and isinstance(self.constraint, Box):
-            expected = "group lasso within a box has no closed-form proximal map; use l2_ball or none"
-            raise InputError("scenario.problem.constraint.name", "box", expected)
+            hint = "group lasso within a box has no closed-form proximal map; use l2_ball or none"
+            raise InputError("scenario.problem.constraint.name", "box", hint)
 
     def value(self, w: Tensor) -> Tensor:
         """f1 at w inside the set; (..., d) to (...)."""

@@ -131,5 +131,5 @@ def _count(arrays: Mapping[str, Tensor], method: str) -> int:
     return sum(name.startswith(f"{method}.") for name in arrays)
 
 
-def _wrong(expected: str) -> InputError:
-    return InputError(FIELD, "what its process sent", expected)
+def _wrong(hint: str) -> InputError:
+    return InputError(FIELD, "what its process sent", hint)

@@ -130,8 +130,8 @@ def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Prog
             captured = capture(FunctionModule(getattr(problem, method)), *record)
             given = tuple(captured({}, *record).shape)
         except (NotCapturedError, RuntimeError, TypeError) as error:
-            expected = "must be operations of torch on tensors, the same whatever a record's values are"
-            raise _wrong(problem, method, f"{expected} ({error})") from error
+            hint = "must be operations of torch on tensors, the same whatever a record's values are"
+            raise _wrong(problem, method, f"{hint} ({error})") from error
         if given != tuple(record[0].shape):
             raise _wrong(
                 problem, method, f"must have shape {tuple(record[0].shape)} for one record, not {given}"
@@ -150,5 +150,5 @@ def _check_numbers(problem: GeneralisedLinear) -> None:
             raise _wrong(problem, name, "must be that of GeneralisedLinear")
 
 
-def _wrong(problem: GeneralisedLinear, method: str, expected: str) -> InputError:
-    return InputError("scenario.problem.name", type(problem).__name__, f"its {method} {expected}")
+def _wrong(problem: GeneralisedLinear, method: str, hint: str) -> InputError:
+    return InputError("scenario.problem.name", type(problem).__name__, f"its {method} {hint}")

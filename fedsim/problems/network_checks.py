@@ -114,5 +114,5 @@ def no_graph(module: nn.Module, reason: NotCapturedError) -> InputError:
     )
 
 
-def _wrong(module: nn.Module, expected: str) -> InputError:
-    return InputError(FIELD, type(module).__name__, expected)
+def _wrong(module: nn.Module, hint: str) -> InputError:
+    return InputError(FIELD, type(module).__name__, hint)

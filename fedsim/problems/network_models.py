@@ -53,8 +53,8 @@ class PairedMlp:
                 torch.nn.Linear(self.hidden, num_outputs),
             )
         except RuntimeError:  # torch's name for an allocation that failed
-            expected = f"narrower: {num_features:,} x {self.hidden:,} weights do not fit in memory"
-            raise InputError("scenario.problem.model.hidden", self.hidden, expected) from None
+            hint = f"narrower: {num_features:,} x {self.hidden:,} weights do not fit in memory"
+            raise InputError("scenario.problem.model.hidden", self.hidden, hint) from None
         with torch.no_grad():
             rows = torch.nn.functional.normalize(
                 torch.nn.init.orthogonal_(first.weight[: self.hidden // 2].clone())
@@ -114,8 +114,8 @@ def _linear(inputs: int, outputs: int, hidden: tuple[int, ...]) -> torch.nn.Line
     try:
         return torch.nn.Linear(inputs, outputs)
     except RuntimeError:  # torch's name for an allocation that failed
-        expected = f"narrower: a layer of {inputs:,} x {outputs:,} weights does not fit in memory"
-        raise InputError(f"{FIELD}.hidden", list(hidden), expected) from None
+        hint = f"narrower: a layer of {inputs:,} x {outputs:,} weights does not fit in memory"
+        raise InputError(f"{FIELD}.hidden", list(hidden), hint) from None
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,8 @@ class Lenet:
         """
         channels, *sides = self.image
         if prod(self.image) != num_features:
-            expected = f"must hold as many pixels as a record has features, {num_features}"
-            raise InputError(
-                f"{FIELD}.image", list(self.image), f"{expected} (data.intercept=false adds none)"
-            )
+            hint = f"must hold as many pixels as a record has features, {num_features}"
+            raise InputError(f"{FIELD}.image", list(self.image), f"{hint} (data.intercept=false adds none)")
         if min(sides) < 16:
             raise InputError(f"{FIELD}.image", list(self.image), "must be at least 16 x 16")
         height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
@@ -209,8 +207,8 @@ class Imported:
         factory: Callable[..., object] = found
         return factory
 
-    def _wrong(self, expected: str) -> InputError:
-        return InputError(f"{FIELD}.path", self.path, expected)
+    def _wrong(self, hint: str) -> InputError:
+        return InputError(f"{FIELD}.path", self.path, hint)
 
 
 def _takes_two(factory: Callable[..., object]) -> bool:

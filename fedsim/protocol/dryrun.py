@@ -208,8 +208,8 @@ class _Walk:
     def _check_in_place(self, step: Step, where: str, what: str) -> None:
         for name, value in step.originals.items():
             if not _same(value, step.broadcast[name]):
-                expected = "w -= g does, w = w - g makes a new tensor"
-                raise self._blame.breach(where, f"it changes the {name!r} that {what}: {expected}")
+                hint = "w -= g does, w = w - g makes a new tensor"
+                raise self._blame.breach(where, f"it changes the {name!r} that {what}: {hint}")
 
     def _check_again(self, r: int, broadcast: Mapping[str, Tensor], played: Played) -> None:
         """Refuse a message that is not finite, or that is another when the round is played again."""

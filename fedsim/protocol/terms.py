@@ -29,8 +29,8 @@ class Share:
 
     def __post_init__(self) -> None:
         if not 0 <= self.position < len(self.pool.sizes):
-            expected = f"a place among {len(self.pool.sizes)} silos"
-            raise InputError("share.position", self.position, expected)
+            hint = f"a place among {len(self.pool.sizes)} silos"
+            raise InputError("share.position", self.position, hint)
         if not 0 < self.clip <= 1:
             raise InputError("share.clip", self.clip, "in (0, 1]")
 

@@ -40,8 +40,8 @@ def measured(run: Run) -> list[str]:
         return found
     objective = run.summary.objective
     why = f": {objective.reason}" if objective and objective.reason else ""
-    expected = f"measured no excess risk{why}; run the scenario again with --set report.excess_risk=true"
-    raise InputError("--run", str(run.directory), expected)
+    hint = f"measured no excess risk{why}; run the scenario again with --set report.excess_risk=true"
+    raise InputError("--run", str(run.directory), hint)
 
 
 def draw(run: Run, lines: Sequence[Line], directory: Path, folder: str) -> list[Path]:

@@ -100,12 +100,12 @@ def open_trackers(names: Sequence[str], simulation: bool, complain: Callable[[st
     built: dict[str, Tracker] = {}
     for name in names:
         if name not in known:
-            expected = suggest(name, known) if known else f"none is installed (entry points of {GROUP})"
-            raise InputError("scenario.report.trackers", name, expected)
+            hint = suggest(name, known) if known else f"none is installed (entry points of {GROUP})"
+            raise InputError("scenario.report.trackers", name, hint)
         try:
             built[name] = cast(Callable[..., Tracker], known[name])(simulation=simulation)
         except InputError as error:
-            raise InputError("scenario.report.trackers", name, error.expected) from error
+            raise InputError("scenario.report.trackers", name, error.hint) from error
         except Exception as error:
             reason = f"cannot be made: {type(error).__name__}: {error}"
             raise InputError("scenario.report.trackers", name, reason) from error
@@ -121,5 +121,5 @@ def installed(module: str, extra: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        expected = f"is not installed ({error}): pip install 'fedsim-isrl[{extra}]'"
-        raise InputError("scenario.report.trackers", module, expected) from None
+        hint = f"is not installed ({error}): pip install 'fedsim-isrl[{extra}]'"
+        raise InputError("scenario.report.trackers", module, hint) from None

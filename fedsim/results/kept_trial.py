@@ -57,8 +57,8 @@ def read_trial(path: Path) -> KeptTrial:
         if not isinstance(kept, KeptTrial):
             raise TypeError
     except _DAMAGED:
-        expected = "is damaged or of another version; remove it, and the trial is run again"
-        raise InputError("--resume", str(path), expected) from None
+        hint = "is damaged or of another version; remove it, and the trial is run again"
+        raise InputError("--resume", str(path), hint) from None
     return kept
 
 

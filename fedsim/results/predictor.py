@@ -53,9 +53,9 @@ class Predictor:
     @property
     def _known(self) -> Fitted:
         if self.fitted is None:
-            expected = "a model whose columns are known: of this deployed run only the silos know them; "
-            expected += "declare the schema in the scenario's data section (name: csv)"
-            raise InputError("model", "no recipe", expected)
+            hint = "a model whose columns are known: of this deployed run only the silos know them; "
+            hint += "declare the schema in the scenario's data section (name: csv)"
+            raise InputError("model", "no recipe", hint)
         return self.fitted
 
     def features(self, table: Any) -> Floats:
@@ -179,12 +179,12 @@ def predictor_of(run: Run, trial: int | None = None, nonprivate: bool = False) -
         InputError: there is no such trial, or its model is not private and `nonprivate` does not say so.
     """
     if not (run.summary.privacy.private or nonprivate):
-        expected = "this run's model is not private; nonprivate=True (--nonprivate) takes it all the same"
-        raise InputError("nonprivate", False, expected)
+        hint = "this run's model is not private; nonprivate=True (--nonprivate) takes it all the same"
+        raise InputError("nonprivate", False, hint)
     models = run.models.get("nonprivate" if nonprivate else "private", {})
     if not models:
-        expected = "the run has no twin" if nonprivate else "no trial of the run is finished"
-        raise InputError("nonprivate", nonprivate, expected)
+        hint = "the run has no twin" if nonprivate else "no trial of the run is finished"
+        raise InputError("nonprivate", nonprivate, hint)
     number = next(iter(models)) if trial is None else trial
     if number not in models:
         raise InputError("trial", trial, f"must be one of the finished ones, {', '.join(map(str, models))}")

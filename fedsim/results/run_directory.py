@@ -42,8 +42,8 @@ def read(directory: Path) -> Run:
     if not directory.is_dir():
         raise InputError("RUN", str(directory), f"no such directory; {AGAIN}")
     if (directory / UNFINISHED).is_dir() and not (directory / FILE).exists():
-        expected = f"the run has not ended; fedsim simulate --resume {directory} goes on with it"
-        raise InputError("RUN", str(directory), expected)
+        hint = f"the run has not ended; fedsim simulate --resume {directory} goes on with it"
+        raise InputError("RUN", str(directory), hint)
     summary = read_summary(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
     tables = {name: _table(directory, name) for name in _COLUMNS}

@@ -298,8 +298,8 @@ def read_summary(directory: Path) -> Summary:
     if found != FORMAT:
         wrote = tree.get("versions") if isinstance(tree, dict) else None
         version = wrote.get("fedsim-isrl", "unknown") if isinstance(wrote, dict) else "unknown"
-        expected = f"format {found!r}, written by fedsim {version}; this version reads format {FORMAT}"
-        raise InputError("RUN", str(path), f"{expected}: {AGAIN}")
+        hint = f"format {found!r}, written by fedsim {version}; this version reads format {FORMAT}"
+        raise InputError("RUN", str(path), f"{hint}: {AGAIN}")
     return validated(Summary, tree, path, AGAIN)
 
 
@@ -312,14 +312,14 @@ def opened(path: Path, load: Callable[[], T], remedy: str = AGAIN) -> T:
     try:
         return load()
     except json.JSONDecodeError as error:
-        expected = f"line {error.lineno}: not valid JSON, cut short?"
+        hint = f"line {error.lineno}: not valid JSON, cut short?"
     except FileNotFoundError:
-        expected = "is missing"
+        hint = "is missing"
     except OSError as error:
-        expected = f"cannot be read ({error.strerror or 'damaged'})"
+        hint = f"cannot be read ({error.strerror or 'damaged'})"
     except Exception:  # of whatever library reads it
-        expected = "is damaged, cut short?"
-    raise InputError("RUN", str(path), f"{expected}; {remedy}")
+        hint = "is damaged, cut short?"
+    raise InputError("RUN", str(path), f"{hint}; {remedy}")
 
 
 def read_json(path: Path, remedy: str) -> Any:

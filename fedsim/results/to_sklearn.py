@@ -44,8 +44,8 @@ def pipeline_of(model: Predictor) -> Pipeline:
     """
     kind = type(model.problem)
     if kind not in (*_CLASSIFIERS, *_OF_NUMBERS):
-        expected = f"one of {', '.join(each.__name__ for each in (*_CLASSIFIERS, *_OF_NUMBERS))}"
-        raise InputError("model", kind.__name__, f"for scikit-learn {expected}; a network has `to_torch`")
+        hint = f"one of {', '.join(each.__name__ for each in (*_CLASSIFIERS, *_OF_NUMBERS))}"
+        raise InputError("model", kind.__name__, f"for scikit-learn {hint}; a network has `to_torch`")
     weights, bias = (value.double().numpy() for value in model.coefficients())
     if kind in _CLASSIFIERS:
         last = _classifier(_CLASSIFIERS[kind](), weights, bias, np.array(model.recipe.classes))

@@ -46,12 +46,12 @@ class AlgorithmSection(Section):
         values = {key: getattr(self, key) for key in type(self).model_fields if key not in _OWN}
         for key in self.required:
             if values[key] is None:
-                expected = "is required: the theorem does not set it"
-                raise InputError(f"scenario.algorithm.{key}", None, expected)
+                hint = "is required: the theorem does not set it"
+                raise InputError(f"scenario.algorithm.{key}", None, hint)
         try:
             return self.kind(**values)
         except InputError as error:
-            raise InputError(f"scenario.algorithm.{error.field}", error.value, error.expected) from None
+            raise InputError(f"scenario.algorithm.{error.field}", error.value, error.hint) from None
         except Exception as error:
             Blame(self.kind).failed("its numbers", error)
 
@@ -88,8 +88,8 @@ class GivenAlgorithm(AlgorithmSection):
         """
         kind = type(algorithm)
         if isinstance(algorithm, type):
-            expected = f"is a class: give an object of it, {algorithm.__name__}(...) with its numbers"
-            raise InputError("algorithm", algorithm, expected)
+            hint = f"is a class: give an object of it, {algorithm.__name__}(...) with its numbers"
+            raise InputError("algorithm", algorithm, hint)
         if not is_algorithm(kind):
             raise InputError("algorithm", algorithm, f"must be a dataclass's object with {ALGORITHM_HAS}")
         values = {field.name: getattr(algorithm, field.name) for field in fields(kind)}  # type: ignore[arg-type]
@@ -140,8 +140,8 @@ def _sections() -> dict[str, type[AlgorithmSection]]:
         try:
             made[name] = _section(name, kind)
         except Exception as error:  # a plug-in's field may be anything
-            expected = f"fields that a scenario can hold ({type(error).__name__}: {error})"
-            raise InputError(f"algorithm {name}", kind.__qualname__, expected) from error
+            hint = f"fields that a scenario can hold ({type(error).__name__}: {error})"
+            raise InputError(f"algorithm {name}", kind.__qualname__, hint) from error
     return made
 
 

@@ -107,8 +107,8 @@ def _chosen(scenario: Scenario, premises: Premises, given: Mapping[str, Any]) ->
     section = scenario.algorithm
     name, batch = section.name, section.batch if "batch" in given else None  # type: ignore[attr-defined]
     if name not in CHOICES:
-        expected = f"no theorem chooses the numbers of {name}; those of {', '.join(CHOICES)} have one"
-        raise InputError("scenario.algorithm.parameters", "theorem", expected)
+        hint = f"no theorem chooses the numbers of {name}; those of {', '.join(CHOICES)} have one"
+        raise InputError("scenario.algorithm.parameters", "theorem", hint)
     s = symbols(premises)
     if scenario.privacy.calibration != "accountant":
         return CHOICES[name](Case(s, s.clip or 0.0, batch))

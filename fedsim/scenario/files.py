@@ -44,8 +44,8 @@ def check_unchanged(scenario: Scenario) -> None:
         path = named.get(field)
         if path is None or content(path, f"scenario.{field}") != before:
             what = "no file is named there" if path is None else f"{path.name} has other contents"
-            expected = f"of the file that this scenario was run with, and {what} now"
-            raise InputError(f"{FIELD}.{field}", before, f"{expected}; files=null runs it all the same")
+            hint = f"of the file that this scenario was run with, and {what} now"
+            raise InputError(f"{FIELD}.{field}", before, f"{hint}; files=null runs it all the same")
 
 
 def _named(data: Dataset, attendance: Path | None) -> dict[str, Path]:

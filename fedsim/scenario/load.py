@@ -68,8 +68,8 @@ def parse(tree: Any) -> Scenario:
     except ValidationError as error:
         raise complaint(error, tree) from None
     if scenario.variants is not None:
-        expected = "choose one of them first: fedsim.scenario.overrides.completed"
-        raise InputError("scenario.variants", sorted(scenario.variants), expected)
+        hint = "choose one of them first: fedsim.scenario.overrides.completed"
+        raise InputError("scenario.variants", sorted(scenario.variants), hint)
     check_flags(tree, scenario.model_dump(), ROOT)
     return scenario
 

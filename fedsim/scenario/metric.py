@@ -69,8 +69,8 @@ def check_metric(metric: str, threshold: float, problem: Problem, classes: int) 
         why = f"{what} gives no probabilities" if suits else target
         raise InputError("scenario.report.metric", metric, f"{why}; use {', '.join(known)}")
     if threshold != 0.5 and not (classes == 2 and gives_probabilities(problem)):
-        expected = "0.5: a threshold needs two classes, and a problem that gives their probabilities"
-        raise InputError("scenario.report.threshold", threshold, expected)
+        hint = "0.5: a threshold needs two classes, and a problem that gives their probabilities"
+        raise InputError("scenario.report.threshold", threshold, hint)
 
 
 def better(metric: str, value: float, other: float) -> bool:

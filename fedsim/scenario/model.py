@@ -100,17 +100,17 @@ class PrivacySection(Section):
         for field, calibration in _BELONGS.items():
             value = getattr(self, field)
             if self.calibration != calibration and value != type(self).model_fields[field].default:
-                expected = f"only with calibration {calibration}, this one is {self.calibration}"
-                raise InputError(f"scenario.privacy.{field}", value, expected)
+                hint = f"only with calibration {calibration}, this one is {self.calibration}"
+                raise InputError(f"scenario.privacy.{field}", value, hint)
         if self.calibration == "theorem" and self.claimed_epsilon is None:
             raise InputError("scenario.privacy.claimed_epsilon", None, "is required with calibration theorem")
         if self.calibration == "sigma" and (self.sigma is None) == (self.noise_multiplier is None):
-            expected = "calibration sigma needs either sigma or noise_multiplier"
-            raise InputError("scenario.privacy.sigma", self.sigma, expected)
+            hint = "calibration sigma needs either sigma or noise_multiplier"
+            raise InputError("scenario.privacy.sigma", self.sigma, hint)
         if self.calibration == "accountant" and self.epsilon == "unlimited":
-            expected = "the accountant needs a number to calibrate to; "
-            expected += "unlimited goes with calibration theorem or sigma"
-            raise InputError("scenario.privacy.epsilon", self.epsilon, expected)
+            hint = "the accountant needs a number to calibrate to; "
+            hint += "unlimited goes with calibration theorem or sigma"
+            raise InputError("scenario.privacy.epsilon", self.epsilon, hint)
 
     def _check_sums(self) -> None:
         """Fields of sums over silos, and those that sums cannot have."""
@@ -118,8 +118,8 @@ class PrivacySection(Section):
         summed = self.mechanism == "summed_gaussian"
         required = binomial or (summed and self.noise_by == "silos")
         if required and self.honest_fraction is None:
-            expected = "is required: of min_silos, the share that adds its noise and keeps it to itself"
-            raise InputError("scenario.privacy.honest_fraction", None, expected)
+            hint = "is required: of min_silos, the share that adds its noise and keeps it to itself"
+            raise InputError("scenario.privacy.honest_fraction", None, hint)
         protected = required or self.mechanism == "shuffled_gaussian"
         only = {
             "honest_fraction": (protected, "where noise of several silos protects each of them"),
@@ -127,12 +127,12 @@ class PrivacySection(Section):
             "noise_by": (summed, f"with mechanism summed_gaussian, this one is {self.mechanism}"),
             "min_silos": (sums, "with mechanisms of sums over silos"),
         }
-        for field, (fits, expected) in only.items():
+        for field, (fits, hint) in only.items():
             if not fits and (value := getattr(self, field)) != type(self).model_fields[field].default:
-                raise InputError(f"scenario.privacy.{field}", value, f"only {expected}")
+                raise InputError(f"scenario.privacy.{field}", value, f"only {hint}")
         if sums and self.calibration == "theorem":
-            expected = f"accountant or sigma: no theorem states the noise of {self.mechanism}"
-            raise InputError("scenario.privacy.calibration", self.calibration, expected)
+            hint = f"accountant or sigma: no theorem states the noise of {self.mechanism}"
+            raise InputError("scenario.privacy.calibration", self.calibration, hint)
 
 
 _BELONGS = dict.fromkeys(("claimed_epsilon", "claimed_delta", "theorem", "allow_violations"), "theorem")
@@ -261,8 +261,8 @@ class Scenario(Section):
             InputError: it has a `sweep` section.
         """
         if self.sweep is not None:
-            expected = "is many runs; `fedsim sweep` makes them all, and sweep=null leaves the section out"
-            raise InputError("scenario.sweep", sorted(self.sweep.model_fields_set), expected)
+            hint = "is many runs; `fedsim sweep` makes them all, and sweep=null leaves the section out"
+            raise InputError("scenario.sweep", sorted(self.sweep.model_fields_set), hint)
 
 
 ROOT = "scenario"

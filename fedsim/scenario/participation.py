@@ -110,8 +110,8 @@ def participants(chosen: Participation, names: Sequence[str]) -> Participants:
 
 def _check_size(field: str, size: int, names: Sequence[str]) -> None:
     if size > len(names):
-        expected = f"at most {len(names)}, the number of silos"
-        raise InputError(f"scenario.participation.{field}", size, expected)
+        hint = f"at most {len(names)}, the number of silos"
+        raise InputError(f"scenario.participation.{field}", size, hint)
 
 
 FIELD = "scenario.participation.path"
@@ -151,8 +151,8 @@ def _flags(table: FileTable, names: Sequence[str]) -> list[tuple[int, ...]]:
     """A 0/1 column for each silo, beside an optional `round` that counts from 0."""
     for name in table.names:
         if name != "round" and name not in names:
-            expected = f"{table.title} has a column that is no silo; {suggest(name, names)}"
-            raise InputError(FIELD, name, expected)
+            hint = f"{table.title} has a column that is no silo; {suggest(name, names)}"
+            raise InputError(FIELD, name, hint)
     for name in names:
         table.require(name, FIELD)
     if "round" in table.names:
@@ -175,8 +175,8 @@ def _texts(table: FileTable, columns: list[str]) -> list[list[str]]:
 
 def _round(text: str, line: int, table: FileTable) -> int:
     if not text.isdecimal():
-        expected = f"row {line} of {table.title}: a round must be a whole number from 0"
-        raise InputError(FIELD, text, expected)
+        hint = f"row {line} of {table.title}: a round must be a whole number from 0"
+        raise InputError(FIELD, text, hint)
     return int(text)
 
 
@@ -201,8 +201,8 @@ def per_silo(field: str, value: Any, names: Sequence[str]) -> tuple[float, ...]:
         _check_keys(field, value, names)
         return tuple(value[name] for name in names)
     if len(value) != len(names):
-        expected = f"one value a silo: {len(names)}, not {len(value)}; their order: {_shortened(names)}"
-        raise InputError(field, list(value), expected)
+        hint = f"one value a silo: {len(names)}, not {len(value)}; their order: {_shortened(names)}"
+        raise InputError(field, list(value), hint)
     return tuple(value)
 
 

@@ -94,8 +94,8 @@ def problem_of(section: ProblemSection, shape: Outline, dtype: torch.dtype) -> P
     public = _composite(section, features, outputs)
     if kind is NeuralNetwork:
         if section.model is None:
-            expected = "is required with neural_network, such as {name: mlp, hidden: [64]}"
-            raise InputError("scenario.problem.model", None, expected)
+            hint = "is required with neural_network, such as {name: mlp, hidden: [64]}"
+            raise InputError("scenario.problem.model", None, hint)
         problem: Problem = NeuralNetwork(features, outputs, public, section.model)
     elif section.model is not None:
         raise InputError("scenario.problem.model", section.model.name, "needs problem.name neural_network")
@@ -115,22 +115,22 @@ def _kind(name: str, classes: int) -> type[Problem]:
         return kind
     target = f"{classes} classes" if classes else "a number"
     right = [name for name, other in problems().items() if other.suits(classes)]
-    expected = f"the target is {target}; use {' or '.join(right) or 'data with at least two classes'}"
-    raise InputError("scenario.problem.name", name, expected)
+    hint = f"the target is {target}; use {' or '.join(right) or 'data with at least two classes'}"
+    raise InputError("scenario.problem.name", name, hint)
 
 
 def _smoothed(problem: Problem, name: str, beta: float) -> Problem:
     if isinstance(problem, KinkedLoss):
         return replace(problem, smoothing=beta)
     kinked = [name for name, kind in problems().items() if issubclass(kind, KinkedLoss)]
-    expected = f"{name} is smooth already; leave smoothing out, or use {' or '.join(kinked)}"
-    raise InputError("scenario.problem.smoothing", {"beta": beta}, expected)
+    hint = f"{name} is smooth already; leave smoothing out, or use {' or '.join(kinked)}"
+    raise InputError("scenario.problem.smoothing", {"beta": beta}, hint)
 
 
 def _clipped(problem: Problem, name: str, bound: float) -> Problem:
     if type(problem) is not LogisticRegression:
-        expected = f"only with logistic_regression, and the problem is {name}"
-        raise InputError("scenario.problem.score_bound", bound, expected)
+        hint = f"only with logistic_regression, and the problem is {name}"
+        raise InputError("scenario.problem.score_bound", bound, hint)
     return ClippedLogisticRegression(
         problem.num_features, problem.num_outputs, problem.composite, score_bound=bound
     )
@@ -172,8 +172,8 @@ def _check_groups(groups: Sequence[Sequence[int]], features: int) -> None:
             if j >= features:
                 raise InputError(field, j, f"features are 0 to {features - 1}")
             if j in home:
-                expected = f"groups must be disjoint, but feature {j} is in group {home[j]} already"
-                raise InputError(field, list(group), expected)
+                hint = f"groups must be disjoint, but feature {j} is in group {home[j]} already"
+                raise InputError(field, list(group), hint)
             home[j] = i
 
 
@@ -181,6 +181,6 @@ def _ridge(chosen: Ridge | None, dimension: int) -> Ridge:
     if chosen is None:
         return Ridge(0.0)
     if isinstance(chosen.centre, tuple) and len(chosen.centre) != dimension:
-        expected = f"one number, or one for each of the {dimension} parameters, not {len(chosen.centre)}"
-        raise InputError("scenario.problem.ridge.centre", list(chosen.centre), expected)
+        hint = f"one number, or one for each of the {dimension} parameters, not {len(chosen.centre)}"
+        raise InputError("scenario.problem.ridge.centre", list(chosen.centre), hint)
     return chosen

@@ -189,11 +189,11 @@ def _check_sums(resolved: Resolved) -> None:
     given = resolved.noise_multipliers
     if resolved.sums is not None and given is not None:
         if resolved.scenario.privacy.sigma is not None:
-            expected = "noise_multiplier: of sums over silos it is the sum's"
-            raise InputError("scenario.privacy.sigma", resolved.scenario.privacy.sigma, expected)
+            hint = "noise_multiplier: of sums over silos it is the sum's"
+            raise InputError("scenario.privacy.sigma", resolved.scenario.privacy.sigma, hint)
         if len(set(given)) > 1:
-            expected = "one number: the noise of a sum over silos is common to them"
-            raise InputError("scenario.privacy.noise_multiplier", given, expected)
+            hint = "one number: the noise of a sum over silos is common to them"
+            raise InputError("scenario.privacy.noise_multiplier", given, hint)
 
 
 def _given_noise(resolved: Resolved) -> tuple[float, ...]:
@@ -204,8 +204,8 @@ def _given_noise(resolved: Resolved) -> tuple[float, ...]:
     sigmas = per_silo("scenario.privacy.sigma", privacy.sigma, names)
     clip = getattr(resolved.algorithm, "clip_norm", None)
     if clip is None:
-        expected = f"{type(resolved.algorithm).__qualname__} has no clip_norm; use noise_multiplier"
-        raise InputError("scenario.privacy.sigma", privacy.sigma, expected)
+        hint = f"{type(resolved.algorithm).__qualname__} has no clip_norm; use noise_multiplier"
+        raise InputError("scenario.privacy.sigma", privacy.sigma, hint)
     # A gradient comes first in every algorithm's plan; the anchors of prox-SVRG use every record.
     batch = resolved.trace.plan.rounds[0][0].batch
     return tuple(sigma * batch.size(n) / (2 * clip) for sigma, n in zip(sigmas, resolved.sizes, strict=True))
@@ -217,8 +217,8 @@ def _with_smoothness(scenario: Scenario) -> Scenario:
     if smoothing is None:
         return scenario
     if stated.beta is not None and stated.beta < smoothing.beta:
-        expected = f"at least problem.smoothing.beta = {smoothing.beta:g}, or left out to be that"
-        raise InputError("scenario.assumptions.beta", stated.beta, expected)
+        hint = f"at least problem.smoothing.beta = {smoothing.beta:g}, or left out to be that"
+        raise InputError("scenario.assumptions.beta", stated.beta, hint)
     beta = smoothing.beta if stated.beta is None else stated.beta
     return scenario.model_copy(update={"assumptions": stated.model_copy(update={"beta": beta})})
 
@@ -238,8 +238,8 @@ def _deltas(privacy: PrivacySection, names: Sequence[str], sizes: Sequence[int])
         return per_silo("scenario.privacy.delta", privacy.delta, names)
     for name, n in zip(names, sizes, strict=True):
         if n < 2 and MECHANISMS[privacy.mechanism].private:
-            expected = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
-            raise InputError("scenario.privacy.delta", privacy.delta, expected)
+            hint = f"below 1: silo {name} has {n} training record, so 1/n^2 is {1 / n**2:g}"
+            raise InputError("scenario.privacy.delta", privacy.delta, hint)
     return tuple(1 / n**2 for n in sizes)
 
 

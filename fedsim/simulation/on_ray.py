@@ -133,11 +133,11 @@ def check_place() -> None:
         InputError: the caller has started one, or a file here has the name of a library.
     """
     if (file := hiding(Path.cwd())) is not None:
-        expected = "processes of Ray would take it for a library: rename it, or take runtime inprocess"
-        raise InputError("scenario.runtime", str(file), expected)
+        hint = "processes of Ray would take it for a library: rename it, or take runtime inprocess"
+        raise InputError("scenario.runtime", str(file), hint)
     if ray.is_initialized():
-        expected = "this process has a Ray of its own: call ray.shutdown() first, or take runtime inprocess"
-        raise InputError("scenario.runtime", "ray", expected)
+        hint = "this process has a Ray of its own: call ray.shutdown() first, or take runtime inprocess"
+        raise InputError("scenario.runtime", "ray", hint)
 
 
 def start(address: str | None) -> None:
@@ -152,8 +152,8 @@ def start(address: str | None) -> None:
         try:
             ray.init(address=address, **quiet)
         except ConnectionError as error:
-            expected = f"no Ray cluster answers there ({error})"
-            raise InputError("scenario.runtime.address", address, expected) from None
+            hint = f"no Ray cluster answers there ({error})"
+            raise InputError("scenario.runtime.address", address, hint) from None
         return
     ray.init(
         address="local",

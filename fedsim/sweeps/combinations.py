@@ -142,8 +142,8 @@ def _renamed(error: InputError, setting: Setting, section: SweepSection) -> Inpu
         if _within(wrong, field) or _within(field, wrong):
             inside = wrong.removeprefix(field) if _within(wrong, field) else ""
             value = error.value if inside else setting[field]
-            expected = error.expected if inside or wrong == field else f"{wrong}: {error.expected}"
-            return InputError(f"{place_of(field, section)}{inside}", value, expected)
+            hint = error.hint if inside or wrong == field else f"{wrong}: {error.hint}"
+            return InputError(f"{place_of(field, section)}{inside}", value, hint)
     return error
 
 
@@ -158,8 +158,8 @@ def _twin(combination: Combination) -> Combination:
         InputError: a theorem chooses numbers by epsilon.
     """
     if any(candidate.scenario.algorithm.parameters == "theorem" for candidate in combination.candidates):
-        expected = "must be false in a sweep with algorithm.parameters theorem, which chooses by epsilon"
-        raise InputError("scenario.report.nonprivate_twin", True, expected)
+        hint = "must be false in a sweep with algorithm.parameters theorem, which chooses by epsilon"
+        raise InputError("scenario.report.nonprivate_twin", True, hint)
     candidates = []
     for candidate in combination.candidates:
         chosen = {field: value for field, value in candidate.chosen.items() if not _within(field, "privacy")}

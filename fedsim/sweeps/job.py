@@ -122,5 +122,5 @@ def _check_data(combination: Combination) -> None:
         try:
             resolved_of(candidate.scenario)
         except InputError as error:
-            expected = f"{error.expected} (in {combination.title(number)})"
-            raise where_fraction_is_given(InputError(error.field, error.value, expected)) from None
+            hint = f"{error.hint} (in {combination.title(number)})"
+            raise where_fraction_is_given(InputError(error.field, error.value, hint)) from None

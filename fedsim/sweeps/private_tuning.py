@@ -65,10 +65,8 @@ def selections(found: Sequence[Combination], tune: TuneSection | None) -> dict[i
     if tune is None or tune.private is None:
         return {}
     if not any(combination.private for combination in found):
-        expected = (
-            "a choice that is private needs runs that are: leave private out, or give mechanism gaussian"
-        )
-        raise InputError(f"{TUNE}.private", tune.model_dump()["private"], expected)
+        hint = "a choice that is private needs runs that are: leave private out, or give mechanism gaussian"
+        raise InputError(f"{TUNE}.private", tune.model_dump()["private"], hint)
     several = {number: one for number, one in enumerate(found) if len(one.candidates) > 1}
     return {number: _selection(one, tune) for number, one in several.items()}
 
@@ -76,21 +74,19 @@ def selections(found: Sequence[Combination], tune: TuneSection | None) -> dict[i
 def _selection(combination: Combination, tune: TuneSection) -> Selection:
     calibration, name = combination.scenario.privacy.calibration, combination.title()
     if MECHANISMS[combination.scenario.privacy.mechanism].sums_only:
-        expected = f"private tuning needs a mechanism that protects each silo's own scores (in {name})"
-        raise InputError("scenario.privacy.mechanism", combination.scenario.privacy.mechanism, expected)
+        hint = f"private tuning needs a mechanism that protects each silo's own scores (in {name})"
+        raise InputError("scenario.privacy.mechanism", combination.scenario.privacy.mechanism, hint)
     if combination.private and calibration != "accountant":
-        expected = (
-            f"private tuning needs calibration accountant, which finds the noise for a budget (in {name})"
-        )
-        raise InputError("scenario.privacy.calibration", calibration, expected)
+        hint = f"private tuning needs calibration accountant, which finds the noise for a budget (in {name})"
+        raise InputError("scenario.privacy.calibration", calibration, hint)
     try:
         return _agreed([candidate.scenario for candidate in combination.candidates], tune.repetitions)
     except InputError as error:  # the candidates are right on the rest of the records
-        expected = f"{error.expected} (on the records that tuning puts aside, in {name})"
-        raise InputError(error.field, error.value, expected) from None
+        hint = f"{error.hint} (on the records that tuning puts aside, in {name})"
+        raise InputError(error.field, error.value, hint) from None
     except Refused as refusal:
-        expected = f"{refusal}; lower repetitions, candidates or rounds, or raise epsilon (in {name})"
-        raise InputError(f"{TUNE}.private", tune.model_dump()["private"], expected) from None
+        hint = f"{refusal}; lower repetitions, candidates or rounds, or raise epsilon (in {name})"
+        raise InputError(f"{TUNE}.private", tune.model_dump()["private"], hint) from None
 
 
 def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
@@ -107,8 +103,8 @@ def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
     """
     budget = resolved_of(candidates[0])
     if budget.outline.num_classes == 0:
-        expected = "private tuning counts misclassified records, so the target must be a class, not a number"
-        raise InputError("scenario.problem.name", candidates[0].problem.name, expected)
+        hint = "private tuning counts misclassified records, so the target must be a class, not a number"
+        raise InputError("scenario.problem.name", candidates[0].problem.name, hint)
     unknown = (_ANY,) * len(budget.names)
     drafts = [_on_reserve(candidate, budget.deltas, unknown) for candidate in candidates]
     runs = [resolved_of(draft) for draft in drafts]

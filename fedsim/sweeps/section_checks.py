@@ -86,18 +86,18 @@ def _fields(section: SweepSection) -> list[str]:
     return [*section.grid, *itertools.chain(*section.cells)]
 
 
-def check_distinct(name: str, values: Sequence[Any], expected: str) -> None:
+def check_distinct(name: str, values: Sequence[Any], hint: str) -> None:
     """Refuse a value that stands in a list twice."""
     counts = Counter(map(canonical, values))
     twice = [value for value in values if counts[canonical(value)] > 1]
     if twice:
-        raise InputError(name, twice[0], expected)
+        raise InputError(name, twice[0], hint)
 
 
 def where_fraction_is_given(error: InputError) -> InputError:
     """Name the sweep's field where the error is in the records put aside: a person mends it there."""
     if error.field == "scenario.data.reserve.fraction":
-        return InputError(f"{TUNE}.private.fraction", error.value, error.expected)
+        return InputError(f"{TUNE}.private.fraction", error.value, error.hint)
     return error
 
 
@@ -118,8 +118,8 @@ def _check_cell(name: str, cell: Mapping[str, Any], grid: Grid) -> None:
 
 def _check_field(name: str, field: str) -> None:
     if field.split(".")[0] in _NEVER_VARIED and field not in _VARIABLE:
-        expected = f"cannot be varied; what can: {', '.join(_VARIABLE)} and what is in them"
-        raise InputError(name, field, expected)
+        hint = f"cannot be varied; what can: {', '.join(_VARIABLE)} and what is in them"
+        raise InputError(name, field, hint)
 
 
 def _check_once(name: str, field: str, value: object, others: Mapping[str, Any] | Sequence[str]) -> None:
@@ -139,8 +139,8 @@ def _check_own(name: str, field: str, value: object, section: SweepSection) -> N
     for index, one in enumerate(alternatives):
         within = choices_of(f"{name}.{ONE_OF}.{index}", one)
         if within.one_of:
-            expected = "list all alternatives in one list"
-            raise InputError(f"{name}.{ONE_OF}.{index}.{ONE_OF}", within.one_of, expected)
+            hint = "list all alternatives in one list"
+            raise InputError(f"{name}.{ONE_OF}.{index}.{ONE_OF}", within.one_of, hint)
         for key, values in within.tune.items():
             _check_once(f"{name}.{ONE_OF}.{index}.tune.{key}", key, values, common)
     for place, grid in tuned_grids(name, value).items():
@@ -152,8 +152,8 @@ def _check_own(name: str, field: str, value: object, section: SweepSection) -> N
 def _check_tune(section: SweepSection) -> None:
     tune = section.tune or TuneSection()
     if not tune.grid and not has_candidates(section):
-        expected = "name the fields to choose, each with its candidate values, here or in `tune` of a section"
-        raise InputError(f"{TUNE}.grid", {}, f"{expected} that is varied")
+        hint = "name the fields to choose, each with its candidate values, here or in `tune` of a section"
+        raise InputError(f"{TUNE}.grid", {}, f"{hint} that is varied")
     _check_private(tune, section)
     for field, values in tune.grid.items():
         _check_once(f"{TUNE}.grid.{field}", field, values, _fields(section))
@@ -166,14 +166,14 @@ def _check_private(tune: TuneSection, section: SweepSection) -> None:
     if tune.private is None:
         return
     if not by_score:
-        expected = "is computed without noise; with tune.private use private_error"
-        raise InputError(f"{TUNE}.criterion", tune.criterion, expected)
+        hint = "is computed without noise; with tune.private use private_error"
+        raise InputError(f"{TUNE}.criterion", tune.criterion, hint)
     own = [each for each in _varied(section) if choices_of(each[0], each[2]) != Choices()]
     for name, field, values in [*((f"{TUNE}.grid.{f}", f, v) for f, v in tune.grid.items()), *own]:
         if field.split(".")[0] in _NEVER_TUNED:
             fixed = ", ".join(_NEVER_TUNED)
-            expected = f"private tuning cannot choose what is in {fixed}: it sets records or budgets"
-            raise InputError(name, values, expected)
+            hint = f"private tuning cannot choose what is in {fixed}: it sets records or budgets"
+            raise InputError(name, values, hint)
 
 
 def _check_count(section: SweepSection, trials: int) -> None:

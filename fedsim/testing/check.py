@@ -56,8 +56,8 @@ def _classes(named: str) -> list[Any]:
     place, _, attribute = named.partition(":") if not Path(named).is_file() else (named, "", "")
     if not attribute and not place.endswith(".py"):
         if place not in algorithms():
-            expected = f"{suggest(place, algorithms())}; or module:Class, or file.py"
-            raise InputError("ALGORITHM", named, expected)
+            hint = f"{suggest(place, algorithms())}; or module:Class, or file.py"
+            raise InputError("ALGORITHM", named, hint)
         return [algorithms()[place]]
     module = _module(place, named)
     if attribute:
@@ -114,7 +114,7 @@ def _guessed(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
         try:
             return kind(**values)
         except InputError as error:
-            raise InputError(f"algorithm.{error.field}", error.value, error.expected) from error
+            raise InputError(f"algorithm.{error.field}", error.value, error.hint) from error
         except Exception as error:
             Blame(kind).failed("its numbers", error)
 

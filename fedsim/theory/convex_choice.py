@@ -167,10 +167,8 @@ def multi_stage_accelerated_minibatch_sgd(case: Case) -> Derived:
     V = math.sqrt(case.squared(case.drawn(R), R))
     first = math.ceil(512 * V**2 / (3 * mu * Delta))
     if case.noise is None and first > R:
-        expected = (
-            f"larger: {name} needs {first} rounds in its first stage, so large is the noise, and has {R}"
-        )
-        raise InputError("scenario.privacy.epsilon", s.epsilon, expected)
+        hint = f"larger: {name} needs {first} rounds in its first stage, so large is the noise, and has {R}"
+        raise InputError("scenario.privacy.epsilon", s.epsilon, hint)
     values = {
         "num_rounds": R,
         "smoothness": beta,
@@ -194,8 +192,8 @@ def _stated_stages(case: Case, name: str) -> int:
     signal = min(signal, s.n * s.M / phi**2) if case.one_pass else signal
     R = math.ceil(log(mu * Delta * signal) / math.log(2)) * math.ceil(4 * math.sqrt(2 * beta / mu))
     if case.one_pass and s.n < R:
-        expected = f"at most what leaves R <= n = {s.n}: {name} needs R = {R} disjoint batches"
-        raise InputError("scenario.assumptions.beta", beta, expected)
+        hint = f"at most what leaves R <= n = {s.n}: {name} needs R = {R} disjoint batches"
+        raise InputError("scenario.assumptions.beta", beta, hint)
     return R if case.one_pass else max(R, rounded(_redrawn(s)))
 
 
@@ -224,6 +222,6 @@ def _stages(case: Case, name: str) -> tuple[int, int]:
             break
         S, R = S + 1, longer
     if S == 0:
-        expected = f"larger: {name} cannot end its first stage for noise, or for want of rounds"
-        raise InputError("scenario.privacy.epsilon", case.s.epsilon, expected)
+        hint = f"larger: {name} cannot end its first stage for noise, or for want of rounds"
+        raise InputError("scenario.privacy.epsilon", case.s.epsilon, hint)
     return S, case.rounds or R

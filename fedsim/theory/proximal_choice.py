@@ -44,14 +44,12 @@ def prox_sgd(case: Case) -> Derived:
         signal = min(s.M * s.n, s.signal / (s.d * s.log))
         R = rounded(2 * beta / mu * log(mu * Delta / L**2 * signal))
         if s.n < R:
-            expected = (
-                f"at most what leaves R <= n = {s.n}: {name} needs R = {R} disjoint batches (n >= kappa)"
-            )
-            raise InputError("scenario.assumptions.beta", beta, expected)
+            hint = f"at most what leaves R <= n = {s.n}: {name} needs R = {R} disjoint batches (n >= kappa)"
+            raise InputError("scenario.assumptions.beta", beta, hint)
     else:
         if s.n < beta / mu:
-            expected = f"at most what leaves n >= kappa: here n = {s.n} and kappa = {beta / mu:.6g} ({name})"
-            raise InputError("scenario.assumptions.beta", beta, expected)
+            hint = f"at most what leaves n >= kappa: here n = {s.n} and kappa = {beta / mu:.6g} ({name})"
+            raise InputError("scenario.assumptions.beta", beta, hint)
         disjoint = case.batch is None or case.one_pass
         R = case.rounds or (best(case.candidates(), errors) if disjoint else balanced(errors))
     values = {"num_rounds": R, "step_size": 1 / (2 * beta), "clip_norm": case.clip, "batch": fresh(R)}
@@ -127,8 +125,8 @@ def prox_spider(case: Case) -> Derived:
     _, beta, _ = case.s.need(name, "L", "beta", "Delta")
     q, R, predicted = _stated_period(case) if case.noise is None else _solved_period(case, case.noise)
     if q < 1:
-        expected = f"larger: {name} finds q < 1 and returns w_0, since the noise would drown every step"
-        raise InputError("scenario.privacy.epsilon", case.s.epsilon, expected)
+        hint = f"larger: {name} finds q < 1 and returns w_0, since the noise would drown every step"
+        raise InputError("scenario.privacy.epsilon", case.s.epsilon, hint)
     values = {
         "num_rounds": R,
         "period": q,

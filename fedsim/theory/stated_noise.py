@@ -105,11 +105,11 @@ def _line(check: Check, silos: Sequence[str]) -> str:
 
 def _refusal(check: Check, silos: Sequence[str], title: str) -> InputError:
     here = f"{'that is' if isinstance(check.value, str) else 'here'} {check.bound}"
-    expected = (
+    hint = (
         f"{title} needs {check.condition}, {here} ({_shortened(silos)}); "
         "privacy.allow_violations=true runs all the same, and the report says so"
     )
-    return InputError(f"scenario.{check.field}", check.value, expected)
+    return InputError(f"scenario.{check.field}", check.value, hint)
 
 
 def _shortened(silos: Sequence[str]) -> str:
@@ -121,10 +121,10 @@ def _maker(name: str, choice: Choice) -> _Maker:
     if name in table:
         return table[name]
     if name in _THESIS:
-        expected = f"stated for {', '.join(_EXPERIMENTS)} only; use thesis"
-        raise InputError("scenario.privacy.theorem", choice, expected)
-    expected = f"no theorem speaks of {name}, only of {', '.join(_THESIS)}; use accountant or sigma"
-    raise InputError("scenario.privacy.calibration", "theorem", expected)
+        hint = f"stated for {', '.join(_EXPERIMENTS)} only; use thesis"
+        raise InputError("scenario.privacy.theorem", choice, hint)
+    hint = f"no theorem speaks of {name}, only of {', '.join(_THESIS)}; use accountant or sigma"
+    raise InputError("scenario.privacy.calibration", "theorem", hint)
 
 
 def _stated(kind: Callable[..., Theorem]) -> _Maker:

@@ -148,8 +148,8 @@ class Symbols:
         for symbol in self.missing(*symbols):
             raise InputError(f"scenario.assumptions.{symbol}", None, f"is required by {what}")
         if self.epsilon == math.inf:
-            expected = f"{what} needs a number, or calibration theorem with claimed_epsilon"
-            raise InputError("scenario.privacy.epsilon", "unlimited", expected)
+            hint = f"{what} needs a number, or calibration theorem with claimed_epsilon"
+            raise InputError("scenario.privacy.epsilon", "unlimited", hint)
         return tuple(float(getattr(self, symbol)) for symbol in symbols)
 
     @property

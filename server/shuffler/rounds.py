@@ -50,8 +50,8 @@ class Shuffler:
         self.keys, self._store, self._lock = keys, store, threading.Lock()
         for roster in self.rosters.values():
             if roster.shuffler != keys.public:
-                expected = f"this shuffler's keys, {keys.public.model_dump()}"
-                raise InputError("roster.shuffler", roster.shuffler.model_dump(), expected)
+                hint = f"this shuffler's keys, {keys.public.model_dump()}"
+                raise InputError("roster.shuffler", roster.shuffler.model_dump(), hint)
 
     def shuffle(self, request: Request) -> bytes:
         """The signed frame of the round's one `Release`; for the very same request the very same bytes.

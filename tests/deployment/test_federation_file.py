@@ -104,7 +104,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, tree: dict[str, Any], case: str)
     with pytest.raises(InputError) as caught:
         load_federation(written(tmp_path, tree))
     assert caught.value.field == field
-    assert expected in caught.value.expected
+    assert expected in caught.value.hint
 
 
 @pytest.mark.parametrize("name", ["../a", ".a", "a/b", "a b", "", "a" * 101])

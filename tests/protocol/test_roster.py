@@ -93,7 +93,7 @@ def test_a_wrong_field_is_named_with_its_value(path: str, value: Any, expected: 
         parse_roster(changed(path, value))
     assert caught.value.field == f"roster.{path}"
     assert caught.value.value == value
-    assert expected in caught.value.expected
+    assert expected in caught.value.hint
 
 
 @pytest.mark.parametrize(
