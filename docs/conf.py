@@ -32,16 +32,10 @@ html_theme = "furo"
 html_title = f"fedsim {release}"
 
 SHELVES = {
-    "Use it": [
+    "How-to": [
         "scenarios/README",
         "examples/README",
-        "docs/metrics",
         "docs/using-a-model",
-        "docs/audit",
-        "docs/results",
-        "docs/performance",
-    ],
-    "Guides": [
         "docs/your-own-table",
         "docs/data-folder",
         "docs/adding-*",
@@ -49,15 +43,25 @@ SHELVES = {
         "docs/deployment",
         "docs/shuffler",
     ],
-    "Reference": ["docs/reference"],
-    "Guarantees": [
+    "Reference": [
+        "docs/metrics",
+        "docs/reference",
+        "docs/glossary",
+        "docs/results",
+        "docs/performance",
+        "CHANGELOG",
+    ],
+    "Explanation": [
         "docs/threat-model",
+        "docs/audit",
         "docs/*-noise",
         "docs/shuffle-curve",
         "docs/thesis-audit",
+        "docs/architecture",
+        "docs/decisions",
+        "CONTRIBUTING",
         "SECURITY",
     ],
-    "Inside": ["docs/architecture", "docs/decisions", "CONTRIBUTING", "CHANGELOG"],
 }
 
 

@@ -43,3 +43,15 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# Here `it` is\n[a](gone.md) [b](#there) [c](#here-it-is) [d](https://x) `[e](f)`\n")
     assert dead(page) == ["gone.md", "#there"]
+
+
+def test_the_fields_words_are_in_the_glossary() -> None:
+    glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    terms = [term for term in re.findall(r"^\| ([^|]+) \|", glossary, re.M) if term != "term"]
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = contributing.partition("| term of the field | instead of |\n|---|---|\n")[2].partition("\n\n")[0]
+    words = re.findall(r"^\| ([^|(]+?) (?:\([^|]*\) )?\|", rows, re.M)
+    assert len(set(terms)) == len(terms)
+    assert len(terms) >= 40
+    assert len(words) >= 15
+    assert [word for word in words if not any(word in term for term in terms)] == []
