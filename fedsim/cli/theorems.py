@@ -1,12 +1,14 @@
-"""`fedsim theorems`: claimed against true epsilon, and which claims fail."""
+"""`fedsim theorems`: claimed against true epsilon, and which claims fail.
+
+The numbers are computed by `python -m benchmarks.thesis.audit`, which is not installed; what it writes is.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
-from itertools import starmap
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -16,8 +18,11 @@ from rich.table import Table
 from fedsim.cli.app import PRIVACY, app
 from fedsim.privacy.rounding import shown_down, shown_up
 
-if TYPE_CHECKING:
-    from fedsim.theory.claims import Entry, Row
+Entry = Mapping[str, Any]
+"""One theorem: theorem, setting, verdict, slip, conditions [{condition, met, unmet}] and rows.
+
+A row has the claimed epsilon (target), {way to draw a batch: true epsilon}, zcdp, outside and fails.
+"""
 
 _LARGEST = 1000  # beyond that a number says no more than the word
 _INTRODUCTION = """\
@@ -44,44 +49,47 @@ def theorems(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/thesis-audit.md.")] = False,
 ) -> None:
     """Show what each theorem's noise truly costs beside what the theorem claims."""
-    from fedsim.theory import claims, shuffle_claims
-
-    entries = (*claims.priced(), *claims.priced(shuffle_claims.SETTINGS))
+    text = (files("fedsim.theory") / "audit.json").read_text(encoding="utf-8")
     if as_json:
-        typer.echo(json.dumps([_plain(entry) for entry in entries], indent=2, allow_nan=False))
+        typer.echo(text, nl=False)
     elif markdown:
-        typer.echo("\n".join([_INTRODUCTION, *map(_section, entries)]), nl=False)
+        typer.echo(page(json.loads(text)), nl=False)
     else:
-        _print(entries)
+        _print(json.loads(text))
+
+
+def page(entries: Sequence[Entry]) -> str:
+    """docs/thesis-audit.md."""
+    return "\n".join([_INTRODUCTION, *map(_section, entries)])
 
 
 def _section(entry: Entry) -> str:
-    columns = list(_cells(entry.rows[0]))
-    lines = [f"## {entry.title}", "", f"{entry.numbers}. {entry.verdict}", ""]
-    lines += ["| " + " | ".join(columns) + " |", "|" + " ---: |" * len(columns)]
-    lines += ["| " + " | ".join(_cells(row).values()) + " |" for row in entry.rows]
-    lines += ["", _conditions(entry), *(["", entry.slip] if entry.slip else [])]
+    rows = [_cells(row) for row in entry["rows"]]
+    lines = [f"## {entry['theorem']}", "", f"{entry['setting']}. {entry['verdict']}", ""]
+    lines += ["| " + " | ".join(rows[0]) + " |", "|" + " ---: |" * len(rows[0])]
+    lines += ["| " + " | ".join(row.values()) + " |" for row in rows]
+    lines += ["", _conditions(entry), *(["", entry["slip"]] if entry["slip"] else [])]
     return "\n".join(lines) + "\n"
 
 
 def _conditions(entry: Entry) -> str:
-    return "Conditions: " + "; ".join(starmap(_condition, entry.conditions.items())) + "."
+    lowest = entry["rows"][0]["target"]
+    return "Conditions: " + "; ".join(_condition(each, lowest) for each in entry["conditions"]) + "."
 
 
-def _condition(condition: str, unmet: Sequence[float]) -> str:
-    from fedsim.theory.claims import TARGETS
+def _condition(condition: Mapping[str, Any], lowest: float) -> str:
+    unmet = condition["unmet"]
+    where = f" from {unmet[0]:g} on" if unmet and unmet[0] != lowest else ""
+    return f"{condition['condition']}: {'not met' if unmet else 'met'}{where}"
 
-    where = f" from {unmet[0]:g} on" if unmet and unmet[0] != TARGETS[0] else ""
-    return f"{condition}: {'not met' if unmet else 'met'}{where}"
 
-
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: Mapping[str, Any]) -> dict[str, str]:
     """By column; those of an entry have the same columns."""
-    true = {name: _number(name, value) for name, value in row.true.items()}
-    zcdp = {} if row.zcdp is None else {"zCDP": _number("zCDP", row.zcdp)}
-    outside = f" (outside: {'; '.join(row.outside)})" if row.outside else ""
-    claim = ("fails" if row.fails else "holds") + outside
-    return {"claimed": f"{row.target:g}", **true, **zcdp, "claim": claim}
+    true = {name: _number(name, value) for name, value in row["true"].items()}
+    zcdp = {} if row["zcdp"] is None else {"zCDP": _number("zCDP", row["zcdp"])}
+    outside = f" (outside: {'; '.join(row['outside'])})" if row["outside"] else ""
+    claim = ("fails" if row["fails"] else "holds") + outside
+    return {"claimed": f"{row['target']:g}", **true, **zcdp, "claim": claim}
 
 
 def _number(name: str, value: float) -> str:
@@ -90,31 +98,22 @@ def _number(name: str, value: float) -> str:
     return (shown_down if name.endswith("at least") else shown_up)(value, 3)
 
 
-def _plain(entry: Entry) -> dict[str, object]:
-    rows = [asdict(row) | {"fails": row.fails} for row in entry.rows]
-    conditions = [
-        {"condition": name, "unmet": unmet, "met": not unmet} for name, unmet in entry.conditions.items()
-    ]
-    stated = {"theorem": entry.title, "setting": entry.numbers, "verdict": entry.verdict}
-    return stated | {"slip": entry.slip, "conditions": conditions, "rows": rows}
-
-
 def _print(entries: Sequence[Entry]) -> None:
     console = Console()
     for entry in entries:
-        console.print(f"{entry.title}\n{entry.numbers}", style="italic", highlight=False)
+        console.print(f"{entry['theorem']}\n{entry['setting']}", style="italic", highlight=False)
         table = Table(box=SIMPLE_HEAD)
-        for column in _cells(entry.rows[0]):
+        for column in _cells(entry["rows"][0]):
             table.add_column(column, justify="right")
-        for row in entry.rows:
+        for row in entry["rows"]:
             *numbers, claim = _cells(row).values()
-            short = claim[:5] + (" *" if row.outside else "")
-            table.add_row(*numbers, short, style="bold" if row.fails else "")
+            short = claim[:5] + (" *" if row["outside"] else "")
+            table.add_row(*numbers, short, style="bold" if row["fails"] else "")
         console.print(table)
-        if any(row.outside for row in entry.rows):
+        if any(row["outside"] for row in entry["rows"]):
             console.print("* outside a condition", highlight=False)
         console.print(_conditions(entry), highlight=False)
-        console.print(entry.verdict, highlight=False)
-        if entry.slip:
-            console.print(entry.slip, highlight=False)
+        console.print(entry["verdict"], highlight=False)
+        if entry["slip"]:
+            console.print(entry["slip"], highlight=False)
         console.print()

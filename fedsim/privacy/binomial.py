@@ -12,7 +12,6 @@ That is a Gaussian of variance (N + 1) / 4 and a little more; outside W there is
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 
 def excess(bits: float, reach: float, tail: float) -> float:
@@ -28,30 +27,3 @@ def excess(bits: float, reach: float, tail: float) -> float:
     window = math.sqrt(bits * math.log(2 / tail) / 2)
     y = (2 * (window + reach) + 1) / (bits + 1)
     return 2 / 3 * y**3 / (1 - y * y) if y < 1 else math.inf
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """Parameters of the vector sum as published: steps g, bits b a user and coordinate, probability p."""
-
-    steps: int
-    bits: int
-    probability: float
-
-    def deviation(self, users: int) -> float:
-        """Standard deviation of the sum's noise, in units of the clip: a step is 2 clip / g.
-
-        The steps span the shifted range [0, 2 clip] (thesis, Algorithm 17 as corrected).
-        """
-        spread = math.sqrt(users * self.bits * self.probability * (1 - self.probability))
-        return 2 * spread / self.steps
-
-
-def published(users: int, dimension: int, epsilon: float, delta: float) -> Published:
-    """Return what the existence proof of the vector sum names; hundreds of times the noise that is needed.
-
-    Source: Cheu, Joseph, Mao and Peng, ICLR 2022 (arXiv 2106.09805), on which the thesis's Lemma 136 rests.
-    """
-    steps = math.ceil(max(2 * math.sqrt(users), dimension, 4))
-    log = math.log(4 * (dimension**2 + 1) / delta)
-    return Published(steps, math.ceil(24e4 * steps**2 * log**2 / (epsilon**2 * users)), 0.25)

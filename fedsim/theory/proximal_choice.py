@@ -147,7 +147,7 @@ def _stated_period(case: Case) -> tuple[int, int, dict[str, float]]:
 
         q = floor(min((a L / (8 sqrt(Delta beta)))^(2/3), n M / 1{M < N})).
 
-    Erratum: the thesis prints it without the 8, at which q eta^2 tau_2^2 = 4 (see `fedsim.theory.claims`).
+    Erratum: the thesis prints it without the 8, at which q eta^2 tau_2^2 = 4 (docs/thesis-audit.md).
     """
     s = case.s
     L, beta, Delta = s.need("prox-SPIDER (Theorem 44)", "L", "beta", "Delta")

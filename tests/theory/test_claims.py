@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from benchmarks.thesis.audit import claims, shuffle_claims
+from benchmarks.thesis.audit.__main__ import entries
+from benchmarks.thesis.audit.claims import Setting
 from fedsim.cli.main import app
 from fedsim.privacy import gaussian
 
@@ -22,9 +26,29 @@ def invoke(*arguments: str) -> str:
     return result.output
 
 
-@pytest.mark.slow
 def test_the_committed_document_is_what_the_command_writes() -> None:
     assert DOCUMENT.read_text(encoding="utf-8") == invoke("--markdown")
+
+
+ALL = claims.SETTINGS + shuffle_claims.SETTINGS
+CHEAP = [setting for setting in ALL if "K = n," in setting.numbers or "R = 20, delta" in setting.numbers]
+
+
+@pytest.mark.parametrize(
+    "settings", [pytest.param(CHEAP, id="cheap"), pytest.param(ALL, id="all", marks=pytest.mark.slow)]
+)
+def test_the_packaged_prices_are_what_the_accountant_finds(settings: Sequence[Setting]) -> None:
+    assert len(settings) >= 5
+    packaged = {(one["theorem"], one["setting"]): one for one in json.loads(invoke("--json"))}
+    for one in entries(settings):
+        known = packaged[one["theorem"], one["setting"]]
+        rows, expected = one.pop("rows"), dict(known).pop("rows")
+        assert one == {key: value for key, value in known.items() if key != "rows"}
+        for row, stated in zip(rows, expected, strict=True):
+            numbers, known_numbers = ({**each["true"], "zcdp": each["zcdp"] or 0.0} for each in (row, stated))
+            assert numbers == pytest.approx(known_numbers, rel=1e-9)
+            assert (row["target"], row["fails"]) == (stated["target"], stated["fails"])
+            assert list(row["outside"]) == stated["outside"]
 
 
 FIRST_FAILURE = {

@@ -6,10 +6,7 @@ import math
 
 import pytest
 
-from fedsim.privacy import gaussian
-from fedsim.privacy.calibrate import Budget
-from fedsim.protocol.batch import FULL, Fresh, Subsample
-from fedsim.theory.shuffle_noise import (
+from benchmarks.thesis.audit.shuffle_noise import (
     ShuffledMessages,
     SummedMessages,
     SummedOnePass,
@@ -17,9 +14,14 @@ from fedsim.theory.shuffle_noise import (
     SummedProxSVRG,
     SummedRestarts,
     SummedSPIDER,
+    published,
 )
-from fedsim.theory.sum_oracle import OracleTheorem
-from fedsim.theory.theorem import Context, Theorem, true_epsilon
+from benchmarks.thesis.audit.sum_oracle import OracleTheorem
+from benchmarks.thesis.audit.true_cost import true_epsilon
+from fedsim.privacy import gaussian
+from fedsim.privacy.calibrate import Budget
+from fedsim.protocol.batch import FULL, Fresh, Subsample
+from fedsim.theory.theorem import Context, Theorem
 
 CLAIM = Budget(100, 2.0, 1e-5)
 LOG = math.log(1e5)
@@ -110,3 +112,13 @@ def test_prox_sgd_needs_as_many_records_as_the_condition_number() -> None:
     whole = SummedProxSGD(CLAIM, 1.0, 40, 40, 20, Fresh(0.05))
     assert failing(whole, kappa=100) == []
     assert failing(whole, kappa=101) == ["n >= kappa"]
+
+
+def test_the_published_constants_cost_hundreds_of_times_the_noise() -> None:
+    """4,885 clips against 8.45, 578 times, over one clip, and twice that over the range."""
+    chosen = published(1000, 50, 1.0, 1e-6)
+    assert (chosen.steps, chosen.probability) == (64, 0.25)
+    central = 2 / float(gaussian.mu(1.0, 1e-6))
+    assert chosen.deviation(1000) / 2 == pytest.approx(4885, rel=1e-3)
+    assert chosen.deviation(1000) / central == pytest.approx(1156, rel=1e-2)
+    assert published(4, 50, 1.0, 1e-6).steps == 50

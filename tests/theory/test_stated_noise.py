@@ -9,6 +9,7 @@ import dp_accounting
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
+from benchmarks.thesis.audit.true_cost import census, least_epsilon, true_epsilon, zcdp_epsilon
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
@@ -31,10 +32,6 @@ from fedsim.theory.theorem import (
     Context,
     Theorem,
     base_multiplier,
-    census,
-    least_epsilon,
-    true_epsilon,
-    zcdp_epsilon,
 )
 
 CLAIM = Budget(1000, 0.5, 1e-5)

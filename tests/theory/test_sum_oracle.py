@@ -8,8 +8,8 @@ from itertools import product
 import pytest
 from dp_accounting.pld import common, privacy_loss_distribution
 
+from benchmarks.thesis.audit.sum_oracle import Call, worst_epsilon
 from fedsim.protocol.batch import FULL, Fresh, Subsample
-from fedsim.theory.sum_oracle import Call, worst_epsilon
 
 
 @pytest.mark.parametrize(

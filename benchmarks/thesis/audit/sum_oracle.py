@@ -105,10 +105,6 @@ def worst_epsilon(calls: Iterable[Call], n: int, delta: float) -> float:
 
     Args:
         n: records of the silo.
-
-    >>> from fedsim.protocol.batch import FULL
-    >>> round(worst_epsilon([Call(0.1, 0.0, 30, FULL, 1.0)], n=10, delta=1e-6), 3)
-    2.346
     """
     groups = [_Responses.of(call, n) for call in calls if call.count]
     told = -math.expm1(sum(group.count * math.log1p(-group.rate * group.delta) for group in groups))

@@ -2,7 +2,7 @@
 
 SDP: what the server sees of a run, all silos' messages without their senders, is (eps, delta)-DP for
 replacing one record of one silo. Theorem 38 has silos add Gaussian noise to single gradients and shuffles
-them; the others ask P_vec (Lemma 136) for the sum over silos, see `fedsim.theory.sum_oracle`. eps and delta
+them; the others ask P_vec (Lemma 136) for the sum over silos, see `sum_oracle`. eps and delta
 are of the run, and of every record's, so silos are alike. fedsim runs these algorithms with sums over silos
 that its accountant calibrates (`parameters` and `bounds` are the theorems'), and adds none of this noise.
 """
@@ -13,10 +13,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedsim.privacy.binomial import published
+from benchmarks.thesis.audit.sum_oracle import Call, OracleTheorem
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Batch
-from fedsim.theory.sum_oracle import Call, OracleTheorem
 from fedsim.theory.theorem import (
     ORACLE,
     PROX_SGD,
@@ -82,11 +81,38 @@ class SummedMessages(ShuffledMessages):
         return super().sigma * math.sqrt(self.active)
 
 
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Parameters of the vector sum as published: steps g, bits b a user and coordinate, probability p."""
+
+    steps: int
+    bits: int
+    probability: float
+
+    def deviation(self, users: int) -> float:
+        """Standard deviation of the sum's noise, in units of the clip: a step is 2 clip / g.
+
+        The steps span the shifted range [0, 2 clip] (thesis, Algorithm 17 as corrected).
+        """
+        spread = math.sqrt(users * self.bits * self.probability * (1 - self.probability))
+        return 2 * spread / self.steps
+
+
+def published(users: int, dimension: int, epsilon: float, delta: float) -> Published:
+    """Return what the existence proof of the vector sum names; hundreds of times the noise that is needed.
+
+    Source: Cheu, Joseph, Mao and Peng, ICLR 2022 (arXiv 2106.09805), on which the thesis's Lemma 136 rests.
+    """
+    steps = math.ceil(max(2 * math.sqrt(users), dimension, 4))
+    log = math.log(4 * (dimension**2 + 1) / delta)
+    return Published(steps, math.ceil(24e4 * steps**2 * log**2 / (epsilon**2 * users)), 0.25)
+
+
 @dataclass(frozen=True)
 class VectorSum(NoisyGradients):
     """Lemma 136 (P_vec, Algorithms 16 and 17) with the constants of its source; one sum of K records a silo.
 
-    The thesis says that (b, g, p) exist; `fedsim.privacy.binomial.published` has what the source names. Here
+    The thesis says that (b, g, p) exist; `published` has what the source names. Here
     as Gaussian noise of the same variance.
 
     Args:

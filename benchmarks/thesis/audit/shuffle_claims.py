@@ -1,6 +1,6 @@
-"""Claims of the theorems in the shuffle model against what they truly cost; see `fedsim.theory.claims`.
+"""Claims of the theorems in the shuffle model against what they truly cost; see `claims`.
 
-The proofs know of the oracle what `fedsim.theory.sum_oracle` states, so a claim that fails for the oracle
+The proofs know of the oracle what `sum_oracle` states, so a claim that fails for the oracle
 that reveals most is not proven, and one that fails for Gaussian sums too is not to be saved by a better one.
 """
 
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import math
 
-from fedsim.privacy.calibrate import Budget
-from fedsim.protocol.batch import FULL, Fresh, Subsample
-from fedsim.theory.claims import Setting
-from fedsim.theory.shuffle_noise import (
+from benchmarks.thesis.audit.claims import Setting
+from benchmarks.thesis.audit.shuffle_noise import (
     ShuffledMessages,
     SummedMessages,
     SummedOnePass,
@@ -21,8 +19,10 @@ from fedsim.theory.shuffle_noise import (
     SummedSPIDER,
     VectorSum,
 )
-from fedsim.theory.sum_oracle import OracleTheorem, worst_epsilon
-from fedsim.theory.theorem import true_epsilon
+from benchmarks.thesis.audit.sum_oracle import OracleTheorem, worst_epsilon
+from benchmarks.thesis.audit.true_cost import true_epsilon
+from fedsim.privacy.calibrate import Budget
+from fedsim.protocol.batch import FULL, Fresh, Subsample
 
 _SILOS = 1000  # N
 _ONCE = Fresh(0.05)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 
+from benchmarks.thesis.audit.true_cost import least_epsilon, true_epsilon, zcdp_epsilon
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL, Batch, Fresh, Subsample, WithReplacement
 from fedsim.theory.difference_noise import (
@@ -29,7 +29,7 @@ from fedsim.theory.gradient_noise import (
     NoisyMinibatch,
     ProxSGDNoise,
 )
-from fedsim.theory.theorem import Context, Theorem, least_epsilon, true_epsilon, zcdp_epsilon
+from fedsim.theory.theorem import Context, Theorem
 
 TARGETS = (0.75, 1.0, 1.5, 3.0, 6.0, 8.0, 10.0, 12.0, 15.0, 18.0)
 
@@ -260,8 +260,7 @@ SETTINGS = (
 )
 
 
-@cache
-def priced(settings: tuple[Setting, ...] = SETTINGS) -> tuple[Entry, ...]:
+def priced(settings: Sequence[Setting]) -> tuple[Entry, ...]:
     """Price every setting over `TARGETS`."""
     return tuple(map(_entry, settings))
 
