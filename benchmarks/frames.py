@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from support.daemons import CLASSES, Silo, running_silos
 from support.one_server import offer
 
-from fedsim.protocol.messages import Shape
+from fedsim.wire.messages import Shape
 from server.federation import RemoteSilos
 from server.replies import Form
 from server.sockets import Sockets

@@ -22,12 +22,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.rosters import Parties
 
-from fedsim.protocol.reports import Form
-from fedsim.protocol.shares import add, split, total
-from fedsim.protocol.shuffling import Release, Request, totals
-from server.shuffler.keys import Keys
-from server.shuffler.rounds import Shuffler
-from server.shuffler.store import MemoryStore
+from fedsim.secagg.reports import Form
+from fedsim.secagg.shares import add, split, total
+from fedsim.secagg.shuffling import Release, Request, totals
+from shuffler.keys import Keys
+from shuffler.rounds import Shuffler
+from shuffler.store import MemoryStore
 
 Times = dict[str, float]
 

@@ -2,6 +2,6 @@
 # The shuffler's first start: its keys, whose public halves everybody may read. Later starts keep them.
 set -eu
 if [ ! -e /state/released.sqlite ]; then
-  python -m server.shuffler --config /config/shuffler.yaml --enrol
+  python -m shuffler --config /config/shuffler.yaml --enrol
 fi
 install -m 444 /state/identity.pub /state/envelopes.pub /public/

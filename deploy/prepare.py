@@ -16,8 +16,8 @@ from pathlib import Path
 from fedsim.data.federation import load as load_records
 from fedsim.deployment import certs
 from fedsim.deployment.topology import pooled_tests, write_records
-from fedsim.protocol.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 from fedsim.scenario.load import load
+from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 
 SHUFFLER, SERVER, FIRST_SILO = 49998, 49999, 50001
 SILOS = ("silo-1", "silo-2", "silo-3")

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from fedsim.common.files import whole_file
-from fedsim.protocol.roster import load_roster, parse_roster
+from fedsim.secagg.roster import load_roster, parse_roster
 
 
 def main(place: Path, server: Path, shuffler: Path, silos: dict[str, Path]) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import whole_file
-from fedsim.protocol.shuffling import Request
+from fedsim.secagg.shuffling import Request
 
 
 class Asked(NamedTuple):

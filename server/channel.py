@@ -13,7 +13,7 @@ class Channel(Protocol):
         """Send each silo its frame, all at once, and wait for the replies.
 
         Args:
-            frames: by name of the silo (`fedsim.protocol.wire`).
+            frames: by name of the silo (`fedsim.wire.frames`).
             deadline: seconds from now after which replies count as not given. A silo that cannot be reached
                 is tried again until then, since its process may be being restarted.
 

@@ -16,8 +16,8 @@ from pydantic import Field, ValidationError
 from torch import Tensor
 
 from fedsim.common.errors import InputError
-from fedsim.protocol.messages import Admission, Echo, Greeting, Hex32, Message, Name
-from fedsim.protocol.wire import Frame
+from fedsim.wire.frames import Frame
+from fedsim.wire.messages import Admission, Echo, Greeting, Hex32, Message, Name
 from server.log import OVERHEAD, Log
 from server.loop import Kept
 from server.replies import Form

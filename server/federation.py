@@ -16,9 +16,11 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.protocol import wire
 from fedsim.protocol.links import Answered
-from fedsim.protocol.messages import (
+from fedsim.protocol.plain import digest
+from fedsim.wire import frames as wire
+from fedsim.wire.frames import Frame
+from fedsim.wire.messages import (
     Admission,
     Ask,
     Close,
@@ -30,8 +32,6 @@ from fedsim.protocol.messages import (
     Offer,
     Reply,
 )
-from fedsim.protocol.plain import digest
-from fedsim.protocol.wire import Frame
 from server.channel import Channel
 from server.replies import Form, Reports, WrongReply, read
 

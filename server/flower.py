@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.superlink.grid import http_grid
 
-from fedsim.protocol import carried
+from fedsim.wire import carried
 from server.node_keys import normal
 
 POLL = 0.2

@@ -19,8 +19,8 @@ from typing import BinaryIO, Self
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
-from fedsim.protocol import wire
-from fedsim.protocol.wire import Frame
+from fedsim.wire import frames as wire
+from fedsim.wire.frames import Frame
 
 _HEADER = struct.Struct(">QI16s")
 _LENGTH = struct.Struct(">Q")

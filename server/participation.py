@@ -11,8 +11,8 @@ from itertools import cycle
 import numpy as np
 
 from fedsim.common.errors import InputError
-from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, announced
-from fedsim.protocol.seeds import generator
+from fedsim.common.seeds import generator
+from fedsim.theory.participants import Available, Participants, RandomSize, Recorded, announced
 
 Schedule = list[list[int]]
 """For each round, the participating silos' positions in ascending order; never none."""

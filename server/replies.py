@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from fedsim.common.errors import Refused
 from fedsim.common.identity import is_signed
-from fedsim.protocol import wire
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.messages import Message, Refusal
-from fedsim.protocol.wire import Frame
+from fedsim.wire import frames as wire
+from fedsim.wire.frames import Frame
+from fedsim.wire.messages import Message, Refusal
 
 Kind = TypeVar("Kind", bound=Message)
 _MOST_TEXT = 300

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from fedsim.common.errors import Refused
-from fedsim.protocol import wire
-from fedsim.protocol.dial import dial_port, dial_socket
+from fedsim.wire import frames as wire
+from fedsim.wire.dial import dial_port, dial_socket
 
 Address = Path | tuple[int, bytes]
 """A Unix socket, or a port of this machine and the token that opens it."""

@@ -16,17 +16,17 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.discrete_noise import aggregators_noise
-from fedsim.mechanisms.occasions import Occasions
-from fedsim.protocol import shuffling
-from fedsim.protocol.envelopes import EnvelopeKey
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
-from fedsim.protocol.messages import Mark
 from fedsim.protocol.plain import digest
-from fedsim.protocol.roster import Roster
-from fedsim.protocol.shuffling import Release, Request
-from fedsim.protocol.wire import sealed
+from fedsim.secagg import shuffling
+from fedsim.secagg.envelopes import EnvelopeKey
+from fedsim.secagg.occasions import Occasions
+from fedsim.secagg.reports import aggregators_noise
+from fedsim.secagg.roster import Roster
+from fedsim.secagg.shuffling import Release, Request
+from fedsim.wire.frames import sealed
+from fedsim.wire.messages import Mark
 from server.asked import Asked, AskedFile
 from server.channel import Channel
 from server.federation import RemoteSilos

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.messages import Mark
+from fedsim.wire.messages import Mark
 from silos.account import Account, Caps, Cost
 from silos.chain import GENESIS, Entry, entries, knows, readable, reading
 from silos.price import Price

@@ -19,8 +19,8 @@ from pathlib import Path
 from flwr.app import Array, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedsim.protocol import carried
-from fedsim.protocol.dial import Caller, dialler
+from fedsim.wire import carried
+from fedsim.wire.dial import Caller, dialler
 from silos.fleet import record_of
 
 app = ClientApp()

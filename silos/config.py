@@ -17,8 +17,8 @@ from fedsim.data.dataset import Dataset
 from fedsim.data.registry import OWN, DataConfig
 from fedsim.isolated.confine import CHILD, Child, start, unavailable
 from fedsim.problems.kinds import GROUP as PROBLEMS
-from fedsim.protocol.listener import AtPort, AtSocket
-from fedsim.protocol.messages import Hex32, SiloName
+from fedsim.wire.listener import AtPort, AtSocket
+from fedsim.wire.messages import Hex32, SiloName
 from silos.policy import Policy
 
 ROOT = "silo"

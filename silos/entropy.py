@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedsim.protocol.seeds import digest128
+from fedsim.common.seeds import digest128
 
 
 class Purpose(IntEnum):

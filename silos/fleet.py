@@ -49,7 +49,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedsim.protocol import carried
+from fedsim.wire import carried
 
 FLWR_VERSION = "1.41.0"
 BEAT = HEARTBEAT_DEFAULT_INTERVAL * 0.6

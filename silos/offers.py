@@ -1,6 +1,6 @@
 """From an offer to a priced plan: what a server proposes is made of names and numbers, within the policy.
 
-What is bounded before anything is made: the frame's own size (`fedsim.protocol.wire`), names of algorithm and
+What is bounded before anything is made: the frame's own size (`fedsim.wire.frames`), names of algorithm and
 problem, the model's dimension. What is bounded while the plan is tried out: rounds, queries of a round,
 points and clips, and the numbers in all answers (`Policy.max_planned_numbers`), so that no offer takes more
 than so much time, whatever the machine. Nothing here reads a record.
@@ -33,12 +33,12 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import dry_run
-from fedsim.protocol.messages import Offer
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Admitted, Terms
 from fedsim.scenario.algorithm import AlgorithmConfig, AlgorithmSection
 from fedsim.scenario.model import complaint
 from fedsim.scenario.problem import ProblemSection, problem_of
+from fedsim.wire.messages import Offer
 from silos.admission import admit
 from silos.policy import Policy
 from silos.pooled import Part, Pinned, check_summable, colluding_cost, part_of

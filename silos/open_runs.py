@@ -15,9 +15,9 @@ from fedsim.common.canonical import finite
 from fedsim.common.errors import Refused
 from fedsim.isolated.confine import Child
 from fedsim.isolated.parts import Isolated
-from fedsim.mechanisms.occasions import Occasions
-from fedsim.protocol.messages import Mark, Offer
 from fedsim.protocol.plain import digest
+from fedsim.secagg.occasions import Occasions
+from fedsim.wire.messages import Mark, Offer
 from silos.admission import spent
 from silos.config import InsecureSimulation
 from silos.entropy import Entropy, SeededEntropy, SystemEntropy

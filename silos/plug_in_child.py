@@ -39,8 +39,8 @@ from fedsim.protocol.contract import Algorithm, Combined, Query, Round, ServerHa
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import CohortMemory, plain_arrays, plain_queries, plain_tensor
-from fedsim.protocol.wire import Frame
 from fedsim.scenario.problem import problem_of
+from fedsim.wire.frames import Frame
 from silos.offers import algorithm_of, problem_section
 
 _LIMIT = 1 << 40  # the parent is believed

@@ -19,16 +19,16 @@ import torch
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity
 from fedsim.mechanisms.mechanism import SumMechanism
-from fedsim.mechanisms.occasions import Occasions
 from fedsim.mechanisms.registry import MECHANISMS, sum_mechanism
 from fedsim.privacy.rounding import shown_up
-from fedsim.protocol.messages import Mark, Offer
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.pool import Pool
-from fedsim.protocol.reports import seal_report
-from fedsim.protocol.roster import Roster, load_roster
-from fedsim.protocol.shuffling import check_follows, check_marked
 from fedsim.protocol.terms import Admitted, Share
+from fedsim.secagg.occasions import Occasions
+from fedsim.secagg.reports import seal_report
+from fedsim.secagg.roster import Roster, load_roster
+from fedsim.secagg.shuffling import check_follows, check_marked
+from fedsim.wire.messages import Mark, Offer
 from silos.ledger import Reply
 from silos.run_ledger import RunLedger
 
@@ -126,7 +126,7 @@ class SealedLedger(RunLedger):
 
     A report is made once, with new shares, and stored before it leaves; whoever asks again gets the same
     bytes. Two reports of one contribution would be two splits of it, of which no two parts must ever meet.
-    A report is for one start of the shuffler's process (`server.shuffler.store`). None is made for another,
+    A report is for one start of the shuffler's process (`shuffler.store`). None is made for another,
     whatever a server says, so that a shuffler whose notes were set back cannot release the round again.
     """
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from fedsim.common.errors import InputError
-from fedsim.protocol.daemon import Bounds, Daemon, begin, on_signal
-from fedsim.protocol.listener import ailment, listening, token_of
-from fedsim.protocol.messages import Greeting
+from fedsim.wire.daemon import Bounds, Daemon, begin, on_signal
+from fedsim.wire.listener import ailment, listening, token_of
+from fedsim.wire.messages import Greeting
 from silos.config import ROOT, Config, load_config
 from silos.enrolment import enrol
 from silos.silo import Silo
@@ -55,7 +55,7 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
         raise InputError(
             f"{ROOT}.state", str(config.state), "has no ledger; start the silo once with --enrol"
         )
-    begin(config.state / "log", "silos", "fedsim.protocol")
+    begin(config.state / "log", "silos", "fedsim.wire")
     with closing(Silo.open(config, insecure_simulation)) as silo, listening(config.listen) as listener:
         daemon = Daemon(silo, listener, Bounds(silo.frame_bytes), token)
         on_signal(lambda *_: daemon.stop())

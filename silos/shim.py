@@ -27,8 +27,8 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fedsim.common.errors import InputError
-from fedsim.protocol import carried
-from fedsim.protocol.dial import Caller, DaemonAway, dialler
+from fedsim.wire import carried
+from fedsim.wire.dial import Caller, DaemonAway, dialler
 from silos.fleet import BEAT, FIRST_WAIT, FLWR_VERSION, LAST_WAIT, Fleet, Parcel, Unreadable, Unwelcome, Way
 
 

@@ -1,6 +1,6 @@
 """A deployed silo: messages in, signed messages out, whatever carries them.
 
-What leaves is what `fedsim.protocol.messages` has, and of that only replies are made of records: they are
+What leaves is what `fedsim.wire.messages` has, and of that only replies are made of records: they are
 what the gate of an admitted run returns (`silos.gate`), each after its round was debited and the reply stored
 on the disk. A refusal says what was asked, what the policy allows, what the ledger holds, or that a run broke
 down, never how: the exception goes into the log, by its type and place. So a server learns from whatever it
@@ -23,7 +23,8 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity
-from fedsim.protocol.messages import (
+from fedsim.wire.frames import MAX_HEAD, Frame, decode, encode, opened, sealed
+from fedsim.wire.messages import (
     Admission,
     Ask,
     Close,
@@ -35,7 +36,6 @@ from fedsim.protocol.messages import (
     Refusal,
     Reply,
 )
-from fedsim.protocol.wire import MAX_HEAD, Frame, decode, encode, opened, sealed
 from silos.config import ROOT, Config
 from silos.enrolment import check_enrolment, check_modes
 from silos.entropy import new_secret

@@ -42,7 +42,9 @@ def commit() -> str:
     def git(*words: str) -> str:
         return subprocess.run([program, *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
 
-    changed = git("status", "--porcelain", "--", "fedsim", "silos", "server", "scenarios", ":!*.md")
+    changed = git(
+        "status", "--porcelain", "--", "fedsim", "silos", "server", "shuffler", "scenarios", ":!*.md"
+    )
     return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if changed else "")
 
 

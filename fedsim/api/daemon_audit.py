@@ -21,8 +21,8 @@ from fedsim.common.errors import InputError
 from fedsim.common.process import one_thread
 from fedsim.deployment.offers import offers_of
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.protocol.messages import Offer
 from fedsim.results.silo_table import Table
+from fedsim.wire.messages import Offer
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from fedsim.attacks.bench import Record
 from fedsim.attacks.setting import Broadcast, Kind, Setting
+from fedsim.common.seeds import generator
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
-from fedsim.protocol.seeds import generator
 
 _BALANCING_STEPS = 150
 _HUGE = (1e3, 1e6, 1e11, 1e30)

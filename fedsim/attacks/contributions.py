@@ -31,10 +31,10 @@ from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.mechanisms.shuffled_gaussian import ShuffledGaussian
 from fedsim.protocol.contract import Query
 from fedsim.protocol.links import Answered
-from fedsim.protocol.shares import split
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.scenario.sums import Sums
+from fedsim.secagg.shares import split
 from fedsim.simulation.aggregation import Run, at_once
 from server.totals import Totals
 

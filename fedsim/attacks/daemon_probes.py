@@ -9,8 +9,8 @@ from fedsim.attacks.probes import other
 from fedsim.attacks.reading import Line
 from fedsim.attacks.two_worlds import Worlds
 from fedsim.common.errors import Refused
-from fedsim.protocol.messages import Ask, Offer
-from fedsim.protocol.wire import decode
+from fedsim.wire.frames import decode
+from fedsim.wire.messages import Ask, Offer
 
 
 def probe(daemon: Worlds, offer: Offer, lines: Sequence[Line], outside: Iterable[int]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from fedsim.attacks.setting import Setting
 from fedsim.attacks.two_worlds import WORLDS, Worlds
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.protocol.messages import Admission, Offer
+from fedsim.wire.messages import Admission, Offer
 from silos.open_runs import SEEDED
 
 Openings = Iterable[AbstractContextManager[Worlds]]

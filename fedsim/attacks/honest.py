@@ -22,7 +22,7 @@ from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Broadcast, Federated, Setting, drive
 from fedsim.attacks.wiretap import Heard, Tap, Wiretap
 from fedsim.attacks.worst import Knowledge, Samples, replaced
-from fedsim.protocol.seeds import digest128
+from fedsim.common.seeds import digest128
 
 _WIDTH = 2_000_000
 _PILOT_RUNS = 32

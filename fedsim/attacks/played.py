@@ -10,7 +10,7 @@ from torch import Tensor
 from fedsim.attacks.reading import Line
 from fedsim.attacks.two_worlds import WORLDS, Worlds
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.messages import Admission, Offer
+from fedsim.wire.messages import Admission, Offer
 
 OPTION = "--daemons"
 

@@ -22,10 +22,10 @@ from fedsim.attacks.setting import Broadcast, Setting
 from fedsim.attacks.wiretap import Heard
 from fedsim.attacks.worst import Knowledge, Others
 from fedsim.common.errors import InputError
+from fedsim.common.seeds import generator
 from fedsim.mechanisms.grid import STEPS
 from fedsim.protocol.contract import Asker, Query
 from fedsim.protocol.plain import CohortMemory
-from fedsim.protocol.seeds import generator
 
 _COORDINATES = 66
 

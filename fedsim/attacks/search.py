@@ -19,9 +19,9 @@ from fedsim.attacks.gates import cohort
 from fedsim.attacks.setting import Broadcast, Kind, Setting
 from fedsim.attacks.wiretap import Heard, Tap, Wiretap
 from fedsim.common.errors import Refused
+from fedsim.common.seeds import generator
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.plan import Plan
-from fedsim.protocol.seeds import generator
 
 _PATHS = 4
 """Ways of an honest silo half through a round of several asks that a choice is averaged over."""

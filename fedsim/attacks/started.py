@@ -16,7 +16,7 @@ from fedsim.attacks.played import OPTION
 from fedsim.attacks.setting import Setting
 from fedsim.attacks.two_worlds import WORLDS, Worlds
 from fedsim.common.errors import InputError
-from fedsim.protocol.dial import dial_socket
+from fedsim.wire.dial import dial_socket
 from server.sockets import Sockets
 from silos.config import load_config
 from silos.enrolment import enrol

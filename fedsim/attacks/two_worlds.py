@@ -9,7 +9,8 @@ from typing import TypeVar
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.messages import (
+from fedsim.wire.frames import Frame, decode, encode, opened, sealed
+from fedsim.wire.messages import (
     Admission,
     Ask,
     Close,
@@ -21,7 +22,6 @@ from fedsim.protocol.messages import (
     Refusal,
     Reply,
 )
-from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
 from server.channel import Channel
 
 WORLDS = ("world-0", "world-1")

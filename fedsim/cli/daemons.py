@@ -74,6 +74,6 @@ def shuffler(
 ) -> None:
     """Run a federation's shuffler: silos' sealed reports come in, and sums that it cannot read go out."""
     with plain_errors():
-        from server.shuffler.service import run
+        from shuffler.service import run
 
         raise typer.Exit(run(config, enrolling=enrol, health=health))

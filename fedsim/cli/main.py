@@ -53,7 +53,7 @@ def main() -> Any:
         return app(prog_name="fedsim")
     except ModuleNotFoundError as error:
         name = error.name or ""
-        if name.partition(".")[0] not in ("fedsim", "silos", "server"):
+        if name.partition(".")[0] not in ("fedsim", "silos", "server", "shuffler"):
             raise
         typer.echo(f"error: this command needs {name}, which is not part of this installation", err=True)
         return 2

@@ -1,4 +1,4 @@
-"""The packages beside this one, `server` and `silos`, whatever else a folder holds by these names.
+"""The packages beside this one (`server`, `shuffler`, `silos`), whatever else a folder holds by these names.
 
 A notebook, `python -m` and a process of Ray look for modules first in the folder that they were started
 in, and people have a server.py there.
@@ -14,11 +14,11 @@ from pathlib import Path
 from types import ModuleType
 
 _ROOT = Path(__file__).parents[2]
-_NAMES = ("server", "silos")
+_NAMES = ("server", "shuffler", "silos")
 
 
 def pin() -> None:
-    """From here on `import server` and `import silos` find the packages that belong to this `fedsim`.
+    """From here on `import server`, `shuffler` and `silos` find the packages that belong to this `fedsim`.
 
     Raises:
         ImportError: another module has one of the names already.

@@ -18,11 +18,11 @@ import numpy as np
 from pydantic import Field
 
 from fedsim.common.errors import InputError
+from fedsim.common.seeds import generator
 from fedsim.data.fetch import Wanted
 from fedsim.data.folder import data_folder
 from fedsim.data.images import BRIGHTEST, FIELD, Images, ImageSource, of_each, there
 from fedsim.data.source import Floats, Ints, Matrix, Ranges
-from fedsim.protocol.seeds import generator
 
 PIXELS = tuple(
     f"{colour}_{row}_{column}"

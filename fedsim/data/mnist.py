@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedsim.common.errors import InputError
+from fedsim.common.seeds import generator
 from fedsim.data.fetch import MOST, Wanted
 from fedsim.data.folder import data_folder
 from fedsim.data.images import BRIGHTEST, FIELD, Images, ImageSource, of_each, there
 from fedsim.data.source import Floats, Ints, Labels, Matrix, Ranges
-from fedsim.protocol.seeds import generator
 
 SIDE = 28
 PIXELS = tuple(f"pixel_{row}_{column}" for row in range(SIDE) for column in range(SIDE))

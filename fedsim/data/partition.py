@@ -13,8 +13,8 @@ from pydantic import Field
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
+from fedsim.common.seeds import generator
 from fedsim.data.source import Ints, Source, resolve
-from fedsim.protocol.seeds import generator
 
 PARTITION = "scenario.partition"
 UNUSED = -1

@@ -15,8 +15,8 @@ from pydantic import Field
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
+from fedsim.common.seeds import generator
 from fedsim.data.source import Ints
-from fedsim.protocol.seeds import generator
 
 
 class Reserve(Section):

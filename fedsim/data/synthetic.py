@@ -17,9 +17,9 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from fedsim.common.seeds import generator
 from fedsim.data.dataset import Dataset
 from fedsim.data.source import Floats, Matrix, Ranges, Target
-from fedsim.protocol.seeds import generator
 
 TARGET = "y"
 STRENGTH = 3.0  # logits then have a standard deviation of about 1.7: neither separable nor noise

@@ -31,7 +31,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
-from fedsim.protocol.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
+from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 SECRET, SHARED = 0o600, 0o444

@@ -13,8 +13,8 @@ from fedsim.common.identity import public_key
 from fedsim.common.section import Section
 from fedsim.common.yaml_file import mapping
 from fedsim.data.registry import DataConfig
-from fedsim.protocol.dial import read_token
-from fedsim.protocol.messages import SiloName
+from fedsim.wire.dial import read_token
+from fedsim.wire.messages import SiloName
 from server.sockets import Address
 
 ROOT = "federation"

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
-from fedsim.protocol.messages import Echo
+from fedsim.wire.messages import Echo
 
 _HEADS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, Echo])
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from fedsim.data.recipe import Fitted, declared_recipe
 from fedsim.deployment.deployable import NO_TEST, UNMEASURED
 from fedsim.measure.evaluator import Evaluator
-from fedsim.protocol.messages import Admission, Closed, Greeting, Offer
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.results.outcome import Deployed, Measurement, Outcome, Results, TrialResult
 from fedsim.scenario.resolve import Resolved
+from fedsim.wire.messages import Admission, Closed, Greeting, Offer
 from server.federation import RemoteSilos
 from server.loop import Kept, Progress
 from server.replies import shown

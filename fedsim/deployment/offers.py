@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError, Refused
 from fedsim.data.outline import Outline
-from fedsim.protocol.messages import Greeting, Offer, Pooled, Shape
-from fedsim.protocol.roster import Roster
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
+from fedsim.secagg.roster import Roster
+from fedsim.wire.messages import Greeting, Offer, Pooled, Shape
 from server.participation import Schedule, admitted_rounds
 
 

@@ -14,9 +14,9 @@ import yaml
 from fedsim.common.files import whole_file
 from fedsim.deployment.processes import finish
 from fedsim.deployment.topology import ROSTER, Topology
-from fedsim.protocol.envelopes import PUBLIC_FILE
-from fedsim.protocol.roster import parse_roster
 from fedsim.scenario.load import load
+from fedsim.secagg.envelopes import PUBLIC_FILE
+from fedsim.secagg.roster import parse_roster
 
 
 def enrol_and_pin(topology: Topology) -> None:

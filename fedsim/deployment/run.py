@@ -18,16 +18,16 @@ from fedsim.deployment.history import History, Step
 from fedsim.deployment.offers import digest_of, identities_digest, offers_of, outline_of
 from fedsim.deployment.public_test import public_evaluator
 from fedsim.deployment.sums import counterpart, occasions_of, remarks_of, reports_of, way_to, with_roster
-from fedsim.mechanisms.occasions import Occasions
 from fedsim.protocol.links import Link
-from fedsim.protocol.messages import Admission, Greeting, Offer
-from fedsim.protocol.roster import Roster
 from fedsim.report.page import save
 from fedsim.report.trackers import open_trackers
 from fedsim.results.outcome import Outcome
 from fedsim.results.place import check_free
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.secagg.occasions import Occasions
+from fedsim.secagg.roster import Roster
+from fedsim.wire.messages import Admission, Greeting, Offer
 from server.asked import AskedFile
 from server.channel import Channel
 from server.checkpoint import Checkpoint, RunRecord, expected_bytes

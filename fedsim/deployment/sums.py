@@ -7,14 +7,14 @@ from contextlib import contextmanager
 
 from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import ROOT, Federation, ShufflerEntry
-from fedsim.mechanisms.occasions import Occasions
 from fedsim.mechanisms.registry import MECHANISMS
-from fedsim.protocol.envelopes import EnvelopeKey
 from fedsim.protocol.links import Link
-from fedsim.protocol.messages import Offer
-from fedsim.protocol.roster import Roster, load_roster
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
+from fedsim.secagg.envelopes import EnvelopeKey
+from fedsim.secagg.occasions import Occasions
+from fedsim.secagg.roster import Roster, load_roster
+from fedsim.wire.messages import Offer
 from server.aggregate import summed, weighted
 from server.asked import AskedFile
 from server.channel import Channel

@@ -29,10 +29,10 @@ from fedsim.deployment import certs
 from fedsim.deployment.deployable import deployable
 from fedsim.deployment.federation_file import load_federation
 from fedsim.protocol.batch import Fresh, Full
-from fedsim.protocol.envelopes import KEY_FILE
 from fedsim.scenario.load import relative
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
+from fedsim.secagg.envelopes import KEY_FILE
 
 RUNS = 3
 """Runs of the scenario that a silo's lifetime budget pays for."""
@@ -91,7 +91,7 @@ class Topology:
     def shuffler_command(self) -> list[str]:
         """What runs the shuffler, or with another word enrols it."""
         file = str(self.shuffler / "shuffler.yaml")
-        return [sys.executable, "-m", "server.shuffler", "--config", file]
+        return [sys.executable, "-m", "shuffler", "--config", file]
 
     @property
     def shuffler_socket(self) -> Path:

@@ -26,7 +26,7 @@ from fedsim.deployment.progress import of_words
 from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.submit import Job, Tell, submit
 from fedsim.deployment.topology import Topology
-from fedsim.protocol.dial import LOOPBACK, dial_socket
+from fedsim.wire.dial import LOOPBACK, dial_socket
 
 START_SECONDS = 300.0
 """Until all silos must listen, on a slow machine."""

@@ -21,7 +21,7 @@ from fedsim.protocol.batch import Batch
 from fedsim.protocol.contract import Public, Query
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.plan import Ask, Plan
-from fedsim.protocol.wire import Frame, announced, awaited, decode, encode, framed
+from fedsim.wire.frames import Frame, announced, awaited, decode, encode, framed
 
 Arrays = dict[str, Tensor]
 _BATCH: TypeAdapter[Batch] = TypeAdapter(Batch)

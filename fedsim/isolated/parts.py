@@ -41,7 +41,7 @@ from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicP
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import MAX_ARRAYS, CohortMemory
-from fedsim.protocol.wire import MAX_HEAD, Frame
+from fedsim.wire.frames import MAX_HEAD, Frame
 
 SECONDS = 120.0
 """That a child may take for one frame; a dry run is one."""
@@ -124,7 +124,7 @@ class Isolated:
     ) -> ServerHalf:
         """The server half, round by round; `problem` is the child's own."""
         head, arrays = public_out(public)
-        state = rng.bit_generator.state["state"]  # of `fedsim.protocol.seeds.server_rng`, which is Philox
+        state = rng.bit_generator.state["state"]  # of `fedsim.common.seeds.server_rng`, which is Philox
         self._halves += 1
         half, most = self._halves, MAX_HEAD + _ARRAYS * w.nbytes
         key = {"half": half, "key": [str(word) for word in state["key"]]}

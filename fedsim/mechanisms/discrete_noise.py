@@ -11,9 +11,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from fedsim.protocol.reports import Form
-from fedsim.protocol.shares import Words
-
 Integers = npt.NDArray[np.int64]
 
 _CHUNK = 1 << 16  # what comes back is a list of Python integers, of 32 bytes each and a place
@@ -39,14 +36,3 @@ def with_noise(values: Integers, scale: float) -> Integers:
     for start in range(0, len(values), _CHUNK):
         noisy[start : start + _CHUNK] = draw(values[start : start + _CHUNK])
     return noisy
-
-
-def aggregators_noise(form: Form) -> Words:
-    """An aggregator's exact discrete Gaussian noise for its sum of shares, (words,).
-
-    Modulo 2^64, before anything is read of the sum: whatever a silo sends, the noise is on it.
-    """
-    if not any(form.scales):
-        return np.zeros(form.words, np.uint64)
-    zeros = np.zeros(form.dimension, np.int64)
-    return np.concatenate([with_noise(zeros, scale) for scale in form.scales]).view(np.uint64)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from fedsim.common.seeds import digest128
 from fedsim.problems.composite import Composite, HasComposite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, SoftmaxRegression
 from fedsim.problems.network_models import Mlp, Model
-from fedsim.protocol.seeds import digest128
 
 if TYPE_CHECKING:
     from torch import Tensor

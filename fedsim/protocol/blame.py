@@ -136,7 +136,7 @@ def _ours(file: str) -> bool:
     """Whether a file is fedsim's, or of a library that plug-ins use."""
     path = Path(file)
     root = Path(inspect.getfile(Refused)).parents[2]
-    own = any(path.is_relative_to(root / package) for package in (_OWN, "silos", "server"))
+    own = any(path.is_relative_to(root / package) for package in (_OWN, "silos", "server", "shuffler"))
     return own or any(part in _LIBRARIES for part in path.parts) or path.is_relative_to(_PYTHON)
 
 

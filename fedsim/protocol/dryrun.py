@@ -21,13 +21,13 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedsim.common.seeds import generator
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Combined, Public, PublicProblem
 from fedsim.protocol.halves import Answerer, Played, ServerHalf, Shape, SiloHalf, Step, Unplanned
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import CohortMemory, PlainQuery
 from fedsim.protocol.plan import Ask, Plan
-from fedsim.protocol.seeds import generator
 
 _UNSTATED = 5_000
 """Rounds, and queries in one, that an algorithm may have whatever its numbers are."""

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
+from fedsim.common.seeds import server_rng
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Query, Round
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import CohortMemory, PlainQuery, plain_arrays, plain_queries, plain_tensor
 from fedsim.protocol.plan import Ask
-from fedsim.protocol.seeds import server_rng
 
 Answerer = Callable[[PlainQuery, int], Tensor]
 """(query, its number in the round) to an answer, (silos, d)."""

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from fedsim.problems.kinds import gives_probabilities
-from fedsim.protocol.participants import Available, announced, attendance_law, pull
 from fedsim.results.metrics_table import no_better
 from fedsim.results.outcome import BaselineMeasurement, Deployed, HasMetrics, Measurement, Outcome, value
 from fedsim.results.privacy_statement import parameters, statement
@@ -36,6 +35,7 @@ from fedsim.results.summary import (
 )
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
+from fedsim.theory.participants import Available, announced, attendance_law, pull
 
 
 def summarise(outcome: Outcome) -> Summary:

@@ -14,7 +14,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.section import Choice, Shorthand
 from fedsim.common.suggest import suggest
 from fedsim.data.table import FileTable, open_table
-from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded
+from fedsim.theory.participants import Available, Participants, RandomSize, Recorded
 
 T = TypeVar("T")
 PerSilo: TypeAlias = T | tuple[T, ...] | dict[str, T]

@@ -21,7 +21,6 @@ from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.participants import Participants, effective_m
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
 from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
@@ -29,6 +28,7 @@ from fedsim.scenario.nonce import with_nonce
 from fedsim.scenario.participation import participants, per_silo
 from fedsim.scenario.problem import ProblemSection, problem_of
 from fedsim.scenario.sums import Sums, sums_of
+from fedsim.theory.participants import Participants, effective_m
 from fedsim.theory.stated_noise import Prescribed
 from fedsim.theory.symbols import Premises, Symbols, symbols
 from fedsim.theory.theorem import Derived

@@ -11,11 +11,11 @@ from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.mechanisms.registry import sum_mechanism
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.participants import Participants, size_law
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.pool import Pool
 from fedsim.protocol.terms import Share, Terms
 from fedsim.scenario.model import PrivacySection
+from fedsim.theory.participants import Participants, size_law
 
 _HALVINGS = 50
 

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.mechanisms.occasions import aggregators_scales
-from fedsim.protocol.seeds import digest128
-from fedsim.protocol.shares import Words, add, split, total
+from fedsim.common.seeds import digest128
 from fedsim.scenario.resolve import Resolved
+from fedsim.secagg.occasions import aggregators_scales
+from fedsim.secagg.shares import Words, add, split, total
 
 Rows = Mapping[str, Tensor]
 """Contributions of a round by the number of their query, (members, d)."""
@@ -26,7 +26,7 @@ class Party:
     """The second aggregator, in this process: keys and notes are in memory, and gone with it."""
 
     def __init__(self) -> None:
-        from server.shuffler.keys import Keys
+        from shuffler.keys import Keys
 
         self._keys = Keys.draw()
 
@@ -36,9 +36,9 @@ class Party:
 
     def pin(self, roster: dict[str, Any]) -> None:
         """Take a roster, which names its `keys`."""
-        from fedsim.protocol.roster import parse_roster
-        from server.shuffler.rounds import Shuffler
-        from server.shuffler.store import MemoryStore
+        from fedsim.secagg.roster import parse_roster
+        from shuffler.rounds import Shuffler
+        from shuffler.store import MemoryStore
 
         self._shuffler = Shuffler([parse_roster(roster)], self._keys, MemoryStore())
 
@@ -47,8 +47,8 @@ class Party:
         return self._keys.public.model_dump()
 
     def shuffle(self, request: bytes) -> bytes:
-        """The frame that answers a request's body (`fedsim.protocol.shuffling`)."""
-        from fedsim.protocol.shuffling import Request
+        """The frame that answers a request's body (`fedsim.secagg.shuffling`)."""
+        from fedsim.secagg.shuffling import Request
 
         return self._shuffler.shuffle(Request.read(request))
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedsim.common.identity import Identity
-from fedsim.mechanisms.discrete_noise import aggregators_noise
-from fedsim.protocol.envelopes import EnvelopeKey
-from fedsim.protocol.reports import Form, Occasion, seal_report
-from fedsim.protocol.roster import parse_roster
-from fedsim.protocol.shuffling import Release, Request, messages, totals
+from fedsim.secagg.envelopes import EnvelopeKey
+from fedsim.secagg.reports import Form, Occasion, aggregators_noise, seal_report
+from fedsim.secagg.roster import parse_roster
+from fedsim.secagg.shuffling import Release, Request, messages, totals
 from fedsim.simulation.aggregation import Party, Rows, Run, Totals, counts_of, messages_of, totals_of
 
 

@@ -27,12 +27,12 @@ from fedsim.common.siblings import hiding
 from fedsim.data.federation import Hosted, load_silos
 from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.links import Variant
-from fedsim.protocol.shares import Words
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Measurement, Observer, Results, TrialResult
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.secagg.shares import Words
 from fedsim.simulation.aggregation import Party
 from fedsim.simulation.clipping import Part, together
 from fedsim.simulation.failures import WorkerLost, death
@@ -103,7 +103,7 @@ def by_value(resolved: Resolved) -> Iterator[None]:
 def _lies_elsewhere(module: ModuleType) -> bool:
     """Whether a module's file is of no installation, ours included."""
     file, name = getattr(module, "__file__", None), getattr(module, "__name__", "__main__")
-    if not file or name == "__main__" or name.partition(".")[0] in ("fedsim", "silos", "server"):
+    if not file or name == "__main__" or name.partition(".")[0] in ("fedsim", "silos", "server", "shuffler"):
         return False
     return not any(Path(file).is_relative_to(place) for place in _INSTALLED)
 

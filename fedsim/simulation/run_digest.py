@@ -25,9 +25,9 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.links import Variant
-from fedsim.protocol.participants import Recorded
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.resolve import Resolved
+from fedsim.theory.participants import Recorded
 
 _PER_SILO = {"epsilon", "delta", "claimed_epsilon"}  # held as each silo's own number
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.common.seeds import server_rng
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Combined, Public, ServerHalf
-from fedsim.protocol.seeds import server_rng
 from fedsim.testing.cases import SIZES, WEIGHTS, Case, case_of
 from fedsim.testing.example import Example, require
 from fedsim.testing.federations import all_take_part, drive, open_gate, plan_of, public_of, silos_of

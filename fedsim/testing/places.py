@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.common.seeds import server_rng
 from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Query, Round
 from fedsim.protocol.plain import CohortMemory
-from fedsim.protocol.seeds import server_rng
 from fedsim.testing.cases import SIZES
 from fedsim.testing.example import Example, require
 from fedsim.testing.federations import (

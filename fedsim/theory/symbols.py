@@ -24,7 +24,7 @@ from pydantic import Field
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.privacy.calibrate import Budget
-from fedsim.protocol.participants import Participants, effective_m
+from fedsim.theory.participants import Participants, effective_m
 from fedsim.theory.theorem import Context
 from fedsim.theory.turnout import Law, drawn_evenly, law
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedsim.protocol.participants import (
+from fedsim.theory.participants import (
     Available,
     Participants,
     Recorded,

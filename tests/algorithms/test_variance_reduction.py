@@ -18,10 +18,10 @@ from fedsim.algorithms.prox_sgd import ProxSGD
 from fedsim.algorithms.prox_spider import ProxSPIDER
 from fedsim.algorithms.prox_svrg import ProxSVRG
 from fedsim.common.errors import InputError
+from fedsim.common.seeds import server_rng
 from fedsim.problems.composite import Composite
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.seeds import server_rng
 from server.participation import schedule
 
 SIZES = (20, 30, 50)

@@ -19,4 +19,4 @@ def test_every_file_that_it_names_is_there() -> None:
 
 def test_every_room_is_in_the_picture() -> None:
     rooms = {folder.name for folder in (ROOT / "fedsim").iterdir() if (folder / "__init__.py").exists()}
-    assert rooms | {"silos", "server"} == set(re.findall(r'(\w+)\["', PAGE))
+    assert rooms | {"silos", "server", "shuffler"} == set(re.findall(r'(\w+)\["', PAGE))

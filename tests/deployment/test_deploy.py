@@ -22,7 +22,6 @@ from fedsim.data.federation import Hosted
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import checkpoint_of, deploy
 from fedsim.protocol.links import Answered
-from fedsim.protocol.wire import Frame, encode, sealed
 from fedsim.report.page import write_page
 from fedsim.results.outcome import Outcome, Results
 from fedsim.scenario.load import load, parse
@@ -30,6 +29,7 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import execute
+from fedsim.wire.frames import Frame, encode, sealed
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import admitted_rounds, schedule

@@ -18,13 +18,14 @@ from fedsim.api.run import load_run
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import checkpoint_of, deploy, request_of
-from fedsim.mechanisms.discrete_noise import aggregators_noise, with_noise
-from fedsim.protocol import reports
-from fedsim.protocol.envelopes import EnvelopeKey
-from fedsim.protocol.wire import head_of, opened
+from fedsim.mechanisms.discrete_noise import with_noise
 from fedsim.results.outcome import Outcome, Results
 from fedsim.scenario.resolve import resolve
+from fedsim.secagg import reports
+from fedsim.secagg.envelopes import EnvelopeKey
+from fedsim.secagg.reports import aggregators_noise
 from fedsim.simulation.trial import execute
+from fedsim.wire.frames import head_of, opened
 
 GENEROUS: dict[str, Any] = {
     "lifetime": {
@@ -296,7 +297,7 @@ def test_where_aggregators_add_the_noise_both_do(tmp_path: Path, monkeypatch: py
         return with_noise(values, scale)
 
     monkeypatch.setattr("fedsim.mechanisms.summed_gaussian.with_noise", noted)
-    for who, module in (("server", "server.sums"), ("shuffler", "server.shuffler.rounds")):
+    for who, module in (("server", "server.sums"), ("shuffler", "shuffler.rounds")):
 
         def added(form: reports.Form, who: str = who) -> Any:
             drawn[who].extend(form.scales)

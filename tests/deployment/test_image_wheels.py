@@ -16,9 +16,9 @@ from support.distribution import ROOT
 from support.wheels import unpacked
 
 ABSENT = {
-    "silos": ("server", "fedsim/deployment", "fedsim/results", "fedsim/simulation", "fedsim/api"),
-    "server": ("silos", "server/shuffler", "fedsim/simulation", "fedsim/sweeps", "fedsim/attacks"),
-    "server/shuffler": ("silos", "server/loop.py", "fedsim/scenario", "fedsim/simulation", "fedsim/cli"),
+    "silos": ("server", "shuffler", "fedsim/deployment", "fedsim/results", "fedsim/simulation", "fedsim/api"),
+    "server": ("silos", "shuffler", "fedsim/simulation", "fedsim/sweeps", "fedsim/attacks"),
+    "shuffler": ("silos", "server", "fedsim/scenario", "fedsim/simulation", "fedsim/cli"),
 }
 ALONE = """
 import importlib, runpy, sys
@@ -30,7 +30,7 @@ for name in {blocked!r}:
 COMMANDS = {
     "silos": {"fedsim.cli.main", "fedsim.cli.ledger"},
     "server": {"fedsim.cli.main", "fedsim.cli.certs", "fedsim.cli.deploy"},
-    "server/shuffler": set(),
+    "shuffler": set(),
 }
 """Of the command line and of what it shares with Python, only this is a side's; the rest says that it is not
 installed."""
@@ -46,7 +46,7 @@ runpy.run_module("fedsim", run_name="__main__")
 ENROL = """
 import numpy
 from fedsim.mechanisms.discrete_noise import with_noise
-from server.shuffler.service import run
+from shuffler.service import run
 from pathlib import Path
 with_noise(numpy.zeros(3, numpy.int64), 10.0)
 raise SystemExit(run(Path({file!r}), enrolling=True, health=False))
@@ -85,14 +85,14 @@ def site(folder: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_other_side_is_not_in_it(folder: str, site: Path) -> None:
     assert (site / folder).is_dir()
-    assert (site / "fedsim" / "protocol" / "wire.py").is_file()
+    assert (site / "fedsim" / "wire" / "frames.py").is_file()
     assert not [name for name in ABSENT[folder] if (site / name).exists()]
 
 
 @pytest.mark.slow
 def test_all_of_it_can_be_imported_without_the_rest(folder: str, site: Path) -> None:
     files = [path.relative_to(site) for path in site.rglob("*.py") if not path.name.startswith("__")]
-    own = ("server",) if folder == "server/shuffler" else ("fedsim", "silos", "server")  # its part of fedsim
+    own = ("shuffler",) if folder == "shuffler" else ("fedsim", "silos", "server")  # its part of fedsim
     files = [path for path in files if path.parts[0] in own and path.parts[1] not in ("cli", "api")]
     modules = {".".join(path.with_suffix("").parts) for path in files}
     done = _alone(folder, site, IMPORT_ALL.format(modules=sorted(modules | COMMANDS[folder])))
@@ -100,7 +100,7 @@ def test_all_of_it_can_be_imported_without_the_rest(folder: str, site: Path) -> 
 
 
 def test_a_command_of_another_part_says_so(folder: str, site: Path) -> None:
-    if folder == "server/shuffler":
+    if folder == "shuffler":
         pytest.skip("its image has no command line but its own")
     done = _alone(folder, site, SIMULATE)
     assert done.returncode == 2
@@ -110,7 +110,7 @@ def test_a_command_of_another_part_says_so(folder: str, site: Path) -> None:
 
 def test_a_shuffler_enrols_with_what_its_image_has(folder: str, site: Path, tmp_path: Path) -> None:
     """And draws noise; without torch, Flower, typer or any of the server."""
-    if folder != "server/shuffler":
+    if folder != "shuffler":
         pytest.skip("of the shuffler's image alone")
     (tmp_path / "shuffler.yaml").write_text("{state: state, listen: {socket: s}, rosters: [roster.yaml]}")
     done = _alone(folder, site, ENROL.format(file=str(tmp_path / "shuffler.yaml")))

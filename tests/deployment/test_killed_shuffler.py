@@ -28,10 +28,10 @@ from support.shuffler_process import (
 from fedsim.common.errors import Refused
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import deploy
-from fedsim.protocol.shuffling import Request
 from fedsim.results.outcome import Outcome, Results, TrialResult
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve
+from fedsim.secagg.shuffling import Request
 from fedsim.simulation.trial import execute
 from server.sockets import Sockets
 from silos.book import read as read_ledger

@@ -15,10 +15,10 @@ from fedsim.common.errors import InputError
 from fedsim.data.federation import load as load_records
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.topology import MOST_SILOS, RUNS, Topology, lifetime, prepare
-from fedsim.protocol.listener import AtSocket
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import Resolved, resolve
-from server.shuffler.config import load_config as load_shuffler
+from fedsim.wire.listener import AtSocket
+from shuffler.config import load_config as load_shuffler
 from silos.config import Config, load_config
 
 

@@ -28,9 +28,9 @@ from support.mutations import Message, mutated
 from support.one_server import OneServer, broadcast, frame, offer
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.dial import dial_socket
-from fedsim.protocol.messages import Ask, Close, Hello
-from fedsim.protocol.wire import decode, opened
+from fedsim.wire.dial import dial_socket
+from fedsim.wire.frames import decode, opened
+from fedsim.wire.messages import Ask, Close, Hello
 from silos.book import read
 
 ROUNDS = 40

@@ -15,8 +15,8 @@ from support.daemons import LIFETIME, enrolled_silo, short_folder
 from support.mutations import mutated
 from support.one_server import broadcast, frame, offer
 
-from fedsim.protocol.messages import Ask, Close, Hello, Message
-from fedsim.protocol.wire import decode, opened
+from fedsim.wire.frames import decode, opened
+from fedsim.wire.messages import Ask, Close, Hello, Message
 from silos.book import Book
 from silos.config import load_config
 from silos.silo import Silo

@@ -11,8 +11,8 @@ from support.breaking import clock_at
 from support.daemons import daemons, enrolled_silo, running_silos, short_folder
 from support.one_server import OneServer, broadcast, check_transcript, frame, offer
 
-from fedsim.protocol.messages import Ask
-from fedsim.protocol.wire import decode, opened
+from fedsim.wire.frames import decode, opened
+from fedsim.wire.messages import Ask
 from silos.book import read
 
 ROUNDS = 8

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 from support.distribution import ROOT
 
-PROJECTS = ("", "silos/", "server/", "server/shuffler/")
+PROJECTS = ("", "silos/", "server/", "shuffler/")
 VERSION: str = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 

@@ -12,10 +12,10 @@ from fedsim.common.section import kinds
 from fedsim.problems.composite import Box, Constraint, L2Ball, WholeSpace
 from fedsim.problems.network_models import Imported, Lenet, Mlp, Model
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
-from fedsim.protocol.participants import RandomSize
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import AllSilos, AvailableSilos, Participation, UniformSilos
+from fedsim.theory.participants import RandomSize
 
 GOOD: dict[str, Any] = {
     "name": "good",

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedsim.common.errors import InputError
-from fedsim.protocol.messages import Admission, Greeting
+from fedsim.wire.messages import Admission, Greeting
 from server.checkpoint import Checkpoint, RunRecord, expected_bytes
 from server.loop import Kept
 from server.replies import Form

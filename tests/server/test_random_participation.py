@@ -13,7 +13,7 @@ from scipy import stats
 from support.helpers import FALSE_ALARM
 
 from fedsim.common.errors import InputError
-from fedsim.protocol.participants import (
+from fedsim.theory.participants import (
     Available,
     Participants,
     RandomSize,

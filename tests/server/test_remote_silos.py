@@ -25,7 +25,7 @@ from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.deployment.offers import offers_of
-from fedsim.protocol.wire import Frame, encode, sealed
+from fedsim.wire.frames import Frame, encode, sealed
 from server.federation import RemoteSilos
 from server.participation import schedule
 from server.replies import Form, shown

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from support.daemons import short_folder
 
-from fedsim.protocol import wire
+from fedsim.wire import frames as wire
 from server.sockets import Sockets
 
 Serve = Callable[[socket.socket], None]

@@ -18,15 +18,14 @@ from support.shufflers import Round
 from support.uniform import narrow_split, worst_byte
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms.discrete_noise import aggregators_noise
-from fedsim.protocol import reports
-from fedsim.protocol.envelopes import OVERHEAD, seal
-from fedsim.protocol.reports import Form, open_share, seal_report
-from fedsim.protocol.roster import Roster
-from fedsim.protocol.shares import total
-from fedsim.protocol.shuffling import Request, totals
-from server.shuffler.rounds import Shuffler
-from server.shuffler.store import MemoryStore, Note
+from fedsim.secagg import reports
+from fedsim.secagg.envelopes import OVERHEAD, seal
+from fedsim.secagg.reports import Form, aggregators_noise, open_share, seal_report
+from fedsim.secagg.roster import Roster
+from fedsim.secagg.shares import total
+from fedsim.secagg.shuffling import Request, totals
+from shuffler.rounds import Shuffler
+from shuffler.store import MemoryStore, Note
 
 VICTIM = 4
 

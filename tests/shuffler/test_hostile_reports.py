@@ -12,12 +12,12 @@ from support.rosters import Parties
 from support.shufflers import Round
 
 from fedsim.common.errors import Refused
-from fedsim.protocol import wire
-from fedsim.protocol.envelopes import seal
-from fedsim.protocol.reports import open_inner, open_report
-from fedsim.protocol.shuffling import Release, Request
-from fedsim.protocol.wire import head_of, opened, sealed
-from server.shuffler.service import Desk
+from fedsim.secagg.envelopes import seal
+from fedsim.secagg.reports import open_inner, open_report
+from fedsim.secagg.shuffling import Release, Request
+from fedsim.wire import frames as wire
+from fedsim.wire.frames import head_of, opened, sealed
+from shuffler.service import Desk
 
 ALL = {"min_silos": 5}
 """Every silo must count, so that a request of which one report is damaged is refused."""
@@ -91,7 +91,7 @@ def test_no_hostile_report_counts(count: int) -> None:
 
 def test_that_test_would_notice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without signatures, most of what is sealed again would count."""
-    monkeypatch.setattr("fedsim.protocol.reports.is_signed", lambda *_: True)
+    monkeypatch.setattr("fedsim.secagg.reports.is_signed", lambda *_: True)
     assert accepted(Round(), 1000) > 50
 
 
@@ -108,7 +108,7 @@ def test_hostile_reports_beside_good_ones_cost_a_line_each(caplog: pytest.LogCap
 @pytest.mark.parametrize("count", [1000, pytest.param(MANY_REQUESTS, marks=pytest.mark.slow)])
 def test_a_fuzzed_request_is_answered_with_a_refusal(count: int, caplog: pytest.LogCaptureFixture) -> None:
     """Or it is the same request written otherwise, such as with a blank more in its JSON."""
-    caplog.set_level(logging.CRITICAL, "server.shuffler")  # five lines a request are a lot to keep
+    caplog.set_level(logging.CRITICAL, "shuffler")  # five lines a request are a lot to keep
     made, rng = Round(Parties(terms=ALL)), random.Random(1)
     whole = made.request()
     desk, frame = Desk(made.shuffler), sealed(whole.body())
@@ -144,7 +144,7 @@ def test_fuzzed_envelopes_do_not_open_for_the_server() -> None:
 
 @pytest.mark.parametrize("kind", ["hello", "ask", "offer", "nonsense", "shuffled"])
 def test_other_messages_are_refused_or_greeted(kind: str) -> None:
-    from fedsim.protocol.wire import WordFrame, encode
+    from fedsim.wire.frames import WordFrame, encode
 
     made = Round()
     answer = Desk(made.shuffler).answer(sealed(encode(WordFrame(kind, {}))))

@@ -19,9 +19,9 @@ from support.shufflers import Round
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.head_file import head_path
-from fedsim.protocol.reports import NO_START
-from fedsim.protocol.shuffling import Request
-from server.shuffler.store import KEPT_REPLIES, FileStore, MemoryStore, Note, Store
+from fedsim.secagg.reports import NO_START
+from fedsim.secagg.shuffling import Request
+from shuffler.store import KEPT_REPLIES, FileStore, MemoryStore, Note, Store
 
 IDENTITY = "ab" * 32
 _fork = multiprocessing.get_context("fork")

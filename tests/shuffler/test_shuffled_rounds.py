@@ -16,11 +16,11 @@ from support.rosters import FORM, RUN, Parties, identity
 from support.shufflers import Round
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.reports import Form, seal_report
-from fedsim.protocol.shuffling import Release, Request, messages
-from server.shuffler.keys import Keys
-from server.shuffler.rounds import Shuffler
-from server.shuffler.store import MemoryStore
+from fedsim.secagg.reports import Form, seal_report
+from fedsim.secagg.shuffling import Release, Request, messages
+from shuffler.keys import Keys
+from shuffler.rounds import Shuffler
+from shuffler.store import MemoryStore
 
 MESSAGES = Form("messages", 3, (0.0,))
 NOISY = Form("shares", 500, (100.0, 3.0))
@@ -139,7 +139,7 @@ def test_every_report_that_does_not_count_is_one_line_without_what_is_in_it(
     cut = made.reports[5][:-1]
     again = made.parties.report(0, made.numbers[7], made.occasion)
     request = Request(made.occasion, (*made.reports[:3], stale, strange, cut, again))
-    with caplog.at_level(logging.INFO, "server.shuffler"):
+    with caplog.at_level(logging.INFO, "shuffler"):
         release = made.release(request)
     assert release.silos == (0, 1, 2)
     assert (made.total(release) == made.numbers[:3].sum(axis=0)).all()
@@ -239,7 +239,7 @@ def test_a_silo_whose_share_for_the_server_is_rubbish_costs_the_round_and_no_pri
 
 def _resigned(made: Round, content: bytes, inner: bytes) -> bytes:
     """Silo 4's report with another envelope for the server, as silo 4 may make one."""
-    from fedsim.protocol.envelopes import seal
+    from fedsim.secagg.envelopes import seal
 
     place, share = content[:4], content[68 + FORM.inner_bytes :]
     signature = made.parties.silos["s004"].sign(made.occasion.info("silo") + place + inner + share)

@@ -1,4 +1,4 @@
-"""`python -m server.shuffler` and `fedsim shuffler`, as an operating system starts, asks and stops them."""
+"""`python -m shuffler` and `fedsim shuffler`, as an operating system starts, asks and stops them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.dial import dial_socket
-from fedsim.protocol.shuffling import Request, hello, standing
-from fedsim.protocol.wire import receive, sealed, send
-from server.shuffler.__main__ import main
-from server.shuffler.config import load_config
-from server.shuffler.keys import Keys
-from server.shuffler.service import enrol
+from fedsim.secagg.shuffling import Request, hello, standing
+from fedsim.wire.dial import dial_socket
+from fedsim.wire.frames import receive, sealed, send
+from shuffler.__main__ import main
+from shuffler.config import load_config
+from shuffler.keys import Keys
+from shuffler.service import enrol
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def write(folder: Path, **fields: Any) -> Path:
 
 
 def command(*options: str) -> tuple[int, str]:
-    """Exit code and stderr of `python -m server.shuffler`, in this process."""
+    """Exit code and stderr of `python -m shuffler`, in this process."""
     with pytest.MonkeyPatch.context() as patch, redirect_stderr(io.StringIO()) as said:
         patch.setattr(sys, "argv", ["shuffler", *options])
         mask = os.umask(0o022)
@@ -78,7 +78,7 @@ def _said(folder: Path, body: bytes) -> bytes:
 
 def test_enrol_serve_release_and_stop(folder: Path) -> None:
     file = write(folder)
-    line = [sys.executable, "-m", "server.shuffler", "--config", str(file)]
+    line = [sys.executable, "-m", "shuffler", "--config", str(file)]
     public = json.loads(subprocess.check_output([*line, "--enrol"], text=True, timeout=PATIENCE))
     made = Round(parties_of(folder))
     assert made.parties.roster.shuffler.model_dump() == public
@@ -173,9 +173,9 @@ def test_a_roster_of_another_shuffler_is_refused_at_the_start(folder: Path) -> N
 
 def test_it_loads_none_of_the_other_domains() -> None:
     code = (
-        "import sys, server.shuffler.service, server.shuffler.__main__;"
+        "import sys, shuffler.service, shuffler.__main__;"
         "print([m for m in sys.modules if m.split('.')[0] in ('ray', 'flwr', 'silos', 'torch', 'opendp')"
-        " or (m.startswith('server.') and not m.startswith('server.shuffler'))"
+        " or m.startswith('server')"
         " or m.startswith(('fedsim.scenario', 'fedsim.simulation', 'fedsim.algorithms'))])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -16,11 +16,11 @@ from support.linking import SILOS, Seen, hits, rounds, threshold
 from support.rosters import Parties
 from support.shufflers import Round
 
-from fedsim.protocol import wire
-from fedsim.protocol.reports import Form, open_report
-from fedsim.protocol.shuffling import Release, Request
-from fedsim.protocol.wire import opened
-from server.shuffler.rounds import Shuffler
+from fedsim.secagg.reports import Form, open_report
+from fedsim.secagg.shuffling import Release, Request
+from fedsim.wire import frames as wire
+from fedsim.wire.frames import opened
+from shuffler.rounds import Shuffler
 
 ALARM = 1e-6
 MESSAGES = Form("messages", 6, (0.0, 0.0))

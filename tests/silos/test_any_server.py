@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from support.deployed import enrolled, offer_of, resolved_of, write_silos
 
 from fedsim.privacy import gaussian
-from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
+from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from silos.silo import Silo
 
 LIFE = {"epsilon": 1.0, "delta": 1e-4, "expires": "2999-12-31"}

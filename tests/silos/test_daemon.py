@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from fedsim.common.errors import InputError
-from fedsim.protocol.daemon import Bounds, Daemon
-from fedsim.protocol.dial import LOOPBACK, dial_port, dial_socket, read_token
-from fedsim.protocol.listener import at_port, at_socket
-from fedsim.protocol.wire import Frame, encode, receive, sealed, send
+from fedsim.wire.daemon import Bounds, Daemon
+from fedsim.wire.dial import LOOPBACK, dial_port, dial_socket, read_token
+from fedsim.wire.frames import Frame, encode, receive, sealed, send
+from fedsim.wire.listener import at_port, at_socket
 
 PATIENCE = 30.0
 BOUNDS = Bounds(frame_bytes=1000, clients=3)

@@ -16,19 +16,19 @@ from support.pooled import PooledFederation, pooled_federation, pooled_scenario
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.offers import offers_of
-from fedsim.mechanisms.occasions import Occasions, agreement
-from fedsim.protocol import shuffling
 from fedsim.protocol.batch import FULL
-from fedsim.protocol.envelopes import EnvelopeKey
-from fedsim.protocol.messages import Mark, Offer
 from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.protocol.reports import open_report
-from fedsim.protocol.roster import load_roster
-from fedsim.protocol.shuffling import Release, Request
-from fedsim.protocol.wire import sealed
 from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.secagg import shuffling
+from fedsim.secagg.envelopes import EnvelopeKey
+from fedsim.secagg.occasions import Occasions, agreement
+from fedsim.secagg.reports import open_report
+from fedsim.secagg.roster import load_roster
+from fedsim.secagg.shuffling import Release, Request
+from fedsim.wire.frames import sealed
+from fedsim.wire.messages import Mark, Offer
 from server.participation import schedule
-from server.shuffler.keys import Keys
+from shuffler.keys import Keys
 from silos.config import load_config
 from silos.pooled import check_summable
 from silos.silo import Silo
@@ -310,7 +310,7 @@ def test_they_would_count_if_reports_were_for_the_session_alone(
     def session(offer: Offer, plan: Plan) -> str:
         return offer.session
 
-    monkeypatch.setattr("fedsim.mechanisms.occasions.agreement", session)
+    monkeypatch.setattr("fedsim.secagg.occasions.agreement", session)
     assert shuffled(made, told_apart(made, callers)).silos == (0, 1, 2)
 
 

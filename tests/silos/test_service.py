@@ -22,7 +22,7 @@ from support.one_server import OneServer, offer
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.protocol.dial import dial_port
+from fedsim.wire.dial import dial_port
 from silos.__main__ import main
 
 

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.deployment import certs
-from fedsim.protocol import carried
-from fedsim.protocol.dial import Caller, DaemonAway, dialler
+from fedsim.wire import carried
+from fedsim.wire.dial import Caller, DaemonAway, dialler
 from silos import fleet
 from silos.fleet import Unreadable, frame_of, record_of
 from silos.shim import NodeFile

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.deployed import POLICY, Caller, enrolled, offer_of, resolved_of, write_silos
 
 import silos.open_runs
-from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
+from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from silos.offers import Own, largest_dimension
 from silos.policy import Policy
 from silos.silo import Silo

@@ -20,9 +20,9 @@ from fedsim.common.identity import is_signed, public_key
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.contract import Query, Round
 from fedsim.protocol.links import Answered
-from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.trial import in_one_process
+from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from server.aggregate import weighted
 from server.loop import run
 from silos import open_runs

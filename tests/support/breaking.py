@@ -12,8 +12,8 @@ PLACES = ("before debit", "after debit", "after noise", "after store", "mid-send
 
 def kill_at(place: str, round_index: int) -> None:
     """Arrange that this process kills itself at a place of a round, as a loss of power would."""
-    import fedsim.protocol.daemon
-    from fedsim.protocol.wire import head_of, opened
+    import fedsim.wire.daemon
+    from fedsim.wire.frames import head_of, opened
     from silos.gate import Gate, _RoundAsker
     from silos.run_ledger import RunLedger
 
@@ -58,7 +58,7 @@ def kill_at(place: str, round_index: int) -> None:
         case "after store":
             around(RunLedger, "store", after=at_round)
         case "mid-send":
-            around(fedsim.protocol.daemon, "send", before=half_sent)
+            around(fedsim.wire.daemon, "send", before=half_sent)
 
 
 def kill_at_write(number: int) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedsim.common.identity import Identity
 from fedsim.deployment.federation_file import Federation, parse_federation
-from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
 from fedsim.scenario.resolve import Resolved
+from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from silos.config import Config
 from silos.silo import Silo
 

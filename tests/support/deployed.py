@@ -16,10 +16,10 @@ from torch import Tensor
 from fedsim.data.federation import Federation, load
 from fedsim.protocol.links import Answered
 from fedsim.protocol.plain import digest
-from fedsim.protocol.wire import UNSIGNED, Frame, decode, encode, opened, sealed
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.run_digest import run_digest
+from fedsim.wire.frames import UNSIGNED, Frame, decode, encode, opened, sealed
 from silos.config import Config, load_config
 from silos.enrolment import enrol
 from silos.silo import Silo

@@ -17,7 +17,7 @@ from pathlib import Path
 from fedsim.deployment import certs
 from fedsim.deployment.control import Control
 from fedsim.deployment.superlink import Papers, SuperLink
-from fedsim.protocol import wire
+from fedsim.wire import frames as wire
 from server.node_keys import node_key
 
 ROOT = Path(__file__).parents[2]

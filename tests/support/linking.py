@@ -15,11 +15,11 @@ from scipy import stats
 from sklearn.ensemble import RandomForestClassifier
 from support.rosters import Parties
 
-from fedsim.protocol.reports import Form, open_inner
-from fedsim.protocol.shuffling import Release, Request
-from server.shuffler.keys import Keys
-from server.shuffler.rounds import Shuffler
-from server.shuffler.store import MemoryStore
+from fedsim.secagg.reports import Form, open_inner
+from fedsim.secagg.shuffling import Release, Request
+from shuffler.keys import Keys
+from shuffler.rounds import Shuffler
+from shuffler.store import MemoryStore
 
 SILOS = 4
 EXTREMES = [0.0, -0.0, 5e-324, 1.0, -1.0, 1e308, -1e308, float("inf"), float("nan")]

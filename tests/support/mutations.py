@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedsim.protocol.wire import Frame, encode, sealed
+from fedsim.wire.frames import Frame, encode, sealed
 
 SCALARS: Sequence[Any] = (None, True, "", "x", "\x00", "a" * 300, -1, 0, 1, 2**31, 2**63, 2**64 - 1, -(2**63))
 SCALARS = (*SCALARS, 0.5, -0.0, 5e-324, 1e308, [], [1], {}, {"name": "x"}, "0" * 64, "f" * 64)

@@ -15,9 +15,9 @@ from support.daemons import CLASSES, FEATURES, PATIENCE
 from torch import Tensor
 
 from fedsim.common.identity import is_signed, public_key
-from fedsim.protocol.dial import dial_socket
-from fedsim.protocol.messages import Ask, Close, Closed, Hello, Offer, Refusal, Shape
-from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
+from fedsim.wire.dial import dial_socket
+from fedsim.wire.frames import Frame, decode, encode, opened, sealed
+from fedsim.wire.messages import Ask, Close, Closed, Hello, Offer, Refusal, Shape
 
 NO_ARRAYS: Mapping[str, Tensor] = MappingProxyType({})
 _LENGTH = struct.Struct(">Q")

@@ -14,18 +14,18 @@ from support.deployed import SCENARIO
 
 from fedsim.common.head_file import Head
 from fedsim.deployment.federation_file import Federation, parse_federation
-from fedsim.protocol.envelopes import KEY_FILE, EnvelopeKey
-from fedsim.protocol.roster import Roster, load_roster
-from fedsim.protocol.shuffling import marked
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve
-from server.shuffler.config import load_config
-from server.shuffler.keys import Keys
-from server.shuffler.rounds import Shuffler
-from server.shuffler.service import Desk, enrol
-from server.shuffler.store import FileStore
+from fedsim.secagg.envelopes import KEY_FILE, EnvelopeKey
+from fedsim.secagg.roster import Roster, load_roster
+from fedsim.secagg.shuffling import marked
 from server.sums import SHUFFLER
+from shuffler.config import load_config
+from shuffler.keys import Keys
+from shuffler.rounds import Shuffler
+from shuffler.service import Desk, enrol
+from shuffler.store import FileStore
 
 PRIVACY = {"mechanism": "summed_gaussian", "honest_fraction": 1.0, "epsilon": 2.0, "delta": 1e-6}
 

@@ -9,9 +9,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedsim.common.identity import Identity
-from fedsim.protocol.envelopes import EnvelopeKey
-from fedsim.protocol.reports import NO_START, Form, Occasion, seal_report
-from fedsim.protocol.roster import Roster, parse_roster
+from fedsim.secagg.envelopes import EnvelopeKey
+from fedsim.secagg.reports import NO_START, Form, Occasion, seal_report
+from fedsim.secagg.roster import Roster, parse_roster
 
 RUN = "5e" * 32
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from support.daemons import PATIENCE
 
-from fedsim.protocol.dial import dial_socket
+from fedsim.wire.dial import dial_socket
 
 _fork = multiprocessing.get_context("forkserver")
 Before = Callable[[], None]
@@ -83,7 +83,7 @@ def die_after_the_note() -> None:
 
 
 def _die(before: bool) -> None:
-    from server.shuffler.store import FileStore
+    from shuffler.store import FileStore
 
     real, count = FileStore.note, iter(range(3))
 
@@ -101,6 +101,6 @@ def _die(before: bool) -> None:
 def _serve(file: Path, before: Before | None) -> None:
     if before is not None:
         before()
-    from server.shuffler.service import run
+    from shuffler.service import run
 
     run(file, enrolling=False, health=False)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from support.rosters import FORM, Parties, counts
 
-from fedsim.protocol.reports import Form, Occasion, open_inner
-from fedsim.protocol.roster import Roster
-from fedsim.protocol.shares import add, total
-from fedsim.protocol.shuffling import Release, Request
-from server.shuffler.keys import Keys
-from server.shuffler.rounds import Shuffler
-from server.shuffler.store import MemoryStore, Store
+from fedsim.secagg.reports import Form, Occasion, open_inner
+from fedsim.secagg.roster import Roster
+from fedsim.secagg.shares import add, total
+from fedsim.secagg.shuffling import Release, Request
+from shuffler.keys import Keys
+from shuffler.rounds import Shuffler
+from shuffler.store import MemoryStore, Store
 
 
 class Round:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import chi2
 
-from fedsim.protocol.shares import Words, split
+from fedsim.secagg.shares import Words, split
 
 
 def worst_byte(words: Words) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from support.distribution import ROOT
 
-PARTS = ("fedsim", "silos", "server", "scenarios", "README.md", "LICENSE")
+PARTS = ("fedsim", "silos", "server", "shuffler", "scenarios", "README.md", "LICENSE")
 
 
 def unpacked(project: Path, source: Path, site: Path) -> Path:

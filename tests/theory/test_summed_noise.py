@@ -12,12 +12,12 @@ from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import FULL
-from fedsim.protocol.participants import Participants
 from fedsim.protocol.pool import Pool
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import preview
 from fedsim.theory.averaged_noise import Kind, SummedNoise, averaged_noise
+from fedsim.theory.participants import Participants
 from fedsim.theory.symbols import Constants, Premises
 from fedsim.theory.turnout import law
 

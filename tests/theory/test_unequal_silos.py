@@ -17,13 +17,13 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.privacy.calibrate import Budget
-from fedsim.protocol.participants import Available, Participants, RandomSize, Recorded, effective_m
 from fedsim.scenario.by_theorem import CHOICES
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.theory import bound_table, bounds
 from fedsim.theory.choice import Case
 from fedsim.theory.convex_choice import noisy_minibatch_sgd
+from fedsim.theory.participants import Available, Participants, RandomSize, Recorded, effective_m
 from fedsim.theory.symbols import Symbols
 from fedsim.theory.turnout import drawn_evenly, law, mean_shares, planned_share
 

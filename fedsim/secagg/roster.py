@@ -18,7 +18,7 @@ from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.yaml_file import mapping
-from fedsim.protocol.messages import Hex32, Name, SiloName
+from fedsim.wire.messages import Hex32, Name, SiloName
 
 ROOT = "roster"
 """What errors call the file."""

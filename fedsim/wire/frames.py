@@ -47,7 +47,7 @@ _CUT = "the stream ended within a frame"
 
 @dataclass(frozen=True)
 class Frame:
-    """One message: its kind, plain values (`fedsim.protocol.messages`) and named arrays of any shape."""
+    """One message: its kind, plain values (`fedsim.wire.messages`) and named arrays of any shape."""
 
     kind: str
     head: Mapping[str, Any]

@@ -13,9 +13,9 @@ from pydantic import Field
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.section import Section
-from fedsim.protocol.dial import LOOPBACK, MAX_PATH, dial_port, dial_socket, read_token
-from fedsim.protocol.messages import Hello
-from fedsim.protocol.wire import MAX_HEAD, WordFrame, encode, head_of, opened, receive, sealed, send
+from fedsim.wire.dial import LOOPBACK, MAX_PATH, dial_port, dial_socket, read_token
+from fedsim.wire.frames import MAX_HEAD, WordFrame, encode, head_of, opened, receive, sealed, send
+from fedsim.wire.messages import Hello
 
 _BACKLOG = 16
 _HEALTHY_WITHIN = 5.0  # seconds

@@ -2,7 +2,7 @@
 
 A silo's own share of the noise protects it only beside those of the others, so that each must know that the
 others add as much. Reports are sealed for a run of the name that all silos of a sum give it
-(`fedsim.protocol.reports`): those of silos that were told another plan, noise, pool or roster do not open
+(`fedsim.secagg.reports`): those of silos that were told another plan, noise, pool or roster do not open
 beside this silo's, and no sum is made of both.
 """
 
@@ -15,9 +15,9 @@ from functools import cached_property
 from fedsim.common.canonical import canonical
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.mechanism import SumMechanism
-from fedsim.protocol.messages import Offer
 from fedsim.protocol.plan import Plan
-from fedsim.protocol.reports import Form, Occasion
+from fedsim.secagg.reports import Form, Occasion
+from fedsim.wire.messages import Offer
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Self
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedsim.common.identity import Identity
-from fedsim.protocol.envelopes import EnvelopeKey
-from fedsim.protocol.roster import ShufflerKeys
+from fedsim.secagg.envelopes import EnvelopeKey
+from fedsim.secagg.roster import ShufflerKeys
 
 
 @dataclass(frozen=True)

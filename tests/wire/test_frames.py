@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.wire import Frame, decode, encode, opened, sealed
+from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 
 FRAME = Frame(
     "reply", {"run": "ab", "round": 3}, {"b": torch.ones(2), "a": torch.zeros(1, dtype=torch.float64)}
@@ -25,7 +25,7 @@ def test_a_frame_comes_back_as_it_was() -> None:
 
 def test_equal_frames_are_equal_bytes_in_every_process() -> None:
     """A retry is answered byte for byte, also after a restart."""
-    made = "import torch; from fedsim.protocol.wire import Frame, encode; "
+    made = "import torch; from fedsim.wire.frames import Frame, encode; "
     made += (
         "f = Frame('x', {'b': 1, 'a': 2}, {'v': torch.ones(2), 'w': torch.ones(1)}); print(encode(f).hex())"
     )

@@ -12,24 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.daemon import Bounds, Daemon, begin, on_signal
-from fedsim.protocol.listener import ailment, listening, token_of
-from fedsim.protocol.messages import Hello, Message, Refusal, Shuffle, Standing
-from fedsim.protocol.shuffling import Request
-from fedsim.protocol.wire import WordFrame, encode, head_of, opened, sealed
-from server.shuffler.config import ROOT, Config, load_config
-from server.shuffler.keys import Keys
-from server.shuffler.rounds import Shuffler
-from server.shuffler.store import FileStore
+from fedsim.secagg.shuffling import Request
+from fedsim.wire.daemon import Bounds, Daemon, begin, on_signal
+from fedsim.wire.frames import WordFrame, encode, head_of, opened, sealed
+from fedsim.wire.listener import ailment, listening, token_of
+from fedsim.wire.messages import Hello, Message, Refusal, Shuffle, Standing
+from shuffler.config import ROOT, Config, load_config
+from shuffler.keys import Keys
+from shuffler.rounds import Shuffler
+from shuffler.store import FileStore
 
 _CLIENTS = 4  # servers, and a health check; each may hold a request in memory
 _BROKEN = "the shuffler could not answer (see its log)"
 
-log = logging.getLogger("server.shuffler")
+log = logging.getLogger("shuffler")
 
 
 def run(file: Path, *, enrolling: bool, health: bool) -> int:
-    """What `python -m server.shuffler` and `fedsim shuffler` do; the exit code.
+    """What `python -m shuffler` and `fedsim shuffler` do; the exit code.
 
     Raises:
         InputError: the shuffler's file, or something that it names, is not as it must be.
@@ -65,7 +65,7 @@ class Desk:
         self._shuffler = shuffler
 
     def answer(self, frame: bytes) -> bytes:
-        """See `fedsim.protocol.daemon.Answers`."""
+        """See `fedsim.wire.daemon.Answers`."""
         try:
             return self._answered(frame)
         except Refused as refusal:
@@ -97,7 +97,7 @@ def _serve(config: Config) -> int:
     """Answer until SIGTERM or SIGINT; what is in hand then is finished."""
     on_signal(lambda *_: sys.exit(0))  # nothing is in hand yet
     token, keys = token_of(config.listen), Keys.load(config.state)
-    begin(config.state / "log", "server.shuffler", "fedsim.protocol")
+    begin(config.state / "log", "shuffler", "fedsim.wire")
     with (
         closing(FileStore.open(config.notes, keys.identity.public)) as store,
         listening(config.listen) as listener,

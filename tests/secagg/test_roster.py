@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from fedsim.common.errors import InputError
-from fedsim.protocol.roster import load_roster, parse_roster
+from fedsim.secagg.roster import load_roster, parse_roster
 
 TREE: dict[str, Any] = {
     "federation": "test",

@@ -11,8 +11,8 @@ from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.yaml_file import mapping
-from fedsim.protocol.listener import AtPort, AtSocket
-from fedsim.protocol.roster import Roster, load_roster
+from fedsim.secagg.roster import Roster, load_roster
+from fedsim.wire.listener import AtPort, AtSocket
 
 ROOT = "shuffler"
 """What errors call the file."""

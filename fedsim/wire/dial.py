@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol import wire
-from fedsim.protocol.wire import send
+from fedsim.wire import frames as wire
+from fedsim.wire.frames import send
 
 LOOPBACK = "127.0.0.1"
 TOKEN_BYTES = 32

@@ -19,13 +19,13 @@ from pydantic import ValidationError
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.head_file import Head
 from fedsim.common.identity import Identity, is_signed, public_key
-from fedsim.protocol import wire
-from fedsim.protocol.envelopes import EnvelopeKey
-from fedsim.protocol.messages import Hello, Mark, Refusal, Shuffle, Shuffled, Standing
-from fedsim.protocol.reports import Form, Numbers, Occasion, open_inner, open_share
-from fedsim.protocol.roster import Roster
-from fedsim.protocol.shares import Counts, Words, add, total
-from fedsim.protocol.wire import WordFrame
+from fedsim.secagg.envelopes import EnvelopeKey
+from fedsim.secagg.reports import Form, Numbers, Occasion, open_inner, open_share
+from fedsim.secagg.roster import Roster
+from fedsim.secagg.shares import Counts, Words, add, total
+from fedsim.wire import frames as wire
+from fedsim.wire.frames import WordFrame
+from fedsim.wire.messages import Hello, Mark, Refusal, Shuffle, Shuffled, Standing
 
 Bytes = npt.NDArray[np.uint8]
 Said = TypeVar("Said", Shuffled, Standing)

@@ -30,9 +30,10 @@ import numpy.typing as npt
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import is_signed
-from fedsim.protocol.envelopes import OVERHEAD, EnvelopeKey, seal
-from fedsim.protocol.roster import Roster
-from fedsim.protocol.shares import Counts, Words, split
+from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.secagg.envelopes import OVERHEAD, EnvelopeKey, seal
+from fedsim.secagg.roster import Roster
+from fedsim.secagg.shares import Counts, Words, split
 
 Transport = Literal["shares", "messages"]
 Numbers = npt.NDArray[np.float64]
@@ -231,3 +232,14 @@ def _check_sealable(numbers: Counts | Numbers, occasion: Occasion, roster: Roste
 def _signed(occasion: Occasion, place: bytes, inner: bytes, share: bytes) -> bytes:
     """What a silo's signature covers; each part's length follows from the occasion."""
     return occasion.info("silo") + place + inner + share
+
+
+def aggregators_noise(form: Form) -> Words:
+    """An aggregator's exact discrete Gaussian noise for its sum of shares, (words,).
+
+    Modulo 2^64, before anything is read of the sum: whatever a silo sends, the noise is on it.
+    """
+    if not any(form.scales):
+        return np.zeros(form.words, np.uint64)
+    zeros = np.zeros(form.dimension, np.int64)
+    return np.concatenate([with_noise(zeros, scale) for scale in form.scales]).view(np.uint64)

@@ -11,8 +11,8 @@ import torch
 from safetensors.numpy import save
 
 from fedsim.common.errors import Refused
-from fedsim.protocol import wire
-from fedsim.protocol.wire import WordFrame
+from fedsim.wire import frames as wire
+from fedsim.wire.frames import WordFrame
 
 REPORT = np.arange(10, dtype=np.uint8)
 SUM = np.array([0, 1, 2**64 - 1], np.uint64)
@@ -83,7 +83,7 @@ def test_a_slice_is_written_as_it_looks() -> None:
 
 def test_no_torch_is_needed() -> None:
     code = (
-        "import sys, numpy; from fedsim.protocol.wire import *;"
+        "import sys, numpy; from fedsim.wire.frames import *;"
         "decode_words(encode(WordFrame('reply', {}, {'report': numpy.ones(3, numpy.uint8)})));"
         "print('torch' in sys.modules)"
     )

@@ -17,20 +17,19 @@ from secrets import SystemRandom
 import numpy as np
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms.discrete_noise import aggregators_noise
-from fedsim.protocol.messages import Mark
-from fedsim.protocol.reports import Form, Opened, open_report
-from fedsim.protocol.roster import Roster
-from fedsim.protocol.shares import Words, add
-from fedsim.protocol.shuffling import Release, Request, marked
-from fedsim.protocol.wire import sealed
-from server.shuffler.keys import Keys
-from server.shuffler.store import Note, Store, following
+from fedsim.secagg.reports import Form, Opened, aggregators_noise, open_report
+from fedsim.secagg.roster import Roster
+from fedsim.secagg.shares import Words, add
+from fedsim.secagg.shuffling import Release, Request, marked
+from fedsim.wire.frames import sealed
+from fedsim.wire.messages import Mark
+from shuffler.keys import Keys
+from shuffler.store import Note, Store, following
 
 _OTHER_START = (
     "its reports are for another process of the shuffler, which may have released the round: it is lost"
 )
-log = logging.getLogger("server.shuffler")
+log = logging.getLogger("shuffler")
 
 
 class Shuffler:

@@ -4,7 +4,7 @@ What a client can take of the machine is bounded: connections, bytes of a frame,
 to be taken away, answers under way at once. When every connection is taken, one that has not sent the whole
 length of a frame, or not the whole frame `begin` seconds later, is closed for the newcomer: silent and slow
 clients keep nobody out. A client that fails loses its own connection only; it may send the same request
-again, here as everywhere (`fedsim.protocol.messages`).
+again, here as everywhere (`fedsim.wire.messages`).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from types import FrameType
 from typing import Protocol
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.dial import TOKEN_BYTES
-from fedsim.protocol.wire import announced, awaited, head_of, opened, reader, receive, send
+from fedsim.wire.dial import TOKEN_BYTES
+from fedsim.wire.frames import announced, awaited, head_of, opened, reader, receive, send
 
-log = logging.getLogger("fedsim.protocol.daemon")
+log = logging.getLogger("fedsim.wire.daemon")
 
 
 class Answers(Protocol):

@@ -13,9 +13,9 @@ import pytest
 from support.rosters import FORM, Parties, counts, identity
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.protocol.envelopes import KEY_FILE, OVERHEAD, PUBLIC_FILE, EnvelopeKey, seal
-from fedsim.protocol.reports import Form, Occasion, open_inner, open_report, open_share, seal_report
-from fedsim.protocol.shares import total
+from fedsim.secagg.envelopes import KEY_FILE, OVERHEAD, PUBLIC_FILE, EnvelopeKey, seal
+from fedsim.secagg.reports import Form, Occasion, open_inner, open_report, open_share, seal_report
+from fedsim.secagg.shares import total
 
 PARTIES = Parties(5)
 OCCASION = PARTIES.occasion()
@@ -183,7 +183,7 @@ def test_a_public_key_of_small_order_is_refused() -> None:
 
 def test_no_cryptography_before_it_is_needed() -> None:
     code = (
-        "import sys, fedsim, fedsim.protocol.reports, fedsim.protocol.shares;"
+        "import sys, fedsim, fedsim.secagg.reports, fedsim.secagg.shares;"
         "print([m for m in ('cryptography', 'torch', 'flwr') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

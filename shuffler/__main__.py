@@ -1,4 +1,4 @@
-"""`python -m server.shuffler`: the shuffler without the rest of the command line."""
+"""`python -m shuffler`: the shuffler without the rest of the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedsim.common.errors import InputError, Refused
 
 def main() -> int:
     """The exit code; 2 with one line on stderr for what a person can mend."""
-    given = argparse.ArgumentParser(prog="python -m server.shuffler", description="The shuffler.")
+    given = argparse.ArgumentParser(prog="python -m shuffler", description="The shuffler.")
     given.add_argument("--config", type=Path, required=True, help="The shuffler's file (YAML).")
     given.add_argument(
         "--enrol", action="store_true", help="Make its keys, print their public halves, and end."
@@ -19,7 +19,7 @@ def main() -> int:
     given.add_argument("--health", action="store_true", help="Ask the running shuffler how it is, and end.")
     asked = given.parse_args()
     try:
-        from server.shuffler.service import run
+        from shuffler.service import run
 
         return run(asked.config, enrolling=asked.enrol, health=asked.health)
     except InputError as error:

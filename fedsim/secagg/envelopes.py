@@ -2,7 +2,7 @@
 
 The suite is X25519, HKDF-SHA256 and ChaCha20-Poly1305. What an envelope is for (`info`) is bound to it: where
 the two ends do not agree on it, it does not open. It says nothing about who sealed it; whoever needs to know
-that signs (`fedsim.protocol.reports`).
+that signs (`fedsim.secagg.reports`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a server and a silo say to each other: the heads of frames (`fedsim.protocol.wire`).
+"""What a server and a silo say to each other: the heads of frames (`fedsim.wire.frames`).
 
 A run, as the silo sees it:
 
@@ -8,7 +8,7 @@ A run, as the silo sees it:
     Close   -> Closed              the silo's statement and signed receipt
     any     -> Refusal             with the reason, made of public values only
 
-A server and a shuffler, whose frames have arrays of bytes and words (`fedsim.protocol.shuffling`):
+A server and a shuffler, whose frames have arrays of bytes and words (`fedsim.secagg.shuffling`):
 
     Hello   -> Standing            who are you, which rosters do you know, where does your chain stand
     Shuffle -> Shuffled            a round's reports in; the shuffler's sum and the server's envelopes out
@@ -138,7 +138,7 @@ class Admission(Message):
 
 class Mark(Section):
     """Where a shuffler's chain of notes stands: its newest entry, and the one with which its process began;
-    signed by the shuffler (`fedsim.protocol.shuffling`)."""
+    signed by the shuffler (`fedsim.secagg.shuffling`)."""
 
     number: int = Field(ge=1, lt=2**63)
     head: Hex32
@@ -198,7 +198,7 @@ class Standing(Message):
 
 
 class Shuffle(Message):
-    """All reports of a round, as the rows of an array of bytes, `reports`; see `fedsim.protocol.reports`.
+    """All reports of a round, as the rows of an array of bytes, `reports`; see `fedsim.secagg.reports`.
 
     `start` is that of the mark which silos were shown.
     """

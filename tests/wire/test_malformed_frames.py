@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import save
 
 from fedsim.common.errors import Refused
-from fedsim.protocol.wire import (
+from fedsim.wire.frames import (
     MAX_ARRAYS,
     MAX_AXES,
     MAX_HEAD,

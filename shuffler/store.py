@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol, Self
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import whole_file
 from fedsim.common.head_file import Head, HeadFile
-from fedsim.protocol.reports import NO_START
+from fedsim.secagg.reports import NO_START
 
 KEPT_REPLIES = 8
 """Runs of which the last reply is kept."""
