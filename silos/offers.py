@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import InputError, Refused
-from fedsim.data.outline import Outline
+from fedsim.data.source import Outline
 from fedsim.isolated.confine import Child
 from fedsim.isolated.data import DTYPES
 from fedsim.isolated.parts import Isolated

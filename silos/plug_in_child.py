@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
-from fedsim.data.outline import Outline
+from fedsim.data.source import Outline
 from fedsim.isolated.data import (
     DTYPES,
     Arrays,

@@ -149,8 +149,8 @@ def data_from(folder: Path | None) -> Iterator[None]:
         InputError: it is no folder.
     """
     from fedsim.common.errors import InputError
+    from fedsim.common.files import VARIABLE
     from fedsim.data.fetch import SHOW
-    from fedsim.data.folder import VARIABLE
 
     if folder is not None and not folder.is_dir():
         raise InputError("--data-dir", str(folder), "is no folder; make it first")

@@ -18,7 +18,7 @@ from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
     from fedsim.data.inspection import Column, Inspection, Silo, Silos, Target
-    from fedsim.data.reading import Reading
+    from fedsim.data.schema import Reading
 
 Delimiter = Annotated[
     str | None,
@@ -101,7 +101,7 @@ def _reading(
     """The options as a scenario's data section has them; InputError names the option."""
     from pydantic import ValidationError
 
-    from fedsim.data.reading import Reading
+    from fedsim.data.schema import Reading
 
     given: dict[str, Any] = {"delimiter": delimiter, "encoding": encoding, "decimal": decimal}
     given["multiline"] = multiline

@@ -19,7 +19,7 @@ from fedsim.data.partition import (
     require_enough,
     silo_names,
 )
-from fedsim.data.reading import Label
+from fedsim.data.schema import Label
 from fedsim.data.source import NO_LABEL, Floats, Ints, Labels, Source, require_labels, resolve
 
 BY = f"{PARTITION}.partition_by"

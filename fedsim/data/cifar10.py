@@ -18,9 +18,9 @@ import numpy as np
 from pydantic import Field
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import data_folder
 from fedsim.common.seeds import generator
-from fedsim.data.fetch import Wanted
-from fedsim.data.folder import data_folder
+from fedsim.data.dataset import Wanted
 from fedsim.data.images import BRIGHTEST, FIELD, Images, ImageSource, of_each, there
 from fedsim.data.source import Floats, Ints, Matrix, Ranges
 
@@ -46,8 +46,8 @@ BYTES = 10_000 * (len(PIXELS) + 1)
 class Cifar10(Images):
     """CIFAR-10: colour images of 32 x 32 pixels, 3,072 features in 0..1; ten classes.
 
-    Its files are those of the folder `cifar10` in the data folder (`fedsim.data.folder`), where the published
-    archive may stand instead. The published draw is class by class.
+    Its files are those of the folder `cifar10` in the data folder, where the published archive may
+    stand instead. The published draw is class by class.
     """
 
     repeated = "images stand several times in a silo"

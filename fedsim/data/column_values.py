@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from fedsim.common.errors import InputError
 from fedsim.common.suggest import suggest
-from fedsim.data.reading import DEFAULTS, Reading
-from fedsim.data.schema import CategoryColumn, Input, NumberColumn
+from fedsim.data.schema import DEFAULTS, CategoryColumn, Input, NumberColumn, Reading
 from fedsim.data.source import NO_LABEL, Floats, Ints
 
 Mask = NDArray[np.bool_]

@@ -11,18 +11,17 @@ import numpy as np
 from pydantic import Discriminator, Field, Tag
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import data_folder
 from fedsim.common.section import Section
 from fedsim.common.suggest import suggest
 from fedsim.data.column_values import Cells, features_of
-from fedsim.data.dataset import Dataset
-from fedsim.data.fetch import Wanted
-from fedsim.data.folder import data_folder
-from fedsim.data.joined import SILO, JoinedTable, Table
-from fedsim.data.reading import Label, Reading
+from fedsim.data.dataset import Dataset, Wanted
 from fedsim.data.schema import (
     SCHEMA,
     CategoryColumn,
+    Label,
     NumberColumn,
+    Reading,
     SchemaOrFile,
     names_of,
     ranges_of,
@@ -39,7 +38,7 @@ from fedsim.data.source import (
     require_labels,
     whole_numbers,
 )
-from fedsim.data.table import open_table
+from fedsim.data.table import SILO, JoinedTable, Table, open_table
 
 DATA = "scenario.data"
 _Several = Annotated[dict[Label, Path], Field(min_length=1)]

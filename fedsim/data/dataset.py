@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
-from fedsim.data.fetch import Wanted
 from fedsim.data.source import Source
-from fedsim.data.split import Reserve
 
 Scaling = Literal["declared", "none", "training_statistics", "silo_statistics"]
 
@@ -23,6 +23,43 @@ FITTED_SCALINGS = (
     "training_statistics: standardise by all silos' pooled training records; silo_statistics: standardise "
     "each silo's records, training and test together, by themselves. Neither is private (simulation only)."
 )
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A file, where it is published, and what must be in it.
+
+    Args:
+        path: where it is kept.
+        urls: of the file, or of the archive that it is in; tried in this order.
+        sha256: of its content (`fedsim.data.fetch`); None where only the archive's is known.
+        member: its name in the archive, a zip or a tar file.
+        archive_sha256: of the archive's bytes.
+        size: its bytes, where they are known.
+    """
+
+    path: Path
+    urls: tuple[str, ...]
+    sha256: str | None
+    member: str | None = None
+    archive_sha256: str | None = None
+    size: int | None = None
+
+    @property
+    def archive(self) -> Path:
+        """Where the archive is looked for before it is downloaded: beside the file's place."""
+        name = Path(urlsplit(self.urls[0]).path).name
+        return self.path.with_name(name if name.strip(".") else "archive")
+
+
+class Reserve(Section):
+    """Part of each silo's records that is put aside, the same in every trial."""
+
+    fraction: float = Field(gt=0, lt=1, description="part of each silo's records that is put aside")
+    use: Literal["rest", "reserved"] = Field(
+        "rest",
+        description="rest: run without what is put aside; reserved: on it alone, half to train, half to test",
+    )
 
 
 class Dataset(Section, ABC):

@@ -13,7 +13,7 @@ from typing import Any
 from fedsim.common.errors import InputError
 from fedsim.common.yaml_file import text
 from fedsim.data.inspection import Survey, no_feature, no_target, surveyed
-from fedsim.data.reading import DEFAULTS, Reading
+from fedsim.data.schema import DEFAULTS, Reading
 
 WARNING = """\
 # Ranges and categories below were DERIVED FROM THE DATA: using them as they are is NOT PRIVATE.

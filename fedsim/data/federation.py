@@ -1,4 +1,10 @@
-"""The silos' records as arrays."""
+"""The silos' sizes, and their records as arrays.
+
+With a reserve, a silo permutes its records once, by a permutation that depends on no value and no trial. The
+first h = round(fraction n / 2) train candidates, the next h score them. A run on the rest divides it anew in
+every trial. So a record is for ever in one of three parts: to train candidates, to score them, or the rest.
+Sizes are functions of n and the fraction, hence public.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +15,39 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedsim.common.errors import InputError
+from fedsim.common.seeds import generator
 from fedsim.common.suggest import suggest
-from fedsim.data.dataset import Dataset
-from fedsim.data.partition import Partition
-from fedsim.data.prepare import Prepared, prepare
+from fedsim.data.dataset import Dataset, Reserve
+from fedsim.data.fetch import obtain
+from fedsim.data.partition import Partition, silo_names
+from fedsim.data.prepare import Prepared, check_components, prepare
 from fedsim.data.recipe import Fitted, feature_names, recipe_of
-from fedsim.data.source import Design, Floats, Ints, Ranges, Source, Target
-from fedsim.data.split import divide
+from fedsim.data.source import Design, Floats, Ints, Outline, Ranges, Source, Target
 
 Splits = dict[str, tuple[Ints, Ints]]
+
+
+def outline(data: Dataset, partition: Partition, seed: int) -> Outline:
+    """What `load` will give, without reading feature values; labels and ids only where they are needed.
+
+    Files that are missing are downloaded now, once, before a run has processes.
+    """
+    obtain(data.wanted)
+    source = data.open()
+    records = _records(source, partition, seed)
+    sizes = {name: training_records(n, data.test_fraction, data.reserve, name) for name, n in records}
+    features = check_components(data.pca, source.num_features) + data.intercept
+    unused = source.num_rows - sum(n for _, n in records)
+    return Outline(sizes, features, source.num_classes, source.num_rows, unused)
+
+
+def _records(source: Source, partition: Partition, seed: int) -> list[tuple[str, int]]:
+    """Records of each silo, training and test together, sorted by name."""
+    counts = partition.counts(source)
+    if counts is not None:
+        return list(zip(silo_names(len(counts)), counts, strict=True))
+    assignment = partition.assign(source, seed)
+    return sorted(zip(assignment.names, assignment.counts().tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,3 +216,56 @@ def _missed(values: Floats, ranges: Ranges, names: Sequence[str]) -> list[str]:
         f"{len(values):,} values: the others count as its ends"
         for i in bad.tolist()
     ]
+
+
+def training_records(records: int, test_fraction: float, reserve: Reserve | None, silo: str) -> int:
+    """How many of a silo's records train.
+
+    Raises:
+        InputError: the silo cannot put aside two records and keep one.
+    """
+    if reserve is None:
+        return training_size(records, test_fraction)
+    half = _half(records, reserve.fraction, silo)
+    return half if reserve.use == "reserved" else training_size(records - 2 * half, test_fraction)
+
+
+def divide(
+    rows: Ints, test_fraction: float, reserve: Reserve | None, seed: int, trial: int, silo: str
+) -> tuple[Ints, Ints]:
+    """Training rows and test rows of one silo in one trial; errors as `training_records`."""
+    if reserve is None:
+        return split(rows, test_fraction, seed, trial, silo)
+    half = _half(len(rows), reserve.fraction, silo)
+    parts = np.split(generator("reserve", seed, silo).permutation(rows), [half, 2 * half])
+    train, score, rest = (np.sort(part) for part in parts)
+    return (train, score) if reserve.use == "reserved" else split(rest, test_fraction, seed, trial, silo)
+
+
+def split(rows: Ints, test_fraction: float, seed: int, trial: int, silo: str) -> tuple[Ints, Ints]:
+    """Training rows and test rows, drawn for this silo alone: other silos' presence changes nothing."""
+    order = generator("split", seed, trial, silo).permutation(rows)
+    train = training_size(len(rows), test_fraction)
+    order[:train].sort()
+    order[train:].sort()
+    return order[:train], order[train:]
+
+
+def training_size(records: int, test_fraction: float) -> int:
+    """n - round(test_fraction n), and at least 1.
+
+    >>> training_size(10, 0.25), training_size(1, 0.99)
+    (8, 1)
+    """
+    return max(1, records - round(test_fraction * records))
+
+
+def _half(records: int, fraction: float, silo: str) -> int:
+    half = round(fraction * records / 2)
+    if half < 1 or records - 2 * half < 1:
+        hint = (
+            f"silo {silo!r} would put aside {2 * half} of its {records} records; at least 2 are needed, "
+            "one to train and one to score with, and 1 must be left"
+        )
+        raise InputError("scenario.data.reserve.fraction", fraction, hint)
+    return half

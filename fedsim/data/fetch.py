@@ -18,7 +18,6 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from pathlib import Path
@@ -28,8 +27,8 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_file
-from fedsim.data.folder import HOW
+from fedsim.common.files import HOW, whole_file
+from fedsim.data.dataset import Wanted
 
 FIELD = "scenario.data"
 _PATIENCE = 30.0  # seconds without a byte
@@ -57,33 +56,6 @@ def _silently(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
 
 
 SHOW: ContextVar[Show] = ContextVar("SHOW", default=_silently)
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A file, where it is published, and what must be in it.
-
-    Args:
-        path: where it is kept.
-        urls: of the file, or of the archive that it is in; tried in this order.
-        sha256: of its content (`fedsim.data.fetch`); None where only the archive's is known.
-        member: its name in the archive, a zip or a tar file.
-        archive_sha256: of the archive's bytes.
-        size: its bytes, where they are known.
-    """
-
-    path: Path
-    urls: tuple[str, ...]
-    sha256: str | None
-    member: str | None = None
-    archive_sha256: str | None = None
-    size: int | None = None
-
-    @property
-    def archive(self) -> Path:
-        """Where the archive is looked for before it is downloaded: beside the file's place."""
-        name = Path(urlsplit(self.urls[0]).path).name
-        return self.path.with_name(name if name.strip(".") else "archive")
 
 
 def obtain(wanted: Sequence[Wanted]) -> None:

@@ -10,8 +10,8 @@ import numpy as np
 from pydantic import Field
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import HOW
 from fedsim.data.dataset import Dataset
-from fedsim.data.folder import HOW
 from fedsim.data.source import Design, Floats, Ints, Matrix
 
 FIELD = "scenario.data"

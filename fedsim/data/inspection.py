@@ -16,9 +16,9 @@ import numpy as np
 
 from fedsim.common.errors import InputError
 from fedsim.data.column_values import MEND, Cells, is_date, is_number, is_temporal
-from fedsim.data.joined import Table, open_tables
-from fedsim.data.reading import DEFAULTS, Reading
+from fedsim.data.schema import DEFAULTS, Reading
 from fedsim.data.source import Floats
+from fedsim.data.table import Table, open_tables
 
 NOT_PRIVATE = "Counted in the records without any noise: not private. Keep it where the records are."
 _MOST_COMMON = 20

@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import data_folder
 from fedsim.common.seeds import generator
-from fedsim.data.fetch import MOST, Wanted
-from fedsim.data.folder import data_folder
+from fedsim.data.dataset import Wanted
+from fedsim.data.fetch import MOST
 from fedsim.data.images import BRIGHTEST, FIELD, Images, ImageSource, of_each, there
 from fedsim.data.source import Floats, Ints, Labels, Matrix, Ranges
 
@@ -54,7 +55,7 @@ PUBLISHED = {
 class Mnist(Images):
     """MNIST: handwritten digits of 28 x 28 pixels, 784 features in 0..1; the digit, or odd against even.
 
-    Its files are those of the folder `mnist` in the data folder (`fedsim.data.folder`). The published
+    Its files are those of the folder `mnist` in the data folder. The published
     draw has for each of the 25 pairs of an even and an odd digit records from the images of the two.
     """
 

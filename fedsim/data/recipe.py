@@ -19,26 +19,26 @@ from pydantic import Field, ValidationError
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.common.suggest import suggest
-from fedsim.data.bundled import BreastCancer, Digits
+from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.cifar10 import Cifar10
 from fedsim.data.column_values import Cells, features_of
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset, Scaling
 from fedsim.data.mnist import Mnist
 from fedsim.data.prepare import Components, Preparation, Standard
-from fedsim.data.reading import DEFAULTS, Reading
 from fedsim.data.schema import (
+    DEFAULTS,
     SCHEMA,
     CategoryColumn,
     Input,
     MeasuredColumn,
     NumberColumn,
+    Reading,
     names_of,
     ranges_of,
     read_schema,
 )
 from fedsim.data.source import Design, Floats, Matrix, Ranges, Source
-from fedsim.data.synthetic import Synthetic
 from fedsim.data.table import open_table
 
 

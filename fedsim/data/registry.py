@@ -12,7 +12,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.plugins import extended
 from fedsim.common.section import Section
 from fedsim.data.arrays import Npz
-from fedsim.data.bundled import BreastCancer, Digits
+from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.by_label import (
     DirichletPartition,
     LabelPairsPartition,
@@ -24,7 +24,6 @@ from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
 from fedsim.data.mnist import Mnist
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
-from fedsim.data.synthetic import Synthetic
 
 GROUP = "fedsim.data_sets"
 S = TypeVar("S", bound=Section)

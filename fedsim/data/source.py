@@ -53,6 +53,22 @@ class Design:
     target_range: Ranges | None  # of one column; None: the target is not scaled
 
 
+@dataclass(frozen=True)
+class Outline:
+    """The public numbers of a federation.
+
+    `sizes` maps silo names, sorted, to numbers of training records, the same in every trial. `num_features`
+    counts the intercept. `num_classes` is 0 for regression. Of `num_records` the partition leaves out
+    `unused`.
+    """
+
+    sizes: dict[str, int]
+    num_features: int
+    num_classes: int
+    num_records: int = 0
+    unused: int = 0
+
+
 class Source(ABC):
     """One data set's records. Only `design` reads features, and only of the rows it is asked for.
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError, Refused
-from fedsim.data.outline import Outline
+from fedsim.data.source import Outline
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.roster import Roster

@@ -16,9 +16,9 @@ from safetensors.numpy import load_file, save_file
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
-from fedsim.data.outline import Outline
 from fedsim.data.prepare import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
+from fedsim.data.source import Outline
 from fedsim.problems.kinds import Problem
 from fedsim.results.outcome import Outcome
 from fedsim.results.summary import AGAIN, opened, read_json, validated

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from fedsim.common.complaints import check_flags
 from fedsim.common.errors import InputError
+from fedsim.common.files import placed
 from fedsim.common.yaml_file import mapping, value
-from fedsim.data.folder import placed
 from fedsim.scenario.catalogue import find
 from fedsim.scenario.model import ROOT, Scenario, complaint
 from fedsim.scenario.overrides import SWEPT, completed
@@ -25,7 +25,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario in `path`, with `path.to.field=value` overrides applied.
 
     Relative file names in the `data` and `participation` sections are relative to the scenario file; those of
-    `data` may also be in the data folder (`fedsim.data.folder`).
+    `data` may also be in the data folder (`fedsim.common.files`).
 
     Raises:
         InputError: the file cannot be read, or a field is wrong; only the first wrong field is named.

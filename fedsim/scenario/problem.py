@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
-from fedsim.data.outline import Outline
+from fedsim.data.source import Outline
 from fedsim.problems.composite import Composite, Constraint, GroupLasso, Ridge, WholeSpace
 from fedsim.problems.glm import ClippedLogisticRegression, LogisticRegression
 from fedsim.problems.kinds import Problem, check, problems

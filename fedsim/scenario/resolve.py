@@ -12,7 +12,8 @@ import torch
 
 from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import InputError
-from fedsim.data.outline import Outline, outline
+from fedsim.data.federation import outline
+from fedsim.data.source import Outline
 from fedsim.isolated.parts import Isolated, of_objects, recipe_of
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import MECHANISMS

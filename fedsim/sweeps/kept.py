@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from fedsim.data.federation import Federation
-from fedsim.data.outline import Outline, outline
+from fedsim.data.federation import Federation, outline
+from fedsim.data.source import Outline
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.trial import read

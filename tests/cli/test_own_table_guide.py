@@ -47,7 +47,7 @@ def test_there_is_a_command_of_each_kind_for_each_table() -> None:
 
 
 def test_every_marker_and_option_is_named() -> None:
-    from fedsim.data.reading import MARKERS, Reading
+    from fedsim.data.schema import MARKERS, Reading
 
     for told in (*MARKERS, *(f"{option}:" for option in Reading.model_fields)):
         assert f"`{told}" in PAGE, told

@@ -11,10 +11,9 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays
-from fedsim.data.bundled import Digits
+from fedsim.data.builtin import Digits
 from fedsim.data.by_label import DirichletPartition, NaturalIdPartition
-from fedsim.data.federation import load
-from fedsim.data.outline import outline
+from fedsim.data.federation import load, outline
 from fedsim.results.outcome import Results
 from fedsim.results.privacy_statement import not_private
 from fedsim.scenario.load import parse

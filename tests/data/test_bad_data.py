@@ -9,18 +9,16 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from fedsim.common.errors import InputError
-from fedsim.data.bundled import BreastCancer, Digits
+from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.by_label import (
     DirichletPartition,
     LabelPairsPartition,
     NaturalIdPartition,
     PathologicalPartition,
 )
-from fedsim.data.federation import load, load_silos
-from fedsim.data.outline import outline
+from fedsim.data.federation import load, load_silos, outline
 from fedsim.data.partition import IidPartition, SizePartition, SortedPartition
 from fedsim.data.registry import DataConfig, PartitionConfig
-from fedsim.data.synthetic import Synthetic
 
 ONE = IidPartition(num_partitions=1)
 SMALL = Synthetic(rows=20)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import VARIABLE
 from fedsim.data import cifar10
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.cifar10 import CLASSES, INSIDE, PARTS, URL, Cifar10
 from fedsim.data.federation import load
 from fedsim.data.fetch import obtain
-from fedsim.data.folder import VARIABLE
 from tests.support.tiny_images import write_cifar10
 
 BY_CLASS = NaturalIdPartition(partition_by="class")

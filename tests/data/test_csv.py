@@ -12,15 +12,14 @@ import yaml
 from pydantic import TypeAdapter
 
 from fedsim.common.errors import InputError
+from fedsim.data.builtin import Synthetic
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.csv_table import Csv
 from fedsim.data.draft import draft_schema
-from fedsim.data.federation import load
-from fedsim.data.outline import outline
+from fedsim.data.federation import load, outline
 from fedsim.data.partition import IidPartition, SortedPartition
 from fedsim.data.registry import DataConfig
 from fedsim.data.schema import read_schema
-from fedsim.data.synthetic import Synthetic
 
 
 def all_records(data: Csv) -> tuple[np.ndarray, np.ndarray]:

@@ -23,10 +23,10 @@ from typer.testing import CliRunner
 from fedsim.cli.app import data_from
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
+from fedsim.common.files import VARIABLE, data_folder
 from fedsim.data import fetch
 from fedsim.data.csv_table import Csv
 from fedsim.data.fetch import SHOW, Wanted, obtain
-from fedsim.data.folder import VARIABLE, data_folder
 from fedsim.deployment import certs
 from fedsim.scenario.load import load
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedsim.common.errors import InputError
 from fedsim.data.inspection import inspect
-from fedsim.data.reading import Reading
+from fedsim.data.schema import Reading
 
 FRAME = pd.DataFrame(
     {

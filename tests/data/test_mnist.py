@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import VARIABLE
 from fedsim.data.by_label import LabelPairsPartition, NaturalIdPartition
 from fedsim.data.federation import load, load_silos
 from fedsim.data.fetch import content, obtain
-from fedsim.data.folder import VARIABLE
 from fedsim.data.mnist import PUBLISHED, Mnist
 from fedsim.data.recipe import declared_recipe
 from fedsim.scenario.files import digests

@@ -11,8 +11,7 @@ import pytest
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays, Npz
 from fedsim.data.by_label import NaturalIdPartition
-from fedsim.data.federation import load
-from fedsim.data.outline import outline
+from fedsim.data.federation import load, outline
 from fedsim.data.partition import IidPartition
 from fedsim.scenario.load import load as load_scenario
 

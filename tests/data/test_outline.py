@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from fedsim.data.bundled import BreastCancer, Digits
+from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.by_label import (
     DirichletPartition,
     LabelPairsPartition,
@@ -19,11 +19,9 @@ from fedsim.data.by_label import (
     PathologicalPartition,
 )
 from fedsim.data.dataset import Dataset
-from fedsim.data.federation import load
-from fedsim.data.outline import outline
+from fedsim.data.federation import load, outline
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 from fedsim.data.registry import PartitionConfig
-from fedsim.data.synthetic import Synthetic
 
 SOFTMAX = Synthetic(link="softmax", rows=300, features=3, classes=4)
 CASES: list[tuple[Dataset, Partition]] = [
@@ -112,7 +110,7 @@ def test_sizes_known_in_advance_import_no_heavy_library() -> None:
     code = (
         "import sys\n"
         "from fedsim.data.registry import BreastCancer, SortedPartition\n"
-        "from fedsim.data.outline import outline\n"
+        "from fedsim.data.federation import outline\n"
         "import fedsim.data.arrays, fedsim.data.draft, fedsim.data.federation, fedsim.data.csv_table\n"
         "outline(BreastCancer(), SortedPartition(num_partitions=3), 0)\n"
         "print(sorted({'torch', 'sklearn', 'pyarrow'} & set(sys.modules)))\n"

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from fedsim.common.errors import InputError
+from fedsim.data.builtin import Synthetic, SyntheticSource
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.federation import load, load_silos
 from fedsim.data.partition import IidPartition
-from fedsim.data.synthetic import Synthetic, SyntheticSource
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import SiloHost

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from fedsim.data.bundled import BreastCancer, Digits
+from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.by_label import (
     DirichletPartition,
     LabelPairsPartition,
@@ -17,7 +17,6 @@ from fedsim.data.by_label import (
 from fedsim.data.dataset import Dataset
 from fedsim.data.federation import load
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
-from fedsim.data.synthetic import Synthetic
 
 PARTITIONS: list[Partition] = [
     IidPartition(num_partitions=7),

@@ -10,13 +10,11 @@ import pytest
 from sklearn.decomposition import PCA
 
 from fedsim.common.errors import InputError
-from fedsim.data.bundled import Digits
+from fedsim.data.builtin import Digits, Synthetic
 from fedsim.data.by_label import LabelPairsPartition
-from fedsim.data.federation import load, load_silos
-from fedsim.data.outline import outline
+from fedsim.data.federation import load, load_silos, outline
 from fedsim.data.partition import IidPartition as Iid
 from fedsim.data.prepare import principal_components, training_moments
-from fedsim.data.synthetic import Synthetic
 from fedsim.results.privacy_statement import not_private
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario

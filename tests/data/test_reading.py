@@ -11,11 +11,9 @@ from pydantic import ValidationError
 
 from fedsim.common.errors import InputError
 from fedsim.data.by_label import DirichletPartition, NaturalIdPartition
-from fedsim.data.federation import load
-from fedsim.data.outline import outline
+from fedsim.data.federation import load, outline
 from fedsim.data.partition import IidPartition, SortedPartition
-from fedsim.data.reading import MARKERS, Reading
-from fedsim.data.schema import NumberColumn
+from fedsim.data.schema import MARKERS, NumberColumn, Reading
 
 HEAD = "age,sex,hospital,chol,outcome\n"
 PLAIN = HEAD + "30,male,a,200,ill\n40,female,a,300,well\n50,male,b,250,ill\n60,female,b,150,well\n"

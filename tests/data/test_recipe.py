@@ -13,7 +13,7 @@ from pydantic import Field
 
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays, Npz
-from fedsim.data.bundled import BreastCancer, Digits
+from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
 from fedsim.data.federation import Federation, load
@@ -21,7 +21,6 @@ from fedsim.data.partition import IidPartition
 from fedsim.data.recipe import Fitted, Recipe, declared_recipe
 from fedsim.data.schema import MeasuredColumn, NumberColumn
 from fedsim.data.source import Design, Labels, Ranges, Source
-from fedsim.data.synthetic import Synthetic
 
 ALONE = IidPartition(num_partitions=1)
 

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 
 from fedsim.common.errors import InputError
-from fedsim.data.bundled import Digits
+from fedsim.data.builtin import Digits, Synthetic
 from fedsim.data.by_label import DirichletPartition, LabelPairsPartition
-from fedsim.data.federation import Federation, load
-from fedsim.data.outline import outline
+from fedsim.data.dataset import Reserve
+from fedsim.data.federation import Federation, load, outline
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
-from fedsim.data.split import Reserve
-from fedsim.data.synthetic import Synthetic
 
 PARTITIONS: list[Partition] = [
     SizePartition(partition_sizes=(7, 20, 33)),

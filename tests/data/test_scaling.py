@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsim.common.errors import InputError
-from fedsim.data.bundled import DOCUMENTED, BreastCancer, Digits, documented_ranges
+from fedsim.data.builtin import DOCUMENTED, BreastCancer, Digits, Synthetic, documented_ranges
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.federation import load, load_silos
 from fedsim.data.partition import IidPartition
 from fedsim.data.prepare import declared, of_norm, standard_of, standardised
 from fedsim.data.source import Ranges
-from fedsim.data.synthetic import Synthetic
 
 ONE_SILO = IidPartition(num_partitions=1)
 

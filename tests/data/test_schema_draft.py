@@ -14,7 +14,7 @@ from fedsim.data.csv_table import Csv
 from fedsim.data.draft import draft_schema
 from fedsim.data.federation import load
 from fedsim.data.partition import IidPartition
-from fedsim.data.reading import Reading
+from fedsim.data.schema import Reading
 
 ROWS = 90
 RNG = np.random.default_rng(0)

@@ -7,14 +7,11 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from fedsim.data.bundled import BreastCancer, Digits
+from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.by_label import DirichletPartition, LabelPairsPartition
 from fedsim.data.dataset import Dataset
-from fedsim.data.federation import Federation, SiloSplit, load, load_silos
-from fedsim.data.outline import outline
+from fedsim.data.federation import Federation, SiloSplit, load, load_silos, outline, split, training_size
 from fedsim.data.partition import IidPartition, Partition, SortedPartition
-from fedsim.data.split import split, training_size
-from fedsim.data.synthetic import Synthetic
 
 CASES: list[tuple[Dataset, Partition]] = [
     (BreastCancer(), SortedPartition(num_partitions=3)),

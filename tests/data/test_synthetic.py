@@ -7,9 +7,9 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
+from fedsim.data.builtin import Synthetic
 from fedsim.data.federation import Federation, load
 from fedsim.data.partition import IidPartition
-from fedsim.data.synthetic import Synthetic
 
 ROWS = 200_000
 

@@ -16,8 +16,7 @@ from fedsim.data.csv_table import Csv
 from fedsim.data.draft import draft_schema
 from fedsim.data.federation import Federation, load
 from fedsim.data.inspection import inspect
-from fedsim.data.reading import Reading
-from fedsim.data.schema import NumberColumn, read_schema
+from fedsim.data.schema import NumberColumn, Reading, read_schema
 from fedsim.scenario.load import load as load_scenario
 from fedsim.scenario.model import Scenario
 

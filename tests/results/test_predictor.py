@@ -15,9 +15,8 @@ from support.used_models import clinic, clinic_tree, simulated, tree
 
 import fedsim
 from fedsim.common.errors import InputError
-from fedsim.data.bundled import BreastCancer, Digits
+from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.federation import load
-from fedsim.data.synthetic import Synthetic
 from fedsim.results.kept_trial import KeptTrial, read_trial, write_trial
 from fedsim.results.model_file import FILE, FITTED
 from fedsim.results.outcome import Outcome

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import fedsim
+from fedsim.common.files import VARIABLE
 from fedsim.data import cifar10, mnist
 from fedsim.data.cifar10 import Cifar10
 from fedsim.data.fetch import content, obtain
-from fedsim.data.folder import VARIABLE
 from fedsim.data.mnist import Mnist
 from fedsim.scenario.load import load_tree
 from fedsim.sweeps.combinations import combinations

@@ -16,7 +16,7 @@ import fedsim
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.cli.main import app
 from fedsim.common.errors import PluginError
-from fedsim.data.synthetic import Synthetic
+from fedsim.data.builtin import Synthetic
 from fedsim.problems.glm import LogisticRegression
 from fedsim.problems.kinds import problems
 from fedsim.protocol.contract import Query, Round
