@@ -15,8 +15,8 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from silos.account import Caps
 from silos.chain import FILE
-from silos.clock import SECOND
 from silos.config import ROOT, Config
+from silos.journal import SECOND
 from silos.ledger_file import LedgerFile
 from silos.offers import Own, largest_dimension
 from silos.own_records import OwnRecords, read_records

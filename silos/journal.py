@@ -13,6 +13,7 @@ import json
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, date, datetime, timedelta
@@ -24,13 +25,31 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import whole_file
 from fedsim.common.head_file import Head, HeadFile
 from silos.account import Caps
-from silos.book import Book, Enrolment, replayed
+from silos.book import Book, Enrolment, Run, replayed
 from silos.chain import GENESIS, SCHEMA, Entry, check_pages, connect, knows, link, readable, text
-from silos.clock import SECOND, Clock
+
+SECOND = 1_000_000
+_TICKS = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # the first also counts sleep
 
 _CANNOT = "the silo's ledger cannot be written; nothing was released, and nothing is until it is opened anew"
 Statement = tuple[str, Sequence[Any]]
 """SQL with its values."""
+
+
+class Clock:
+    """Microseconds since 1970: the latest that was ever stored, or the wall clock's at start if later.
+
+    From there it moves with the machine's monotonic clock: what the wall clock does later, in either
+    direction, changes nothing.
+    """
+
+    def __init__(self, stored: int) -> None:
+        self._start = max(stored, time.time_ns() // 1000)
+        self._ticks = time.clock_gettime_ns(_TICKS)
+
+    def now(self) -> int:
+        """Never less than before."""
+        return self._start + (time.clock_gettime_ns(_TICKS) - self._ticks) // 1000
 
 
 class Journal:
@@ -125,6 +144,11 @@ class Journal:
             return self._failed
 
     @property
+    def enrolment(self) -> Enrolment:
+        """What was fixed when the silo enrolled."""
+        return self.book.enrolment
+
+    @property
     def head(self) -> str:
         """Hash of the last entry, hexadecimal."""
         return self.book.head
@@ -141,7 +165,7 @@ class Journal:
         return self.book.boot
 
     def now(self) -> int:
-        """The ledger's time, microseconds since 1970 (`silos.clock`)."""
+        """The ledger's time, microseconds since 1970 (`Clock`)."""
         return self._clock.now()
 
     def note(self, kind: str, payload: Mapping[str, Any], *statements: Statement) -> Entry:
@@ -166,6 +190,25 @@ class Journal:
             self.book.add(entry)
             self._failed = False
             return entry
+
+    def expire(self) -> None:
+        """Close the runs whose days are over."""
+        with self.lock:
+            now = self.now()
+            for record in [record for record in self.book.runs.values() if record.open]:
+                if record.expires <= now:
+                    self.end("expired", record, {})
+
+    def end(self, kind: str, record: Run, facts: Mapping[str, Any]) -> None:
+        """Close an open run: no round of it is paid for any more, and what it did not use returns."""
+        charged = record.used.least(record.price.whole)
+        unused = [] if record.rounds else [("DELETE FROM runs WHERE run = ?", (record.run,))]
+        self.note(kind, {"run": record.run, "facts": dict(facts), "charged": charged.tree()}, *unused)
+
+    def check_alive(self) -> None:
+        """Refuse after the silo's last day."""
+        if self.now() >= self.enrolment.expires:
+            raise Refused("the silo's lifetime budget has expired: it releases nothing any more")
 
     def query(self, sql: str, values: Sequence[Any]) -> Any:
         """One row of what is stored, or None.

@@ -1,18 +1,23 @@
-"""A silo's ledger on its disk: what was spent and said, over all runs and through every crash."""
+"""A silo's ledger on its disk, over all runs and through every crash, and receipts of closed runs.
+
+A receipt is signed, for a reviewer who has only the silo's public key.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.identity import Identity, is_signed, public_key
 from silos.account import Account, Cost
 from silos.book import Enrolment, Run, contents
-from silos.clock import SECOND
-from silos.journal import Journal
+from silos.chain import text
+from silos.journal import SECOND, Journal
+from silos.ledger import RunLedger
 from silos.price import Price
-from silos.run_ledger import RunLedger
 
 _DAY = 86_400 * SECOND
 _UNPAID = 100  # runs in 24 hours of which no round was paid for
@@ -31,11 +36,6 @@ class LedgerFile(Journal):
         ledger._runs = {}
         ledger.expire()
         return ledger
-
-    @property
-    def enrolment(self) -> Enrolment:
-        """What was fixed when the silo enrolled."""
-        return self.book.enrolment
 
     @property
     def account(self) -> Account:
@@ -165,24 +165,80 @@ class LedgerFile(Journal):
         with self.lock:
             record = self.run(run).record
             if record.open:
-                self._end("closed", record, facts or {})
+                self.end("closed", record, facts or {})
             assert record.charged is not None
             return record.charged
 
-    def expire(self) -> None:
-        """Close the runs whose days are over."""
-        with self.lock:
-            now = self.now()
-            for record in [record for record in self.book.runs.values() if record.open]:
-                if record.expires <= now:
-                    self._end("expired", record, {})
 
-    def _end(self, kind: str, record: Run, facts: Mapping[str, Any]) -> None:
-        charged = record.used.least(record.price.whole)
-        unused = [] if record.rounds else [("DELETE FROM runs WHERE run = ?", (record.run,))]
-        self.note(kind, {"run": record.run, "facts": dict(facts), "charged": charged.tree()}, *unused)
+RECEIPT_FORMAT = 1
+_PURPOSE = b"fedsim receipt\n"  # no frame's body begins so
 
-    def check_alive(self) -> None:
-        """Refuse after the silo's last day."""
-        if self.now() >= self.enrolment.expires:
-            raise Refused("the silo's lifetime budget has expired: it releases nothing any more")
+
+def _receipt(enrolment: Enrolment, run: Run) -> dict[str, Any]:
+    """What a closed run's receipt states; the same however often it is asked for.
+
+    Times are microseconds since 1970 by the ledger's clock. `head_before` and `head_after` are heads of the
+    silo's chain: the run's entries lie between them.
+
+    Raises:
+        Refused: the run is open.
+    """
+    if run.charged is None:
+        raise Refused("a run has a receipt once it is closed")
+    rounds = sorted(run.rounds)
+    return {
+        "format": RECEIPT_FORMAT,
+        "silo": enrolment.silo,
+        "run": run.run,
+        "session": run.session,
+        "offer": run.offer,
+        "plan": run.plan,
+        "terms": run.terms,
+        "rounds": rounds,
+        "broadcasts": [run.rounds[r].broadcast for r in rounds],
+        "reserved": run.price.whole.tree(),
+        "charged": run.charged.tree(),
+        "lifetime": enrolment.caps.tree(),
+        "records": enrolment.records,
+        "facts": run.facts,
+        "notices": list(run.notices),
+        "opened": run.opened,
+        "closed": run.closed,
+        "head_before": run.before,
+        "head_after": run.after,
+        "version": run.version,
+        "public_key": enrolment.identity,
+    }
+
+
+def signed_receipt(enrolment: Enrolment, run: Run, identity: Identity) -> str:
+    """A closed run's receipt, JSON; byte for byte the same each time.
+
+    Raises:
+        Refused: the run is open, or the key is not the silo's.
+    """
+    if identity.public != enrolment.identity:
+        raise Refused("the key is not the one that the silo enrolled with")
+    content = _receipt(enrolment, run)
+    return text({**content, "signature": identity.sign(_PURPOSE + text(content).encode()).hex()})
+
+
+def verified_receipt(receipt: str, key: str) -> Mapping[str, Any]:
+    """What a receipt states, if the silo of this public key (hexadecimal) signed it as it stands.
+
+    Raises:
+        InputError: the key is no key.
+        Refused: it is no receipt, was altered, or is another silo's.
+    """
+    checked = public_key(key, "--key")
+    try:
+        content = json.loads(receipt)
+        signature = bytes.fromhex(content.pop("signature"))
+        whole = _PURPOSE + text(content).encode()
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise Refused("this is no receipt of a silo") from None
+    if not is_signed(checked, whole, signature):
+        raise Refused("the receipt was altered, or another silo's key signed it")
+    if content.get("format") != RECEIPT_FORMAT:
+        raise InputError("receipt", content.get("format"), f"of format {RECEIPT_FORMAT}")
+    return dict(content)

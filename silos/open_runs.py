@@ -22,11 +22,11 @@ from silos.admission import spent
 from silos.config import InsecureSimulation
 from silos.entropy import Entropy, SeededEntropy, SystemEntropy
 from silos.gate import Gate, hold
+from silos.ledger import RunLedger
 from silos.offers import Admissible, Own, Proposal, admissible, proposal_of
 from silos.own_records import OwnRecords
 from silos.policy import Policy
 from silos.pooled import Pinned, SealedLedger
-from silos.run_ledger import RunLedger
 
 GATES = 4
 """Gates in memory at once; each has its own copy of the records, in its problem's layout."""

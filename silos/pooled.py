@@ -29,8 +29,7 @@ from fedsim.secagg.reports import seal_report
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.secagg.shuffling import check_follows, check_marked
 from fedsim.wire.messages import Mark, Offer
-from silos.ledger import Reply
-from silos.run_ledger import RunLedger
+from silos.ledger import Reply, RunLedger
 
 
 @dataclass(frozen=True)

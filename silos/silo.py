@@ -39,15 +39,14 @@ from fedsim.wire.messages import (
 from silos.config import ROOT, Config
 from silos.enrolment import check_enrolment, check_modes
 from silos.entropy import new_secret
-from silos.ledger_file import LedgerFile
+from silos.ledger import RunLedger
+from silos.ledger_file import LedgerFile, signed_receipt
 from silos.offers import Own, check_few, largest_dimension
 from silos.open_runs import Busy, OpenRuns
 from silos.own_records import read_records
 from silos.policy import Policy
 from silos.pooled import Pinned
 from silos.price import price
-from silos.receipts import signed
-from silos.run_ledger import RunLedger
 
 log = logging.getLogger("silos.silo")
 
@@ -212,7 +211,7 @@ class Silo:
             epsilon_spent=self._runs.spent(run) if spent is None else spent,
             rounds=tuple(run.debited),
             broadcasts=tuple(run.digest(r) for r in run.debited),
-            receipt=signed(self.ledger.enrolment, record, self._identity),
+            receipt=signed_receipt(self.ledger.enrolment, record, self._identity),
             head=record.after,
         )
 

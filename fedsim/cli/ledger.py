@@ -86,7 +86,7 @@ def ledger_receipt(
     """Sign a receipt of what a run cost and did, for a reviewer to check elsewhere."""
     with plain_errors():
         from fedsim.common.identity import Identity
-        from silos import receipts
+        from silos import ledger_file
         from silos.book import read
 
         place = _file(state)
@@ -94,7 +94,7 @@ def ledger_receipt(
         found = [name for name in book.runs if name.startswith(run)]
         if len(found) != 1:
             raise InputError("RUN", run, f"the first digits of one run's id; {len(found)} runs begin so")
-        signed = receipts.signed(book.enrolment, book.runs[found[0]], Identity.load(place.parent))
+        signed = ledger_file.signed_receipt(book.enrolment, book.runs[found[0]], Identity.load(place.parent))
         if out is None:
             typer.echo(signed)
             return
@@ -110,10 +110,10 @@ def ledger_verify(
 ) -> None:
     """Check that a silo signed a receipt as it stands; needs nothing but its public key."""
     with plain_errors():
-        from silos import receipts
+        from silos import ledger_file
 
         key = _text("--key", Path(key)) if Path(key).is_file() else key
-        stated = receipts.verified(_text("RECEIPT", receipt), key)
+        stated = ledger_file.verified_receipt(_text("RECEIPT", receipt), key)
         typer.echo(json.dumps(stated, indent=2, sort_keys=True))
         typer.echo(
             f"The silo of this key signed this receipt: {stated['silo']}, run {stated['run']}.", err=True
@@ -134,7 +134,7 @@ def _file(state: Path) -> Path:
 
 
 def _time(microseconds: int) -> str:
-    from silos.clock import SECOND
+    from silos.journal import SECOND
 
     return datetime.fromtimestamp(microseconds // SECOND, UTC).strftime("%Y-%m-%d %H:%M UTC")
 

@@ -165,7 +165,8 @@ class Predictor:
         """
         from fedsim.results.to_sklearn import pipeline_of
 
-        return pipeline_of(self)
+        weights, bias = (value.double().numpy() for value in self.coefficients())
+        return pipeline_of(self.problem, weights, bias, self._known)
 
 
 def predictor_of(run: Run, trial: int | None = None, nonprivate: bool = False) -> Predictor:

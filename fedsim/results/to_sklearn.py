@@ -6,7 +6,7 @@ which gives it all its attributes, and is then given ours.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
@@ -21,9 +21,7 @@ from fedsim.data.recipe import Fitted, Recipe
 from fedsim.data.schema import NumberColumn
 from fedsim.data.source import Floats
 from fedsim.problems import glm, nonsmooth
-
-if TYPE_CHECKING:
-    from fedsim.results.predictor import Predictor
+from fedsim.problems.kinds import Problem
 
 _CLASSIFIERS: dict[type, Any] = {
     glm.LogisticRegression: LogisticRegression,
@@ -33,25 +31,30 @@ _CLASSIFIERS: dict[type, Any] = {
 _OF_NUMBERS = (glm.LinearRegression, nonsmooth.AbsoluteError)
 
 
-def pipeline_of(model: Predictor) -> Pipeline:
+def pipeline_of(problem: Problem, weights: Floats, bias: Floats, fitted: Fitted) -> Pipeline:
     """Steps `prepare`, which takes a DataFrame's raw columns, and `model`.
 
     Logistic and softmax regression become a LogisticRegression, hinge loss a LinearSVC, squared and absolute
     error a LinearRegression, in a TransformedTargetRegressor where the target has a log scale.
 
+    Args:
+        problem: what was minimised, a linear model.
+        weights: of the features without the constant one, (outputs, d).
+        bias: (outputs,), 0 without an intercept.
+        fitted: how records are prepared.
+
     Raises:
         InputError: the problem is another one.
     """
-    kind = type(model.problem)
+    kind, recipe = type(problem), fitted.recipe
     if kind not in (*_CLASSIFIERS, *_OF_NUMBERS):
         hint = f"one of {', '.join(each.__name__ for each in (*_CLASSIFIERS, *_OF_NUMBERS))}"
         raise InputError("model", kind.__name__, f"for scikit-learn {hint}; a network has `to_torch`")
-    weights, bias = (value.double().numpy() for value in model.coefficients())
     if kind in _CLASSIFIERS:
-        last = _classifier(_CLASSIFIERS[kind](), weights, bias, np.array(model.recipe.classes))
+        last = _classifier(_CLASSIFIERS[kind](), weights, bias, np.array(recipe.classes))
     else:
-        last = _regressor(weights[0], bias[0], model.recipe.predicts, model.recipe.scaling != "none")
-    return Pipeline([("prepare", PrepareColumns.of(model._known)), ("model", last)])
+        last = _regressor(weights[0], bias[0], recipe.predicts, recipe.scaling != "none")
+    return Pipeline([("prepare", PrepareColumns.of(fitted)), ("model", last)])
 
 
 def _classifier(made: Any, weights: Floats, bias: Floats, classes: Any) -> Any:

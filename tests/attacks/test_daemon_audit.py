@@ -123,7 +123,7 @@ def test_runs_alone_prove_daemons_of_half_the_noise_broken(
 
 def _forget() -> None:
     """A ledger that finds nothing: every round is answered, whatever was said before."""
-    from silos.run_ledger import RunLedger
+    from silos.ledger import RunLedger
 
     RunLedger.find = lambda self, round_index, digest: None  # type: ignore[method-assign]
     RunLedger.debit = _unpaid  # type: ignore[method-assign]

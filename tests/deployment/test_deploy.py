@@ -33,7 +33,7 @@ from fedsim.wire.frames import Frame, encode, sealed
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import admitted_rounds, schedule
-from silos.receipts import verified
+from silos.ledger_file import verified_receipt
 
 LIAR, SECOND, THIRD = "silo-00", "silo-01", "silo-02"
 GENEROUS: dict[str, Any] = {
@@ -170,7 +170,7 @@ def test_a_run_directory_says_that_it_was_deployed(
     assert remark == "1 of 3 trials: every repetition would spend the silos' budgets again"
     for name in federation.silos:
         receipt = (out / "receipts" / f"{name}.json").read_text()
-        stated = verified(receipt, (out / "receipts" / f"{name}.pub").read_text())
+        stated = verified_receipt(receipt, (out / "receipts" / f"{name}.pub").read_text())
         assert (stated["silo"], stated["rounds"]) == (name, list(range(6)))
     written = (out / "scenario.yaml").read_text()
     assert "data:" not in written

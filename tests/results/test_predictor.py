@@ -99,7 +99,7 @@ def test_predictions_are_the_same_after_reading_back(case) -> None:
 def test_scikit_learn_predicts_the_same(case) -> None:
     run, again, frame = case
     if run.summary.problem == "neural_network":
-        with pytest.raises(InputError, match=r"NeuralNetwork.*a network has `to_torch`"):
+        with pytest.raises(InputError, match=r"model.*a network has `to_torch`"):
             run.to_sklearn()
         return
     made, ours = again.to_sklearn(), run.predict(frame)

@@ -10,10 +10,10 @@ import pytest
 from support.ledgers import answer, broadcast, enrolled, gaussian, open_run, state
 
 from fedsim.common.errors import Refused
-from silos import clock
+from silos import journal
 from silos.account import FREE
 from silos.book import read
-from silos.clock import SECOND, Clock
+from silos.journal import SECOND, Clock
 from silos.ledger_file import LedgerFile
 
 DAY = 86_400
@@ -25,8 +25,8 @@ class Hands:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.wall, self.ticks = float(NOON), 1000.0
-        monkeypatch.setattr(clock.time, "time_ns", lambda: int(self.wall * 1e9))
-        monkeypatch.setattr(clock.time, "clock_gettime_ns", lambda _: int(self.ticks * 1e9))
+        monkeypatch.setattr(journal.time, "time_ns", lambda: int(self.wall * 1e9))
+        monkeypatch.setattr(journal.time, "clock_gettime_ns", lambda _: int(self.ticks * 1e9))
 
     def pass_by(self, seconds: float) -> None:
         self.wall += seconds

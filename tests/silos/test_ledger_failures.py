@@ -15,8 +15,8 @@ from support.ledgers import answer, broadcast, enrolled, gaussian, open_run, rep
 from fedsim.common.errors import Refused
 from silos import journal
 from silos.book import read
+from silos.ledger import RunLedger
 from silos.ledger_file import LedgerFile
-from silos.run_ledger import RunLedger
 
 Failure = Callable[[LedgerFile, Path], object]
 

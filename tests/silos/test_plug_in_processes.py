@@ -19,7 +19,7 @@ from fedsim.common.errors import InputError
 from fedsim.isolated.confine import unavailable
 from fedsim.isolated.parts import Isolated
 from silos.config import load_config
-from silos.run_ledger import RunLedger
+from silos.ledger import RunLedger
 from silos.silo import Silo
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))

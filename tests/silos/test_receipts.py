@@ -11,8 +11,7 @@ from support.ledgers import CAPS, answer, broadcast, enrolled, hexed, open_run
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity, is_signed, public_key
-from silos.ledger_file import LedgerFile
-from silos.receipts import signed, verified
+from silos.ledger_file import LedgerFile, signed_receipt, verified_receipt
 
 
 def test_a_key_is_its_owners_and_stays(tmp_path: Path) -> None:
@@ -61,21 +60,22 @@ def receipt(tmp_path: Path) -> tuple[str, Identity]:
     with LedgerFile.open(path) as file:
         run = open_run(file, terms={"epsilon_guaranteed": 0.75, "delta": 1e-6})
         with pytest.raises(Refused, match="once it is closed"):
-            signed(file.enrolment, run.record, identity)
+            signed_receipt(file.enrolment, run.record, identity)
         answer(run, 0)
     with LedgerFile.open(path, {"notices": ["Noise is seeded."]}) as file:
         run = file.run(run.run)
         answer(run, 5)
         file.close_run(run.run, {"epsilon_spent": 0.25})
-        made = signed(file.enrolment, run.record, identity)
+        made = signed_receipt(file.enrolment, run.record, identity)
     with LedgerFile.open(path) as file:
-        assert signed(file.enrolment, file.run(run.run).record, identity) == made  # also of another process
+        again = signed_receipt(file.enrolment, file.run(run.run).record, identity)  # of another process
+        assert again == made
     return made, identity
 
 
 def test_a_receipt_states_what_was_done(receipt: tuple[str, Identity]) -> None:
     text, identity = receipt
-    stated = verified(text, identity.public)
+    stated = verified_receipt(text, identity.public)
     expected = {
         "silo": "silo-1",
         "run": hexed(501),
@@ -97,18 +97,18 @@ def test_a_receipt_states_what_was_done(receipt: tuple[str, Identity]) -> None:
 
 def test_any_change_of_a_receipt_is_noticed(receipt: tuple[str, Identity], tmp_path: Path) -> None:
     text, identity = receipt
-    stated, harmless = verified(text, identity.public), 0
+    stated, harmless = verified_receipt(text, identity.public), 0
     for place, old in enumerate(text):
         changed = f"{text[:place]}{chr(ord(old) ^ 1)}{text[place + 1 :]}"
         with suppress(Refused):  # 0.10000000000000001 and 0.10000000000000002 are one number
-            assert verified(changed, identity.public) == stated
+            assert verified_receipt(changed, identity.public) == stated
             harmless += 1
     assert harmless < 10
     (tmp_path / "other").mkdir()
     with pytest.raises(Refused, match="another silo"):
-        verified(text, Identity.create(tmp_path / "other").public)
+        verified_receipt(text, Identity.create(tmp_path / "other").public)
     reordered = json.dumps(dict(reversed(json.loads(text).items())), indent=2)
-    assert verified(reordered, identity.public) == verified(text, identity.public)
+    assert verified_receipt(reordered, identity.public) == verified_receipt(text, identity.public)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_any_change_of_a_receipt_is_noticed(receipt: tuple[str, Identity], tmp_p
 def test_what_is_no_receipt_is_refused(text: str) -> None:
     key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
     with pytest.raises(Refused):
-        verified(text, key)
+        verified_receipt(text, key)
 
 
 def test_a_key_that_is_not_the_silos_signs_no_receipt(tmp_path: Path) -> None:
@@ -127,4 +127,4 @@ def test_a_key_that_is_not_the_silos_signs_no_receipt(tmp_path: Path) -> None:
         run = open_run(file)
         file.close_run(run.run)
         with pytest.raises(Refused, match="not the one"):
-            signed(file.enrolment, run.record, Identity.create(tmp_path / "other"))
+            signed_receipt(file.enrolment, run.record, Identity.create(tmp_path / "other"))

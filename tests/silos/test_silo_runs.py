@@ -27,8 +27,8 @@ from server.aggregate import weighted
 from server.loop import run
 from silos import open_runs
 from silos.config import Config, load_config
+from silos.ledger_file import verified_receipt
 from silos.offers import Admissible
-from silos.receipts import verified
 from silos.silo import Silo
 
 SESSION = "ab" * 32
@@ -133,7 +133,7 @@ def test_that_noise_comes_from_a_seed_is_said_everywhere(federate) -> None:
     assert said in own["notices"][0]
     caller.asked(own["run"], 0, w=POINT)
     key = (caller.silo.ledger.enrolment.identity, caller.closed(own["run"])["receipt"])
-    assert said in verified(key[1], key[0])["notices"][0]
+    assert said in verified_receipt(key[1], key[0])["notices"][0]
 
 
 def test_without_a_seed_noise_is_exact_and_never_the_same(federate) -> None:

@@ -15,7 +15,7 @@ def kill_at(place: str, round_index: int) -> None:
     import fedsim.wire.daemon
     from fedsim.wire.frames import head_of, opened
     from silos.gate import Gate, _RoundAsker
-    from silos.run_ledger import RunLedger
+    from silos.ledger import RunLedger
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
