@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from fedsim.protocol.contract import Algorithm as Algorithm
     from fedsim.protocol.contract import Asker as Asker
     from fedsim.protocol.contract import Memory as Memory
+    from fedsim.protocol.contract import Message as Message
     from fedsim.protocol.contract import Public as Public
     from fedsim.protocol.contract import PublicProblem as PublicProblem
     from fedsim.protocol.contract import Query as Query
@@ -67,6 +68,7 @@ _HOMES = {
         "Algorithm",
         "Asker",
         "Memory",
+        "Message",
         "Public",
         "PublicProblem",
         "Query",

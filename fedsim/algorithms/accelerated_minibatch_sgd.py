@@ -1,23 +1,32 @@
-"""Accelerated noisy minibatch SGD: A. Lowy, thesis (USC 2023), Algorithm 1, Theorems 36, 37, 124 and 129."""
+"""Accelerated noisy minibatch SGD: A. Lowy, thesis (USC 2023), Algorithm 1, Theorems 36, 37, 124 and 129.
+
+The first round asks at w_0, since c = 0 where a_1 = 1; the second at a mean of the two sequences:
+
+>>> import torch
+>>> from fedsim.problems.glm import LinearRegression
+>>> algorithm = AcceleratedMinibatchSGD(num_rounds=2, step_size=0.5, clip_norm=1.0)
+>>> run = algorithm.server(torch.zeros(1), LinearRegression(1), None, None)
+>>> next(run).broadcast
+{'w': tensor([0.])}
+>>> run.send({"g": torch.tensor([-1.0])}).broadcast
+{'w': tensor([0.2500])}
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
-import numpy as np
+from numpy.random import Generator
 from pydantic import Field
+from torch import Tensor
 
-from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch, Rounds, Scalar
+from fedsim.protocol.contract import Public, PublicProblem, Round, ServerHalf
 
 
 @dataclass(frozen=True)
-class AcceleratedMinibatchSGD:
+class AcceleratedMinibatchSGD(GradientMessages):
     """Noisy gradients at an extrapolated point drive two sequences, whose average is returned (AC-SA).
 
     With a_r = 2 / (r + 1) and e_r = 4 v / (r (r + 1)), v the inverse step (2 beta without noise):
@@ -26,16 +35,13 @@ class AcceleratedMinibatchSGD:
     One pass: `batch: {sampler: fresh, fraction: 1/R}`; empirical risk: any other batch.
     """
 
-    linear: ClassVar[bool] = True
-    num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
-    step_size: Annotated[float, Field(gt=0, description="1 / v: 1 / (2 beta) without noise")]
-    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
+    num_rounds: Rounds
+    step_size: Annotated[Scalar, Field(gt=0, description="1 / v: 1 / (2 beta) without noise")]
+    clip_norm: Clip
     strong_convexity: Annotated[float, Field(ge=0, description="mu: of the objective")] = 0.0
-    batch: Annotated[Batch, Field(description="K: which records a silo uses in a round")] = FULL
+    batch: RoundBatch = FULL
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """R accelerated steps; answers with the aggregate sequence w_ag."""
         average, mu = w, self.strong_convexity
         for r in range(1, self.num_rounds + 1):
@@ -48,9 +54,3 @@ class AcceleratedMinibatchSGD:
             w = problem.project(w)
             average = a * w + (1 - a) * average
         return average
-
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
-        """The noisy mean gradient at the extrapolated point."""
-        return {"g": ask(Query("gradient", (broadcast["w"],), self.clip_norm, self.batch))}

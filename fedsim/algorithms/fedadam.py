@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
-import numpy as np
 import torch
+from numpy.random import Generator
 from pydantic import Field
+from torch import Tensor
 
-from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch, Rounds, Scalar
+from fedsim.protocol.contract import Public, PublicProblem, Round, ServerHalf
 
 
 @dataclass(frozen=True)
-class FedAdam:
+class FedAdam(GradientMessages):
     """The server takes Adam's steps along the silos' noisy mean gradients.
 
     With g = sum_i p_i g_i + grad f1(w): m <- beta1 m + (1 - beta1) g; v <- beta2 v + (1 - beta2) g^2;
@@ -27,18 +24,15 @@ class FedAdam:
     sums over silos serve it too. Noise is in v as well: a tau below the noise of g divides by that noise.
     """
 
-    linear: ClassVar[bool] = True
-    num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
-    step_size: Annotated[float, Field(gt=0, description="eta: the server's step size")]
-    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
+    num_rounds: Rounds
+    step_size: Annotated[Scalar, Field(gt=0, description="eta: the server's step size")]
+    clip_norm: Clip
     beta1: Annotated[float, Field(ge=0, lt=1, description="share of the mean gradient m that is kept")] = 0.9
     beta2: Annotated[float, Field(ge=0, lt=1, description="share of the mean square v that is kept")] = 0.99
     tau: Annotated[float, Field(gt=0, description="tau: least divisor, large for little adaptivity")] = 1e-3
-    batch: Annotated[Batch, Field(description="K: which records a silo uses in a round")] = FULL
+    batch: RoundBatch = FULL
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """R adaptive steps; answers with the last iterate."""
         m, v = torch.zeros_like(w), torch.full_like(w, self.tau**2)
         for _ in range(self.num_rounds):
@@ -47,9 +41,3 @@ class FedAdam:
             v = self.beta2 * v + (1 - self.beta2) * g.square()
             w = problem.project(w - self.step_size * m / (v.sqrt() + self.tau))
         return w
-
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
-        """The noisy mean gradient at the broadcast point."""
-        return {"g": ask(Query("gradient", (broadcast["w"],), self.clip_norm, self.batch))}

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from fedsim.algorithms.local_sgd import LocalSGD
-from fedsim.protocol.contract import Asker, Memory, PublicProblem, Query
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedsim.protocol.contract import Asker, Memory, Message, PublicProblem, Query
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,9 +22,7 @@ class FedProx(LocalSGD):
 
     proximal_weight: Annotated[float, Field(ge=0, description="mu: pull towards the model broadcast")]
 
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
+    def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """Where K projected noisy steps lead, each pulled towards the broadcast point."""
         start = w = broadcast["w"]
         for _ in range(self.local_steps):

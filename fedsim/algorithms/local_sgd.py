@@ -1,19 +1,26 @@
-"""ISRL-DP local SGD: A. Lowy, thesis (USC 2023), B.1.10; with mechanism `none`, FedAvg."""
+"""ISRL-DP local SGD: A. Lowy, thesis (USC 2023), B.1.10; with mechanism `none`, FedAvg.
+
+One silo takes two steps of its own; every gradient is -1:
+
+>>> import torch
+>>> from fedsim.problems.glm import LinearRegression
+>>> algorithm = LocalSGD(num_rounds=1, local_steps=2, step_size=0.5, clip_norm=1.0)
+>>> start = {"w": torch.zeros(1, 1)}
+>>> algorithm.silo(LinearRegression(1), start, ask=lambda query: -torch.ones(1, 1), memory={})
+{'way': tensor([[1.]])}
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
-import numpy as np
+from numpy.random import Generator
 from pydantic import Field
+from torch import Tensor
 
-from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedsim.algorithms.base import FULL, Batch, Clip, Rounds, Scalar
+from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
 
 
 @dataclass(frozen=True)
@@ -26,23 +33,19 @@ class LocalSGD:
     """
 
     linear: ClassVar[bool] = False
-    num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
+    num_rounds: Rounds
     local_steps: Annotated[int, Field(ge=1, le=10_000, description="K: steps of a silo in one round")]
-    step_size: Annotated[float, Field(gt=0, description="eta: step size of the local steps")]
-    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
+    step_size: Annotated[Scalar, Field(gt=0, description="eta: step size of the local steps")]
+    clip_norm: Clip
     batch: Annotated[Batch, Field(description="which records a silo uses in one local step")] = FULL
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """Go the silos' mean way, R times."""
         for _ in range(self.num_rounds):
             w = problem.project(w + (yield Round({"w": w}, answer=w))["way"])
         return w
 
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
+    def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """Where K projected noisy steps lead, from the broadcast point."""
         start = w = broadcast["w"]
         for _ in range(self.local_steps):

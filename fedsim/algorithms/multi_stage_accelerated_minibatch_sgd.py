@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
-import numpy as np
+from numpy.random import Generator
 from pydantic import Field
+from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
+from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch
 from fedsim.common.errors import InputError
-from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, ServerHalf
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedsim.protocol.contract import Public, PublicProblem, ServerHalf
 
 
 @dataclass(frozen=True)
-class MultiStageAcceleratedMinibatchSGD:
+class MultiStageAcceleratedMinibatchSGD(GradientMessages):
     """Algorithm 1 restarted from where it ended; each stage halves the excess risk Delta.
 
     Stage k = 1, 2, ..: R_k = ceil(max{4 sqrt(2 beta / mu), 128 V^2 / (3 mu Delta 2^-(k+1))}) rounds with
@@ -29,14 +27,13 @@ class MultiStageAcceleratedMinibatchSGD:
     its noise is known, so the stages cannot take the V that is really there.
     """
 
-    linear: ClassVar[bool] = True
     num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds at most")]
     smoothness: Annotated[float, Field(ge=1e-9, le=1e9, description="beta: of the objective")]
     strong_convexity: Annotated[float, Field(ge=1e-9, le=1e9, description="mu: of the objective")]
     initial_excess: Annotated[float, Field(ge=1e-9, le=1e9, description="Delta: bound on F(w_0) - F*")]
-    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
+    clip_norm: Clip
     noise: Annotated[float, Field(ge=0, le=1e9, description="V: rms error of the mean gradient; 0: none")]
-    batch: Annotated[Batch, Field(description="K: which records a silo uses in a round")] = FULL
+    batch: RoundBatch = FULL
 
     def __post_init__(self) -> None:
         if self.strong_convexity > self.smoothness:
@@ -61,17 +58,9 @@ class MultiStageAcceleratedMinibatchSGD:
         noise = 128 * self.noise**2 / (3 * mu * self._excess(k) / 4)
         return ceil(max(4 * sqrt(2 * self.smoothness / mu), noise))
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """The stages, one after the other."""
         for rounds, inverse_step in self.stages():
             stage = AcceleratedMinibatchSGD(rounds, 1 / inverse_step, self.clip_norm, self.strong_convexity)
             w = yield from stage.server(w, problem, public, rng)
         return w
-
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
-        """Algorithm 1's: the noisy mean gradient at the extrapolated point."""
-        return {"g": ask(Query("gradient", (broadcast["w"],), self.clip_norm, self.batch))}

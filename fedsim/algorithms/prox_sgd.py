@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated
 
-import numpy as np
+from numpy.random import Generator
 from pydantic import Field
+from torch import Tensor
 
-from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch, Rounds, Scalar
+from fedsim.protocol.contract import Public, PublicProblem, Round, ServerHalf
 
 
 @dataclass(frozen=True)
-class ProxSGD:
+class ProxSGD(GradientMessages):
     """Every round averages the silos' noisy gradients and takes a proximal step.
 
     w_{r+1} = prox_{eta f1}(w_r - eta sum_i p_i g_i); returns the last iterate, or the mean of the last
@@ -26,19 +23,16 @@ class ProxSGD:
     pass over the data: `batch: {sampler: fresh, fraction: 1/R}`.
     """
 
-    linear: ClassVar[bool] = True
-    num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
-    step_size: Annotated[float, Field(gt=0, description="eta: step size, 1 / (2 beta) in the theorem")]
-    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
-    batch: Annotated[Batch, Field(description="K: which records a silo uses in a round")] = FULL
+    num_rounds: Rounds
+    step_size: Annotated[Scalar, Field(gt=0, description="eta: step size, 1 / (2 beta) in the theorem")]
+    clip_norm: Clip
+    batch: RoundBatch = FULL
     average_last: Annotated[
         float,
         Field(ge=0, le=1, description="share of the rounds whose iterates are averaged; 0: the last one"),
     ] = 0.0
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """Proximal SGD; answers with the last iterate, or the mean of the last ones so far."""
         answer, first = w, floor((1 - self.average_last) * self.num_rounds)
         for r in range(self.num_rounds):
@@ -46,9 +40,3 @@ class ProxSGD:
             w = problem.prox(w - self.step_size * mean["g"], self.step_size)
             answer = w if r <= first else answer + (w - answer) / (r - first + 1)
         return answer
-
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
-        """The noisy mean gradient at the broadcast point."""
-        return {"g": ask(Query("gradient", (broadcast["w"],), self.clip_norm, self.batch))}

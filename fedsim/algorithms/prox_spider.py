@@ -1,22 +1,26 @@
-"""Noisy proximal SPIDER: A. Lowy, thesis (USC 2023), Algorithm 4, Theorem 44."""
+"""Noisy proximal SPIDER: A. Lowy, thesis (USC 2023), Algorithm 4, Theorem 44.
+
+A difference is asked for between the last two points, with a clip of at most beta |w - w_previous|:
+
+>>> algorithm = ProxSPIDER(num_rounds=4, period=2, step_size=0.5, clip_norm=1.0, smoothness=2.0)
+>>> points = {"w": torch.tensor([[0.5]]), "previous": torch.tensor([[0.0]])}
+>>> algorithm.silo(None, points, ask=lambda query: query.clip, memory={})
+{'h': tensor([[1.]])}
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
-import numpy as np
 import torch
+from numpy.random import Generator
 from pydantic import Field
+from torch import Tensor
 
-from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-_LEAST_CLIP = 1e-6  # a silo refuses smaller ones, but for 0
+from fedsim.algorithms.base import FULL, Batch, Clip, DifferenceClip, RandomIterate, Ratio, Rounds, Scalar
+from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
+from fedsim.protocol.limits import LIMITS
 
 
 @dataclass(frozen=True)
@@ -30,22 +34,18 @@ class ProxSPIDER:
     """
 
     linear: ClassVar[bool] = True
-    num_rounds: Annotated[int, Field(ge=1, description="R: communication rounds")]
+    num_rounds: Rounds
     period: Annotated[int, Field(ge=1, description="q: rounds between fresh estimates")]
-    step_size: Annotated[float, Field(gt=0, description="eta: step size, 1 / (2 beta) in the theorem")]
-    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
+    step_size: Annotated[Scalar, Field(gt=0, description="eta: step size, 1 / (2 beta) in the theorem")]
+    clip_norm: Clip
     smoothness: Annotated[float | None, Field(gt=0, description="beta: of a record's loss, if known")] = None
-    difference_clip: Annotated[float | None, Field(gt=0, description="of a difference; default 2 C")] = None
-    random_iterate: Annotated[bool, Field(description="return w_r, r uniform on 1..R")] = False
+    difference_clip: DifferenceClip = None
+    random_iterate: RandomIterate = False
     batch: Annotated[Batch, Field(description="K1: which records a fresh estimate uses")] = FULL
     difference_batch: Annotated[Batch, Field(description="K2: which records a difference uses")] = FULL
-    difference_noise_ratio: Annotated[
-        float, Field(gt=0, description="noise multiplier of a difference relative to a gradient's")
-    ] = 1.0
+    difference_noise_ratio: Ratio = 1.0
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """R rounds; answers with the last iterate."""
         chosen = int(rng.integers(self.num_rounds)) if self.random_iterate else self.num_rounds - 1
         previous = returned = w
@@ -58,18 +58,16 @@ class ProxSPIDER:
             returned = w if r == chosen else returned
         return returned
 
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
+    def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """The noisy gradient, or the noisy change of the gradient since the round before."""
         w = broadcast["w"]
         if "previous" not in broadcast:
             return {"h": ask(Query("gradient", (w,), self.clip_norm, self.batch))}
-        clip: float | Tensor = self.difference_clip or 2 * self.clip_norm
+        clip = self.difference_clip or 2 * self.clip_norm
         if self.smoothness:
             step = (w - broadcast["previous"]).norm(dim=-1, keepdim=True)
             clip = torch.minimum(
-                (self.smoothness * step).clamp_min(_LEAST_CLIP), torch.as_tensor(clip).to(step)
+                (self.smoothness * step).clamp_min(LIMITS.min_clip), torch.as_tensor(clip).to(step)
             )
         points, ratio = (w, broadcast["previous"]), self.difference_noise_ratio
         return {"h": ask(Query("gradient_difference", points, clip, self.difference_batch, ratio))}

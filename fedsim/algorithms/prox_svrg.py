@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
-import numpy as np
+from numpy.random import Generator
 from pydantic import Field
+from torch import Tensor
 
+from fedsim.algorithms.base import FULL, Batch, Clip, Ratio, StepSize
 from fedsim.common.errors import InputError
-from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
 
 
 @dataclass(frozen=True)
@@ -30,15 +27,13 @@ class ProxSVRG:
     linear: ClassVar[bool] = True
     epochs: Annotated[int, Field(ge=1, description="E: full gradients")]
     inner_steps: Annotated[int, Field(ge=1, description="Q: steps per epoch")]
-    step_size: Annotated[float, Field(gt=0, description="eta: step size")]
-    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
+    step_size: StepSize
+    clip_norm: Clip
     difference_clip: Annotated[
         float, Field(gt=0, description="bound on the change of a record's gradient (the paper's 2 L)")
     ]
     batch: Annotated[Batch, Field(description="K: which records a silo uses in an inner step")] = FULL
-    difference_noise_ratio: Annotated[
-        float, Field(gt=0, description="noise multiplier of a difference relative to a gradient's")
-    ] = 1.0
+    difference_noise_ratio: Ratio = 1.0
 
     def __post_init__(self) -> None:
         if self.epochs * self.inner_steps < 2:
@@ -50,9 +45,7 @@ class ProxSVRG:
         """E (1 + Q)."""
         return self.epochs * (1 + self.inner_steps)
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """E epochs; the silos of an epoch are held, since its steps correct their anchor gradient."""
         chosen = int(rng.integers(self.epochs * self.inner_steps))
         returned = w
@@ -65,9 +58,7 @@ class ProxSVRG:
                 w = problem.prox(w - self.step_size * (g + d), self.step_size)
         return returned
 
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
+    def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """The noisy full gradient at the anchor, or the noisy change of the gradient since."""
         anchor = broadcast["anchor"]
         if "w" not in broadcast:

@@ -46,7 +46,7 @@ def shipped() -> dict[str, type[Algorithm]]:
 
 def _algorithm_in(module: ModuleType) -> type[Algorithm] | None:
     for _, kind in inspect.getmembers(module, inspect.isclass):
-        if kind.__module__ == module.__name__ and hasattr(kind, "server") and hasattr(kind, "silo"):
+        if kind.__module__ == module.__name__ and is_algorithm(kind):
             return cast(type[Algorithm], kind)
     return None
 

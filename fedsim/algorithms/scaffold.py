@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
+from numpy.random import Generator
+from torch import Tensor
 
 from fedsim.algorithms.local_sgd import LocalSGD
-from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
 
 
 @dataclass(frozen=True)
@@ -26,9 +22,7 @@ class Scaffold(LocalSGD):
     silos, kept up to date by those that answer. Returns w_R. A step has the noise of g_i, of c_i and of c.
     """
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """Go the silos' mean way, R times, and keep the mean of their control variates."""
         c = torch.zeros_like(w)
         for _ in range(self.num_rounds):
@@ -37,9 +31,7 @@ class Scaffold(LocalSGD):
             c = c + mean.share * mean["change"]
         return w
 
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
+    def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """Where K corrected steps lead, and how their mean gradient differs from the one remembered."""
         start = w = broadcast["w"]
         correction, total = broadcast["c"] - memory["c"], torch.zeros_like(w)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
-import numpy as np
+from numpy.random import Generator
 from pydantic import Field
+from torch import Tensor
 
-from fedsim.protocol.batch import FULL, Batch
-from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from fedsim.algorithms.base import FULL, Batch, Clip, DifferenceClip, RandomIterate, Ratio, StepSize
+from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
 
 
 @dataclass(frozen=True)
@@ -30,19 +27,15 @@ class SPIDERAlternate:
 
     linear: ClassVar[bool] = True
     num_rounds: Annotated[int, Field(ge=1, description="R = 2 E - 1: communication rounds")]
-    step_size: Annotated[float, Field(gt=0, description="eta: step size")]
-    clip_norm: Annotated[float, Field(gt=0, description="C: bound on a record's gradient (the paper's L)")]
-    difference_clip: Annotated[float | None, Field(gt=0, description="of a difference; default 2 C")] = None
-    random_iterate: Annotated[bool, Field(description="return w_r, r uniform on 1..R")] = False
+    step_size: StepSize
+    clip_norm: Clip
+    difference_clip: DifferenceClip = None
+    random_iterate: RandomIterate = False
     batch: Annotated[Batch, Field(description="K2: which records a gradient uses")] = FULL
     difference_batch: Annotated[Batch, Field(description="K1: which records a difference uses")] = FULL
-    difference_noise_ratio: Annotated[
-        float, Field(gt=0, description="noise multiplier of a difference relative to a gradient's")
-    ] = 1.0
+    difference_noise_ratio: Ratio = 1.0
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """R rounds; answers with the last iterate."""
         chosen = int(rng.integers(self.num_rounds)) if self.random_iterate else self.num_rounds - 1
         previous = returned = w
@@ -55,9 +48,7 @@ class SPIDERAlternate:
             returned = w if r == chosen else returned
         return returned
 
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
+    def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """The noisy gradient, or its noisy change since the round before."""
         w = broadcast["w"]
         if "previous" not in broadcast:

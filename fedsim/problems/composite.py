@@ -33,6 +33,8 @@ from fedsim.common.section import Choice, Shorthand
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedsim.protocol.contract import Scalar
+
 
 @dataclass(frozen=True)
 class GroupLasso:
@@ -88,7 +90,7 @@ class GroupLasso:
         norms = self._norms(w)
         return self._scaled(w, torch.where(norms > 0, self._thresholds(w) / norms, 0.0), 0.0)
 
-    def prox(self, v: Tensor, step: float) -> Tensor:
+    def prox(self, v: Tensor, step: Scalar) -> Tensor:
         """Every group shortened by step weight sqrt(|g|), or 0 where it is shorter than that."""
         norms = self._norms(v).clamp_min(torch.finfo(v.dtype).tiny)
         return self._scaled(v, (1 - step * self._thresholds(v) / norms).clamp_min(0), 1.0)
@@ -202,7 +204,7 @@ class Composite:
         """Euclidean projection on the constraint set."""
         return self.constraint.project(w)
 
-    def prox(self, v: Tensor, step: float) -> Tensor:
+    def prox(self, v: Tensor, step: Scalar) -> Tensor:
         """argmin over the set of step f1(y) + |y - v|^2 / 2; why this is exact stands above."""
         scale = 1 + step * (self.l2 + self.ridge.weight)
         if self.ridge.weight:
@@ -222,7 +224,7 @@ class HasComposite:
         """Projection on the constraint set."""
         return self.composite.project(w)
 
-    def prox(self, v: Tensor, step: float) -> Tensor:
+    def prox(self, v: Tensor, step: Scalar) -> Tensor:
         """Proximal map of step times f1, the indicator included."""
         return self.composite.prox(v, step)
 
@@ -230,7 +232,7 @@ class HasComposite:
         """Subgradient of f1 without the indicator."""
         return self.composite.public_gradient(w)
 
-    def descend(self, w: Tensor, gradient: Tensor, step_size: float) -> Tensor:
+    def descend(self, w: Tensor, gradient: Tensor, step_size: Scalar) -> Tensor:
         """A projected step along `gradient` and f1's: one pass where f1 is 0, since runs take thousands."""
         if self.composite != Composite(constraint=self.composite.constraint):
             gradient = gradient + self.public_gradient(w)

@@ -11,16 +11,27 @@ of co-hosted silos, shape (silos, d).
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, MutableMapping
+from collections.abc import Generator as Coroutine
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, overload
 
-import numpy as np
+from numpy.random import Generator
 
 from fedsim.protocol.batch import FULL, Batch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    Scalar = float | Tensor
+else:
+    Scalar = float
+"""A number of a scenario, which validates a float. Where runs that differ in it are computed together it is a
+tensor (runs, 1), which broadcasts over d: `step_size` and `clip_norm` of algorithms are so.
+"""
+
+Message = Mapping[str, "Tensor"]
+"""{name: tensor}: a broadcast, each (d,), or what the silos send, each (silos, d)."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +52,7 @@ class Query:
 
     statistic: str
     points: tuple[Tensor, ...]
-    clip: float | Tensor
+    clip: Scalar
     batch: Batch = FULL
     noise_ratio: float = 1.0
 
@@ -56,7 +67,7 @@ class Round:
         participants: "resample" draws the participating silos anew, "hold" keeps the last ones.
     """
 
-    broadcast: Mapping[str, Tensor]
+    broadcast: Message
     answer: Tensor
     participants: Literal["resample", "hold"] = "resample"
 
@@ -89,7 +100,7 @@ class PublicProblem(Protocol):
         """Euclidean projection on the constraint set; (..., d) to (..., d)."""
         ...
 
-    def prox(self, v: Tensor, step: float) -> Tensor:
+    def prox(self, v: Tensor, step: Scalar) -> Tensor:
         """argmin_y step f1(y) + |y - v|^2 / 2 over the constraint set; (..., d) to (..., d)."""
         ...
 
@@ -97,7 +108,7 @@ class PublicProblem(Protocol):
         """A subgradient of f1 at w, added after `ask` and never clipped with a record's term."""
         ...
 
-    def descend(self, w: Tensor, gradient: Tensor, step_size: float) -> Tensor:
+    def descend(self, w: Tensor, gradient: Tensor, step_size: Scalar) -> Tensor:
         """project(w - step_size (gradient + public_gradient(w)))."""
         ...
 
@@ -124,7 +135,7 @@ class Combined(dict[str, "Tensor"]):
         self.share = share
 
 
-ServerHalf = Generator[Round, Combined, "Tensor"]
+ServerHalf = Coroutine[Round, Combined, "Tensor"]
 Memory = MutableMapping[str, "Tensor"]
 
 
@@ -138,15 +149,11 @@ class Algorithm(Protocol):
 
     linear: ClassVar[bool]
 
-    def server(
-        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
-    ) -> ServerHalf:
+    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """Yield rounds, be sent what their messages sum to, {name: (d,)}, return the model (d,)."""
         ...
 
-    def silo(
-        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
-    ) -> Mapping[str, Tensor]:
+    def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
         """One round's message, {name: (silos, d)}.
 
         `memory` is the silo's own state between rounds, {name: (silos, d)}: zeros at first, made

@@ -22,6 +22,7 @@ NAMES = [
     "Full",
     "InputError",
     "Memory",
+    "Message",
     "Poisson",
     "Price",
     "Public",
