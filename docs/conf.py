@@ -33,17 +33,22 @@ html_title = f"fedsim {release}"
 
 SHELVES = {
     "How-to": [
-        "scenarios/README",
+        "docs/simulating",
+        "docs/python",
+        "docs/sweeps",
         "examples/README",
-        "docs/using-a-model",
         "docs/your-own-table",
+        "docs/using-a-model",
         "docs/data-folder",
         "docs/adding-*",
         "docs/memory",
+        "docs/audit",
         "docs/deployment",
         "docs/shuffler",
     ],
     "Reference": [
+        "docs/scenario-parts",
+        "scenarios/README",
         "docs/metrics",
         "docs/reference",
         "docs/glossary",
@@ -52,8 +57,9 @@ SHELVES = {
         "CHANGELOG",
     ],
     "Explanation": [
+        "docs/privacy",
+        "docs/secure-aggregation",
         "docs/threat-model",
-        "docs/audit",
         "docs/*-noise",
         "docs/shuffle-curve",
         "docs/thesis-audit",

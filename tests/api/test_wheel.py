@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import pages
 from support.distribution import ROOT
 from support.wheels import unpacked
 
@@ -48,9 +49,9 @@ def test_the_wheel_has_scenarios_templates_and_types(site: Path) -> None:
     [
         ("-m", "fedsim", "simulate", "quickstart", "--set", "trials=1", "--runtime", "inprocess"),
         ("-m", "fedsim", "privacy", "quickstart"),
-        (str(ROOT / "examples" / "first_run.py"),),
+        ("-c", pages.notebook(ROOT / "examples" / "first_run.ipynb")[0]),
     ],
-    ids=lambda command: command[-1],
+    ids=["simulate", "privacy", "first_run.ipynb"],
 )
 def test_a_scenario_runs_by_name_from_the_wheel(site: Path, tmp_path: Path, command: tuple[str, ...]) -> None:
     environment = os.environ | {"PYTHONPATH": str(site)}

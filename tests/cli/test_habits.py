@@ -153,10 +153,10 @@ def test_every_documented_exit_code(place: Path, monkeypatch: pytest.MonkeyPatch
     assert load_run(place / "stopped").summary.trials.finished == 2
     said = " ".join(run("--help").output.replace("│", " ").split())
     assert " ".join(EXIT_CODES.split()) in said
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "simulating.md").read_text(encoding="utf-8")
     for code, what in ((0, "done"), (1, "not all of it"), (2, "refused"), (130, "interrupted")):
         assert f"{code} {what}" in EXIT_CODES
-        assert f"| {code} | {what}" in readme
+        assert f"| {code} | {what}" in page
 
 
 def test_resuming_what_cannot_go_on_is_one_line(place: Path) -> None:

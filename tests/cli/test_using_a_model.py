@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from support import pages
 from support.distribution import ROOT
 from typer.testing import CliRunner
 
@@ -16,7 +17,7 @@ from fedsim.results.model_file import FILE, FITTED
 
 PAGE = (ROOT / "docs" / "using-a-model.md").read_text(encoding="utf-8")
 FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", PAGE, re.S))
-STEPS = re.findall(r"```console\n(.*?)```|<!-- run -->\n```python\n(.*?)```", PAGE, re.S)
+STEPS = re.findall(rf"{pages.CONSOLE.pattern}|{pages.PYTHON.pattern}", PAGE, re.S)
 
 
 def test_the_page_runs_as_it_stands(
@@ -26,16 +27,15 @@ def test_the_page_runs_as_it_stands(
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for commands, code in STEPS:
+    for commands, code, shown in STEPS:
         for command in commands.splitlines():
             result = CliRunner().invoke(app, shlex.split(command)[1:])
             assert result.exit_code == 0, result.output
         exec(code, names)
-    found = pd.read_csv(tmp_path / "predicted.csv")
-    assert list(found.columns) == ["patient", "prediction", "probability no", "probability yes"]
-    assert list(found["patient"]) == ["q1", "q2"]
-    printed = capsys.readouterr().out
-    assert "['age', 'sex=female', 'sex=male', 'creatinine', '1'] readmitted ('no', 'yes')" in printed
+        assert pages.disagreement(shown, capsys.readouterr().out) is None
+    predicted = pd.read_csv(tmp_path / "predicted.csv")
+    assert list(predicted.columns) == ["patient", "prediction", "probability no", "probability yes"]
+    assert list(predicted["patient"]) == ["q1", "q2"]
 
 
 def test_the_files_that_it_names_are_the_run_s() -> None:

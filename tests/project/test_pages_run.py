@@ -1,0 +1,158 @@
+"""The commands and the Python of the documents run, and print what the documents show."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import pages
+from support.daemons import short_folder
+from support.distribution import ROOT
+from typer.testing import CliRunner
+
+from fedsim.cli.main import app
+
+RUN_HERE = ("README.md", *(f"docs/{name}.md" for name in ("simulating", "sweeps", "scenario-parts")))
+RUN_HERE += tuple(f"docs/{name}.md" for name in ("python", "secure-aggregation", "audit", "deployment"))
+RUN_ELSEWHERE = {"docs/using-a-model.md", "docs/your-own-table.md", "docs/adding-an-algorithm.md"}
+OF_ORGANISATIONS = {"silo", "node", "certs", "deploy", "shuffler"}  # they need the files of several machines
+NAMED_ONLY = {"fedsim ledger show state", "fedsim ledger receipt", "fedsim ledger verify", "/tmp/attacked"}
+LONG = (
+    "fedsim up ",
+    "--daemons ",
+    "fedsim sweep ",
+    "fedsim audit ",
+    "fedsim check ",
+    "sdp_",
+    "partial",
+    "auc",
+)
+WIDTH = "100"
+
+
+def _sessions() -> Iterator[Any]:
+    for page in RUN_HERE:
+        for session in pages.sessions(pages.text(page)):
+            commands = [line for line in session if not any(name in line for name in NAMED_ONLY)]
+            commands = [line for line in commands if line.split()[1] not in OF_ORGANISATIONS]
+            slow = any(part in command for part in LONG for command in commands)
+            if commands:
+                marks = [pytest.mark.slow] if slow else []
+                yield pytest.param(page, commands, marks=marks, id=f"{Path(page).stem}: {commands[0]}")
+
+
+SESSIONS = list(_sessions())
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    with short_folder() as folder:  # silos listen in it
+        yield folder
+
+
+@pytest.mark.parametrize(("page", "session"), SESSIONS)
+def test_the_commands_of_a_block_run_and_print_what_is_shown(
+    page: str, session: list[str], place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = pages.text(page)
+    shown = pages.outputs(source)
+    (place / "scenarios").symlink_to(ROOT / "scenarios")
+    pages.write_files(source, place)
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("COLUMNS", WIDTH)
+    for command in session:
+        result = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert result.exit_code == 0, result.output
+        assert result.output.strip()
+        if command in shown:
+            assert pages.disagreement(shown[command], result.output) is None, result.output
+
+
+@pytest.mark.parametrize("page", ["README.md", pytest.param("docs/python.md", marks=pytest.mark.slow)])
+def test_the_python_of_a_page_runs_as_pasted_and_prints_what_is_shown(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", WIDTH)
+    names: dict[str, object] = {}
+    for code, shown in pages.PYTHON.findall(pages.text(page)):
+        printed = StringIO()
+        with redirect_stdout(printed):
+            exec(code, names)
+        assert pages.disagreement(shown, printed.getvalue()) is None, printed.getvalue()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("page", pages.PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_text_block_is_an_output_that_is_compared_or_a_diagram(page: Path) -> None:
+    source = page.read_text(encoding="utf-8")
+    name = page.relative_to(ROOT).as_posix()
+    for before in pages.TEXT.findall(source):
+        assert re.fullmatch(r"<!-- (output(: .+)?|diagram) -->", before), before
+    compared = {command for case in SESSIONS if case.values[0] == name for command in case.values[1]}
+    assert set(pages.outputs(source)) <= compared
+    assert "<!-- output -->" not in source or name in {"README.md", "docs/python.md", "docs/using-a-model.md"}
+
+
+def test_every_command_is_tried_on_a_page() -> None:
+    tried = {command.split()[1] for case in SESSIONS for command in case.values[1]}
+    named = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    others = {"schema-from", "inspect", "predict", "export"}  # on pages with tests of their own
+    assert tried == named - others - OF_ORGANISATIONS | {"ledger"}
+    for page in RUN_ELSEWHERE:
+        assert pages.sessions(pages.text(page))
+
+
+def test_an_output_is_compared_by_words_and_numbers() -> None:
+    printed = (
+        "silo   n   epsilon\n───────────\nsilo-00 50 0.916 (91 %)\n"
+        "more\nWrote run-20261121-163752/ in 3f2a99bb01cd\n"
+    )
+    agree = (
+        printed,
+        "silo n epsilon silo-00 50\n0.93 (92 %)\n...\nWrote run-20300101-000000/ in aaaaaaaaaaaa\n",
+        "...\nsilo-00 50 0.916 (91 %)\n...\n",
+    )
+    differ = (
+        "silo n epsilon silo-00 50 0.94 (91 %)\n...\n",
+        "silo n delta\n...\n",
+        "silo n epsilon\n...\nless\n...\n",
+        "silo n epsilon\n...\nmore\n...\nsilo-00\n...\n",
+    )
+    assert [pages.disagreement(shown, printed) for shown in agree] == [None] * 3
+    assert None not in [pages.disagreement(shown, printed) for shown in differ]
+
+
+def test_the_make_targets_run_what_the_readme_says() -> None:
+    readme, makefile = pages.text("README.md"), pages.text("Makefile")
+    lines = "\n".join(pages.CONSOLE.findall(readme)).splitlines()
+    assert [line.split()[1] for line in lines if line.startswith("make ")] == ["demo", "test"]
+    assert re.search(r"^demo:.*\n\t\$\(BIN\)/fedsim simulate scenarios/quickstart.yaml$", makefile, re.M)
+    assert "make test" in pages.text(".ci/run")
+
+
+def test_the_readme_fits_a_screen_or_two() -> None:
+    readme = pages.text("README.md")
+    assert len(readme.splitlines()) <= 150
+    assert len(readme.split()) <= 1200
+
+
+def test_the_algorithm_shown_is_the_file() -> None:
+    page = pages.text("docs/adding-an-algorithm.md")
+    shown = re.search(r"<!-- (fedsim/algorithms/noisy_minibatch_sgd.py) -->\n```python\n(.*?)```", page, re.S)
+    assert shown
+    assert pages.text(shown[1]).endswith("\n\n\n" + shown[2])
+
+
+def test_every_algorithm_and_problem_is_named() -> None:
+    from fedsim.algorithms.registry import algorithms
+    from fedsim.problems.kinds import problems
+
+    page = pages.text("docs/scenario-parts.md")
+    assert [name for name in (*algorithms(), *problems()) if f"`{name}`" not in page] == []
