@@ -7,10 +7,9 @@ from typing import Any
 
 from pydantic import Field, ValidationError
 
-from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
-from fedsim.common.section import Section
-from fedsim.common.yaml_file import mapping
+from fedsim.common.section import Section, check_flags, complaint
+from fedsim.common.serialise import mapping
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.wire.listener import AtPort, AtSocket
 

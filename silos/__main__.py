@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.lazily import HEAVY, lazily
 from fedsim.common.plugins import load_none
+from fedsim.common.process import HEAVY, lazily
 
 
 def main() -> int:

@@ -8,11 +8,10 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from fedsim.algorithms.registry import GROUP as ALGORITHMS
-from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import listed
-from fedsim.common.section import Section
-from fedsim.common.yaml_file import mapping
+from fedsim.common.section import Section, check_flags, complaint
+from fedsim.common.serialise import mapping
 from fedsim.data.dataset import Dataset
 from fedsim.data.registry import OWN, DataConfig
 from fedsim.isolated.confine import CHILD, Child, start, unavailable

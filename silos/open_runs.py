@@ -11,8 +11,8 @@ from functools import cached_property
 
 from torch import Tensor
 
-from fedsim.common.canonical import finite
 from fedsim.common.errors import Refused
+from fedsim.common.serialise import finite
 from fedsim.isolated.confine import Child
 from fedsim.isolated.parts import Isolated
 from fedsim.protocol.plain import digest

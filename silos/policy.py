@@ -9,9 +9,8 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from fedsim.algorithms.registry import shipped
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import Section
-from fedsim.common.suggest import suggest
 from fedsim.problems.kinds import PROBLEMS
 from fedsim.protocol.limits import Limits
 from fedsim.scenario.model import Probability

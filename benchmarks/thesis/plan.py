@@ -10,7 +10,7 @@ from pydantic import Field, TypeAdapter
 from benchmarks.thesis.trials import SERIES
 from benchmarks.thesis.verdicts import Claim
 from fedsim.common.section import Section
-from fedsim.common.yaml_file import mapping
+from fedsim.common.serialise import mapping
 
 FILE = Path(__file__).with_name("plan.yaml")
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from fedsim.common.errors import InputError
-from fedsim.common.suggest import suggest
+from fedsim.common.errors import InputError, suggest
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.results.silo_table import silo_table
 from fedsim.results.summary import SiloRow

@@ -12,10 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
 from fedsim.common.files import remove_drafts, whole_file
-from fedsim.common.yaml_file import mapping, text
+from fedsim.common.serialise import canonical, mapping, text
 from fedsim.results.kept_trial import KeptTrial, read_trial, write_trial
 from fedsim.results.outcome import Measurement, Results, TrialResult, variants
 from fedsim.results.place import UNFINISHED, check_free, unwritable

@@ -20,7 +20,7 @@ from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussi
 from fedsim.attacks.search import Attack, search
 from fedsim.attacks.setting import Setting, prepare
 from fedsim.attacks.worst import Samples
-from fedsim.common.canonical import finite
+from fedsim.common.serialise import finite
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.scenario.resolve import Resolved
 

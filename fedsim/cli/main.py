@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from fedsim.cli.app import app
-from fedsim.common.lazily import HEAVY, lazily
+from fedsim.common.process import HEAVY, lazily
 
 COMMANDS = (
     "simulate",

@@ -1,6 +1,9 @@
-"""The two ways in which fedsim says no."""
+"""Errors: input to be mended, refusals of a silo, failures of plug-ins; and the nearest known name."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 
 class InputError(ValueError):
@@ -26,3 +29,28 @@ class PluginError(Exception):
     The text quotes the error that the code raised, so it is for whoever holds what the code was given: a
     simulation, a dry run, a server. A silo's daemon tells nobody. The error itself is the cause.
     """
+
+
+SHOWN = 12
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """The known name that is most like it, whatever its case; None where none is like it."""
+    folded = {text.casefold(): text for text in reversed(list(known))}
+    close = get_close_matches(str(name).casefold(), folded, n=1, cutoff=0.5)
+    return folded[close[0]] if close else None
+
+
+def suggest(name: object, known: Iterable[str]) -> str:
+    """The end of an error message: the nearest known name, or the first few of all of them.
+
+    >>> suggest("Digit", ["digits", "synthetic"])
+    "did you mean 'digits'?"
+    >>> suggest("mnist", ["digits", "synthetic"])
+    "known: 'digits', 'synthetic'"
+    """
+    names = list(known)
+    if close := nearest(name, names):
+        return f"did you mean {close!r}?"
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return "known: " + ", ".join(repr(text) for text in names[:SHOWN]) + more

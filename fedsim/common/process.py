@@ -1,12 +1,23 @@
-"""Settings of the running process: its threads, its memory, and Ctrl-C."""
+"""The running process: its threads, memory and Ctrl-C, and how it finds and loads packages."""
 
 from __future__ import annotations
 
 import ctypes
 import signal
+import socket
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+from threading import RLock
+from types import ModuleType
+from typing import Any
+
+from fedsim.common.errors import InputError
 
 
 @contextmanager
@@ -47,3 +58,101 @@ def undisturbed() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
+HEAVY = ("torch", "scipy.special", "scipy.stats", "scipy.fft")
+_LOCK = RLock()
+
+
+def lazily(*names: str) -> None:
+    """From here on `import torch` only notes that it was asked for, and the first `torch.name` runs it.
+
+    `from torch import Tensor` and `import torch.nn` are uses: where a scenario is read, such a line stands
+    under TYPE_CHECKING. A library that is not there, or that has run already, is left alone.
+    (`importlib.util.LazyLoader` runs a module as soon as a second one imports it.)
+    """
+    for name in names:
+        if name in sys.modules or (spec := find_spec(name)) is None:
+            continue
+        sys.modules[name] = module = module_from_spec(spec)
+        module.__class__ = _Later
+        vars(module)["_later"] = vars(module).pop("__path__", None)  # without it no submodule runs first
+
+
+class _Later(ModuleType):
+    """A module that has not run."""
+
+    def __getattr__(self, name: str) -> Any:
+        with _LOCK:  # another thread waits for the whole of it
+            if "_later" in vars(self):
+                _run(self)
+            elif isinstance(self, _Later):  # it runs, and asks for what it does not have
+                raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        return getattr(self, name)
+
+
+def _run(module: ModuleType) -> None:
+    path, spec = vars(module).pop("_later"), module.__spec__
+    if path is not None:
+        module.__path__ = path
+    assert spec is not None
+    assert spec.loader is not None
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module.__name__]
+        raise
+    module.__class__ = ModuleType
+
+
+_ROOT = Path(__file__).parents[2]
+_NAMES = ("server", "shuffler", "silos")
+
+
+def pin() -> None:
+    """From here on `import server`, `shuffler` and `silos` find the packages that belong to this `fedsim`.
+
+    Raises:
+        ImportError: another module has one of the names already.
+    """
+    for name in _NAMES:
+        place = getattr(sys.modules.get(name), "__file__", None)
+        if place is not None and _ROOT not in Path(place).resolve().parents:
+            raise ImportError(
+                f"{place} was imported as {name!r}, which is the name of a package of fedsim: rename it"
+            )
+    if not any(type(finder).__name__ == _Beside.__name__ for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Beside())
+
+
+class _Beside(MetaPathFinder):
+    """Finds what was installed with fedsim, and nothing else."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """None leaves it to the others."""
+        return PathFinder.find_spec(fullname, [str(_ROOT)]) if path is None and fullname in _NAMES else None
+
+
+_SECONDS = 4.0
+
+
+def check_reachable(address: str, field: str) -> None:
+    """Refuse an address where nothing listens; a word without a port, such as `auto`, is no address.
+
+    Args:
+        address: host:port of a Ray cluster, perhaps after ray://.
+        field: what an error names.
+
+    Raises:
+        InputError: it is no address, or no connection is accepted there within seconds.
+    """
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_SECONDS).close()
+    except (OSError, ValueError, OverflowError) as error:
+        hint = f"no Ray cluster answers there ({error}); must be host:port of a running one"
+        raise InputError(field, address, hint) from None

@@ -1,14 +1,22 @@
-"""The base of every section of a scenario, settings that are one of several kinds, and their short forms."""
+"""The base of every section of a scenario, settings that are one of several kinds, and errors about them.
+
+`complaint` turns pydantic's errors into ones that name a field as YAML does. Which fields a file may have
+follows from its model's JSON schema: only those of the kinds that it names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
+
+from fedsim.common.errors import InputError, nearest, suggest
 
 
 @dataclass(frozen=True)
@@ -121,3 +129,178 @@ class Section(BaseModel):
             for choice in (each for each in info.metadata if isinstance(each, Choice)):
                 properties[name]["default"] = {choice.key: getattr(info.default, choice.key)}
         return made
+
+
+Path = list[str | int]
+
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+_WANTED = {
+    "tuple_type": "must be a list",
+    "path_type": "must be a file name",
+    "missing": "is required",
+    "model_attributes_type": "must be a mapping with the name of a kind and its fields",
+}
+
+
+def complaint(
+    error: ValidationError, tree: Any, root: str, model: type[BaseModel], prefix: tuple[str, ...] = ()
+) -> InputError:
+    """The first error, as one line; of a union's branches the one that got furthest is the relevant one.
+
+    Args:
+        error: what pydantic says of the file's `tree`, or of its part at `prefix`.
+        tree: the file as it was given.
+        root: what the file is called.
+        model: of the whole file.
+        prefix: where the validated part stands.
+    """
+    first = min(error.errors(include_url=False), key=_irrelevance)
+    kind, path = first["type"], _path((*prefix, *first["loc"]), tree, first["type"])
+    field, context = ".".join(map(str, [root, *path])), first.get("ctx", {})
+    if kind.startswith("union_tag"):
+        key = context["discriminator"].strip("'")
+        return _unknown_name(f"{field}.{key}", first["input"], key, names(path, key, tree, model))
+    if kind == "value_error" and isinstance(found := context["error"], InputError):
+        return InputError(f"{field}.{found.field}", found.value, found.hint)
+    return InputError(
+        field,
+        None if kind == "missing" else first["input"],
+        _expected(first, path, lambda place: keys(place, tree, model)),
+    )
+
+
+def check_flags(given: Any, understood: Any, field: str) -> None:
+    """Refuse true and false where they were taken for the numbers 1 and 0.
+
+    Raises:
+        InputError: names the field.
+    """
+    if isinstance(given, bool):
+        if understood is not None and not isinstance(understood, bool):
+            raise InputError(field, given, "must be a number, not true or false")
+    elif isinstance(given, dict) and isinstance(understood, dict):
+        for key, value in given.items():
+            check_flags(value, understood.get(key), f"{field}.{key}")
+    elif isinstance(given, list | tuple) and isinstance(understood, list | tuple):
+        for i, (value, meant) in enumerate(zip(given, understood, strict=False)):
+            check_flags(value, meant, f"{field}.{i}")
+
+
+def _irrelevance(error: ErrorDetails) -> int:
+    """Unknown keys first, then wrong values; a wrong type may only mean another branch of a union."""
+    if error["type"] in _UNKNOWN:
+        return 0
+    return 2 if error["type"].endswith("_type") or error["type"] in ("literal_error", "float_parsing") else 1
+
+
+def _path(loc: tuple[str | int, ...], tree: Any, kind: str) -> Path:
+    """The parts of a location that stand in the tree; the others are pydantic's, of a union's branches."""
+    path: Path = []
+    for i, part in enumerate(loc):
+        held: Any = {"name": tree} if isinstance(tree, str) else tree
+        held = dict(enumerate(held)) if isinstance(held, list | tuple) else held
+        found = isinstance(held, Mapping) and part in held
+        if found or (kind == "missing" and i == len(loc) - 1):
+            path.append(part)
+        tree = held[part] if found else tree
+    return path
+
+
+def _unknown_name(field: str, given: Any, key: str, known: Sequence[str]) -> InputError:
+    name = given.get(key) if isinstance(given, Mapping) else given
+    close = nearest(name, known) if isinstance(name, str) else None
+    hint = f"; did you mean {close!r}?" if close else ""
+    return InputError(field, name, f"must be one of {', '.join(known)}{hint}")
+
+
+def _expected(error: ErrorDetails, path: Path, known_at: Callable[[Path], Sequence[str]]) -> str:
+    """What would be right."""
+    kind = error["type"]
+    if kind in _UNKNOWN:
+        return f"unknown key; {suggest(path[-1], known_at(path[:-1]))}"
+    if kind in ("model_type", "dataclass_type", "dict_type"):
+        known = known_at(path)
+        return "must be a mapping" + (f" with keys such as {', '.join(known)}" if known else "")
+    said = error["msg"].removeprefix("Value error, ").removesuffix(" after validation, not 0")
+    said = said.replace("Tuple should have", "list should have")
+    said = re.sub(r"0\.0{8,}\d+", lambda found: f"{float(found[0]):g}", said)  # pydantic writes all zeros
+    return _WANTED.get(kind, said[:1].lower() + said[1:])
+
+
+Node = dict[str, Any]
+
+
+def fields(tree: Any, model: type[BaseModel]) -> list[str]:
+    """The dotted name of every field that may stand in the file `tree`, given or not."""
+    return _fields_of(model).all(tree)
+
+
+def keys(path: Sequence[str | int], tree: Any, model: type[BaseModel]) -> list[str]:
+    """The keys that may stand in the mapping at `path`; none where no mapping may stand."""
+    kinds = _fields_of(model).kinds_at(path, tree)
+    return list(dict.fromkeys(key for kind in kinds for key in kind.get("properties", {})))
+
+
+def nodes(path: Sequence[str | int], tree: Any, model: type[BaseModel]) -> dict[str, Node]:
+    """{key: JSON schema} of what may stand in the mapping at `path`, of the kind that is named there."""
+    kinds = _fields_of(model).kinds_at(path, tree)
+    found: Node = next((kind["properties"] for kind in kinds if "properties" in kind), {})
+    return dict(sorted(found.items(), key=lambda item: "const" not in item[1]))  # the name first
+
+
+def names(path: Sequence[str | int], key: str, tree: Any, model: type[BaseModel]) -> list[str]:
+    """What `key`, by which kinds are told apart at `path`, may be."""
+    kinds = _fields_of(model).kinds_at(path, tree)
+    return [kind["properties"][key]["const"] for kind in kinds if "properties" in kind]
+
+
+@cache
+def _fields_of(model: type[BaseModel]) -> _Fields:
+    return _Fields(model.model_json_schema())
+
+
+class _Fields:
+    def __init__(self, schema: Node) -> None:
+        self._schema = schema
+
+    def all(self, tree: Any) -> list[str]:
+        return list(dict.fromkeys(self._below(self._schema, tree, "")))
+
+    def _below(self, node: Node, given: Any, prefix: str) -> Iterator[str]:
+        for kind in self._kinds(node, given):
+            for key, child in _children(kind, given).items():
+                yield prefix + key
+                yield from self._below(child, _item(given, key), f"{prefix}{key}.")
+
+    def kinds_at(self, path: Sequence[str | int], tree: Any) -> list[Node]:
+        found = self._kinds(self._schema, tree)
+        for key in path:
+            children = [_children(kind, tree) for kind in found]
+            tree = _item(tree, key)
+            found = [kind for each in children if key in each for kind in self._kinds(each[key], tree)]
+        return found
+
+    def _kinds(self, node: Node, given: Any) -> list[Node]:
+        """A union's members, or the one that `given` names."""
+        if "$ref" in node:
+            return self._kinds(self._schema["$defs"][node["$ref"].rpartition("/")[2]], given)
+        members = node.get("anyOf") or node.get("oneOf")
+        found = [kind for member in members for kind in self._kinds(member, given)] if members else [node]
+        return [kind for kind in found if _is_named(kind, given)] or found
+
+
+def _is_named(kind: Node, given: Any) -> bool:
+    constants = ((key, node["const"]) for key, node in kind.get("properties", {}).items() if "const" in node)
+    return any(name in (given, _item(given, key)) for key, name in constants)
+
+
+def _children(kind: Node, given: Any) -> dict[Any, Node]:
+    """What may stand in a mapping, by its key; a key that the person chooses is there where it is given."""
+    patterns = kind.get("patternProperties", {})  # of keys that must look like something
+    free = next(iter(patterns.values()), kind.get("additionalProperties"))
+    chosen = given if isinstance(free, dict) and isinstance(given, Mapping) else ()
+    return {**dict.fromkeys(chosen, free), **kind.get("properties", {})}
+
+
+def _item(given: Any, key: str | int) -> Any:
+    return given.get(key) if isinstance(given, Mapping) else None

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 from matplotlib.figure import Figure
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import whole_directory
-from fedsim.common.suggest import suggest
 from fedsim.curves.lines import CLAIMED, EPSILON, interval_note, x_label
 from fedsim.curves.naming import title
 from fedsim.curves.sweep_summary import SweepSummary, is_sweep, read_sweep

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from fedsim.common.canonical import canonical
+from fedsim.common.serialise import canonical
 
 
 def title(varied: Mapping[str, Any], private: bool, without: Collection[str | None] = ()) -> str:

@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import ConfigDict, Field, PlainSerializer, ValidationError
 
-from fedsim.common.errors import InputError
-from fedsim.common.suggest import suggest
+from fedsim.common.errors import InputError, suggest
 from fedsim.data.dataset import FITTED_SCALINGS, Dataset, Scaling
 from fedsim.data.source import Floats, Labels, Matrix, Ranges, Target
 

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from fedsim.common.errors import InputError
-from fedsim.common.suggest import suggest
+from fedsim.common.errors import InputError, suggest
 from fedsim.data.partition import (
     PARTITION,
     UNUSED,

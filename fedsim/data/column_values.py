@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.common.errors import InputError
-from fedsim.common.suggest import suggest
+from fedsim.common.errors import InputError, suggest
 from fedsim.data.schema import DEFAULTS, CategoryColumn, Input, NumberColumn, Reading
 from fedsim.data.source import NO_LABEL, Floats, Ints
 

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Discriminator, Field, Tag
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import data_folder
 from fedsim.common.section import Section
-from fedsim.common.suggest import suggest
 from fedsim.data.column_values import Cells, features_of
 from fedsim.data.dataset import Dataset, Wanted
 from fedsim.data.schema import (

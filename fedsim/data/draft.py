@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError
-from fedsim.common.yaml_file import text
+from fedsim.common.serialise import text
 from fedsim.data.inspection import Survey, no_feature, no_target, surveyed
 from fedsim.data.schema import DEFAULTS, Reading
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.seeds import generator
-from fedsim.common.suggest import suggest
 from fedsim.data.dataset import Dataset, Reserve
 from fedsim.data.fetch import obtain
 from fedsim.data.partition import Partition, silo_names

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from pydantic import Field, ValidationError
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import Section
-from fedsim.common.suggest import suggest
 from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.cifar10 import Cifar10
 from fedsim.data.column_values import Cells, features_of

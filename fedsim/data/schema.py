@@ -25,10 +25,9 @@ from pydantic import (
     model_validator,
 )
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import Section
-from fedsim.common.suggest import suggest
-from fedsim.common.yaml_file import mapping
+from fedsim.common.serialise import mapping
 from fedsim.data.source import Ranges
 
 MARKERS = ("NA", "N/A", "null", "NaN", "-", ".", "?")

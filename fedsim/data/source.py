@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedsim.common.errors import InputError
-from fedsim.common.suggest import suggest
+from fedsim.common.errors import InputError, suggest
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -16,9 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import check_there
-from fedsim.common.suggest import suggest
 from fedsim.data.column_values import Cells
 from fedsim.data.schema import DEFAULTS, DELIMITERS, Reading
 

@@ -7,11 +7,10 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
 from fedsim.common.identity import public_key
-from fedsim.common.section import Section
-from fedsim.common.yaml_file import mapping
+from fedsim.common.section import Section, check_flags, complaint
+from fedsim.common.serialise import mapping
 from fedsim.data.registry import DataConfig
 from fedsim.wire.dial import read_token
 from fedsim.wire.messages import SiloName

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.serialise import canonical
 from fedsim.data.source import Outline
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedsim.common.canonical import finite
+from fedsim.common.serialise import finite
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.optimum import NoOptimumError, constrained, gradient, pair, pooled, smooth
 from fedsim.problems.glm import GeneralisedLinear

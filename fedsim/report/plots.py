@@ -10,8 +10,7 @@ import pyarrow as pa
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedsim.common.errors import InputError
-from fedsim.common.suggest import suggest
+from fedsim.common.errors import InputError, suggest
 from fedsim.report.curves import (
     VARIANTS,
     by_round,

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.plugins import entry_points
-from fedsim.common.suggest import suggest
 from fedsim.results.collected import shown
 from fedsim.results.outcome import Measurement, Outcome, value
 from fedsim.results.summary import MEASURED

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 import pyarrow as pa
 
-from fedsim.common.yaml_file import text
+from fedsim.common.serialise import text
 from fedsim.results.audit_file import AuditPart
 from fedsim.results.model_file import Trained, trained
 from fedsim.results.outcome import (

@@ -11,7 +11,7 @@ import yaml
 from safetensors.torch import load_file, save
 
 from fedsim.common.errors import InputError
-from fedsim.common.yaml_file import text, value
+from fedsim.common.serialise import text, value
 from fedsim.results.audit_file import read_audit
 from fedsim.results.collected import Models, Run, scenario_tree, without_seed
 from fedsim.results.model_file import FITTED, Trained, read_trained, write_trained

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedsim.common.canonical import finite
+from fedsim.common.serialise import finite
 from fedsim.mechanisms.grid import GridGaussian
 from fedsim.privacy import cost
 from fedsim.privacy.attainable import epsilon as attainable_epsilon

@@ -8,9 +8,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedsim.common.errors import InputError
-from fedsim.common.suggest import suggest
-from fedsim.common.yaml_file import value
+from fedsim.common.errors import InputError, suggest
+from fedsim.common.serialise import value
 
 _FOLDER = Path(__file__).parent / "shipped"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from fedsim.common.complaints import Node, names, nodes
+from fedsim.common.section import Node, names, nodes
 from fedsim.scenario.model import Scenario
 
 _WIDTH = 100

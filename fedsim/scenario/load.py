@@ -11,10 +11,10 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedsim.common.complaints import check_flags
 from fedsim.common.errors import InputError
 from fedsim.common.files import placed
-from fedsim.common.yaml_file import mapping, value
+from fedsim.common.section import check_flags
+from fedsim.common.serialise import mapping, value
 from fedsim.scenario.catalogue import find
 from fedsim.scenario.model import ROOT, Scenario, complaint
 from fedsim.scenario.overrides import SWEPT, completed

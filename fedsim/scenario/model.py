@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from fedsim.common import complaints
+from fedsim.common import section as sections
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section, Shorthand
 from fedsim.data.registry import DataConfig, PartitionConfig
@@ -270,5 +270,5 @@ ROOT = "scenario"
 
 
 def complaint(error: ValidationError, tree: Any, prefix: tuple[str, ...] = ()) -> InputError:
-    """The first error of a scenario's `tree`, or of its part at `prefix` (`fedsim.common.complaints`)."""
-    return complaints.complaint(error, tree, ROOT, Scenario, prefix)
+    """The first error of a scenario's `tree`, or of its part at `prefix` (`fedsim.common.section`)."""
+    return sections.complaint(error, tree, ROOT, Scenario, prefix)

@@ -7,9 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fedsim.common.complaints import fields
-from fedsim.common.errors import InputError
-from fedsim.common.suggest import suggest
+from fedsim.common.errors import InputError, suggest
+from fedsim.common.section import fields
 from fedsim.scenario.model import Scenario
 
 SWEPT = re.compile(r"(sweep\.(?:tune\.)?grid)\.(.+)")

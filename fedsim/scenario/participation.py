@@ -10,9 +10,8 @@ from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import Choice, Shorthand
-from fedsim.common.suggest import suggest
 from fedsim.data.table import FileTable, open_table
 from fedsim.theory.participants import Available, Participants, RandomSize, Recorded
 

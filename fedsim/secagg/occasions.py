@@ -12,8 +12,8 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedsim.common.canonical import canonical
 from fedsim.common.errors import Refused
+from fedsim.common.serialise import canonical
 from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.protocol.plan import Plan
 from fedsim.secagg.reports import Form, Occasion

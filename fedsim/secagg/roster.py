@@ -13,11 +13,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from fedsim.common.canonical import canonical
-from fedsim.common.complaints import check_flags, complaint
 from fedsim.common.errors import InputError
-from fedsim.common.section import Section
-from fedsim.common.yaml_file import mapping
+from fedsim.common.section import Section, check_flags, complaint
+from fedsim.common.serialise import canonical, mapping
 from fedsim.wire.messages import Hex32, Name, SiloName
 
 ROOT = "roster"

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError
-from fedsim.common.reach import check_reachable
-from fedsim.common.siblings import hiding
+from fedsim.common.process import check_reachable
 from fedsim.data.federation import Hosted, load_silos
 from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.links import Variant
@@ -127,14 +126,11 @@ def cpus() -> int:
 
 
 def check_place() -> None:
-    """One Ray a process, as ours ends with a run and a caller's must not; and its processes find libraries.
+    """Refuse a process that runs a Ray already: ours ends with a run, and a caller's must not.
 
     Raises:
-        InputError: the caller has started one, or a file here has the name of a library.
+        InputError: the caller has started one.
     """
-    if (file := hiding(Path.cwd())) is not None:
-        hint = "processes of Ray would take it for a library: rename it, or take runtime inprocess"
-        raise InputError("scenario.runtime", str(file), hint)
     if ray.is_initialized():
         hint = "this process has a Ray of its own: call ray.shutdown() first, or take runtime inprocess"
         raise InputError("scenario.runtime", "ray", hint)

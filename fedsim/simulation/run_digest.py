@@ -20,7 +20,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from fedsim.common.canonical import canonical
+from fedsim.common.serialise import canonical
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported

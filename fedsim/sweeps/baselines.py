@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedsim.common.canonical import canonical
 from fedsim.common.files import whole_file
+from fedsim.common.serialise import canonical
 from fedsim.curves.sweep_summary import BaselineGroup, Labels
 from fedsim.measure.baselines import baselines
 from fedsim.measure.evaluator import Evaluator

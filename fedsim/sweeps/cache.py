@@ -14,8 +14,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from fedsim.common.canonical import canonical
 from fedsim.common.files import whole_file
+from fedsim.common.serialise import canonical
 from fedsim.data.registry import data_sets
 from fedsim.scenario.files import digests
 from fedsim.sweeps.cell import Cell, CellResult

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from fedsim.common.canonical import canonical
-from fedsim.common.complaints import complaint
 from fedsim.common.errors import InputError
+from fedsim.common.section import complaint
+from fedsim.common.serialise import canonical
 from fedsim.curves.sweep_summary import Label, Setting
 from fedsim.scenario.sweep import Choices, Grid, SweepSection
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
+from fedsim.common.serialise import canonical
 from fedsim.curves.naming import title
 from fedsim.curves.sweep_summary import Label, Setting
 from fedsim.mechanisms.registry import MECHANISMS, NONE

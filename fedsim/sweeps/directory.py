@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedsim.common import yaml_file
-from fedsim.common.canonical import canonical, finite
+from fedsim.common import serialise
 from fedsim.common.errors import InputError
 from fedsim.common.files import remove_drafts, whole_file, whole_files
+from fedsim.common.serialise import canonical, finite
 from fedsim.curves.sweep_page import figure_name, write_page
 from fedsim.curves.sweep_summary import CELLS, SweepSummary
 from fedsim.mechanisms.registry import NONE
@@ -62,7 +62,7 @@ def claimed(directory: Path) -> Iterator[Path]:
 
 def write(job: Job, results: Results, summary: SweepSummary, directory: Path) -> list[str]:
     """Write or replace the results; returns the names of the files."""
-    scenario = SECRET + yaml_file.text(relative(job.tree, directory))
+    scenario = SECRET + serialise.text(relative(job.tree, directory))
     with whole_files(directory) as draft:
         (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
         (draft / FILE).write_text(summary.json_text() + "\n", encoding="utf-8")
@@ -85,7 +85,7 @@ def write_failure(event: Event, failure: Failure, title: str, directory: Path) -
             "\n# In the sweep its noise had another key: simulate draws noise of its own, and may not fail."
         )
     seed = "" if cell.scenario["privacy"].get("mechanism") == NONE.name else SECRET
-    text = f"{head}\n# fedsim simulate {path.name}\n{seed}{yaml_file.text(relative(tree, path.parent))}"
+    text = f"{head}\n# fedsim simulate {path.name}\n{seed}{serialise.text(relative(tree, path.parent))}"
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple, TypeVar
 
-from fedsim.common.canonical import canonical
+from fedsim.common.serialise import canonical
 from fedsim.protocol.limits import LIMITS
 from fedsim.results.outcome import value
 from fedsim.scenario.metric import METRICS

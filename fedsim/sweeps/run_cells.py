@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.common.canonical import canonical
+from fedsim.common.serialise import canonical
 from fedsim.data.federation import Federation, SiloSplit
 from fedsim.measure.evaluator import Evaluator, Tested, Unseen
 from fedsim.measure.metrics import asked_of

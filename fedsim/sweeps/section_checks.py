@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from fedsim.common.canonical import canonical
 from fedsim.common.errors import InputError
+from fedsim.common.serialise import canonical
 from fedsim.scenario.sweep import Choices, Grid, SweepSection, TuneSection
 from fedsim.sweeps.candidates import ONE_OF, choices_of, count, tuned_grids
 

@@ -7,7 +7,7 @@ from math import isfinite
 
 import numpy as np
 
-from fedsim.common.canonical import finite
+from fedsim.common.serialise import finite
 from fedsim.curves.sweep_summary import (
     FORMAT,
     BaselineGroup,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from fedsim.common.canonical import finite
 from fedsim.common.errors import Refused
+from fedsim.common.serialise import finite
 from fedsim.curves.sweep_summary import SHARED, SweepPrivacy, TunedCombination, TunedSilo, TuningLedger
 from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.limits import LIMITS

@@ -14,9 +14,8 @@ from types import ModuleType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from fedsim.algorithms.registry import ALGORITHM_HAS, algorithms, is_algorithm
-from fedsim.common.errors import InputError, PluginError, Refused
+from fedsim.common.errors import InputError, PluginError, Refused, suggest
 from fedsim.common.process import one_thread
-from fedsim.common.suggest import suggest
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.blame import Blame, raised
 from fedsim.protocol.contract import Algorithm

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from fedsim.api.run import load_run
 from fedsim.cli.app import EXIT_CODES, app, scenarios
 from fedsim.cli.main import COMMANDS, _Stream
-from fedsim.common.yaml_file import text
+from fedsim.common.serialise import text
 from fedsim.report import page
 from fedsim.results.outcome import Results
 from fedsim.results.place import taken

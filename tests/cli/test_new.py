@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 import fedsim
 from fedsim.cli.main import app
-from fedsim.common.complaints import fields as scenario_fields
+from fedsim.common.section import fields as scenario_fields
 from fedsim.scenario.commented import STARTING, commented
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedsim.common.complaints import fields
 from fedsim.common.errors import InputError
+from fedsim.common.section import fields
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import apply, full_name
 

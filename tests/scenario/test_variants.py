@@ -10,7 +10,7 @@ import pytest
 import fedsim
 from fedsim.api.given import scenario_of
 from fedsim.common.errors import InputError
-from fedsim.common.yaml_file import text
+from fedsim.common.serialise import text
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.overrides import completed
 

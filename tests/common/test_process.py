@@ -6,11 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import fedsim
-from fedsim.common.siblings import hiding, pin
+from fedsim.common.process import pin
 
 ROOT = Path(fedsim.__file__).parents[1]
 
@@ -40,19 +39,3 @@ def test_it_is_pinned_once() -> None:
     before = list(sys.meta_path)
     pin()
     assert sys.meta_path == before
-
-
-def test_a_file_with_a_librarys_name_is_found_before_a_process_of_ray_trips_over_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(
-        sys.modules, "benchmarks", raising=False
-    )  # some library installs one of that name too
-    for name in ("server", "json", "anything"):
-        (tmp_path / f"{name}.py").touch()
-    assert hiding(tmp_path) is None
-    assert hiding(Path(np.__file__).parents[1]) is None  # the libraries themselves
-    (tmp_path / "numpy").mkdir()
-    assert hiding(tmp_path) is None
-    (tmp_path / "numpy" / "__init__.py").touch()
-    assert hiding(tmp_path) == tmp_path / "numpy" / "__init__.py"

@@ -1,8 +1,13 @@
-"""YAML as people write it, and errors that name the file and the line."""
+"""YAML as people write it, with errors that name the file and the line; and canonical JSON.
+
+Canonical JSON is one text for equal values, to compare and to hash settings by; it has no infinity.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +89,25 @@ def _said(error: yaml.YAMLError) -> str:
     where = f"line {mark.line + 1}: " if mark else ""
     twice = isinstance(error, yaml.constructor.ConstructorError) and "stands twice" in str(error.problem)
     return f"{where}{error.problem}" if twice else f"{where}not valid YAML"  # type: ignore[attr-defined]
+
+
+def canonical(value: Any) -> str:
+    """JSON that is the same for equal values; 1 and 1.0 are equal numbers.
+
+    >>> canonical({"b": 1.0, "a": (True, None)})
+    '{"a":[true,null],"b":1}'
+    """
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def finite(value: float | None) -> float | None:
+    """None for infinity, which JSON cannot say, and for None."""
+    return value if value is not None and isfinite(value) else None
