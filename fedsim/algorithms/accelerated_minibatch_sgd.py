@@ -17,9 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from numpy.random import Generator
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch, Rounds, Scalar
 from fedsim.protocol.contract import Public, PublicProblem, Round, ServerHalf
@@ -41,7 +41,7 @@ class AcceleratedMinibatchSGD(GradientMessages):
     strong_convexity: Annotated[float, Field(ge=0, description="mu: of the objective")] = 0.0
     batch: RoundBatch = FULL
 
-    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+    def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """R accelerated steps; answers with the aggregate sequence w_ag."""
         average, mu = w, self.strong_convexity
         for r in range(1, self.num_rounds + 1):

@@ -8,7 +8,6 @@ from typing import Annotated
 import torch
 from numpy.random import Generator
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch, Rounds, Scalar
 from fedsim.protocol.contract import Public, PublicProblem, Round, ServerHalf
@@ -32,7 +31,7 @@ class FedAdam(GradientMessages):
     tau: Annotated[float, Field(gt=0, description="tau: least divisor, large for little adaptivity")] = 1e-3
     batch: RoundBatch = FULL
 
-    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+    def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """R adaptive steps; answers with the last iterate."""
         m, v = torch.zeros_like(w), torch.full_like(w, self.tau**2)
         for _ in range(self.num_rounds):

@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import torch
 from numpy.random import Generator
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.base import FULL, Batch, Clip, Rounds, Scalar
 from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
@@ -39,7 +39,7 @@ class LocalSGD:
     clip_norm: Clip
     batch: Annotated[Batch, Field(description="which records a silo uses in one local step")] = FULL
 
-    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+    def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """Go the silos' mean way, R times."""
         for _ in range(self.num_rounds):
             w = problem.project(w + (yield Round({"w": w}, answer=w))["way"])

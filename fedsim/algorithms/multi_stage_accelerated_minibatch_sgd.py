@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import Annotated
 
+import torch
 from numpy.random import Generator
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch
@@ -58,7 +58,7 @@ class MultiStageAcceleratedMinibatchSGD(GradientMessages):
         noise = 128 * self.noise**2 / (3 * mu * self._excess(k) / 4)
         return ceil(max(4 * sqrt(2 * self.smoothness / mu), noise))
 
-    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+    def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """The stages, one after the other."""
         for rounds, inverse_step in self.stages():
             stage = AcceleratedMinibatchSGD(rounds, 1 / inverse_step, self.clip_norm, self.strong_convexity)

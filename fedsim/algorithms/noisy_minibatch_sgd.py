@@ -17,9 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from numpy.random import Generator
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch, Rounds, Scalar, StepSize
 from fedsim.common.errors import InputError
@@ -46,7 +46,7 @@ class NoisyMinibatchSGD(GradientMessages):
         if self.strong_convexity > (limit := 1 / self.step_size):
             raise InputError("strong_convexity", self.strong_convexity, f"at most 1 / eta = {limit:g}")
 
-    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+    def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """Projected SGD; answers with the weighted mean of the iterates so far, or with the last one."""
         mean = w
         total: Scalar = 0.0  # (gamma_0 + .. + gamma_r) / gamma_r: gamma_r itself would overflow

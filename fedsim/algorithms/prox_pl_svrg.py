@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from numpy.random import Generator
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.prox_svrg import ProxSVRG
 from fedsim.protocol.contract import Public, PublicProblem, ServerHalf
@@ -28,7 +28,7 @@ class ProxPLSVRG(ProxSVRG):
         """S E (1 + Q)."""
         return self.restarts * super().num_rounds
 
-    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+    def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """S runs, each from the last one's random iterate."""
         for _ in range(self.restarts):
             w = yield from super().server(w, problem, public, rng)

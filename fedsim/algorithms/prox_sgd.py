@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import floor
 from typing import Annotated
 
+import torch
 from numpy.random import Generator
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.base import FULL, Clip, GradientMessages, RoundBatch, Rounds, Scalar
 from fedsim.protocol.contract import Public, PublicProblem, Round, ServerHalf
@@ -32,7 +32,7 @@ class ProxSGD(GradientMessages):
         Field(ge=0, le=1, description="share of the rounds whose iterates are averaged; 0: the last one"),
     ] = 0.0
 
-    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+    def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """Proximal SGD; answers with the last iterate, or the mean of the last ones so far."""
         answer, first = w, floor((1 - self.average_last) * self.num_rounds)
         for r in range(self.num_rounds):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import torch
 from numpy.random import Generator
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.base import FULL, Batch, Clip, Ratio, StepSize
 from fedsim.common.errors import InputError
@@ -45,7 +45,7 @@ class ProxSVRG:
         """E (1 + Q)."""
         return self.epochs * (1 + self.inner_steps)
 
-    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+    def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """E epochs; the silos of an epoch are held, since its steps correct their anchor gradient."""
         chosen = int(rng.integers(self.epochs * self.inner_steps))
         returned = w

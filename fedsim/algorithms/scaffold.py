@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 from numpy.random import Generator
-from torch import Tensor
 
 from fedsim.algorithms.local_sgd import LocalSGD
 from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
@@ -22,7 +21,7 @@ class Scaffold(LocalSGD):
     silos, kept up to date by those that answer. Returns w_R. A step has the noise of g_i, of c_i and of c.
     """
 
-    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+    def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """Go the silos' mean way, R times, and keep the mean of their control variates."""
         c = torch.zeros_like(w)
         for _ in range(self.num_rounds):

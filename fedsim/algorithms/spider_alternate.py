@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+import torch
 from numpy.random import Generator
 from pydantic import Field
-from torch import Tensor
 
 from fedsim.algorithms.base import FULL, Batch, Clip, DifferenceClip, RandomIterate, Ratio, StepSize
 from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProblem, Query, Round, ServerHalf
@@ -35,7 +35,7 @@ class SPIDERAlternate:
     difference_batch: Annotated[Batch, Field(description="K1: which records a difference uses")] = FULL
     difference_noise_ratio: Ratio = 1.0
 
-    def server(self, w: Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
+    def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
         """R rounds; answers with the last iterate."""
         chosen = int(rng.integers(self.num_rounds)) if self.random_iterate else self.num_rounds - 1
         previous = returned = w
