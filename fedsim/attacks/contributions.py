@@ -160,7 +160,7 @@ class Added:
             resolved.dtype,
         )
         self._add = partial(at_once, Run(resolved, 0, "audit", terms[0].noise_multiplier or 0.0))
-        wiretap, streams = Wiretap(resolved.algorithm, Tap()), [f"path/{i}" for i in range(len(data))]
+        wiretap, streams = Wiretap(resolved.halves[0], Tap()), [f"path/{i}" for i in range(len(data))]
         self._gate = party_gate(resolved, wiretap, terms, data, streams, "both", True)
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:

@@ -180,7 +180,7 @@ def _world(
 ) -> list[Reply]:
     """What the whole cohort says in every slot, kept on the base world's path."""
     silos, tap, replies = range(len(data)), Tap(), list[Reply]()
-    wiretap = Wiretap(setting.resolved.algorithm, tap)
+    wiretap = Wiretap(setting.algorithm, tap)
     gate, used = None, set[int]()
     for at, slot in enumerate(slots):
         if gate is None or slot.round in used:  # each round of a plan is asked once

@@ -70,7 +70,7 @@ def _runs(
         own = [worlds[coin] for coin in coins[silo]] if silo in pairs else worlds * len(names)
         taps.append(Tap())
         streams = [f"{name}/{silo}" for name in names]
-        wiretap = Wiretap(setting.resolved.algorithm, taps[-1])
+        wiretap = Wiretap(setting.algorithm, taps[-1])
         gates.append(setting.gate(wiretap, [silo] * len(names), own, streams, copies=1))
     models = drive(setting, _Listening(gates, taps, hear))
     return models.expand(len(names), -1)

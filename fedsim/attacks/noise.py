@@ -172,7 +172,7 @@ def _standardised(setting: Setting, silo: int, chosen: Attack) -> tuple[np.ndarr
     silent = beside(setting, silo, "silent", chosen.first)
     clones = clones_of(setting, silo)
     streams = [f"noise/{silo}/{clone}" for clone in range(clones)]
-    gate = setting.gate(Wiretap(setting.resolved.algorithm, tap), [silo] * clones, [silent] * clones, streams)
+    gate = setting.gate(Wiretap(setting.algorithm, tap), [silo] * clones, [silent] * clones, streams)
     by_round = {r: k for k, kind in enumerate(setting.kinds) for r in kind.rounds}
     found: list[np.ndarray] = []
     step = float(torch.finfo(setting.resolved.dtype).eps)

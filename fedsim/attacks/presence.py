@@ -65,9 +65,7 @@ def _draws(
     silent = beside(setting, silo, "silent", marker)
     data = [replaced(silent, marker, place) for place in places]
     members = [silo] * len(data)
-    gate = setting.gate(
-        Wiretap(setting.resolved.algorithm, tap), members, data, [stream] * len(data), noisy=False
-    )
+    gate = setting.gate(Wiretap(setting.algorithm, tap), members, data, [stream] * len(data), noisy=False)
     found: dict[int, dict[int, tuple[int, ...]]] = {place: {} for place in places}
     for r in rounds:
         gate.answer(r, broadcast)

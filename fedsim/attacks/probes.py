@@ -47,7 +47,7 @@ def outside(setting: Setting, silo: int) -> list[int]:
 
 def _opened(setting: Setting, silo: int, greedy: bool = False) -> tuple[Answering, Tap]:
     tap = Tap(greedy=greedy)
-    wiretap, data = Wiretap(setting.resolved.algorithm, tap), setting.data[silo]
+    wiretap, data = Wiretap(setting.algorithm, tap), setting.data[silo]
     return setting.gate(wiretap, [silo], [data], [f"probe/{silo}"]), tap
 
 

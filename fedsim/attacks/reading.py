@@ -81,7 +81,7 @@ def _answered(setting: Setting, broadcast: Broadcast, memory: CohortMemory) -> t
         asked.extend(queries)
         return probe.clone() if len(queries) == 1 else (probe.clone(),) * len(queries)
 
-    message = resolved.algorithm.silo(resolved.problem, broadcast, cast(Asker, ask), memory)
+    message = setting.algorithm.silo(resolved.problem, broadcast, cast(Asker, ask), memory)
     plain = len(asked) == len(message) == 1
     if not plain or not torch.equal(next(iter(message.values())).reshape(-1), probe[0]):
         hint = "a daemon is audited by algorithms whose reply is the answer to one query a round"

@@ -149,7 +149,7 @@ def _hear(
     names = [""] * len(tried)
     gate = cohort(
         setting.resolved,
-        Wiretap(setting.resolved.algorithm, tap),
+        Wiretap(setting.algorithm, tap),
         Plan((asks,) * len(points)),
         [alone(record) for record in tried],
         [0.0] * len(tried),

@@ -19,6 +19,7 @@ from fedsim.attacks.wiretap import Tap, Wiretap
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Ask, Census
 from fedsim.protocol.terms import Admitted
@@ -104,6 +105,11 @@ class Setting:
         if sums is None or self.party == "both":
             return True
         return self.party == "server" and not anonymous(sums)
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What the silos' gates run; plug-in code in a confined process, where the scenario says so."""
+        return self.resolved.halves[0]
 
     def rounds(self, silo: int) -> Sequence[int]:
         """Those in the silo's plan."""
@@ -252,7 +258,7 @@ def _link(setting: Setting) -> Link:
         return Added(resolved, [silo.terms for silo in setting.admitted], data)
     return Federated(
         [
-            setting.gate(Wiretap(resolved.algorithm, Tap()), [i], [own], [f"path/{i}"], copies=1)
+            setting.gate(Wiretap(setting.algorithm, Tap()), [i], [own], [f"path/{i}"], copies=1)
             for i, own in enumerate(data)
         ]
     )

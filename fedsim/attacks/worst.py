@@ -95,7 +95,7 @@ def _run(
 ) -> np.ndarray:
     tap = Tap()
     streams = [f"worst/{silo}/{clone}" for clone in clones]
-    gate = setting.gate(Wiretap(setting.resolved.algorithm, tap), [silo] * len(data), data, streams)
+    gate = setting.gate(Wiretap(setting.algorithm, tap), [silo] * len(data), data, streams)
     terms = setting.admitted[silo].terms
     scores = Scores(len(data), terms.n, setting.admitted[silo].noise_multiplier)
     by_round = {r: k for k, kind in enumerate(setting.kinds) for r in kind.rounds}

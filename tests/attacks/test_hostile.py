@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,44 +12,55 @@ from support.audit_settings import SMALL
 
 from fedsim.attacks import exact
 from fedsim.attacks.search import search
-from fedsim.attacks.setting import Setting, prepare
+from fedsim.attacks.setting import prepare
 from fedsim.common.errors import InputError, Refused
+from fedsim.isolated.confine import unavailable
+from fedsim.problems.network import NeuralNetwork
 from fedsim.scenario.load import parse
-from fedsim.scenario.resolve import resolve
+from fedsim.scenario.resolve import Resolved, resolve
 
 MODULES = ("Shifted", "Capped", "Sorted", "OwnRule", "subclassed", "hooked", "records_as_channels")
 PROBLEMS = ("Centred", "Raising", "Indexing", "Scoring", "Accepting")
+_QUICK = ("Shifted", "Centred")  # a confined process takes seconds to start
 
 
-def _assert_harmless(setting: Setting) -> None:
-    chosen = search(setting, 0)
-    found = exact.search(setting, 0, chosen, 3, 30)
+def _in_both_places(names: Sequence[str]) -> list[Any]:
+    confined = pytest.mark.skipif(unavailable() is not None, reason="no process can be confined here")
+    return [(name, "in_process") for name in names] + [
+        pytest.param(name, "isolated", marks=[confined, *([] if name in _QUICK else [pytest.mark.slow])])
+        for name in names
+    ]
+
+
+def _assert_refused_or_harmless(resolved: Resolved) -> None:
+    """The part is refused before records are read, or moves answers by the sensitivity at most."""
+    try:
+        setting = prepare(resolved)
+    except (InputError, Refused):
+        return
+    found = exact.search(setting, 0, search(setting, 0), 3, 30)
     assert found.asked
     assert found.sensitivity <= 1 + exact.TOLERANCE
     assert found.cross <= exact.TOLERANCE
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_a_module(name: str) -> None:
+@pytest.mark.parametrize(("name", "place"), _in_both_places(MODULES))
+def test_a_module(name: str, place: str) -> None:
     data = {"name": "synthetic", "rows": 90, "features": 5}
-    model = {"name": "module", "path": f"support.hostile_modules:{name}"}
-    problem = {"name": "neural_network", "model": model}
     algorithm: dict[str, Any] = {"name": "prox_sgd", "num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0}
-    tree = SMALL | {"data": data, "problem": problem, "algorithm": algorithm}
-    try:
-        setting = prepare(resolve(parse(tree)))
-    except (InputError, Refused):
-        return
-    _assert_harmless(setting)
+    problem = {"name": "neural_network", "model": "mlp"}
+    changes = {"data": data, "problem": problem, "algorithm": algorithm}
+    resolved = resolve(parse(SMALL | changes | {"runtime": {"name": "inprocess", "plug_ins": place}}))
+    shape = resolved.problem.num_features, resolved.problem.num_outputs
+    model = hostile_modules.Built(getattr(hostile_modules, name))
+    hostile = NeuralNetwork(*shape, model=model)  # type: ignore[arg-type]
+    _assert_refused_or_harmless(replace(resolved, problem=hostile))
 
 
-@pytest.mark.parametrize("name", PROBLEMS)
-def test_a_problem(name: str) -> None:
+@pytest.mark.parametrize(("name", "place"), _in_both_places(PROBLEMS))
+def test_a_problem(name: str, place: str) -> None:
     data = {"name": "synthetic", "rows": 60, "features": 3, "link": "linear"}
-    resolved = resolve(parse(SMALL | {"data": data, "problem": "linear_regression"}))
+    changes = {"data": data, "problem": "linear_regression"}
+    resolved = resolve(parse(SMALL | changes | {"runtime": {"name": "inprocess", "plug_ins": place}}))
     problem = getattr(hostile_modules, name)(resolved.problem.num_features)
-    try:
-        setting = prepare(replace(resolved, problem=problem))
-    except (InputError, Refused):
-        return
-    _assert_harmless(setting)
+    _assert_refused_or_harmless(replace(resolved, problem=problem))

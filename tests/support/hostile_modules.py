@@ -393,6 +393,16 @@ class CopiedOtherwise(Shifted):
         return _with_origin(ORIGINS["Rolled"])(FEATURES, CLASSES)
 
 
+@dataclass(frozen=True)
+class Built:
+    """A model that is an object: it can be sent to a confined process, which installed none of this."""
+
+    factory: Callable[[int, int], nn.Module]
+
+    def build(self, num_features: int, num_outputs: int) -> nn.Module:
+        return self.factory(num_features, num_outputs)
+
+
 NETWORKS = [
     *("Shifted", "Capped", "Sorted", "OwnRule", "Remembering", "Buffered", "Written", "Leftover"),
     *("Looked", "WrittenPast", "Segmented", "Resized", "Drawing", "Dividing", "Subclassed", "Registered"),
