@@ -38,20 +38,23 @@ def check(
             "--leave-out", metavar="PROPERTY=REASON", help="A property that need not hold; may be repeated."
         ),
     ] = None,
+    isolated: Annotated[
+        bool, typer.Option("--isolated", help="Run the algorithm's halves in a confined process.")
+    ] = False,
 ) -> None:
     """Check an algorithm for what must hold of every one: its plan, its optimum, its account; exit code 1 if
     something does not."""
     with plain_errors():
-        raise typer.Exit(_check(algorithm, numbers or [], left_out or []))
+        raise typer.Exit(_check(algorithm, numbers or [], left_out or [], isolated))
 
 
-def _check(named: str, numbers: Sequence[str], left_out: Sequence[str]) -> int:
+def _check(named: str, numbers: Sequence[str], left_out: Sequence[str], isolated: bool) -> int:
     """Print what holds of the algorithm that is named; the exit code, 1 where a property does not."""
     from fedsim.testing.check import check, examples
 
     console, failed = Console(), False
     values = {name: yaml.safe_load(value) for name, value in _pairs(numbers, "--set")}
-    for title, example in examples(named, values, dict(_pairs(left_out, "--leave-out"))).items():
+    for title, example in examples(named, values, dict(_pairs(left_out, "--leave-out")), isolated).items():
         with console.status(f"Checking {title}"):
             checked = list(check(example))
         console.print(_table(title, checked))

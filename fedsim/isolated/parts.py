@@ -17,9 +17,10 @@ from dataclasses import asdict
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
@@ -38,10 +39,12 @@ from fedsim.isolated.data import (
 from fedsim.problems.given import given
 from fedsim.problems.kinds import Problem, is_shipped
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Round, ServerHalf
-from fedsim.protocol.dryrun import Trace
+from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import MAX_ARRAYS, CohortMemory
 from fedsim.wire.frames import MAX_HEAD, Frame
+
+T = TypeVar("T")
 
 SECONDS = 120.0
 """That a child may take for one frame; a dry run is one."""
@@ -82,6 +85,18 @@ class Isolated:
             InputError, Refused, PluginError: they cannot be made.
         """
         return self._call("make", self._recipe, {}, _PROBLEM, "made")
+
+    def remake(self, recipe: Mapping[str, Any]) -> None:
+        """Have the same child make other parts; a server half that has begun keeps its own.
+
+        Raises:
+            InputError, Refused, PluginError: they cannot be made.
+        """
+        if recipe != self._recipe or self._child is None:
+            self._recipe = dict(recipe)
+            for name in ("made", "problem"):
+                self.__dict__.pop(name, None)
+            _ = self.made
 
     @property
     def linear(self) -> bool:
@@ -247,3 +262,62 @@ def _is_installed(module: ModuleType) -> bool:
 def of_objects(recipe: str) -> Isolated:
     """This process's child for a recipe of `recipe_of`; the last few are kept."""
     return Isolated(partial(start, [CHILD], None), json.loads(recipe))
+
+
+class Confined:
+    """An algorithm whose halves run in a child process, on one problem after another."""
+
+    def __init__(self, algorithm: Algorithm, child: Isolated) -> None:
+        """`child` may be shared by several, of which one at a time is in the middle of a round."""
+        self.linear = algorithm.linear
+        self._algorithm, self._child = algorithm, child
+        self._recipes: dict[tuple[int, str], tuple[PublicProblem, dict[str, Any]]] = {}
+
+    def on(self, problem: PublicProblem, dtype: torch.dtype) -> Isolated:
+        """The child, which has made the algorithm and this problem."""
+        name = str(dtype).removeprefix("torch.")
+        if (id(problem), name) not in self._recipes:
+            recipe = json.loads(recipe_of(self._algorithm, cast(Problem, problem), name))
+            self._recipes[id(problem), name] = (
+                problem,
+                recipe,
+            )  # as long as the problem is kept, its id is its own
+        self._child.remake(self._recipes[id(problem), name][1])
+        return self._child
+
+    def server(
+        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
+    ) -> ServerHalf:
+        """The server half, in the child."""
+        return self.on(problem, w.dtype).server(w, problem, public, rng)
+
+    def silo(
+        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: CohortMemory
+    ) -> Mapping[str, Tensor]:
+        """One round of the silo half, in the child."""
+        dtype = next(iter(broadcast.values())).dtype
+        return self.on(problem, dtype).silo(problem, broadcast, ask, memory)
+
+
+def confined(algorithms: Callable[[T], Algorithm], child: Isolated) -> Callable[[T], Algorithm]:
+    """The same algorithms with both halves in a child process."""
+    return lambda number: cast(Algorithm, Confined(algorithms(number), child))
+
+
+def new_child() -> Isolated:
+    """A child that is told later what to make, by `Confined`; it starts when it is first needed."""
+    return Isolated(partial(start, [CHILD], None), {})
+
+
+def trace_of(
+    algorithm: Algorithm, problem: PublicProblem, public: Public, seed: int, limits: Limits
+) -> Trace:
+    """The plan, by a dry run in the process where the algorithm's code runs.
+
+    Raises:
+        Refused, PluginError: it has none.
+    """
+    found = algorithm.on(problem, public.weights.dtype) if isinstance(algorithm, Confined) else algorithm
+    if isinstance(found, Isolated):
+        return found.dry_run(public, seed, limits, problem.dimension)
+    return dry_run(algorithm, problem, public, seed, limits)

@@ -14,13 +14,13 @@ from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import InputError
 from fedsim.data.federation import outline
 from fedsim.data.source import Outline
-from fedsim.isolated.parts import Isolated, of_objects, recipe_of
+from fedsim.isolated.parts import of_objects, recipe_of, trace_of
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.kinds import Problem, is_shipped, problems
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
-from fedsim.protocol.dryrun import Trace, dry_run
+from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
 from fedsim.scenario.metric import check_metric
@@ -113,10 +113,7 @@ class Resolved:
     @cached_property
     def trace(self) -> Trace:
         """The plan, by dry run."""
-        algorithm, problem = self.halves
-        if isinstance(algorithm, Isolated):
-            return algorithm.dry_run(self.public(), self.scenario.seed, LIMITS, problem.dimension)
-        return dry_run(algorithm, problem, self.public(), self.scenario.seed, LIMITS)
+        return trace_of(*self.halves, self.public(), self.scenario.seed, LIMITS)
 
     @property
     def halves(self) -> tuple[Algorithm, Problem]:

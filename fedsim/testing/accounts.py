@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 from torch import Tensor
 
+from fedsim.isolated.parts import trace_of
 from fedsim.problems.glm import LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, ServerHalf
-from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plain import plain_queries
 from fedsim.protocol.plan import Ask, Plan
@@ -99,7 +99,7 @@ def asks_what_it_planned(example: Example) -> None:
 
 def _after(example: Example, batch: Batch, active: int | None) -> tuple[Plan, Sequence[Any], list[Statement]]:
     sizes, algorithm = (40, 40, 40), example.short(batch)
-    trace = dry_run(algorithm, _PROBLEM, public_of(sizes), 0, LIMITS)
+    trace = trace_of(algorithm, _PROBLEM, public_of(sizes), 0, LIMITS)
     rounds = schedule(3, active, trace.holds, seed=1, trial=0)
     own = rounds_of_silos(rounds, 3)
     gate = open_gate(silos_of(_PROBLEM, sizes), _PROBLEM, algorithm, rounds=own, plan=trace.plan)

@@ -8,7 +8,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from fedsim.algorithms.registry import ALGORITHM_HAS, algorithms, is_algorithm
 from fedsim.common.errors import InputError, PluginError, Refused, suggest
 from fedsim.common.process import one_thread
+from fedsim.isolated.parts import confined, new_child
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.blame import Blame, raised
 from fedsim.protocol.contract import Algorithm
@@ -25,12 +26,12 @@ from fedsim.testing.properties import PROPERTIES, AlgorithmTests, Property
 _BATCHES = Full | Subsample | WithReplacement | Poisson | Fresh
 _STEPS = (1.0, 0.3, 0.1, 0.03, 0.01)
 _TOLERANCE = 0.008
-_SHORT = {"rounds": 4, "epochs": 2, "restarts": 1}
-_LONG = {"rounds": 500, "epochs": 60, "restarts": 3}
-_INNER = 2
+_SHORT, _LONG = 4, 500  # rounds
 
 
-def examples(named: str, numbers: Mapping[str, Any], left_out: Mapping[str, str]) -> dict[str, Example]:
+def examples(
+    named: str, numbers: Mapping[str, Any], left_out: Mapping[str, str], isolated: bool = False
+) -> dict[str, Example]:
     """{title: example} of what is named.
 
     Args:
@@ -38,17 +39,27 @@ def examples(named: str, numbers: Mapping[str, Any], left_out: Mapping[str, str]
             `AlgorithmTests` is taken at their examples.
         numbers: of fields, for classes without an example.
         left_out: besides the examples' own.
+        isolated: run the halves in a confined process, as `runtime.plug_ins: isolated` does.
 
     Raises:
-        InputError: there is no such algorithm, or a number cannot be guessed.
+        InputError: there is no such algorithm, or a number of it is missing.
     """
     found = {
-        kind.__qualname__: kind.example if issubclass(kind, AlgorithmTests) else _guessed(kind, numbers)
+        kind.__qualname__: kind.example if issubclass(kind, AlgorithmTests) else _example(kind, numbers)
         for kind in _classes(named)
     }
+    if isolated:
+        found = {title: _isolated(example) for title, example in found.items()}
     return {
         title: replace(example, left_out={**example.left_out, **left_out}) for title, example in found.items()
     }
+
+
+def _isolated(example: Example) -> Example:
+    child = new_child()
+    return replace(
+        example, short=confined(example.short, child), convergent=confined(example.convergent, child)
+    )
 
 
 def _classes(named: str) -> list[Any]:
@@ -98,18 +109,19 @@ def _from_file(path: Path) -> ModuleType:
     return module
 
 
-def _guessed(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
-    """An example with the numbers that are given, its defaults, and for the others numbers that usually suit
-    fields of their names. The optimum is to be reached with one of several step sizes, by a run of about 500
-    rounds, so that the tolerance is wide.
+def _example(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
+    """An example with the numbers that are given, the fields' defaults, and usual values of `num_rounds`,
+    `step_size` and `clip_norm`. The optimum is to be reached with one of several step sizes, by a run of about 500 rounds,
+    so that the tolerance is wide.
     """
     known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:
             raise InputError("--set", name, f"must be a field of {kind.__qualname__}: {', '.join(known)}")
 
-    def built(counts: Mapping[str, int], step: float, batch: Batch) -> Algorithm:
-        values = {**_values(kind, counts, step, batch), **given}
+    def built(rounds: int, step: float, batch: Batch) -> Algorithm:
+        usual = {"num_rounds": rounds, "step_size": step, "clip_norm": 1.0}
+        values = _numbers(kind, given, usual, batch)
         try:
             return kind(**values)
         except InputError as error:
@@ -126,28 +138,31 @@ def _guessed(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
     )
 
 
-def _values(kind: type[Algorithm], counts: Mapping[str, int], step: float, batch: Batch) -> dict[str, Any]:
-    hints = get_type_hints(kind)
-    values: dict[str, Any] = {}
+def _numbers(
+    kind: type[Algorithm], given: Mapping[str, Any], usual: Mapping[str, Any], batch: Batch
+) -> dict[str, Any]:
+    """Values of the fields that are given, need one, or take a batch.
+
+    Raises:
+        InputError: a field needs a value, and has neither a given nor a usual one.
+    """
+    hints, values = get_type_hints(kind), dict(given)
     for each in fields(kind):  # type: ignore[arg-type]
-        if isinstance(each.default, _BATCHES):
+        required = each.default is MISSING and each.default_factory is MISSING
+        if each.name in given:
+            continue
+        if isinstance(each.default, _BATCHES) or (required and _is_batch(hints[each.name])):
             values[each.name] = batch
-        elif each.default is MISSING and each.default_factory is MISSING:
-            values[each.name] = _number(each, hints[each.name], counts, step, batch)
+        elif required and each.name not in usual:
+            hint = f"needs a number: give --set {each.name}=NUMBER, or an Example in the class's file"
+            raise InputError(f"algorithm.{each.name}", None, hint)
+        elif required:
+            values[each.name] = usual[each.name]
     return values
 
 
-def _number(each: Field[Any], hint: Any, counts: Mapping[str, int], step: float, batch: Batch) -> Any:
-    name = each.name.lower()
-    if hint is int:
-        return next((value for word, value in counts.items() if word in name), _INNER)
-    if hint is float and any(word in name for word in ("step", "rate", "lr", "eta")):
-        return step
-    if hint is float and "clip" in name:
-        return 2.0 if "difference" in name else 1.0
-    if get_origin(hint) is not None and set(get_args(hint)) <= set(get_args(_BATCHES)):
-        return batch
-    raise InputError(f"algorithm.{each.name}", None, f"cannot be guessed: give --set {each.name}=NUMBER")
+def _is_batch(hint: Any) -> bool:
+    return get_origin(hint) is not None and set(get_args(hint)) <= set(get_args(_BATCHES))
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.isolated.parts import trace_of
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression
 from fedsim.problems.nonsmooth import AbsoluteError
 from fedsim.protocol.contract import Algorithm, Public
-from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import LIMITS, Limits
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Plan
@@ -67,7 +67,7 @@ def plan_of(
     algorithm: Algorithm, problem: GeneralisedLinear, sizes: Sequence[int], dtype: torch.dtype = torch.float64
 ) -> Plan:
     """The plan that a dry run finds."""
-    return dry_run(algorithm, problem, public_of(sizes, dtype=dtype), 0, LIMITS).plan
+    return trace_of(algorithm, problem, public_of(sizes, dtype=dtype), 0, LIMITS).plan
 
 
 def open_gate(

@@ -135,7 +135,7 @@ def is_linear_where_it_says_so(example: Example) -> None:
             step = coroutine.send(Combined({n: value.expand(1, 4)[0] for n, value in first.items()}, 1.0))
         except StopIteration:
             step = None
-    says = type(algorithm).linear
+    says = algorithm.linear
     found = "is affine" if affine else "is not affine"
     require(affine == says, f"it says linear = {says}, and its message {found} in the answers")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from unittest import SkipTest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
+from fedsim.isolated.confine import unavailable
 from fedsim.testing import PROPERTIES
 from fedsim.testing.check import check, examples
 
@@ -89,6 +91,25 @@ def test_without_a_dry_run_nothing_else_is_tried(tmp_path: Path) -> None:
     assert {outcome for outcome, _ in rest} == {"not tried"}
 
 
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_the_halves_run_in_a_confined_process(tmp_path: Path) -> None:
+    """The same file passes beside records and not without them: its silo half needs the caller's process."""
+    path = tmp_path / "at_home.py"
+    path.write_text(SGD.replace("return {", f"assert os.getpid() == {os.getpid()}\n        return {{"))
+    path.write_text("import os\n" + path.read_text())
+    for isolated, outcome in ((False, "passed"), (True, "failed")):
+        ((_, example),) = examples(str(path), {}, {}, isolated).items()
+        assert next(check(example)).outcome == outcome
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_a_right_algorithm_passes_in_a_confined_process(tmp_path: Path) -> None:
+    path = tmp_path / "confined.py"
+    path.write_text(SGD)
+    assert CliRunner().invoke(app, ["check", str(path), "--isolated"]).exit_code == 0
+
+
 def test_the_command_prints_a_table_and_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     path = tmp_path / "averaged.py"
@@ -126,7 +147,12 @@ def test_what_is_left_out_is_a_property(tmp_path: Path) -> None:
         ("no_such_module:X", {}, "cannot be imported: raised ModuleNotFoundError"),
         ("nowhere.py", {}, "cannot be imported: raised FileNotFoundError"),
         ("noisy_minibatch_sgd", {"steps": 3}, "--set: 'steps': must be a field of NoisyMinibatchSGD"),
-        ("prox_svrg", {"epochs": 1, "inner_steps": 1}, "algorithm.inner_steps: 1: at least 2"),
+        ("prox_svrg", {"epochs": 1, "inner_steps": 1}, "algorithm.difference_clip: None: needs a number"),
+        (
+            "prox_svrg",
+            {"epochs": 1, "inner_steps": 1, "difference_clip": 2.0},
+            "algorithm.inner_steps: 1: at least 2",
+        ),
     ],
 )
 def test_what_cannot_be_checked_is_named(named: str, numbers: dict[str, object], expected: str) -> None:
