@@ -111,8 +111,8 @@ def _from_file(path: Path) -> ModuleType:
 
 def _example(kind: type[Algorithm], given: Mapping[str, Any]) -> Example:
     """An example with the numbers that are given, the fields' defaults, and usual values of `num_rounds`,
-    `step_size` and `clip_norm`. The optimum is to be reached with one of several step sizes, by a run of about 500 rounds,
-    so that the tolerance is wide.
+    `step_size` and `clip_norm`. One of several step sizes must reach the optimum, in a run of about
+    500 rounds, so that the tolerance is wide.
     """
     known = [each.name for each in fields(kind)]  # type: ignore[arg-type]
     for name in given:
