@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from fedsim.attacks.wiretap import Heard
-from fedsim.privacy.with_replacement import multiplicities
+from fedsim.privacy.pairs import multiplicities
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 
 _RARE = 1e-12

@@ -29,10 +29,9 @@ from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Alternative, Evaluator
 from fedsim.measure.optimum import NoOptimumError, constrained, pair, smooth
 from fedsim.problems.composite import WholeSpace
-from fedsim.problems.glm import GeneralisedLinear, LinearRegression
+from fedsim.problems.glm import GeneralisedLinear, KinkedLoss, LinearRegression
 from fedsim.problems.kinds import Problem, gives_probabilities
 from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.nonsmooth import KinkedLoss
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
 

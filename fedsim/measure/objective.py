@@ -17,9 +17,8 @@ from torch import Tensor
 from fedsim.common.serialise import finite
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.optimum import NoOptimumError, constrained, gradient, pair, pooled, smooth
-from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.glm import GeneralisedLinear, KinkedLoss
 from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.nonsmooth import KinkedLoss
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.resolve import Resolved
 

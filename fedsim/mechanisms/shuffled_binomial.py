@@ -11,7 +11,7 @@ as every sum holds at least gamma M_min silos (silo i among them) that add their
 themselves. In steps, a replaced record moves the rounded sum by at most D = 2 g r + sqrt(d) in norm and less
 than 2 g r + 1 a coordinate, whichever way both were rounded. Over all coordinates and releases the
 divergence of order alpha is at most alpha mu^2 / 2 + sum e sqrt(d) D with mu of `fedsim.privacy.cost`, by the
-lemma of `fedsim.privacy.binomial`; what lies outside its windows is a hundredth of delta. Sampled batches are
+lemma of `excess`; what lies outside its windows is a hundredth of delta. Sampled batches are
 priced as if they held the record (divergence is quasi-convex): no amplification.
 
 If shuffler and server collude, silo i has its own b bits alone: z_i / sqrt(gamma M_min), next to nothing.
@@ -33,9 +33,8 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.mechanisms import grid
 from fedsim.mechanisms.mechanism import SharedNoise, SumMechanism
 from fedsim.privacy import cost, gaussian
-from fedsim.privacy.binomial import excess
 from fedsim.privacy.calibrate import Budget, over_budget
-from fedsim.privacy.with_replacement import WithReplacementPair
+from fedsim.privacy.pairs import WithReplacementPair
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
@@ -48,6 +47,31 @@ _OUTSIDE = 1e-2  # share of delta for what lies outside the windows
 _CLOSE = 1e-4  # of a multiplier that is searched for
 _MOST_BITS = 2.0**40  # of one silo and coordinate
 _LARGEST_SUM = 2.0**51
+
+
+def excess(bits: float, reach: float, tail: float) -> float:
+    """e of the lemma below, where W leaves out at most `tail`; infinity if there are too few bits.
+
+    Falls as bits rise. Binomial noise is the centred sum of N fair bits, N even (docs/shuffled-noise.md has
+    the proof).
+
+    **Lemma.** Let p be the distribution of X = Bin(N, 1/2) - N/2, t an integer with |t| <= T, and
+    W = {|x| <= w} with y = (2 (w + T) + 1) / (N + 1) < 1. For every alpha > 1
+
+        sum over W of p(x)^alpha p(x - t)^(1 - alpha) <= exp((alpha - 1) (2 alpha t^2 / (N + 1) + e |t|)),
+        e = (2/3) y^3 / (1 - y^2).
+
+    That is a Gaussian of variance (N + 1) / 4 and a little more; outside W there is at most
+    2 exp(-2 w^2 / N).
+
+    Args:
+        bits: N > 0.
+        reach: T, the largest shift.
+        tail: in (0, 1).
+    """
+    window = math.sqrt(bits * math.log(2 / tail) / 2)
+    y = (2 * (window + reach) + 1) / (bits + 1)
+    return 2 / 3 * y**3 / (1 - y * y) if y < 1 else math.inf
 
 
 def advised_steps(dimension: int) -> int:

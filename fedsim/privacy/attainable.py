@@ -30,7 +30,7 @@ import numpy.typing as npt
 from scipy import special
 
 from fedsim.privacy import gaussian, loss
-from fedsim.privacy.with_replacement import multiplicities
+from fedsim.privacy.pairs import multiplicities
 from fedsim.protocol.batch import Full, Subsample, WithReplacement
 from fedsim.protocol.plan import Census, Release
 

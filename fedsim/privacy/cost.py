@@ -49,8 +49,14 @@ import numpy as np
 
 from fedsim.common.errors import Refused
 from fedsim.privacy import gaussian, loss
-from fedsim.privacy.pairs import GaussianPair, Pair, PoissonPair, SampledPair, SubsampledPair
-from fedsim.privacy.with_replacement import WithReplacementPair
+from fedsim.privacy.pairs import (
+    GaussianPair,
+    Pair,
+    PoissonPair,
+    SampledPair,
+    SubsampledPair,
+    WithReplacementPair,
+)
 from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Census, Release
 

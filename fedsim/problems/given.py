@@ -19,8 +19,7 @@ from fedsim.common.errors import InputError
 from fedsim.problems.alone import NotCapturedError
 from fedsim.problems.linear_records import GivenLinear, one_record
 from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.network_checks import no_graph
-from fedsim.problems.network_form import Graph, graph_of
+from fedsim.problems.network_form import Graph, graph_of, no_graph
 from fedsim.problems.operations import LARGEST, NotAllowedError
 from fedsim.problems.program import Program, Shape
 

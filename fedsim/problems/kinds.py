@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.plugins import extended, named
-from fedsim.problems.built_in import BUILT_IN, OWN
-from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.glm import BUILT_IN, OWN, GeneralisedLinear
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Lenet, Mlp, PairedMlp
 

@@ -17,8 +17,7 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.problems.alone import FunctionModule, NotCapturedError, capture, each
-from fedsim.problems.built_in import OWN
-from fedsim.problems.glm import GeneralisedLinear
+from fedsim.problems.glm import OWN, GeneralisedLinear
 from fedsim.problems.program import Program
 
 if TYPE_CHECKING:

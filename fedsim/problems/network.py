@@ -58,7 +58,7 @@ class NeuralNetwork(HasComposite):
         Raises:
             InputError: it cannot be built, or it does not suit.
         """
-        from fedsim.problems.network_checks import check
+        from fedsim.problems.network_form import check
 
         with torch.enable_grad():  # whoever asks first
             return check(self._built(0), self.num_features, self.num_outputs)
@@ -144,8 +144,7 @@ class NeuralNetwork(HasComposite):
 @lru_cache(maxsize=32)
 def _form(problem: NeuralNetwork, dtype: torch.dtype) -> Form:
     from fedsim.problems.alone import NotCapturedError
-    from fedsim.problems.network_checks import no_graph
-    from fedsim.problems.network_form import form_of
+    from fedsim.problems.network_form import form_of, no_graph
 
     try:
         return form_of(problem.module, problem.num_features, problem.num_outputs, dtype)

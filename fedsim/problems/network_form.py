@@ -1,19 +1,29 @@
-"""How a network is applied to records: as layers that keep them apart, or as the graph of one record."""
+"""How a network is applied to records: as layers that keep them apart, or as the graph of one record.
+
+`check` helps a module's author: it looks at the kinds of layers and tries the module on made-up records. The
+guarantee that one record cannot reach another's term does not rest on it: see `fedsim.problems.alone` and
+`fedsim.problems.network_layers`.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
+from fedsim.common.errors import InputError
 from fedsim.problems.alone import NotCapturedError, capture, each
 from fedsim.problems.network_layers import Layers, plain_layers
+from fedsim.problems.network_models import FIELD
 from fedsim.problems.program import Program
 
 Parameters = Mapping[str, Tensor]
+_RECORDS = 3  # made-up ones that a module is tried on
 _NUMBERS = 2**22  # held at a time while records are scored, about: 32 MB in float64
 
 
@@ -70,3 +80,99 @@ def graph_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torc
     ):
         raise NotCapturedError(f"it gives no number for a record of zeros in {dtype}")
     return form
+
+
+def check(module: nn.Module, num_features: int, num_outputs: int) -> nn.Module:
+    """The module in evaluation mode and float64, if it suits.
+
+    Raises:
+        InputError: the reason it does not.
+    """
+    if any(nn.parameter.is_lazy(value) for value in (*module.parameters(), *module.buffers())):
+        raise _wrong(module, "has lazy parameters; give every layer its sizes")
+    if not any(True for _ in module.parameters()):
+        raise _wrong(module, "has no parameters to learn")
+    for name, layer in module.named_modules():
+        if isinstance(layer, _NormBase):
+            reason = f"layer {name!r} ({type(layer).__name__}) normalises over the records of a batch"
+            raise _wrong(module, f"{reason}, of which a silo uses one at a time; use GroupNorm or LayerNorm")
+    if not all(value.requires_grad for value in module.parameters()):
+        raise _wrong(module, "has frozen parameters; register them as buffers")
+    module = module.eval().double()
+    _try(module, num_features, num_outputs)
+    return module
+
+
+def _try(module: nn.Module, num_features: int, num_outputs: int) -> None:
+    """Two passes over made-up records in [0, 1)."""
+    made = torch.Generator().manual_seed(0)
+    features = torch.rand(_RECORDS, num_features, dtype=torch.float64, generator=made)
+    buffers = copy.deepcopy(dict(module.named_buffers()))
+    outputs = _scores(module, features.clone(), num_outputs)
+    if not bool(outputs.isfinite().all()):
+        raise _wrong(module, "gives scores that are not finite for features in [0, 1)")
+    again = _scores(module, features.clone(), num_outputs)
+    if not torch.equal(outputs, again):
+        raise _wrong(module, "gives other scores when it is called again: it must not be random")
+    if any(not torch.equal(value, buffers[name]) for name, value in module.named_buffers()):
+        raise _wrong(module, "changes its buffers when it is called")
+    try:
+        form = form_of(module, num_features, num_outputs, torch.float64)
+    except NotCapturedError as error:
+        raise no_graph(module, error) from None
+    _check_form(module, form, features, outputs.reshape(_RECORDS, num_outputs))
+
+
+def _scores(module: nn.Module, features: Tensor, num_outputs: int) -> Tensor:
+    try:
+        scores: Any = module(features)
+    except Exception as error:
+        reason = f"cannot be applied to records of {features.shape[1]} features"
+        raise _wrong(module, f"{reason}: {type(error).__name__}: {error}") from error
+    shapes = [(_RECORDS, num_outputs), *([(_RECORDS,)] if num_outputs == 1 else [])]
+    if not isinstance(scores, Tensor) or tuple(scores.shape) not in shapes:
+        given = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+        raise _wrong(module, f"must give scores of shape (records, {num_outputs}), gives {given}")
+    if not scores.requires_grad:
+        raise _wrong(module, "gives scores that have no gradient in its parameters")
+    return scores
+
+
+def _check_form(module: nn.Module, form: Form, features: Tensor, scores: Tensor) -> None:
+    """The form that runs does what the module does, to made-up records: scores and gradients."""
+    parameters = dict(module.named_parameters())
+    found = form.scores(parameters, features)
+    if bool(found.isnan().any()):
+        raise _wrong(module, "cannot be applied to one record at a time (torch.func.vmap)")
+    if not torch.allclose(found, scores, rtol=1e-6, atol=1e-9):
+        raise _wrong(
+            module, "mixes the records of a batch: it gives a record other scores than it does alone"
+        )
+    for row in features:
+        own = _gradient(module(row.unsqueeze(0)), parameters)
+        if not torch.allclose(
+            _gradient(form.scores(parameters, row.unsqueeze(0)), parameters), own, atol=1e-9
+        ):
+            raise _wrong(
+                module,
+                "has a gradient that is not its operations' own (for torch.no_grad use detach)",
+            )
+
+
+def _gradient(scores: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+    """The gradient of a weighted sum of the scores in every parameter."""
+    weights = torch.arange(1.0, 1 + scores.numel(), dtype=scores.dtype).view_as(scores)
+    inputs = list(parameters.values())
+    slopes = torch.autograd.grad((weights * scores).sum(), inputs, materialize_grads=True, allow_unused=True)
+    return torch.cat([slope.flatten() for slope in slopes])
+
+
+def no_graph(module: nn.Module, reason: NotCapturedError) -> InputError:
+    """Why the module cannot be applied to records one by one."""
+    return _wrong(
+        module, f"must be operations of torch on tensors, whatever a record's values are ({reason})"
+    )
+
+
+def _wrong(module: nn.Module, hint: str) -> InputError:
+    return InputError(FIELD, type(module).__name__, hint)

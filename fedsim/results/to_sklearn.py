@@ -20,15 +20,15 @@ from fedsim.data.prepare import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
 from fedsim.data.schema import NumberColumn
 from fedsim.data.source import Floats
-from fedsim.problems import glm, nonsmooth
+from fedsim.problems import glm
 from fedsim.problems.kinds import Problem
 
 _CLASSIFIERS: dict[type, Any] = {
     glm.LogisticRegression: LogisticRegression,
     glm.SoftmaxRegression: LogisticRegression,
-    nonsmooth.HingeLoss: LinearSVC,
+    glm.HingeLoss: LinearSVC,
 }
-_OF_NUMBERS = (glm.LinearRegression, nonsmooth.AbsoluteError)
+_OF_NUMBERS = (glm.LinearRegression, glm.AbsoluteError)
 
 
 def pipeline_of(problem: Problem, weights: Floats, bias: Floats, fitted: Fitted) -> Pipeline:

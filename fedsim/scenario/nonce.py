@@ -11,7 +11,7 @@ import secrets
 from fedsim.algorithms.registry import shipped
 from fedsim.data.arrays import Arrays
 from fedsim.data.registry import OWN
-from fedsim.problems.built_in import BUILT_IN
+from fedsim.problems.glm import BUILT_IN
 from fedsim.problems.kinds import problems
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported

@@ -13,11 +13,10 @@ from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.data.source import Outline
 from fedsim.problems.composite import Composite, Constraint, GroupLasso, Ridge, WholeSpace
-from fedsim.problems.glm import ClippedLogisticRegression, LogisticRegression
+from fedsim.problems.glm import ClippedLogisticRegression, KinkedLoss, LogisticRegression
 from fedsim.problems.kinds import Problem, check, problems
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Model
-from fedsim.problems.nonsmooth import KinkedLoss
 
 Share = Annotated[float, Field(gt=0)]
 FeatureIndex = Annotated[int, Field(ge=0)]

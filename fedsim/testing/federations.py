@@ -12,8 +12,7 @@ from torch import Tensor
 from fedsim.isolated.parts import trace_of
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import MECHANISMS
-from fedsim.problems.glm import GeneralisedLinear, LinearRegression
-from fedsim.problems.nonsmooth import AbsoluteError
+from fedsim.problems.glm import AbsoluteError, GeneralisedLinear, LinearRegression
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS, Limits
 from fedsim.protocol.links import Answered, Link

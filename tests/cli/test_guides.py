@@ -24,7 +24,7 @@ import fedsim
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.common.errors import InputError
 from fedsim.problems.kinds import check
-from fedsim.problems.network_checks import check as check_network
+from fedsim.problems.network_form import check as check_network
 
 GUIDES = ("adding-a-problem", "adding-a-data-set", "adding-a-network", "memory")
 PAGES = {name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in GUIDES}

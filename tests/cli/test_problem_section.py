@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.problems.composite import GroupLasso, L2Ball, Ridge
-from fedsim.problems.glm import GeneralisedLinear, SoftmaxRegression
-from fedsim.problems.nonsmooth import HingeLoss
+from fedsim.problems.glm import GeneralisedLinear, HingeLoss, SoftmaxRegression
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 

@@ -18,10 +18,15 @@ import fedsim
 from fedsim.measure import baselines as measured
 from fedsim.measure.baselines import fit
 from fedsim.problems.composite import Composite, L2Ball
-from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.glm import (
+    AbsoluteError,
+    HingeLoss,
+    LinearRegression,
+    LogisticRegression,
+    SoftmaxRegression,
+)
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Mlp
-from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import read

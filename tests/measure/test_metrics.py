@@ -14,10 +14,9 @@ from sklearn.preprocessing import label_binarize
 
 from fedsim.common.errors import InputError
 from fedsim.measure.metrics import Asked, calibration, values_of
-from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.glm import HingeLoss, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
-from fedsim.problems.nonsmooth import HingeLoss
 from fedsim.scenario.metric import BY_SKLEARN, METRICS, applicable, better, check_metric
 
 S, Y = torch.tensor([-2.0, 1.0, 0.5, 3.0]), torch.tensor([0.0, 0.0, 1.0, 1.0])

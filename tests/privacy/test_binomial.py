@@ -10,8 +10,8 @@ from scipy import stats
 from scipy.special import gammaln, logsumexp
 from support.cpsgd import cpsgd_epsilon
 
+from fedsim.mechanisms.shuffled_binomial import excess
 from fedsim.privacy import gaussian
-from fedsim.privacy.binomial import excess
 from fedsim.privacy.gaussian import renyi_epsilon
 
 

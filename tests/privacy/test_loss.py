@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.privacy import gaussian, loss, verify
-from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, profile
-from fedsim.privacy.with_replacement import WithReplacementPair
+from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, WithReplacementPair, profile
 
 
 @given(mu=st.floats(0.01, 3), count=st.integers(1, 300), delta=st.floats(1e-15, 0.1))

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.privacy import gaussian
-from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, profile
-from fedsim.privacy.with_replacement import WithReplacementPair
+from fedsim.privacy.pairs import GaussianPair, PoissonPair, SubsampledPair, WithReplacementPair, profile
 
 EPSILONS = [-3.0, -0.7, -0.1, 0.0, 0.05, 0.4, 1.5, 4.0]
 X = np.linspace(-25.0, 30.0, 2_000_001)

@@ -11,8 +11,7 @@ import pytest
 from scipy import stats
 
 from fedsim.privacy import attainable, cost, gaussian, loss, verify
-from fedsim.privacy.pairs import SubsampledPair, profile
-from fedsim.privacy.with_replacement import WithReplacementPair, multiplicities
+from fedsim.privacy.pairs import SubsampledPair, WithReplacementPair, multiplicities, profile
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Release
 

@@ -8,9 +8,15 @@ import torch
 from support.helpers import problems, silos_of
 from torch import Tensor
 
-from fedsim.problems.built_in import BUILT_IN
-from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
-from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
+from fedsim.problems.glm import (
+    BUILT_IN,
+    AbsoluteError,
+    GeneralisedLinear,
+    HingeLoss,
+    LinearRegression,
+    LogisticRegression,
+    SoftmaxRegression,
+)
 
 every_problem = pytest.mark.parametrize("name", [name for name in problems(1) if "smoothed" not in name])
 

@@ -16,8 +16,13 @@ from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.algorithms.prox_pl_svrg import ProxPLSVRG
 from fedsim.algorithms.prox_sgd import ProxSGD
 from fedsim.problems.composite import Composite, GroupLasso, L2Ball, Ridge
-from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression
-from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
+from fedsim.problems.glm import (
+    AbsoluteError,
+    GeneralisedLinear,
+    HingeLoss,
+    LinearRegression,
+    LogisticRegression,
+)
 from fedsim.protocol.contract import Algorithm
 from server.aggregate import weighted
 from server.loop import run

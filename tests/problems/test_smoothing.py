@@ -11,7 +11,7 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
-from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss, KinkedLoss
+from fedsim.problems.glm import AbsoluteError, HingeLoss, KinkedLoss
 
 D = 3
 KINKED = {"hinge": HingeLoss(D), "absolute": AbsoluteError(D)}

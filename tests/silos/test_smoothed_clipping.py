@@ -7,7 +7,7 @@ import pytest
 import torch
 from support.helpers import Silo, asking, open_gate, scripted, silos_of
 
-from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
+from fedsim.problems.glm import AbsoluteError, HingeLoss
 
 D, N, CLIP = 3, 6, 0.7
 

@@ -11,8 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
-from fedsim.problems.nonsmooth import AbsoluteError, HingeLoss
+from fedsim.problems.glm import (
+    AbsoluteError,
+    GeneralisedLinear,
+    HingeLoss,
+    LinearRegression,
+    LogisticRegression,
+    SoftmaxRegression,
+)
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.limits import Limits
