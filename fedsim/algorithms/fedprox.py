@@ -23,7 +23,7 @@ class FedProx(LocalSGD):
     proximal_weight: Annotated[float, Field(ge=0, description="mu: pull towards the model broadcast")]
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
-        """Where K projected noisy steps lead, each pulled towards the broadcast point."""
+        """{"way": the change of the model over K local steps with a proximal term, (silos, d)}."""
         start = w = broadcast["w"]
         for _ in range(self.local_steps):
             gradient = ask(Query("gradient", (w,), self.clip_norm, self.batch))

@@ -1,6 +1,6 @@
 """ISRL-DP local SGD: A. Lowy, thesis (USC 2023), B.1.10; with mechanism `none`, FedAvg.
 
-One silo takes two steps of its own; every gradient is -1:
+One silo takes two local steps; every gradient is -1:
 
 >>> import torch
 >>> from fedsim.problems.glm import LinearRegression
@@ -25,10 +25,10 @@ from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProbl
 
 @dataclass(frozen=True)
 class LocalSGD:
-    """Every round, each silo takes K noisy steps of its own and the server averages where they end.
+    """Every round, each silo takes K noisy local steps and the server averages the resulting models.
 
-    Silo i: w <- project(w - eta (g_i(w) + grad f1(w))), K times, each on its own draw of the batch, to w_i;
-    it sends the way it went. Server: w_{r+1} = project(w_r + sum_i p_i (w_i - w_r)), with all silos their
+    Silo i: w <- project(w - eta (g_i(w) + grad f1(w))), K times, each on a new draw of the batch, to w_i;
+    it sends w_i - w_r. Server: w_{r+1} = project(w_r + sum_i p_i (w_i - w_r)), with all silos their
     mean sum_i p_i w_i: coefficients of some silos need not sum to 1, so models are not sent. Returns w_R.
     """
 
@@ -40,13 +40,13 @@ class LocalSGD:
     batch: Annotated[Batch, Field(description="which records a silo uses in one local step")] = FULL
 
     def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
-        """Go the silos' mean way, R times."""
+        """Add the silos' mean change to the model, R times."""
         for _ in range(self.num_rounds):
             w = problem.project(w + (yield Round({"w": w}, answer=w))["way"])
         return w
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
-        """Where K projected noisy steps lead, from the broadcast point."""
+        """{"way": the change of the model over K noisy local steps, (silos, d)}."""
         start = w = broadcast["w"]
         for _ in range(self.local_steps):
             gradient = ask(Query("gradient", (w,), self.clip_norm, self.batch))

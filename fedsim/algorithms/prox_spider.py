@@ -58,7 +58,7 @@ class ProxSPIDER:
         return returned
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
-        """The noisy gradient, or the noisy change of the gradient since the round before."""
+        """{"h": the noisy gradient, or its noisy change since the round before, (silos, d)}."""
         w = broadcast["w"]
         if "previous" not in broadcast:
             return {"h": ask(Query("gradient", (w,), self.clip_norm, self.batch))}

@@ -19,9 +19,9 @@ class ProxSVRG:
     """A full gradient at an anchor once per epoch, then steps that only ask how the gradient changed.
 
     Per epoch: g = sum_i p_i grad F0_i(anchor), then Q times w <- prox_{eta f1}(w - eta (g + d)), d the
-    silos' mean of clipped differences of gradients at w and at the anchor. Every release has its own
-    clip, hence its own noise. Returns a uniform one of the points that the E Q steps were taken from (an
-    epoch's w_0 .. w_{Q-1}), as the theorem does: where the last step leads is paid for and not used.
+    silos' mean of clipped differences of gradients at w and at the anchor. The two kinds of release
+    have different clips, hence different noise. Returns a uniform one of the points that the E Q steps were
+    taken from (an epoch's w_0 .. w_{Q-1}), as the theorem does: the last point is paid for and not used.
     """
 
     linear: ClassVar[bool] = True

@@ -1,6 +1,4 @@
-"""Finds the algorithms: every module of this package that holds one, under the module's name, and every
-entry point of the group `fedsim.algorithms`, under the entry point's.
-"""
+"""The registry of algorithms: the modules of this package, and the entry points of `fedsim.algorithms`."""
 
 from __future__ import annotations
 

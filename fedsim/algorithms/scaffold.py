@@ -13,16 +13,17 @@ from fedsim.protocol.contract import Asker, Memory, Message, Public, PublicProbl
 
 @dataclass(frozen=True)
 class Scaffold(LocalSGD):
-    """Local SGD, each step corrected by how the silo's gradient differed from everyone's the last time.
+    """Local SGD with control variates: each step is corrected for the drift of the silo's gradient.
 
     Silo i: w <- project(w - eta (g_i(w) - c_i + c + grad f1(w))), K times; c_i <- the mean of these K noisy
-    gradients, without f1 and constraint the paper's c_i - c + (w_r - w_i) / (K eta). It sends its way and the
-    change of c_i, and keeps c_i. Server: w_{r+1} = project(w_r + sum_i p_i way_i); c = sum_i p_i c_i over all
-    silos, kept up to date by those that answer. Returns w_R. A step has the noise of g_i, of c_i and of c.
+    gradients, without f1 and constraint the paper's c_i - c + (w_r - w_i) / (K eta). It sends w_i - w_r and
+    the change of c_i, and keeps c_i. Server: w_{r+1} = project(w_r + sum_i p_i (w_i - w_r));
+    c = sum_i p_i c_i over all silos, updated by those that answer. Returns w_R. A step has the noise of g_i,
+    of c_i and of c.
     """
 
     def server(self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: Generator) -> ServerHalf:
-        """Go the silos' mean way, R times, and keep the mean of their control variates."""
+        """Add the silos' mean change to the model, R times, and keep the mean of their control variates."""
         c = torch.zeros_like(w)
         for _ in range(self.num_rounds):
             mean = yield Round({"w": w, "c": c}, answer=w)
@@ -31,7 +32,7 @@ class Scaffold(LocalSGD):
         return w
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
-        """Where K corrected steps lead, and how their mean gradient differs from the one remembered."""
+        """{"way": the change of the model, "change": that of the control variate}, each (silos, d)."""
         start = w = broadcast["w"]
         correction, total = broadcast["c"] - memory["c"], torch.zeros_like(w)
         for _ in range(self.local_steps):

@@ -20,7 +20,7 @@ class SPIDERAlternate:
     Even rounds: v = sum_i p_i [gradient at w]; odd ones: v += sum_i p_i [gradient difference between w and
     the w before]; always w <- prox_{eta f1}(w - eta v). The public v is added by the server and not, as
     printed, by each silo, since coefficients of the silos of one round need not sum to 1. A difference and
-    the gradient after it are asked of the same silos. Differences have a clip, hence a noise, of their own.
+    the gradient after it are asked of the same silos. Differences have another clip, hence another noise.
     A step follows the last gradient too, which the printed version pays for and leaves unused. Returns
     w_R, or with `random_iterate` a uniform one of w_1 .. w_R.
     """
@@ -49,7 +49,7 @@ class SPIDERAlternate:
         return returned
 
     def silo(self, problem: PublicProblem, broadcast: Message, ask: Asker, memory: Memory) -> Message:
-        """The noisy gradient, or its noisy change since the round before."""
+        """{"v": the noisy gradient, or its noisy change since the round before, (silos, d)}."""
         w = broadcast["w"]
         if "previous" not in broadcast:
             return {"v": ask(Query("gradient", (w,), self.clip_norm, self.batch))}

@@ -1,7 +1,7 @@
 """Noise on a grid, without floating point: integers, their sensitivity, and a price with T in delta.
 
-A silo's own is exact discrete Gaussian noise (`GridGaussian`; proof: docs/grid-noise.md). Sums over silos
-share the grid and the price (docs/summed-noise.md).
+One silo adds exact discrete Gaussian noise (`GridGaussian`; proof: docs/grid-noise.md). Secure aggregation
+uses the same grid and price (docs/summed-noise.md).
 
 **Guarantee** of `GridGaussian`. That of `fedsim.privacy.cost`, with z = sigma over the raised sensitivity,
 and delta less (1 + e^eps) T, where T is the total-variation distance of all the noise from rounded Gaussian
@@ -88,14 +88,14 @@ def weights(census: Census) -> list[tuple[float, int]]:
 
 
 def distance(dimension: int, census: Census, sigma: float) -> float:
-    """Total variation between a whole census of discrete noise and rounded Gaussian noise.
+    """Total variation between discrete and rounded Gaussian noise over a whole composition.
 
     A release of weight w is of queries with sum ratio^-2 = w^2, so that sum ratio^-4 <= w^4 and no query's
     noise is below sigma / w steps.
 
     Args:
         dimension: d.
-        census: what is released.
+        census: the releases of the composition.
         sigma: of a release of weight 1, in steps.
     """
     released = weights(census)
@@ -109,7 +109,7 @@ class GridPricing(ABC):
 
     @abstractmethod
     def distance(self, census: Census, z: float) -> float:
-        """T: total variation between all noise of a census and rounded Gaussian noise."""
+        """T: total variation between the noise of the whole composition and rounded Gaussian noise."""
 
     def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
         """See `fedsim.privacy.calibrate`; more where the noise is not fine enough for the budget's delta."""

@@ -31,10 +31,10 @@ class Mechanism(Protocol):
         clips: whether records' terms are shortened to their clip.
         squares_add: whether an unsampled release of weight a costs what a Gaussian one of mu = a / z does, so
             that mu^2 adds over runs too; else only (epsilon, delta) of whole plans do.
-        sums_only: whether the server learns sums over silos only, and no silo's own answer.
-        unit: whose data the guarantee is about.
+        sums_only: secure aggregation: the server learns sums over silos and no single silo's answer.
+        unit: what is replaced in a neighbouring data set.
         guarantee: what is guaranteed, in one sentence.
-        notices: what a reader must know before any number.
+        notices: warnings that a report shows before any number.
     """
 
     name: ClassVar[str]
@@ -63,13 +63,13 @@ class Mechanism(Protocol):
             noise_ratio: the release's noise relative to z.
             z: base noise multipliers, (silos, 1).
             clip: of a record's term, a number or (silos, 1).
-            noise: gives the release's rows of `fill`, (silos, d); called at most once. Where it gives fewer,
-                runs side by side share them: the first of so many silos, and the next again.
+            noise: gives the release's rows of `fill`, (silos, d); called at most once. If it gives fewer rows
+                than `total` has, they are tiled: runs that are computed together share their noise.
         """
         ...
 
     def noise_multipliers(self, census: Census, budgets: Sequence[Budget], limit: float) -> list[float]:
-        """The smallest z at which answering `census` keeps each budget, none above `limit`.
+        """The smallest z, at most `limit`, at which the composition `census` is within each budget.
 
         Raises:
             Refused: even `limit` costs more than a budget.
@@ -77,7 +77,7 @@ class Mechanism(Protocol):
         ...
 
     def epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
-        """What answering `census` costs silos of (n, z, delta): each transcript is (epsilon, delta)-DP.
+        """Epsilon of the composition `census` per silo of (n, z, delta): transcripts are (epsilon, delta)-DP.
 
         Raises:
             Refused: the census cannot be answered on n records.
@@ -90,11 +90,11 @@ class Mechanism(Protocol):
 
 
 class SumMechanism(Mechanism, Protocol):
-    """A mechanism of sums over silos (`sums_only`): silos make contributions, and only their sum is read.
+    """A mechanism of secure aggregation (`sums_only`): silos make contributions, and only their sum is read.
 
     `perturb` turns weighted sums into contributions, in place; its `clip` is the query's, a number, and its z
-    the multiplier that is common to all silos. A silo whose terms have norm <= r clip has a multiplier of its
-    own, z_i, at which it is priced.
+    the multiplier that is common to all silos. A silo whose terms have norm <= r clip is priced at a larger
+    multiplier, z_i.
 
     Attributes:
         transport: "shares" (two aggregators add up) or "messages" (a shuffler passes whole ones on).
@@ -106,7 +106,7 @@ class SumMechanism(Mechanism, Protocol):
     guarantee_colluding: ClassVar[str]
 
     def step(self, clip: float) -> float:
-        """What one unit of a contribution is worth."""
+        """The value of one unit of a contribution, in the unit of the sums."""
         ...
 
     def reach(self, r: float) -> float:
@@ -122,11 +122,11 @@ class SumMechanism(Mechanism, Protocol):
         ...
 
     def colluding(self, z_i: float) -> float:
-        """The silo's multiplier under its own share of the noise alone; 0 for none."""
+        """The silo's multiplier where only its share of the noise counts; 0 for none."""
         ...
 
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
-        """`epsilons` where the two parties collude, of the same cases; infinite where nothing holds."""
+        """`epsilons` of the same cases if the two parties collude; infinite without a guarantee."""
         ...
 
     def aggregators_noise(self, noise_ratio: float, z: float) -> float:

@@ -13,7 +13,7 @@ from fedsim.protocol.pool import Pool
 
 GAUSSIAN: Mechanism = SiloGaussian()
 NONE: Mechanism = NoMechanism()
-"""What the non-private twin of a run has."""
+"""The mechanism of a run's non-private baseline."""
 
 MECHANISMS: dict[str, Mechanism] = {
     mechanism.name: mechanism
@@ -25,17 +25,17 @@ MECHANISMS: dict[str, Mechanism] = {
         ShuffledGaussian(1),
     )
 }
-"""{name: mechanism}. Those of sums only tell what their class is; `sum_mechanism` makes the ones that run."""
+"""{name: mechanism}. Those of secure aggregation describe their class; `sum_mechanism` makes usable ones."""
 
 
 def sum_mechanism(
     name: str, dimension: int, pool: Pool, noise_by: NoiseBy = "silos", steps: int | None = None
 ) -> SumMechanism:
-    """The mechanism of sums over silos by its name.
+    """The mechanism of secure aggregation by its name.
 
     Args:
         dimension: d, of the answers.
-        pool: whose answers are added up.
+        pool: the silos whose answers are summed.
         noise_by: of summed_gaussian.
         steps: of shuffled_binomial, of its grid to the clip; None for those that suit d.
     """
@@ -51,8 +51,8 @@ def sum_mechanism(
 def check_serves(mechanism: Mechanism, name: str, algorithm: type[Algorithm] | Algorithm) -> None:
     """Refuse an algorithm that the mechanism cannot serve.
 
-    Where noise is only on a sum over silos, no silo has a noisy answer of its own to compute with:
-    its message must be the same affine function of the answers in every silo, to be applied to the sum.
+    Under secure aggregation only the sum of the answers is noisy and visible, so no silo can compute with its
+    answer. A message must be the same affine function of the answers in every silo, applied to the sum.
 
     Args:
         name: the algorithm's, for the message.

@@ -77,7 +77,7 @@ class SiloGaussian(Mechanism):
 
 @dataclass(frozen=True)
 class NoMechanism(Mechanism):
-    """Neither clip nor add noise: the non-private twin, and with local_sgd FedAvg.
+    """Neither clip nor add noise: the non-private baseline, and with local_sgd FedAvg.
 
     >>> NoMechanism().epsilons((), [(100, 5.0, 1e-6)])
     [inf]

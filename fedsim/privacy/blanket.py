@@ -135,7 +135,7 @@ class BlanketPair:
 
     @cached_property
     def _table(self) -> tuple[Array, Array]:
-        """Losses up to where nothing can be told from nothing, and D at them."""
+        """Privacy losses from 0 to the largest possible, and D at them."""
         last = 1e-3
         while self._finite(np.array([last]))[0] > _FLOAT * self.messages and last < _LARGEST_LOSS:
             last *= 1.2

@@ -1,6 +1,6 @@
-"""What a record-level guarantee says about groups of records, whole silos, and the federation.
+"""Group privacy, user-level and central DP that follow from a record-level guarantee.
 
-All of it replaces records; n is fixed and public. A guarantee whose delta reaches 1 says nothing: None.
+Adjacency is replace-one; n is fixed and public. None stands for a guarantee whose delta would reach 1.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def _wanted_step(tilt: _Tilt, copies: int, widest: float) -> float:
 
 
 def _refine(pairs: Sequence[tuple[Pair, int]], delta: float) -> tuple[list[Losses], _Tilt]:
-    """Discretise all pairs on one grid, which is as fine as its own tilt wants it to be."""
+    """Discretise all pairs on one grid, whose step suits the tilt."""
     copies = sum(count for _, count in pairs)
     reaches = [pair.reach(_NEGLIGIBLE * delta / copies) for pair, _ in pairs]
     steps, fine = [reach / 64 for reach in reaches], False
@@ -202,7 +202,7 @@ def _log_beyond(parts: Sequence[Losses], tilt: _Tilt, bound: float) -> float:
     """ln of Chernoff's bound on the mass beyond `bound`, on the side away from the tilted mean.
 
     P(L > b) <= exp(K(r) - r b) for every r >= 0, and likewise below for r <= s in tilted mass; the orders
-    tried are the tilt's own and two towards the bound, of which the last is best for a Gaussian.
+    tried are that of the tilt and two towards the bound, of which the last is best for a Gaussian.
     """
     orders = [tilt.s + share * (bound - tilt.mean) / tilt.variance for share in (0.0, 0.3, 1.0)]
     return min(_cumulants(parts, r)[0] - r * bound for r in orders)

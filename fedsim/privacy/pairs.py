@@ -29,7 +29,7 @@ from fedsim.privacy import gaussian
 
 Array = npt.NDArray[np.float64]
 
-_SMALLEST = 1e-290  # multiplicities rarer than this are not told apart
+_SMALLEST = 1e-290  # multiplicities rarer than this are lumped together
 _ACCURATE = 1e-3  # share of the profile that multiplicities may be left out of, and counted as infinite loss
 _HALVINGS = 60
 _PIECE = 4096  # losses evaluated at once, times some 20 multiplicities

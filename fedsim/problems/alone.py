@@ -1,11 +1,11 @@
-"""What a stranger's code computes of a record: from that record alone, by construction.
+"""Runs untrusted code on records so that each result depends on one record alone, by construction.
 
-A clip bounds what one record does to a sum only if no other record's term depends on it, and no number of
-trials can show that of a function that is handed a batch. So it is handed none. The function runs once, on
-shapes without values (`torch.export`); what it did is kept as a graph of torch's own operations on *one*
-record, all of them on the list of `fedsim.problems.operations`. The graph is what runs on records, one by one
-under `vmap`. For nothing that a silo releases does the function itself run on a record: not its Python code,
-nor its state, nor a gradient or a batching rule of its own.
+Clipping bounds the sensitivity of a sum only if no record influences another record's term, and no number of
+tests can show that for a function of a batch. So the function never gets a batch. It runs once, on shapes
+without values (`torch.export`), which records a graph of torch's operations on *one* record, all of them on
+the list of `fedsim.problems.operations`. Only this graph runs on records, one by one under `vmap`. Nothing
+that a silo releases comes from the function itself: neither its Python code, nor its state, nor a custom
+gradient or batching rule runs on a record.
 
 A function that looks at values to decide what to do has no such graph, and is refused.
 """
@@ -73,7 +73,7 @@ def capture(module: nn.Module, *record: Tensor) -> Program:
 
 
 def _constant(value: object) -> Tensor:
-    """A copy of a buffer or another tensor of the module's; one of another type would run its own code."""
+    """A copy of the module's buffer or other tensor; a subclass of Tensor could run code and is refused."""
     if type(value) not in (Tensor, nn.Parameter):
         raise NotCapturedError(f"it holds a {type(value).__name__} where a plain tensor would do")
     copied = Tensor.clone(Tensor.detach(value), memory_format=torch.contiguous_format)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def _constant(value: object) -> Tensor:
 
 
 def _decompositions() -> dict[Any, Any]:
-    """Torch's own, to few operations; none of those with a finite gradient where their parts have none."""
+    """Torch's decompositions, except where an operation has a finite gradient and its parts do not."""
     table: dict[Any, Any] = dict(torch.export.default_decompositions())
     for whole in _WHOLE:
         table.pop(whole, None)
@@ -114,7 +114,7 @@ def _trilinear(*given: Any) -> Tensor:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's remarks on the module's style and on what it cannot follow: the error says it."""
+    """Silence torch's warnings about the module and its tracing: the error has the reason."""
     remarks = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     before, remarks.disabled = remarks.disabled, True
     try:
@@ -145,9 +145,8 @@ class FunctionModule(nn.Module):
 def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: Tensor) -> Tensor:
     """The function's value for every row; (rows, *shape) of `dtype`, NaN where it raises.
 
-    A row that makes it raise (an index out of range, a matrix that is singular) must not decide whether
-    there is an answer. Another row stands in its place meanwhile: a batch of another size could round every
-    other row's value differently.
+    A row that makes it raise (an index out of range, a singular matrix) must not decide whether there is an
+    answer. Another row is used in its place: a batch of another size could round the other rows differently.
 
     Args:
         function: of one row's tensors, a tensor of the given shape.
@@ -159,7 +158,7 @@ def each(function: Function, shape: tuple[int, ...], dtype: torch.dtype, *rows: 
     """
     mapped, count = vmap(lambda *row: function(*row).to(dtype)), len(rows[0])
     good, parts = torch.ones(count, dtype=torch.bool), [(0, count)]
-    while parts:  # halves, in this very frame: a search that went deeper could fail where `mapped` does not
+    while parts:  # bisection without recursion: a deeper stack could fail where `mapped` does not
         first, last = parts.pop()
         try:
             found = mapped(*(row[first:last] for row in rows))

@@ -1,7 +1,7 @@
-"""Problems as data: what a process that may run their code sends to one that may not.
+"""Problems as data, sent by the process that runs untrusted code to the process that holds records.
 
-What is sent is a tree of lists, names and numbers, and tensors. It is believed in nothing: programs are
-checked (`fedsim.problems.program`), and must have the shapes of one record.
+The message is a tree of lists, names and numbers, and tensors. It is untrusted: programs are checked
+(`fedsim.problems.program`) and must have the shapes of one record.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class GeneralisedLinear(HasComposite, ABC):
 
     @abstractmethod
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
-        """l'(score, y), in the shape of the scores, as a tensor of its own (the caller clips it in place).
+        """l'(score, y), in the shape of the scores, as a new tensor (the caller clips it in place).
 
         Args:
             scores: x W for every record.

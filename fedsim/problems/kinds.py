@@ -19,14 +19,14 @@ Problem = GeneralisedLinear | NeuralNetwork
 
 
 def is_shipped(problem: Problem) -> bool:
-    """Whether fedsim ships all of its code, by identity with its own table of classes."""
+    """Whether fedsim ships all of its code, by identity with the table of its classes."""
     if type(problem) is NeuralNetwork:
         return type(problem.model) in (Mlp, PairedMlp, Lenet)
     return type(problem) in OWN
 
 
 def check(problem: Problem, dtype: torch.dtype) -> None:
-    """Find out, without records, whether the problem can be applied to each record by itself.
+    """Check, without records, that the problem can be applied to each record by itself.
 
     Raises:
         InputError: it cannot.
@@ -40,7 +40,7 @@ def check(problem: Problem, dtype: torch.dtype) -> None:
 
 
 def accepts(problem: Problem, target: Tensor) -> Tensor:
-    """Which targets the loss is defined for, each found from itself alone; a mask in their shape."""
+    """Which targets the loss is defined for, each decided from itself alone; a mask in their shape."""
     if isinstance(problem, NeuralNetwork):
         return problem.accepts(target)
     from fedsim.problems import linear_records  # with graphs of records, which take torch a while
@@ -56,7 +56,7 @@ def scores_of_records(problem: Problem, features: Tensor, w: Tensor) -> Tensor:
 
 
 def head(problem: Problem) -> GeneralisedLinear:
-    """What makes losses and predictions of scores."""
+    """The loss and the predictions as functions of the scores."""
     return problem.head if isinstance(problem, NeuralNetwork) else problem
 
 

@@ -1,4 +1,4 @@
-"""A linear problem applied to records: its own code sees one record at a time, unless it is built in.
+"""Applies a linear problem to records: its code sees one record at a time, unless it is built in.
 
 Built-in losses act on each number alone. A problem of another distribution gives its loss by a derivative,
 `coefficient`, and by the targets that it is defined for, `accepts`. Both run as graphs of one record
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
-    """l'(score, y) of every record, in the shape of the scores, as a tensor of its own.
+    """l'(score, y) of every record, in the shape of the scores, as a new tensor.
 
     Args:
         scores: (..., records) for one output, (..., records, outputs) else.

@@ -1,4 +1,4 @@
-"""Neural networks: any torch module that treats every record on its own, as one flat parameter vector."""
+"""Neural networks: any torch module that maps each record separately, as one flat parameter vector."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class NeuralNetwork(HasComposite):
 
     @cached_property
     def module(self) -> torch.nn.Module:
-        """The module, checked; it is read, and no record is ever handed to it.
+        """The module, checked; it is inspected, and never called with a record.
 
         Raises:
             InputError: it cannot be built, or it does not suit.
         """
         from fedsim.problems.network_form import check
 
-        with torch.enable_grad():  # whoever asks first
+        with torch.enable_grad():  # also if the first caller has gradients off
             return check(self._built(0), self.num_features, self.num_outputs)
 
     @cached_property
@@ -79,7 +79,7 @@ class NeuralNetwork(HasComposite):
         return SoftmaxRegression(1, self.num_outputs) if self.num_outputs > 1 else LinearRegression(1)
 
     def start(self, seed: int) -> Tensor:
-        """The module's own random initialisation as (d,) float32; public, and the same for the same seed."""
+        """The module's random initialisation as (d,) float32; public, and the same for the same seed."""
         values = [value.detach().reshape(-1) for value in self._built(seed).parameters()]
         return torch.cat(values)
 

@@ -157,7 +157,7 @@ def _whole(value: object) -> object:
 
 
 def _check_untouched(layer: nn.Module) -> None:
-    """No hook and no `forward` of the object's own, which would make it another function."""
+    """Refuse hooks and a `forward` set on the object, which would make it another function."""
     own = vars(layer)
     if "forward" in own or any(value for name, value in own.items() if name.endswith("_hooks")):
         raise _NotPlainError

@@ -27,8 +27,8 @@ Activation = Literal["relu", "squared_relu", "square_plus_cube"]
 class PairedMlp:
     """One hidden layer whose units start in pairs that cancel: all scores start at 0, none at random.
 
-    It is made for noisy gradients: what one clipped gradient says reaches far. With noise of a given size in
-    every parameter, what a network learns is decided by its tangent kernel
+    It is made for noisy gradients: one clipped gradient changes the predictions of many records. With noise
+    of a given size in every parameter, what a network learns is decided by its tangent kernel
     k(x, x') = <grad s(x), grad s(x')> / (|grad s(x)| |grad s(x')|) (A. Jacot et al., NeurIPS 2018), not by
     how many parameters it has: all of them share one clip. ReLU's has a large part linear in <x, x'>, which
     the task may have no use for; that of s^2 begins at <x, x'>^2, and s^3 adds the next order.

@@ -33,7 +33,7 @@ class NotAllowedError(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """An operation: the names of its arguments, all given by position but for `options`; and its form."""
+    """An operation, the names of its arguments (positional, except `options`), and their form."""
 
     operation: Callable[..., Any]
     form: str
@@ -98,7 +98,7 @@ def _layer_norm(a: Arguments) -> bool:
 
 
 def _group_norm(a: Arguments) -> bool:
-    """It takes the sizes it is told for those of its input."""
+    """torch takes N, C and HxW from the arguments, so they must be those of the input."""
     shape = a["input"].shape
     return (
         len(shape) >= 2

@@ -1,8 +1,8 @@
 """A function of one record as data: operations of the table, one after the other.
 
-A program is run by calling the table's operations as functions: no module is called, so no hook of anyone's
-runs. It can be sent as plain numbers and names, and is checked where it is made, whoever made it: every
-operation and the form of its arguments, by running it on tensors that have shapes and no values.
+A program runs by calling the table's operations as functions. No module is called, so no hook runs. A
+program can be serialised as numbers and names. It is checked whenever one is made, from torch's graph or from
+a message: every operation and the form of its arguments, by running it on tensors without values.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from fedsim.problems.operations import DTYPES, LARGEST, TABLE, NotAllowedError, 
 
 MAX_STEPS = 20_000
 MAX_NUMBERS = 2**26
-"""That the steps may give for one record: 512 MiB in float64."""
+"""Limit of the numbers that all steps give for one record: 512 MiB in float64."""
 MAX_WORK = 2**30
-"""Multiplications and additions, about, for one record: seconds, with its gradient."""
+"""Limit of the multiplications and additions, about, for one record: seconds, with its gradient."""
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _TYPES = {np.dtype(name): name for name in DTYPES}
 
@@ -94,7 +94,7 @@ class Program:
         return result
 
     def to_data(self) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """Lists, names and numbers as JSON has them, and the constants."""
+        """Serialise: a tree that JSON can hold, and the constants."""
         steps = [
             [step.operation, _encoded(step.arguments), {k: _encoded(v) for k, v in step.options.items()}]
             for step in self.steps
@@ -109,7 +109,7 @@ class Program:
 
     @classmethod
     def from_data(cls, tree: object, arrays: Sequence[np.ndarray]) -> Program:
-        """A program of what a stranger sent.
+        """Deserialise and check a program of an untrusted sender.
 
         Raises:
             NotAllowedError: it is no program, or one that a record must not be given to.
@@ -132,7 +132,7 @@ class Program:
 
 
 def check(program: Program) -> tuple[Shape, int]:
-    """The shape of the result, and how many numbers the steps give, found without values.
+    """The shape of the result and the count of numbers that the steps give, without values.
 
     Raises:
         NotAllowedError: an operation without an entry in the table, or outside its form; a reference to what
@@ -253,7 +253,7 @@ def _only(value: object, kind: type) -> Any:
 
 
 def _constant(array: np.ndarray) -> Tensor:
-    """A tensor of its own; types of another byte order have no name here."""
+    """A copy as a tensor; types of another byte order are refused."""
     if type(array) is not np.ndarray or array.size > LARGEST:
         raise TypeError
     return torch.tensor(array, dtype=DTYPES[_TYPES[array.dtype]])

@@ -21,11 +21,11 @@ from fedsim.theory.convex_choice import (
     multi_stage_accelerated_minibatch_sgd,
     noisy_minibatch_sgd,
 )
+from fedsim.theory.participants import law
 from fedsim.theory.proximal_choice import prox_pl_svrg, prox_sgd, prox_spider
 from fedsim.theory.stated_noise import Prescribed, stated_noise
 from fedsim.theory.symbols import Constants, Premises, symbols
 from fedsim.theory.theorem import Derived
-from fedsim.theory.turnout import law
 
 _RATIO = "difference_noise_ratio"
 CHOICES: dict[str, Callable[[Case], Derived]] = {

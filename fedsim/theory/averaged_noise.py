@@ -1,9 +1,9 @@
-"""The noise that is really there: each silo's own, averaged, or one on a sum over silos.
+"""Variance of the noise in a round's mean: each silo's noise averaged, or that of secure aggregation.
 
-With `calibration: accountant` a theorem's sigma is never added, so V, the root mean squared error of a
-round's mean gradient, is computed from what the silos will add. It depends on public numbers alone.
-Multipliers of sums are those of Gaussian sums: binomial ones are up to two fifths more, and those of single
-records in random order less.
+With `calibration: accountant` a theorem's sigma is never added. V, the root mean squared error of a round's
+mean gradient, is therefore computed from the noise that silos will add. It depends on public numbers alone.
+For secure aggregation the multipliers are those of Gaussian noise: binomial noise has up to 40 % more, and
+shuffled messages of single records have less.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fedsim.privacy.cost import compose
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full
 from fedsim.protocol.plan import Census, Release
 from fedsim.protocol.pool import Pool
+from fedsim.theory.participants import Law, mean_shares, planned_share
 from fedsim.theory.symbols import Premises
-from fedsim.theory.turnout import Law, mean_shares, planned_share
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Releases of one kind in a plan.
+    """Releases of one kind in a plan: the same batch and noise ratio.
 
     Args:
         batch: which records.
@@ -40,7 +40,7 @@ class Kind:
 
 
 class Noise(Protocol):
-    """The noise in a round's mean."""
+    """The variance of the noise in a round's mean gradient."""
 
     def variance(self, clip: float, kind: Kind, plan: Sequence[Kind]) -> float:
         """Per coordinate, of a release of `kind` with records' terms bounded by `clip`, one of `plan`."""
@@ -49,11 +49,11 @@ class Noise(Protocol):
 
 @dataclass(frozen=True)
 class AveragedNoise:
-    """Every silo's budget and how it enters a round's mean.
+    """Silos that add noise to their answers: their budgets, and the share of each one's variance in the mean.
 
     Args:
         budgets: (n_i, eps_i, delta_i).
-        factors: E[1{i in S_r} / M_r^2] (N p_i)^2, which a silo's own variance is multiplied by.
+        factors: E[1{i in S_r} / M_r^2] (N p_i)^2, by which a silo's variance is multiplied.
         shares: the part of all rounds that a silo plans for; the first round that it is in is one of them.
     """
 
@@ -75,7 +75,7 @@ class AveragedNoise:
         )
 
     def multipliers(self, plan: Sequence[Kind]) -> list[float]:
-        """z_i, as silos will find it: one that is in a round plans 1 + (R - 1) share_i of R on average."""
+        """z_i of each silo; one that is in a round is in 1 + (R - 1) share_i of the R rounds on average."""
         plans = {share: _census(plan, share) for share in set(self.shares)}
         if not all(isinstance(kind.batch, Full | Fresh) for kind in plan):
             return [
@@ -110,7 +110,7 @@ def _unit(budget: Budget) -> float:
 
 
 def averaged_noise(premises: Premises) -> AveragedNoise:
-    """The noise of silos that calibrate their own, their claims being budgets."""
+    """The noise of silos that calibrate it to their budgets."""
     participants, num_silos = premises.participants, len(premises.claims)
     weights, seen = premises.relative_weights, mean_shares(participants, num_silos)
     return AveragedNoise(
@@ -122,15 +122,15 @@ def averaged_noise(premises: Premises) -> AveragedNoise:
 
 @dataclass(frozen=True)
 class SummedNoise:
-    """Every silo's budget, and how the noise that is common to them enters a round's mean.
+    """Secure aggregation: every silo's budget, and the share of the common noise in a round's mean.
 
     Args:
-        own: each silo's own calibration.
-        mechanism: of the sums.
+        own: calibration of each silo alone.
+        mechanism: the mechanism of secure aggregation.
         pool: the silos.
         law: of M_r, none below `pool.min_silos`: a sum of fewer is not released.
         by_silos: variance that each silo in a sum adds to it, in the unit of (ratio z reach clip)^2.
-        by_aggregators: variance that is added whoever is in it.
+        by_aggregators: variance that the aggregators add, whatever the number of silos.
     """
 
     own: AveragedNoise

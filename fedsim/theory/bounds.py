@@ -4,9 +4,9 @@ A. Lowy, thesis (USC 2023), chapter 3 and appendix B. They are orders of magnitu
 can be plotted beside them to compare slopes and gaps, never heights. ln(1/delta) is kept where the thesis
 prints it.
 
-ISRL: every silo protects its own transcript and trusts nobody. SDP: silos trust a shuffler, or two
-aggregators of which one keeps to the protocol. Central: the server is trusted; a lower bound of that holds
-for SDP and ISRL too. For the proximal-PL and the non-convex class see each function's measure.
+ISRL: every silo protects its transcript and trusts no other party. SDP: silos trust a shuffler, or two
+aggregators of which at least one follows the protocol. Central: the server is trusted; such a lower bound
+holds for SDP and ISRL too. For the proximal-PL and the non-convex class see each function's measure.
 
 With one noise on the sum over silos instead of one in every silo (SDP), N^2 takes the place of M (one pass,
 which counts on no draw of silos: M^2). P_vec's variance has ln(d/delta)^2 where a Gaussian sum's has

@@ -1,20 +1,21 @@
-"""How theorems choose numbers: for their own noise, or for the noise that a plan will really have.
+"""How theorems choose numbers: for the noise that they state, or for noise that the accountant calibrates.
 
-With `calibration: theorem` the noise is the theorem's sigma, and so are the rounds and steps that it states
-for it. Where a theorem only asks for a least K, noisy MB-SGD takes that K (a record a step is enough for its
-R), the others the one that their R is stated for. Silos that differ: Theorem 140 (`fedsim.theory.symbols`).
+With `calibration: theorem` the noise is the theorem's sigma, and rounds and steps are those that the theorem
+states for it. Noisy MB-SGD takes the smallest batch size K that its proof needs: one record a step is enough
+for its R. The other theorems take the K that their R is stated for. Silos may differ: Theorem 140
+(`fedsim.theory.symbols`).
 
-`calibration: accountant` adds many times less. Then V, the root mean squared error of a round's mean
-gradient, is that of the plan that will run, each silo's noise being calibrated to it
-(`fedsim.theory.averaged_noise`), and R solves the theorem's own equation with it: where the error of
-optimisation is no more than that of noise. Every record is in every batch unless the theorem draws batches:
-that has the least V, and what proofs by amplification ask of K has nothing to say here. Numbers that the
-scenario gives (batch, clip, rounds) are part of the plan that V is computed for.
+With `calibration: accountant` the noise is many times smaller. V, the root mean squared error of a round's
+mean gradient, is then computed for the plan that will run, with each silo's noise calibrated to that plan
+(`fedsim.theory.averaged_noise`). R solves the theorem's equation with this V: it is the smallest R at which
+the optimisation error is at most the error from noise. Batches are full unless the theorem draws them: this
+has the least V, and the bounds on K that proofs by amplification need do not apply. Numbers that the scenario
+gives (batch, clip, rounds) are part of the plan.
 
-Constants that the thesis leaves open are one. With the accountant more budget never has a larger `excess` (or
-`squared gradient`): for every R a larger budget has a smaller V, and the excess is twice the larger one of
-two errors at an R where that is least, or at the smallest one where the first is below the second, which then
-does not grow with R.
+Constants that the thesis leaves open are set to one. With the accountant a larger budget never predicts a
+larger `excess` (or `squared gradient`). For every R a larger budget has a smaller V. The excess is twice the
+larger of two errors, at the R where that is least or at the smallest R where the first is below the second;
+the second does not grow with R.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ Errors = Callable[[int], tuple[float, float]]
 
 @dataclass(frozen=True)
 class Case:
-    """A plan that is still to be chosen.
+    """What a theorem chooses a plan for.
 
     Args:
         s: the theorems' symbols.
         clip: bound on a record's gradient: the scenario's, or L.
-        batch: which records, where the scenario says so; with the theorem's own noise, whether in one pass.
-        given: {field of the algorithm: number} that the scenario says; empty for the theorem's own noise.
-        noise: of a round's mean, calibrated to the plan; None: the theorem's own.
+        batch: the scenario's batch, or None; with the theorem's noise only whether it is `fresh` matters.
+        given: {field of the algorithm: number} that the scenario gives; empty for the theorem's noise.
+        noise: noise of a round's mean, calibrated to the plan; None: the noise that the theorem states.
     """
 
     s: Symbols
@@ -58,20 +59,20 @@ class Case:
 
     @property
     def one_pass(self) -> bool:
-        """Whether the scenario asks for disjoint batches."""
+        """Whether batches are disjoint, so that every record is used at most once."""
         return isinstance(self.batch, Fresh)
 
     @property
     def rounds(self) -> int | None:
-        """R, where the scenario says it."""
+        """R, if the scenario gives it."""
         return self.given.get("num_rounds")
 
     def drawn(self, R: int = 1, default: Batch = FULL) -> Batch:
-        """The batch of a gradient; in one pass of the theorem's own noise one of R disjoint ones."""
+        """The batch of a gradient; in one pass with the theorem's noise one of R disjoint batches."""
         return Fresh(1 / R) if self.noise is None and self.one_pass else self.batch or default
 
     def candidates(self) -> Sequence[int]:
-        """Numbers of disjoint batches to choose from: the given one, or as many as a given batch leaves."""
+        """Candidates for R in one pass: the given R, else floor(n / K) of a given batch, else every one."""
         if self.rounds is not None:
             return [self.rounds]
         if self.batch is not None:
@@ -89,7 +90,7 @@ class Case:
         return self.s.d * self.s.spread(lambda silo: variance(L, R, R, silo))
 
     def sampling(self, batch: Batch) -> float:
-        """Mean squared error of a round's mean gradient that records and silos make by being drawn.
+        """Mean squared error of a round's mean gradient from subsampling records and silos.
 
         Disjoint batches: phi^2 / (M K) + (N - M)/(N - 1) upsilon^2 / M (Lemma 128). Others: 4 L^2 / (M K)
         unless every record is there (Theorem 37).
@@ -112,13 +113,13 @@ class Case:
         predicted: Callable[[], dict[str, float]],
         notes: dict[str, Any] | None = None,
     ) -> Derived:
-        """What the theorem chose.
+        """The theorem's choice: with predictions for calibrated noise, with notes for the theorem's noise.
 
         Args:
             theorem: its name and number.
             values: {field of the algorithm: value}.
-            predicted: V and a bound, which are told of the noise that is really added.
-            notes: of the theorem's own noise.
+            predicted: computes V and a bound; called only for calibrated noise.
+            notes: {symbol: value} that the theorem also sets; kept only for the theorem's noise.
         """
         if self.noise is None:
             return Derived(theorem, values, notes or {})
@@ -126,34 +127,34 @@ class Case:
 
 
 def larger(errors: tuple[float, float]) -> float:
-    """Twice the larger error, an upper bound of their sum that falls where every error of every R falls."""
+    """Twice the larger error: an upper bound of the sum, monotone in both errors."""
     return 2 * max(errors)
 
 
 def rounded(value: float) -> int:
-    """At least so many rounds, and at least one."""
+    """The number of rounds, rounded up, at least 1."""
     return max(1, math.ceil(value))
 
 
 def log(value: float) -> float:
-    """A logarithm that the theorems take of a large number; at least ln 2, so that R stays positive."""
+    """ln(max(2, value)): the theorems take it of large numbers, and R must stay positive."""
     return math.log(max(2.0, value))
 
 
 def fresh(R: int) -> dict[str, Any]:
-    """R disjoint batches, as a scenario says it."""
+    """R disjoint batches, as the `batch` field of a scenario."""
     return {"sampler": "fresh", "fraction": 1 / R}
 
 
 def subsample(fraction: float) -> Any:
-    """A share of the records drawn anew each time, as a scenario says it."""
+    """Subsampling of a fraction of the records, as the `batch` field of a scenario."""
     return "full" if fraction >= 1 else {"sampler": "subsample", "fraction": fraction}
 
 
 def smallest(holds: Callable[[int], bool], least: int = 1) -> int:
-    """Return the smallest R >= least at which a condition holds that stays true from its first R on.
+    """The smallest R >= least at which a monotone condition holds, by doubling and bisection.
 
-    At most `MOST_ROUNDS`, whether it holds there or not.
+    `MOST_ROUNDS` if it holds nowhere below.
 
     >>> smallest(lambda R: R * R >= 50)
     8
@@ -170,7 +171,7 @@ def smallest(holds: Callable[[int], bool], least: int = 1) -> int:
 
 
 def balanced(errors: Errors) -> int:
-    """Return the R at which the larger error is least, where the second one never falls.
+    """The R at which the larger error is least; the first error falls with R, the second never does.
 
     >>> balanced(lambda R: (100 / R, R))
     10
@@ -180,11 +181,11 @@ def balanced(errors: Errors) -> int:
 
 
 def best(candidates: Iterable[int], errors: Errors) -> int:
-    """Return the candidate whose larger error is least, the smallest one of equals."""
+    """The candidate whose larger error is least; the smallest of equals."""
     return min(candidates, key=lambda R: (max(errors(R)), R))
 
 
 def _disjoint(n: int) -> list[int]:
-    """How many disjoint batches of K records n have, for every K: no other number of them is worth trying."""
+    """floor(n / K) for every batch size K: other numbers of disjoint batches leave more records unused."""
     root = math.isqrt(n)
     return sorted({n // K for K in range(1, root + 1)} | set(range(1, root + 1)))

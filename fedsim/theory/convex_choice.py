@@ -1,4 +1,4 @@
-"""Numbers that the convex theorems choose, for either noise (`fedsim.theory.choice`).
+"""Numbers that the convex theorems choose, for the theorem's noise or the calibrated one (see `choice`).
 
 A. Lowy, thesis (USC 2023); theorem numbers per function.
 """
@@ -26,7 +26,7 @@ from fedsim.theory.gradient_noise import smallest_batch
 from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Derived
 
-_LONGEST = 100  # times the rounds that stages take without noise: one that makes it more is not begun
+_LONGEST = 100  # a stage that makes a run longer than this many times the noiseless rounds is not begun
 
 
 def noisy_minibatch_sgd(case: Case) -> Derived:
@@ -198,10 +198,11 @@ def _stated_stages(case: Case, name: str) -> int:
 
 
 def _stages(case: Case, name: str) -> tuple[int, int]:
-    """(S, R): the most stages that fit into a number of rounds whose own V they are made for, and that R.
+    """(S, R): the most stages S that fit into R rounds at the noise V of a plan of R rounds, and R.
 
-    V grows with the stages' sum R. The smallest R that holds S stages is the least fixed point of that sum
-    and is found from below; S is the most that has one.
+    V grows with R, and the stages' rounds grow with V. The smallest R that holds S stages is therefore the
+    least fixed point of R -> needed(S, R), and iterating from below finds it. S is the largest number of
+    stages for which a fixed point exists.
     """
     _, beta, mu, Delta = case.s.need(name, "L", "beta", "mu", "Delta")
     batch, shortest = case.drawn(), 4 * math.sqrt(2 * beta / mu)

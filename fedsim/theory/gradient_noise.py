@@ -6,7 +6,7 @@ Most rest on amplification by sampling and advanced composition. Theorems 34, 10
     sigma^2 = 256 L^2 R ln(2.5 R / delta) ln(2 / delta) / (n^2 eps^2),
     eps <= 2 ln(2 / delta),   K >= eps n / (4 sqrt(2 R ln(2 / delta))).
 
-Errata. Theorem 140 prints n where n_i is meant: here n is the silo's own. The proofs draw with
+Errata. Theorem 140 prints n where n_i is meant: here n is that of the silo. The proofs draw with
 replacement and neglect that a record can be drawn twice: with replacement the sensitivity is more than
 2 L / K in such a batch, which the accountant prices and the proof does not; without replacement the
 statement holds as proven. For non-smooth losses (Theorems 106, 131) the envelope is 2L-Lipschitz where
@@ -47,7 +47,7 @@ def variance(clip: float, count: float, rounds: float, claim: Budget, factor: fl
 
 
 def smallest_batch(claim: Budget, count: float) -> float:
-    """eps n / (4 sqrt(2 count ln(2 / delta))): from this K on a round's own epsilon is at most 1."""
+    """eps n / (4 sqrt(2 count ln(2 / delta))): from this K on the epsilon of one round is at most 1."""
     return claim.epsilon * claim.n / (4 * math.sqrt(2 * count * math.log(2 / claim.delta)))
 
 

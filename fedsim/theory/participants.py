@@ -1,7 +1,11 @@
-"""How silos come to take part, and their effective number M: 1 / M = E[1 / M_r] (thesis Assumption 1.4)."""
+"""Silo sampling: the law of S_r and M_r, the effective number M of silos, and each silo's share in a mean.
+
+The effective number is 1 / M = E[1 / M_r] (thesis Assumption 1.4).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, ClassVar
@@ -34,10 +38,10 @@ class RandomSize:
 
 @dataclass(frozen=True)
 class Available:
-    """Each silo is there on its own with its probability, in canonical order.
+    """Each silo is available independently, with its probability, in canonical order.
 
-    A round that nobody attends is no round: the server asks again, which costs nobody anything. So the set
-    has the law of independent attendance given that it is not empty.
+    An empty round is repeated and costs nothing. So the set has the law of independent attendance given that
+    it is not empty.
     """
 
     probabilities: tuple[float, ...]
@@ -45,12 +49,12 @@ class Available:
 
 @dataclass(frozen=True)
 class Recorded:
-    """Who was there, one ascending set of positions after the other; sets that nobody is in are left out.
+    """A recorded attendance: the positions of the silos in each round, ascending; empty rounds are left out.
 
     Args:
         attendance: the sets, none empty.
-        repeat: begin again after the last one.
-        known: the silos know it before admission, so that each one's plan holds only its own rounds.
+        repeat: whether the record starts again after its last set.
+        known: whether silos know it before admission, so that each plan holds only the silo's rounds.
         source: the file, for messages.
     """
 
@@ -65,25 +69,25 @@ Participants = None | int | RandomSize | Available | Recorded
 
 
 def announced(participants: Participants) -> bool:
-    """Whether a silo knows its own rounds at admission; if not, its plan covers every round."""
+    """Whether a silo knows its rounds at admission; if not, its plan covers every round."""
     if isinstance(participants, Recorded):
         return participants.known
     return not isinstance(participants, Available)
 
 
 def effective_m(participants: Participants, num_silos: int) -> float:
-    """M = 1 / E[1 / M_r] over rounds that somebody attends; of a recorded attendance its average.
+    """M = 1 / E[1 / M_r] over rounds that are not empty; for a recorded attendance the mean over its rounds.
 
     Exactly M where M_r is always M, and never above the largest M_r: the inverses are averaged relative to
     that one, since 1 / (1 / N) is below N for one N in fourteen. Exact up to rounding else.
     """
-    sizes, law = size_law(participants, num_silos)
+    sizes, chances = size_law(participants, num_silos)
     largest = float(sizes.max())
-    return min(largest, largest / float(law @ (largest / sizes) / law.sum()))
+    return min(largest, largest / float(chances @ (largest / sizes) / chances.sum()))
 
 
 def size_law(participants: Participants, num_silos: int) -> tuple[np.ndarray, np.ndarray]:
-    """Values of M_r, and how likely each is up to a common factor."""
+    """Values of M_r, and their probabilities up to a common factor."""
     match participants:
         case None:
             sizes = np.array([num_silos])
@@ -99,10 +103,10 @@ def size_law(participants: Participants, num_silos: int) -> tuple[np.ndarray, np
 
 
 def pull(participants: Participants, num_silos: int) -> np.ndarray:
-    """N E[1{i in S_r} / M_r] of each silo i: by how much its p_i counts in the mean aggregate, (num_silos,).
+    """N E[1{i in S_r} / M_r] of each silo i: the factor of p_i in the mean aggregate, (num_silos,).
 
-    One where sets are uniformly random given their size, and then the aggregate is unbiased; larger for
-    those that come more often. Of a recorded attendance its average.
+    It is 1 where sets are uniformly random given their size, and then the aggregate is unbiased; it is larger
+    for silos that are available more often. For a recorded attendance it is the mean over its rounds.
     """
     match participants:
         case Available(probabilities) if len(set(probabilities)) > 1:
@@ -116,7 +120,7 @@ def pull(participants: Participants, num_silos: int) -> np.ndarray:
 
 
 def _available_pull(p: np.ndarray) -> np.ndarray:
-    """Of independent attendance given that somebody comes; M' is the number of the others:
+    """`pull` of independent attendance given a round that is not empty; M' is the number of other silos:
 
         E[1{i in S} / M] = p_i E[1 / (1 + M')] = p_i int_0^1 prod_{j != i} (1 - p_j + p_j t) dt.
 
@@ -129,14 +133,65 @@ def _available_pull(p: np.ndarray) -> np.ndarray:
         for node, weight in zip(nodes, weights, strict=True):
             logs = np.log1p(p * ((low + high + (high - low) * node) / 2 - 1))
             found += weight * (high - low) / 2 * np.exp(logs.sum() - logs)
-    with np.errstate(divide="ignore"):  # somebody who always comes
-        somebody = -np.expm1(np.log1p(-p).sum())
-    return np.asarray(len(p) * p * found / somebody)
+    with np.errstate(divide="ignore"):  # a silo that is always available
+        not_empty = -np.expm1(np.log1p(-p).sum())
+    return np.asarray(len(p) * p * found / not_empty)
 
 
 def attendance_law(probabilities: tuple[float, ...]) -> np.ndarray:
     """P(M_r = 0), ..., P(M_r = N) of independent attendance, the Poisson binomial law, by convolution."""
-    law = np.ones(1)
+    chances = np.ones(1)
     for p in probabilities:
-        law = np.append(law * (1 - p), 0.0) + np.append(0.0, law * p)
-    return law
+        chances = np.append(chances * (1 - p), 0.0) + np.append(0.0, chances * p)
+    return chances
+
+
+Law = tuple[tuple[int, float], ...]
+"""(m, P(M_r = m)) of every size m >= 1 that a round can have, given that it is not empty."""
+
+
+def law(participants: Participants, num_silos: int) -> Law:
+    """The law of M_r."""
+    sizes, chances = size_law(participants, num_silos)
+    values, place = np.unique(sizes, return_inverse=True)
+    share = np.bincount(place, chances / chances.sum())
+    return tuple((m, p) for m, p in zip(values.tolist(), share.tolist(), strict=True) if p > 0)
+
+
+def drawn_evenly(participants: Participants) -> bool:
+    """Whether S_r is uniformly random given its size, as thesis Assumption 1.4 has it."""
+    if isinstance(participants, Available):
+        return len(set(participants.probabilities)) == 1
+    return not isinstance(participants, Recorded)
+
+
+def planned_share(participants: Participants, num_silos: int) -> list[float]:
+    """The share of all rounds that each silo's plan holds: its rounds if it knows them, else all."""
+    if not announced(participants):
+        return [1.0] * num_silos
+    if isinstance(participants, Recorded):
+        return (_incidence(participants, num_silos) > 0).mean(axis=0).tolist()  # type: ignore[no-any-return]
+    return [sum(m * p for m, p in law(participants, num_silos)) / num_silos] * num_silos
+
+
+def mean_shares(participants: Participants, num_silos: int) -> list[float]:
+    """E[1{i in S_r} / M_r^2] of each silo: the share of its variance in an unweighted mean over S_r.
+
+    They sum to E[1 / M_r] = 1 / M. Exact where silos are drawn evenly and for a record; with unequal
+    availability 1 / M is divided in proportion to it.
+    """
+    if isinstance(participants, Recorded):
+        present = _incidence(participants, num_silos)
+        return (present / present.sum(axis=1, keepdims=True) ** 2).mean(axis=0).tolist()  # type: ignore[no-any-return]
+    total = 1 / effective_m(participants, num_silos)
+    often: Sequence[float] = [1.0] * num_silos
+    if isinstance(participants, Available):
+        often = participants.probabilities
+    return [total * each / sum(often) for each in often]
+
+
+def _incidence(participants: Recorded, num_silos: int) -> np.ndarray:
+    present = np.zeros((len(participants.attendance), num_silos))
+    for row, members in zip(present, participants.attendance, strict=True):
+        row[list(members)] = 1
+    return present

@@ -1,4 +1,4 @@
-"""Numbers that the proximal and non-convex theorems choose, for either noise (`fedsim.theory.choice`).
+"""Numbers that the proximal and non-convex theorems choose, for the theorem's noise or the calibrated one.
 
 A. Lowy, thesis (USC 2023); theorem numbers per function.
 """
@@ -158,7 +158,7 @@ def _stated_period(case: Case) -> tuple[int, int, dict[str, float]]:
 
 
 def _solved_period(case: Case, noise: Noise) -> tuple[int, int, dict[str, float]]:
-    """The longest q for which it holds with the plan's own tau_2; R has beta Delta / R against tau_1^2."""
+    """The longest q with q eta^2 tau_2^2 <= 1/2 for the plan's tau_2; R balances beta Delta / R, tau_1^2."""
     s = case.s
     beta, Delta = s.need("prox-SPIDER (Theorem 44)", "beta", "Delta")
     change = s.record_beta or 0.0

@@ -65,7 +65,7 @@ def stated_noise(
         name: the algorithm, as scenarios call it.
         algorithm: its public numbers.
         premises: what the theorem starts from; its claims are what the noise is for.
-        choice: the algorithm's own theorem, or what the thesis's experiments added.
+        choice: "thesis", the algorithm's theorem; "experiments", the formula of the thesis's experiments.
         allow_violations: report conditions that do not hold instead of refusing them.
 
     Raises:

@@ -24,15 +24,14 @@ from pydantic import Field
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.privacy.calibrate import Budget
-from fedsim.theory.participants import Participants, effective_m
+from fedsim.theory.participants import Law, Participants, drawn_evenly, effective_m, law
 from fedsim.theory.theorem import Context
-from fedsim.theory.turnout import Law, drawn_evenly, law
 
 Constant = Annotated[float, Field(gt=0, le=1e12)]
 
 
 class Constants(Section):
-    """What is assumed of the objective; public, and as good as whoever states it."""
+    """What is assumed of the objective. The numbers are public and are not verified."""
 
     L: Constant | None = Field(
         None, description="L: Lipschitz constant of a record's loss; default clip_norm"
@@ -93,7 +92,7 @@ class Premises:
 
 @dataclass(frozen=True)
 class Symbols:
-    """Symbols as in the thesis; None where nobody states a constant.
+    """Symbols as in the thesis; None for a constant that the scenario does not state.
 
     Args:
         n: records per silo, the smallest n_i.

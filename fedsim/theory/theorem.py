@@ -1,4 +1,4 @@
-"""What a theorem states: how much noise on which release, under which conditions; and what it chooses.
+"""What a theorem states: the noise of each release, its conditions, and the numbers that it chooses.
 
 Adjacency is replace-one throughout, L is the bound that records' terms are clipped to, and logarithms
 are natural. A noise multiplier is sigma / (L2 sensitivity of that release), so that a theorem's sigma is
@@ -85,7 +85,7 @@ class Derived:
 
     Args:
         theorem: its name and number.
-        values: {field of the algorithm: value}; a batch as a scenario says it.
+        values: {field of the algorithm: value}; a batch as in a scenario.
         notes: {symbol: value} of what the theorem also sets and the algorithm has no field for.
         predicted: what the theorem expects with the noise that is really added, constants set to one: V, the
             root mean squared error of a round's mean gradient, and a bound. Empty for a theorem's own noise.

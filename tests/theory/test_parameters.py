@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from support.refusals import refused
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Fresh
 from fedsim.scenario.by_theorem import CHOICES
 from fedsim.scenario.load import parse
@@ -100,9 +100,9 @@ def test_multi_stage_in_one_pass_has_the_variance_of_lemma_128() -> None:
     assert values["batch"] == {"sampler": "fresh", "fraction": 1 / R}
     noise = 32 * 4 * math.log(1.25e5) / (8 * K) ** 2
     assert values["noise"] == pytest.approx(math.sqrt(4 / (25 * K) + 50 * noise / 25))
-    with pytest.raises(InputError, match=r"scenario\.privacy\.epsilon: 2\.0.*first stage"):
+    with refused("scenario.privacy.epsilon", 2.0):
         chosen("multi_stage_accelerated_minibatch_sgd", replace(S, mu=0.1))
-    with pytest.raises(InputError, match=r"scenario\.assumptions\.beta: 1\.5.*n = 100"):
+    with refused("scenario.assumptions.beta", 1.5, "n = 100"):
         chosen("multi_stage_accelerated_minibatch_sgd", replace(S, mu=0.1, n=100), one_pass=True)
 
 
@@ -140,12 +140,12 @@ def test_prox_spider_is_theorem_44() -> None:
     eta = values["step_size"]
     assert q <= 1 / (2 * eta**2 * tau) < (q + 1.1) * 1.05
     assert (values["step_size"], values["smoothness"]) == (1 / 3, 1.5)
-    with pytest.raises(InputError, match=r"scenario\.privacy\.epsilon: 0\.001.*w_0"):
+    with refused("scenario.privacy.epsilon", 0.001):
         chosen("prox_spider", replace(S, epsilon=0.001))
 
 
 def test_prox_sgd_with_fewer_records_than_the_condition_number_is_refused() -> None:
-    with pytest.raises(InputError, match=r"scenario\.assumptions\.beta: 1\.5: .*n = 1000.*n >= kappa"):
+    with refused("scenario.assumptions.beta", 1.5, "n = 1000"):
         chosen("prox_sgd", replace(S, mu=0.001))
 
 
@@ -221,36 +221,26 @@ def test_the_editors_schema_asks_for_numbers_unless_a_theorem_gives_them() -> No
     assert "local_steps" in other["else"]["required"]
 
 
-BAD = {
-    "no beta": ({}, {"mu": 0.1, "Delta": 1.0}, ["scenario.assumptions.beta", "required", "Theorem 40"]),
-    "negative mu": ({}, {"mu": -1}, ["scenario.assumptions.mu", "-1", "greater than 0"]),
-    "unknown constant": ({}, {"kappa": 1}, ["scenario.assumptions.kappa", "unknown key"]),
-    "no theorem": (
-        {"name": "local_sgd"},
-        {},
-        ["scenario.algorithm.parameters", "'theorem'", "local_sgd", "prox_sgd"],
-    ),
-    "numbers missing without a theorem": (
-        {"parameters": "given"},
-        {},
-        ["scenario.algorithm.num_rounds", "required"],
-    ),
-    "no such source": ({"parameters": "guess"}, {}, ["scenario.algorithm.parameters", "'guess'"]),
-    "wrong given number": ({"num_rounds": 0}, {}, ["scenario.algorithm.num_rounds", "0"]),
+BAD: dict[str, tuple[dict[str, Any], dict[str, Any], str, object]] = {
+    "no beta": ({}, {"mu": 0.1, "Delta": 1.0}, "assumptions.beta", None),
+    "negative mu": ({}, {"mu": -1}, "assumptions.mu", -1),
+    "unknown constant": ({}, {"kappa": 1}, "assumptions.kappa", 1),
+    "no theorem": ({"name": "local_sgd"}, {}, "algorithm.parameters", "theorem"),
+    "numbers missing without a theorem": ({"parameters": "given"}, {}, "algorithm.num_rounds", None),
+    "no such source": ({"parameters": "guess"}, {}, "algorithm.parameters", "guess"),
+    "wrong given number": ({"num_rounds": 0}, {}, "algorithm.num_rounds", 0),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_names_field_value_and_remedy(case: str) -> None:
-    algorithm, assumptions, expected = BAD[case]
-    with pytest.raises(InputError) as caught:
+def test_bad_input_is_refused_by_field_and_value(case: str) -> None:
+    algorithm, assumptions, field, value = BAD[case]
+    with refused(f"scenario.{field}", value):
         resolve(parse(scenario(**algorithm) | {"assumptions": assumptions}))
-    for text in expected:
-        assert text in str(caught.value)
 
 
 def test_unlimited_epsilon_gives_a_theorem_nothing_to_choose_by() -> None:
     tree = scenario()
     tree["privacy"] = {"epsilon": "unlimited", "calibration": "sigma", "noise_multiplier": 1}
-    with pytest.raises(InputError, match=r"scenario\.privacy\.epsilon: 'unlimited'"):
+    with refused("scenario.privacy.epsilon", "unlimited"):
         resolve(parse(tree))

@@ -37,93 +37,75 @@ from fedsim.theory.theorem import (
 CLAIM = Budget(1000, 0.5, 1e-5)
 LOG = math.log(1e5)  # ln(1/delta)
 MANY = 256 * 9 / (1000 * 0.5) ** 2  # 256 L^2 / (n eps)^2 at L = 3
-FORMULAS: dict[str, tuple[Theorem, list[float]]] = {
+# name: theorem, [sigma^2], [sensitivity], [count] of its releases
+STATED: dict[str, tuple[Theorem, list[float], list[float], list[int]]] = {
     "MB-SGD": (
         NoisyMinibatch(CLAIM, 3.0, 40, Subsample(0.1)),
-        [MANY * 40 * math.log(100 / 1e-5) * math.log(2e5)],
+        [MANY * 40 * math.log(100 / 1e-5) * math.log(2e5)], [6 / 100], [40],
     ),
     "accelerated ERM": (
         AcceleratedERM(CLAIM, 3.0, 40, Subsample(0.1)),
-        [MANY * 40 * math.log(100 / 1e-5) * math.log(2e5)],
+        [MANY * 40 * math.log(100 / 1e-5) * math.log(2e5)], [6 / 100], [40],
     ),
-    "experiments": (Experiments(CLAIM, 3.0, 40, Subsample(0.1)), [8 * 9 * 40 * LOG / 500**2]),
+    "experiments": (
+        Experiments(CLAIM, 3.0, 40, Subsample(0.1)), [8 * 9 * 40 * LOG / 500**2], [6 / 100], [40]
+    ),
     "one pass": (
         AcceleratedOnePass(CLAIM, 3.0, 20, Fresh(0.05)),
-        [32 * 9 * math.log(1.25e5) / (0.5 * 50) ** 2],
+        [32 * 9 * math.log(1.25e5) / (0.5 * 50) ** 2], [6 / 50], [20],
     ),
-    "prox-SGD": (ProxSGDNoise(CLAIM, 3.0, 20, Fresh(0.05)), [8 * 9 * LOG / (0.5 * 50) ** 2]),
+    "prox-SGD": (
+        ProxSGDNoise(CLAIM, 3.0, 20, Fresh(0.05)), [8 * 9 * LOG / (0.5 * 50) ** 2], [6 / 50], [20]
+    ),
     "SVRG": (
         ProxSVRGNoise(CLAIM, 3.0, 6.0, 12, 10, Subsample(0.1), 4),
         [
             MANY * 4 * 12 * math.log(2e5) * math.log(5 * 12e5),
             4 * MANY * 4 * 120 * math.log(2e5) * math.log(2.5 * 120e5),
         ],
+        [6 / 1000, 12 / 100], [48, 480],
     ),
     "SPIDER": (
         ProxSPIDERNoise(CLAIM, 3.0, 60, 4),
-        [16 * 9 * LOG * 15 / 500**2, 64 * 9 * 60 * LOG / 500**2],
+        [16 * 9 * LOG * 15 / 500**2, 64 * 9 * 60 * LOG / 500**2], [6 / 1000, 12 / 1000], [15, 45],
     ),
     "SPIDER, beta known": (
         ProxSPIDERNoise(CLAIM, 3.0, 60, 4, smoothness=7.0),
-        [16 * 9 * LOG * 15 / 500**2, 16 * 49 * 60 * LOG / 500**2],
+        [16 * 9 * LOG * 15 / 500**2, 16 * 49 * 60 * LOG / 500**2], [6 / 1000, 14 / 1000], [15, 45],
     ),
     "SPIDER, one phase": (
         ProxSPIDERNoise(CLAIM, 3.0, 3, 5),
-        [16 * 9 * LOG / 500**2, 64 * 9 * 3 * LOG / 500**2],
+        [16 * 9 * LOG / 500**2, 64 * 9 * 3 * LOG / 500**2], [6 / 1000, 12 / 1000], [1, 2],
     ),
     "alternate SPIDER": (
         AlternateSPIDERNoise(CLAIM, 3.0, 7, Subsample(0.5), Subsample(0.25)),
         [8 * 9 * 7 * math.log(2e5) / 500**2, 32 * 9 * 7 * math.log(2e5) / 500**2],
+        [6 / 500, 12 / 250], [4, 3],
     ),
     "SPIDER's experiments": (
         SPIDERExperiments(CLAIM, 3.0, 60, 4, Subsample(0.5), Subsample(0.25)),
-        [16 * 9 * LOG * 15 / 500**2, 64 * 9 * 60 * LOG / 500**2],
+        [16 * 9 * LOG * 15 / 500**2, 64 * 9 * 60 * LOG / 500**2], [6 / 500, 12 / 250], [15, 45],
     ),
     "SPIDER's code": (
         SPIDERCode(CLAIM, 3.0, 60, 4, Subsample(0.5), Subsample(0.25)),
-        [16 * 9 * LOG / 500**2, 64 * 9 * 60 * LOG / 500**2],
+        [16 * 9 * LOG / 500**2, 64 * 9 * 60 * LOG / 500**2], [6 / 500, 12 / 250], [15, 45],
     ),
-    "local SGD": (LocalSGDNoise(CLAIM, 3.0, 10, Subsample(0.001), 6), [8 * 9 * 60 * LOG / 500**2]),
-}
-SENSITIVITIES = {
-    "MB-SGD": [6 / 100],
-    "accelerated ERM": [6 / 100],
-    "experiments": [6 / 100],
-    "one pass": [6 / 50],
-    "prox-SGD": [6 / 50],
-    "SVRG": [6 / 1000, 12 / 100],
-    "SPIDER": [6 / 1000, 12 / 1000],
-    "SPIDER, beta known": [6 / 1000, 14 / 1000],
-    "SPIDER, one phase": [6 / 1000, 12 / 1000],
-    "alternate SPIDER": [6 / 500, 12 / 250],
-    "SPIDER's experiments": [6 / 500, 12 / 250],
-    "SPIDER's code": [6 / 500, 12 / 250],
-    "local SGD": [6],
-}
-COUNTS = {
-    "alternate SPIDER": [4, 3],
-    "SVRG": [48, 480],
-    "SPIDER": [15, 45],
-    "SPIDER, beta known": [15, 45],
-    "SPIDER's experiments": [15, 45],
-    "SPIDER, one phase": [1, 2],
-}
+    "local SGD": (
+        LocalSGDNoise(CLAIM, 3.0, 10, Subsample(0.001), 6), [8 * 9 * 60 * LOG / 500**2], [6], [60]
+    ),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FORMULAS)
-def test_sigmas_are_the_printed_ones(name: str) -> None:
-    theorem, variances = FORMULAS[name]
+@pytest.mark.parametrize("name", STATED)
+def test_releases_are_the_printed_ones(name: str) -> None:
+    theorem, variances, sensitivities, counts = STATED[name]
     assert [kind.sigma**2 for kind in theorem.releases()] == pytest.approx(variances, rel=1e-12)
-    assert [kind.sensitivity for kind in theorem.releases()] == pytest.approx(SENSITIVITIES[name])
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_releases_are_counted(name: str) -> None:
-    assert [kind.count for kind in FORMULAS[name][0].releases()] == COUNTS[name]
+    assert [kind.sensitivity for kind in theorem.releases()] == pytest.approx(sensitivities)
+    assert [kind.count for kind in theorem.releases()] == counts
 
 
 def test_a_census_weighs_differences_by_their_own_multiplier() -> None:
-    theorem, _ = FORMULAS["SPIDER"]
+    theorem = STATED["SPIDER"][0]
     first, second = theorem.releases()
     mu = math.sqrt(15 / first.multiplier**2 + 45 / second.multiplier**2)
     assert true_epsilon(theorem) == pytest.approx(float(gaussian.epsilon(mu, 1e-5)), rel=1e-9)
@@ -292,5 +274,5 @@ def test_a_sampler_that_the_proof_does_not_cover_is_named(theorem: Theorem) -> N
 
 
 def test_a_base_multiplier_is_sigma_over_sensitivity() -> None:
-    theorem, variances = FORMULAS["SVRG"]
+    theorem, variances, *_ = STATED["SVRG"]
     assert base_multiplier(theorem) == pytest.approx(math.sqrt(variances[0]) * 1000 / 6)

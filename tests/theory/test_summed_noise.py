@@ -17,9 +17,8 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import preview
 from fedsim.theory.averaged_noise import Kind, SummedNoise, averaged_noise
-from fedsim.theory.participants import Participants
+from fedsim.theory.participants import Participants, law
 from fedsim.theory.symbols import Constants, Premises
-from fedsim.theory.turnout import law
 
 PLAN = [Kind(FULL, 9)]
 

@@ -23,9 +23,18 @@ from fedsim.scenario.resolve import resolve
 from fedsim.theory import bound_table, bounds
 from fedsim.theory.choice import Case
 from fedsim.theory.convex_choice import noisy_minibatch_sgd
-from fedsim.theory.participants import Available, Participants, RandomSize, Recorded, effective_m
+from fedsim.theory.participants import (
+    Available,
+    Participants,
+    RandomSize,
+    Recorded,
+    drawn_evenly,
+    effective_m,
+    law,
+    mean_shares,
+    planned_share,
+)
 from fedsim.theory.symbols import Symbols
-from fedsim.theory.turnout import drawn_evenly, law, mean_shares, planned_share
 
 CONSTANTS: dict[str, Any] = {
     "L": 2.0,
