@@ -1,17 +1,17 @@
-"""A lower bound of what a plan costs: the epsilon that one pair of neighbouring data sets really needs.
+"""A lower bound of what a plan costs: the epsilon that one pair of neighbouring data sets attains.
 
 `epsilon(census, n, z, delta)` returns eps such that the transcript is (eps', delta)-DP for no eps' < eps.
 The data sets: every clipped term is -C u for a unit vector u, and the neighbour's differing record has +C u.
-A release of weight a then tells the two apart as
+The privacy loss of a release of weight a is then that of
 
-    P = sum_j p(j) N(j a / z, 1)    from    Q = N(0, 1),
+    P = sum_j p(j) N(j a / z, 1)    against    Q = N(0, 1),
 
 where j is how often the record is in the batch: Binom(K, 1/n) with replacement, once with probability K/n
 without, always once in a full batch. Releases compose, in both orders (P against Q, Q against P); the
 bound is the larger epsilon. Poisson and Fresh releases are left out, and leaving out is post-processing.
 
-The bound is on purpose computed apart from the proven one and rounded the other way. The real line is cut
-into cells; to see only the cell is post-processing too. A cell's loss ln P(cell)/Q(cell) is moved down to a
+The bound is computed independently of the proven one and rounded the other way. The real line is cut into
+cells; to see only the cell is post-processing too. A cell's loss ln P(cell)/Q(cell) is moved down to a
 grid of step h (lowered by one common amount, of order h^2, cells being chosen around the grid's points),
 improbable cells are dropped, and delta is raised by 1e-4 of itself against what the window of `loss` adds.
 Multiplicities rarer than 1e-40 are left out. Where there is so little noise that probabilities would not be
@@ -100,7 +100,7 @@ def _mixtures(census: Census, n: int) -> tuple[list[tuple[Array, Array, int]], f
 
 
 def _chances(release: Release, n: int) -> Array | None:
-    """P(the record is j times in the batch), j = 0, 1, ...; None where the data sets above do not serve."""
+    """P(the record is j times in the batch), j = 0, 1, ...; None for a batch that the bound leaves out."""
     match release.batch:
         case Full():
             return np.array([0.0, 1.0])

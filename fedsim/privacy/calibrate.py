@@ -1,7 +1,7 @@
-"""The smallest noise a silo may add: invert `cost.epsilon` in the noise multiplier.
+"""Calibration: the smallest noise multiplier whose cost is within a silo's budget (inverts `cost.epsilon`).
 
-A silo's number depends on its own budget alone, not on the others in the call: the same silo gets the
-same noise by itself in its daemon and among a thousand in a simulation.
+A silo's multiplier depends on that silo's budget alone, not on the others in the call: it is the same in its
+daemon and among a thousand silos of a simulation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MAX_EVALUATIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What one silo allows, or what a theorem is asked for in it.
+    """The privacy budget of one silo, or the claim that a theorem makes for it.
 
     Args:
         n: its number of records.
@@ -67,7 +67,7 @@ def noise_multipliers(census: Census, budgets: Sequence[Budget], limit: float) -
 def smallest_multipliers(
     compositions: dict[int, cost.Composition], budgets: Sequence[Budget], limit: float
 ) -> list[float]:
-    """Do what `noise_multipliers` does, given {n: the composition for a silo of n records}."""
+    """`noise_multipliers`, given {n: the composition for a silo of n records}."""
     found: dict[Budget, float] = {}
     closed = [budget for budget in set(budgets) if not compositions[budget.n].sampled]
     found.update(_closed_form(closed, compositions))
@@ -87,7 +87,7 @@ def _closed_form(budgets: Sequence[Budget], compositions: dict[int, cost.Composi
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.where(weight > 0, weight / gaussian.mu(epsilon * (1 - _MARGIN), delta), 0.0)
         mu = np.where(z > 0, weight / z, 0.0)
-    # An epsilon near the last bits of delta may still be missed.
+    # `gaussian.mu` rounds: where epsilon is still exceeded, lower mu by a margin that doubles.
     for power in range(_MAX_EVALUATIONS):
         over = (gaussian.epsilon(mu, delta) > epsilon * (1 - _MARGIN / 2)) & (epsilon < math.inf)
         if not over.any():
@@ -119,7 +119,7 @@ def secant(cost_at: Callable[[float], float], z: float, epsilon: float) -> float
     tolerance = _TOLERANCE * min(1.0, epsilon)
     target = math.log(epsilon - 0.4 * tolerance)
     low, high = 0.0, math.inf
-    slope, last = -1.3, None
+    slope, last = -1.3, None  # of ln cost against ln z; a Gaussian's is -1 for small mu, -2 for large
     for evaluation in range(_MAX_EVALUATIONS):
         spent = cost_at(z)
         if epsilon - tolerance <= spent <= epsilon:
@@ -131,9 +131,10 @@ def secant(cost_at: Callable[[float], float], z: float, epsilon: float) -> float
         if last is not None and here[0] != last[0]:
             slope = (here[1] - last[1]) / (here[0] - last[0])
         last = here
-        slope = min(-0.5, max(-8.0, slope))
+        slope = min(-0.5, max(-8.0, slope))  # two close points may give any slope
         proposal = math.exp(here[0] + min(2.0, max(-2.0, (target - here[1]) / slope)))
         bracketed = low > 0 and high < math.inf
+        # After too many secant steps, or outside the bracket: bisect in ln z.
         stuck = evaluation >= _SECANT_STEPS or not low < proposal < high
         z = math.sqrt(low * high) if bracketed and stuck else proposal
     return high

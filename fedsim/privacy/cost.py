@@ -1,4 +1,4 @@
-"""What a plan costs: the one place that states and computes the guarantee.
+"""The privacy accountant: the one place that states and computes what a plan costs.
 
 **Guarantee.** `epsilon(census, n, z, delta)` returns eps such that the transcript of a silo that answers
 the census with base noise multiplier z is (eps, delta)-DP, for any behaviour of the server and of the
@@ -17,12 +17,12 @@ other silos (each release may depend on all earlier ones).
   eps' = ln(1 + q (e^eps - 1)) (`pairs.SubsampledPair`).
 * *WithReplacement.* K draws; a record drawn j times moves the sum by up to 2 C j. With
   eta = 1 - (1 - 1/n)^K: h'(eps') = sum_j Binom(K, 1/n)(j) h(eps; j mu), eps' = ln(1 + eta (e^eps - 1))
-  (`with_replacement.WithReplacementPair`). `attainable` has a lower bound for comparison.
+  (`pairs.WithReplacementPair`). `attainable` has a lower bound for comparison.
 * *Poisson.* (1-q) N(0) + q N(C) against (1-q) N(0) + q N(-C) (`pairs.PoissonPair`).
 * *Mixed.* mu^2 = sum over Full + max over Fresh is one Gaussian pair, composed with the others.
 
 Without sampling the number is the exact Gaussian epsilon, rounded up. With sampling it is an upper bound
-by construction (`loss`), about 1e-4 above the composed pairs' own.
+by construction (`loss`), about 1e-4 above the epsilon of the composed pairs.
 
 | edge | result |
 |---|---|
@@ -138,6 +138,7 @@ class Composition:
         if not self.sampled or not on_grid or mu < _SMALLEST_SAMPLED_MU:
             return float(gaussian.epsilon(mu, left))
         spent = _on_grid(tuple(self.pairs(noise_multiplier)), delta)
+        # Rounding on the grid can exceed the bound that ignores sampling: take the smaller one.
         if spent == math.inf or gaussian.profile(spent, mu) <= left:
             return float(gaussian.epsilon(mu, left))
         return spent

@@ -85,10 +85,12 @@ def _discretise(pair: Pair, step: float, reach: int, count: int) -> Losses:
     to eps < 0 gives, without its cancellation.
     """
     loss = _grid(step, 0, reach)
+    # A profile falls with eps; floating point must not make it rise, or masses would be negative.
     delta = np.minimum.accumulate(np.clip(pair.profile(loss), 0.0, 1.0))
     drop = np.append(delta[:-1] - delta[1:], 0.0)
     up = np.maximum(0.0, (math.exp(step) * drop[:-1] - drop[1:]) / math.expm1(step))
     down = up * np.exp(-loss[1:])
+    # All mass that is neither at a positive nor at a negative nor at infinite loss has loss 0.
     centre = max(0.0, 1.0 - float(delta[-1] + up.sum() + down.sum()))
     with np.errstate(divide="ignore"):
         log_mass = np.log(np.concatenate([down[::-1], [centre], up]))
@@ -100,7 +102,7 @@ def _cumulants(parts: Sequence[Losses], s: float) -> tuple[float, float, float]:
     total = np.zeros(3)
     for part in parts:
         loss = part.values()
-        exponent = part.log_mass + s * loss
+        exponent = part.log_mass + s * loss  # log-sum-exp: masses may be as small as e^-700
         shift = exponent.max()
         weight = np.exp(exponent - shift)
         norm = weight.sum()
@@ -126,15 +128,17 @@ def _best_tilt(parts: Sequence[Losses], delta: float, start: float | None) -> _T
     Newton in a bracket. Any s > 0 is sound; this one is accurate.
     """
     target = max(1.0, -math.log(delta))
+    # For a Gaussian of variance v, s K' - K = s^2 v / 2.
     s = start or math.sqrt(2 * target / _cumulants(parts, 0.0)[2])
     low, high = 0.0, math.inf
     for _ in range(40):
         value, mean, variance = _cumulants(parts, s)
         excess = s * mean - value - target
         low, high = (low, s) if excess > 0 else (s, high)
-        step = excess / (s * max(variance, 1e-300))
+        step = excess / (s * max(variance, 1e-300))  # d/ds (s K' - K) = s K''
         if abs(excess) < 0.02 * target:
             break
+        # Newton's step, damped to a factor 4; where it leaves the bracket, bisection in ln s.
         proposal = min(max(s - step, s / 4), 4 * s)
         s = proposal if low < proposal < high else math.sqrt(max(low, s / 4) * min(high, 4 * s))
     else:
@@ -169,6 +173,7 @@ def _refine(pairs: Sequence[tuple[Pair, int]], delta: float) -> tuple[list[Losse
         if fine and steps[0] <= 1.25 * wanted:
             return parts, tilt
         start = tilt.s
+        # The tilt of a coarse grid asks for too coarse a step: at least halve it each time.
         steps, fine = [min(wanted, 0.5 * min(steps)) if fine else wanted] * len(pairs), True
 
 
@@ -212,11 +217,13 @@ def _compose(parts: Sequence[Losses], s: float, window: _Window) -> Array:
     """Tilted masses of the composed losses, cell by cell of the window; shape (window.size,)."""
     spectrum = np.ones(window.size // 2 + 1, complex)
     for part in parts:
-        value = _cumulants([part], s)[0] / part.count
+        value = _cumulants([part], s)[0] / part.count  # K(s) of one copy: its tilted mass sums to 1
         tilted = np.exp(part.log_mass + s * part.values() - value)
         cell = np.arange(-part.reach, part.reach + 1) % window.size
         wrapped = np.bincount(cell, weights=tilted, minlength=window.size)
+        # Losses of independent releases add: convolution, `count` times, is a power of the transform.
         spectrum *= fft.rfft(wrapped) ** part.count
+    # Cell i holds the losses that are i modulo the window's size; the window begins at `bottom`.
     cells: Array = fft.irfft(spectrum, window.size)
     return np.maximum(0.0, np.roll(cells, -window.bottom))
 

@@ -41,7 +41,7 @@ def noisy_minibatch_sgd(case: Case) -> Derived:
     L, beta, D = s.need("noisy MB-SGD (Theorem 34)", "L", "beta", "D")
     batch, stability = case.batch or FULL, L**2 / (s.n * s.M)
 
-    def floor(R: int) -> float:
+    def floor(R: int) -> float:  # the error that more rounds do not remove, squared and over D^2
         return case.squared(batch, R) / R + stability
 
     def errors(R: int) -> tuple[float, float]:
@@ -165,7 +165,7 @@ def multi_stage_accelerated_minibatch_sgd(case: Case) -> Derived:
     _, beta, mu, Delta = s.need(name, "L", "beta", "mu", "Delta")
     S, R = _stages(case, name) if case.noise is not None else (0, _stated_stages(case, name))
     V = math.sqrt(case.squared(case.drawn(R), R))
-    first = math.ceil(512 * V**2 / (3 * mu * Delta))
+    first = math.ceil(512 * V**2 / (3 * mu * Delta))  # 128 V^2 / (3 mu Delta 2^-(k+1)) at k = 1
     if case.noise is None and first > R:
         hint = f"larger: {name} needs {first} rounds in its first stage, so large is the noise, and has {R}"
         raise InputError("scenario.privacy.epsilon", s.epsilon, hint)

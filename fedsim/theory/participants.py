@@ -130,7 +130,7 @@ def _available_pull(p: np.ndarray) -> np.ndarray:
     nodes, weights = np.polynomial.legendre.leggauss(32)
     edges = 1 - np.append(0.5 ** np.arange(len(p).bit_length() + 5), 0.0)
     for low, high in pairwise(edges):
-        for node, weight in zip(nodes, weights, strict=True):
+        for node, weight in zip(nodes, weights, strict=True):  # Gauss-Legendre, mapped to [low, high]
             logs = np.log1p(p * ((low + high + (high - low) * node) / 2 - 1))
             found += weight * (high - low) / 2 * np.exp(logs.sum() - logs)
     with np.errstate(divide="ignore"):  # a silo that is always available

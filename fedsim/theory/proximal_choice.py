@@ -180,6 +180,7 @@ def _solved_period(case: Case, noise: Noise) -> tuple[int, int, dict[str, float]
 
     def too_long(q: int) -> bool:
         R = rounds(q)
+        # q eta^2 tau_2^2 > 1/2 at eta = 1 / (2 beta): errors of a phase would feed themselves.
         return q > R or q * squares(q, R)[1] > 2 * beta**2 or (s.M < s.N and q > s.n * s.M)
 
     q = case.given.get("period") or smallest(too_long) - 1
