@@ -14,9 +14,9 @@ from fedsim.api.run import Run
 from fedsim.api.sweep import Sweep
 from fedsim.api.table import Table
 from fedsim.common.errors import InputError
+from fedsim.common.files import check_free
 from fedsim.curves import compare as curves
 from fedsim.curves.compare import Source, source_of
-from fedsim.results.place import check_free
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,7 +20,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedsim.results.outcome import Measurement, Observer, said, variants
+from fedsim.results.outcome import Observer, said, variants
+from fedsim.results.record import Measurement
 from fedsim.scenario.resolve import Resolved
 
 if TYPE_CHECKING:

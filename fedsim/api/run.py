@@ -13,15 +13,13 @@ import numpy as np
 
 from fedsim.api.table import Table, lines_html, silos_html
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_directory
+from fedsim.common.files import check_free, whole_directory
 from fedsim.report import page
 from fedsim.report.plots import figure_of
 from fedsim.report.remarks import remarks, result_line
-from fedsim.results import collected
 from fedsim.results.outcome import Outcome
-from fedsim.results.place import check_free
 from fedsim.results.predictor import Predictor, predictor_of
-from fedsim.results.run_directory import move_scenario, read
+from fedsim.results.run_directory import RunData, move_scenario, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +40,7 @@ class Run:
         failure: why it ended early or is not in its directory, in one line; None where neither is so.
     """
 
-    results: collected.Run
+    results: RunData
     source: Outcome | Path
     failure: str | None = None
 
@@ -59,32 +57,32 @@ class Run:
     @property
     def metrics(self) -> Table:
         """One row per evaluation: trial, variant, round, error, loss, auc, ...; simulation only."""
-        return Table(self.results.metrics)
+        return Table(self.results.table("metrics"))
 
     @property
     def ledger(self) -> Table:
         """One row per trial, silo and round that was paid for."""
-        return Table(self.results.ledger)
+        return Table(self.results.table("ledger"))
 
     @property
     def silos(self) -> Table:
         """One row per trial, variant and silo: the final model on its test records; simulation only."""
-        return Table(self.results.silos)
+        return Table(self.results.table("silos"))
 
     @property
     def baselines(self) -> Table:
         """One row per trial and baseline: what could be had without the federation; simulation only."""
-        return Table(self.results.baselines)
+        return Table(self.results.table("baselines"))
 
     @property
     def calibration(self) -> Table:
         """Predicted and observed shares of final models, in ten bins; simulation only."""
-        return Table(self.results.calibration)
+        return Table(self.results.table("calibration"))
 
     @property
     def spend(self) -> Table:
         """Epsilon that the rounds gone by had cost a silo, in the trial that cost it most."""
-        return Table(self.results.spend)
+        return Table(self.results.table("spend"))
 
     @cached_property
     def model(self) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import Watch, watcher
 from fedsim.api.run import Run
-from fedsim.api.unfinished import NotKept, discard, kept, with_drawn
+from fedsim.api.unfinished import discard, kept, with_drawn
 from fedsim.common.errors import InputError
 from fedsim.common.process import one_thread, undisturbed
 from fedsim.data.dataset import Dataset
@@ -22,8 +22,9 @@ from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.terms import Admitted
 from fedsim.report import page
 from fedsim.report.trackers import open_trackers
-from fedsim.results.collected import run_of
-from fedsim.results.outcome import Measurement, Observer, Outcome, Results
+from fedsim.results.outcome import NotKept, Observer, Outcome, Results
+from fedsim.results.record import Measurement
+from fedsim.results.run_directory import data_of
 from fedsim.scenario.files import digests_of
 from fedsim.scenario.nonce import with_seed
 from fedsim.scenario.resolve import Resolved
@@ -98,14 +99,14 @@ def follow(
     Args:
         watch: shows how far it is.
         out: a new directory, or with `resume` that of an unfinished run.
-        complain: told of trackers that fail.
+        complain: told of trackers that fail, and of kept trials that are damaged.
 
     Raises:
         Refused: as `simulate`.
         KeyboardInterrupt: as `simulate`.
         WorkerLost: a process was lost before anything was measured.
     """
-    with kept(out, resolved, resume) as results:
+    with kept(out, resolved, resume, complain) as results:
         admitted = _price(resolved)  # a refusal should not wait for Ray to start, nor for the last trial
         return _followed(resolved, admitted, results, watch, out, complain)
 
@@ -137,8 +138,10 @@ def _followed(
         end = caught
     with undisturbed():
         seconds, failure = time.perf_counter() - start, None if end is None else str(end) or None
+        if isinstance(end, NotKept):
+            failure = f"{out}: cannot be written ({end})"
         outcome = Outcome(resolved, results, seconds, end is not None, heterogeneity, admitted, files=files)
-        run = Run(run_of(outcome), outcome, failure)
+        run = Run(data_of(outcome), outcome, failure)
         if out is not None:
             run = _saved(run, outcome, out)
         trackers.finish(outcome)

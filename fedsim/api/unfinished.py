@@ -1,23 +1,18 @@
-"""Finished trials of a run that has not ended: they are kept on disk, and a later process goes on."""
+"""The record of a run that has not ended: finished trials are kept on disk, and a later process goes on."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import json
-import os
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import remove_drafts, whole_file
+from fedsim.common.files import UNFINISHED, check_free, remove_drafts, unwritable
 from fedsim.common.serialise import canonical, mapping, text
-from fedsim.results.kept_trial import KeptTrial, read_trial, write_trial
-from fedsim.results.outcome import Measurement, Results, TrialResult, variants
-from fedsim.results.place import UNFINISHED, check_free, unwritable
+from fedsim.results.outcome import Results, variants
+from fedsim.results.record import Begun, Finished, Record, keys_in
 from fedsim.results.run_directory import SECRET
 from fedsim.results.summary import FILE
 from fedsim.scenario.files import digests_of
@@ -27,44 +22,44 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.run_digest import run_digest
 from fedsim.sweeps.cache import code_version
 
-_MADE_OF, _SCENARIO, _LOCK = "run.json", "scenario.yaml", ".lock"
-
-
-class NotKept(Exception):
-    """A trial that has ended could not be written."""
+_RECORD, _SCENARIO, _BEGUN = "record.sqlite", "scenario.yaml", "begun"
 
 
 @contextmanager
-def kept(out: Path | None, resolved: Resolved, resume: bool) -> Iterator[Results]:
+def kept(
+    out: Path | None, resolved: Resolved, resume: bool, complain: Callable[[str], None]
+) -> Iterator[Results]:
     """Results that keep in `out` every trial that ends; with `resume` those of before are among them.
 
-    `out` is this process's alone inside the block. Where nothing was kept it is not there afterwards.
+    No other process uses `out` inside the block. Where nothing was kept it is not there afterwards.
 
     Args:
         out: a run directory; None keeps nothing.
         resolved: the run.
         resume: `out` is of an unfinished run, and otherwise a new directory.
+        complain: told of kept trials that are damaged, and are run again.
 
     Raises:
         InputError: `out` cannot be used, or is of a run that would come to something else.
-        NotKept: out of `Results.finish`: the disk is full.
     """
     if out is None:
         yield Results()
         return
     folder = (_found(out) if resume else check_free(out)) / UNFINISHED
     missing = [each for each in folder.parent.parents if not each.exists()]  # from the inmost
-    handle = _opened(folder, out, resume)
-    try:
+    with ExitStack() as stack:
         try:
-            _begin(folder, _made_of(resolved), resolved, resume)
-            results = _results(folder, out)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=resume)
+            record = stack.enter_context(Record.open(folder / _RECORD, complain))
+            stack.callback(_tidy, record, folder, missing)
+            results = _results(record, folder, resolved, resume, complain)
+        except (FileExistsError, BlockingIOError):
+            hint = "another run is at work in it; name another directory"
+            raise InputError("--out", str(out), hint) from None
         except OSError as error:
             raise unwritable(out, error) from None
         yield results
-    finally:
-        _tidy(folder, missing)
-        os.close(handle)
 
 
 def discard(out: Path) -> None:
@@ -72,10 +67,9 @@ def discard(out: Path) -> None:
     shutil.rmtree(out / UNFINISHED, ignore_errors=True)
 
 
-def kept_in(out: Path) -> list[Path]:
-    """The files of a run directory's kept trials, by number."""
-    found = (out / UNFINISHED).glob("trial-*.safetensors")
-    return sorted(found, key=lambda file: int(file.stem.removeprefix("trial-")))
+def finished_in(out: Path) -> int:
+    """How many finished trials an unfinished run's directory has, while no process is at work in it."""
+    return len([key for key in keys_in(out / UNFINISHED / _RECORD) if key != _BEGUN])
 
 
 def with_drawn(scenario: Scenario, out: Path) -> Scenario:
@@ -86,36 +80,36 @@ def with_drawn(scenario: Scenario, out: Path) -> Scenario:
 
 
 def _found(out: Path) -> Path:
-    if not (out / UNFINISHED / _MADE_OF).is_file():
+    if not (out / UNFINISHED / _RECORD).is_file():
         done = (out / FILE).is_file()
         hint = "is complete; nothing is left of it to run" if done else "holds no run that can go on"
         raise InputError("--resume", str(out), hint)
     return out.resolve()
 
 
-def _opened(folder: Path, out: Path, resume: bool) -> int:
-    """Claim the folder, for as long as the file is open."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(exist_ok=resume)
-        handle = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR)
-    except FileExistsError:
-        raise _in_use(out) from None
-    except OSError as error:
-        raise unwritable(out, error) from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise _in_use(out) from None
-    return handle
+def _results(
+    record: Record, folder: Path, resolved: Resolved, resume: bool, complain: Callable[[str], None]
+) -> Results:
+    made_of, results = _made_of(resolved), Results(record, folder)
+    if not resume:
+        scenario = text(relative(resolved.scenario.model_dump(mode="json", exclude_none=True), folder))
+        (folder / _SCENARIO).write_text(SECRET + scenario, encoding="utf-8")
+        record.append(_BEGUN, [made_of])
+        return results
+    remove_drafts(folder)
+    for before in record.rows(Begun):
+        for part, what in (
+            ("scenario", "another scenario, or other data"),
+            ("code", "another version of the code"),
+        ):
+            if getattr(before, part) != getattr(made_of, part):
+                hint = f"was begun with {what}: its trials would not be of one run; start a new one"
+                raise InputError("--resume", str(folder.parent), hint)
+    results.recall(complain)
+    return results
 
 
-def _in_use(out: Path) -> InputError:
-    return InputError("--out", str(out), "another run is at work in it; name another directory")
-
-
-def _made_of(resolved: Resolved) -> dict[str, Any]:
+def _made_of(resolved: Resolved) -> Begun:
     """What the run's results follow from: equal ones come to the same."""
     tree = resolved.scenario.model_dump(mode="json", exclude_none=True)
     tree["runtime"].pop("address", None)
@@ -123,46 +117,12 @@ def _made_of(resolved: Resolved) -> dict[str, Any]:
     run = [run_digest(resolved, canonical(files), variant) for variant in variants(resolved)]
     asked = {key: value for key, value in tree.items() if key not in ("name", "description")}
     digest = hashlib.sha256(canonical([asked, run, files]).encode()).hexdigest()
-    return {"scenario": digest, "code": code_version()}
+    return Begun(digest, code_version())
 
 
-def _begin(folder: Path, made_of: dict[str, Any], resolved: Resolved, resume: bool) -> None:
-    file = folder / _MADE_OF
-    if not resume:
-        scenario = text(relative(resolved.scenario.model_dump(mode="json", exclude_none=True), folder))
-        (folder / _SCENARIO).write_text(SECRET + scenario, encoding="utf-8")
-        with whole_file(file) as draft:
-            draft.write_text(json.dumps(made_of), encoding="utf-8")
-        return
-    remove_drafts(folder)
-    before = json.loads(file.read_text(encoding="utf-8"))
-    for part, what in (
-        ("scenario", "another scenario, or other data"),
-        ("code", "another version of the code"),
-    ):
-        if before.get(part) != made_of[part]:
-            hint = f"was begun with {what}: its trials would not be of one run; start a new one"
-            raise InputError("--resume", str(folder.parent), hint)
-
-
-def _results(folder: Path, out: Path) -> Results:
-    def keep(result: TrialResult, measurements: Sequence[Measurement]) -> None:
-        try:
-            write_trial(KeptTrial(result, list(measurements)), folder / f"trial-{result.trial}.safetensors")
-        except OSError as error:
-            raise NotKept(f"{out}: cannot be written ({error.strerror or error})") from None
-
-    results = Results(keep=keep)
-    for file in kept_in(folder.parent):
-        trial = read_trial(file)
-        results.trials[trial.result.trial] = trial.result
-        results.measurements += trial.measurements
-    return results
-
-
-def _tidy(folder: Path, made: Sequence[Path]) -> None:
+def _tidy(record: Record, folder: Path, made: list[Path]) -> None:
     """Leave nothing of a run that has nothing to go on from, nor of the folders that were made for it."""
-    if not kept_in(folder.parent) and not (folder.parent / FILE).exists():
+    if not record.rows(Finished) and not (folder.parent / FILE).exists():
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
             for each in (folder.parent, *made):

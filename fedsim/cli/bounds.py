@@ -17,7 +17,7 @@ from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
     from fedsim.report.bounds_figure import Line
-    from fedsim.results.collected import Run
+    from fedsim.results.run_directory import RunData
     from fedsim.scenario.model import Scenario
     from fedsim.scenario.resolve import Resolved
     from fedsim.theory.bound_table import Bound
@@ -95,7 +95,7 @@ def _show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, ru
         say(console, f"Wrote {', '.join(map(shown, drawn))}")
 
 
-def _drawn(run: Run, directory: Path, resolved: Resolved, symbols: Symbols, found: Found) -> list[Path]:
+def _drawn(run: RunData, directory: Path, resolved: Resolved, symbols: Symbols, found: Found) -> list[Path]:
     """Draw the figures; a run that measured nothing is refused before its bounds are looked at."""
     from fedsim.report.bounds_figure import draw, measured
     from fedsim.report.page import FIGURES
@@ -134,7 +134,7 @@ def _lines(bound: Bound, value: float, symbols: Symbols, proximal: bool) -> list
 
 
 def _print_json(
-    resolved: Resolved, symbols: Symbols, found: Found, run: Run | None, drawn: Sequence[Path]
+    resolved: Resolved, symbols: Symbols, found: Found, run: RunData | None, drawn: Sequence[Path]
 ) -> None:
     from fedsim.report.bounds_figure import measured
     from fedsim.theory.bound_table import conditions

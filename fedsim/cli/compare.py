@@ -31,9 +31,9 @@ def compare(
 ) -> None:
     """Put several runs and sweeps into one table and one figure, a metric against epsilon."""
     with plain_errors():
+        from fedsim.common.files import check_free
         from fedsim.curves import compare as curves
         from fedsim.curves.sweep_summary import SHARED
-        from fedsim.results.place import check_free
 
         comparison = curves.compare([curves.source_of(directory) for directory in runs], points, metric)
         folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")

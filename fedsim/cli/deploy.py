@@ -54,10 +54,10 @@ def _run(
 ) -> int:
     """Deploy a scenario, through the SuperLink at `running` or one of this run's own; the exit code."""
     from fedsim.api.run import load_run
+    from fedsim.common.files import check_free
     from fedsim.deployment.federation_file import load_federation
     from fedsim.deployment.nodes import node_keys
     from fedsim.deployment.submit import Job, submit
-    from fedsim.results.place import check_free
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)

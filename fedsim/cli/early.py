@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import check_there
+from fedsim.common.files import UNFINISHED, check_free, check_there
 from fedsim.common.process import check_reachable
 from fedsim.data.fetch import obtain
-from fedsim.results.place import UNFINISHED, check_free
 from fedsim.scenario.load import load, load_tree
 from fedsim.scenario.model import Scenario
 

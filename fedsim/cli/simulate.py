@@ -74,7 +74,7 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
     from fedsim.api.progress import run_display
     from fedsim.api.simulate import follow
     from fedsim.api.unfinished import with_drawn
-    from fedsim.results.place import taken
+    from fedsim.common.files import taken
     from fedsim.results.privacy_statement import parameters
     from fedsim.scenario.nonce import with_seed
     from fedsim.simulation.failures import WorkerLost
@@ -113,10 +113,10 @@ def _told(done: Run, directory: Path, output: Output) -> int:
 
 def _kept(done: Run, directory: Path) -> str:
     """Which trials another process need not run again."""
-    from fedsim.api.unfinished import kept_in
+    from fedsim.api.unfinished import finished_in
 
     command = shlex.join(["fedsim", "simulate", "--resume", shown(directory)])
-    count = len(kept_in(directory))
+    count = finished_in(directory)
     return f"{count} of {done.summary.trials.asked} trials are complete and saved. To go on: {command}"
 
 

@@ -78,8 +78,8 @@ def _topology(
     console: Console, scenario: Scenario | None, overrides: Sequence[str], out: Path | None, resume: bool
 ) -> Topology:
     """Every party's folder: an earlier one's, or made now."""
+    from fedsim.common.files import check_free
     from fedsim.deployment.topology import opened, prepare
-    from fedsim.results.place import check_free
     from fedsim.scenario.resolve import resolve
 
     if resume:

@@ -14,7 +14,8 @@ from fedsim.data.recipe import Fitted, declared_recipe
 from fedsim.deployment.deployable import NO_TEST, UNMEASURED
 from fedsim.measure.evaluator import Evaluator
 from fedsim.protocol.terms import Admitted, Statement, Terms
-from fedsim.results.outcome import Deployed, Measurement, Outcome, Results, TrialResult
+from fedsim.results.outcome import Deployed, Outcome, Results, TrialResult
+from fedsim.results.record import Measurement
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Admission, Closed, Greeting, Offer
 from server.federation import RemoteSilos

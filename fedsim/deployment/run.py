@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.files import check_free
 from fedsim.common.process import one_thread
 from fedsim.deployment.deployable import deployable
 from fedsim.deployment.federation_file import Federation
@@ -22,7 +23,6 @@ from fedsim.protocol.links import Link
 from fedsim.report.page import save
 from fedsim.report.trackers import open_trackers
 from fedsim.results.outcome import Outcome
-from fedsim.results.place import check_free
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg.occasions import Occasions

@@ -13,7 +13,7 @@ from fedsim.common.files import whole_files
 from fedsim.report.curves import draw_runs, logarithmic
 from fedsim.report.plots import FIGURES
 from fedsim.report.style import label, legend_below, look, save, styled
-from fedsim.results.collected import Run
+from fedsim.results.run_directory import RunData
 from fedsim.results.summary import OF_TRAINING
 
 _MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
@@ -29,13 +29,15 @@ class Line(NamedTuple):
     value: float
 
 
-def measured(run: Run) -> list[str]:
+def measured(run: RunData) -> list[str]:
     """The columns that the run measured.
 
     Raises:
         InputError: neither of them.
     """
-    found = [name for name in OF_TRAINING if run.metrics[name].null_count < len(run.metrics)]
+    found = [
+        name for name in OF_TRAINING if run.table("metrics")[name].null_count < len(run.table("metrics"))
+    ]
     if found:
         return found
     objective = run.summary.objective
@@ -44,7 +46,7 @@ def measured(run: Run) -> list[str]:
     raise InputError("--run", str(run.directory), hint)
 
 
-def draw(run: Run, lines: Sequence[Line], directory: Path, folder: str) -> list[Path]:
+def draw(run: RunData, lines: Sequence[Line], directory: Path, folder: str) -> list[Path]:
     """Write a PNG and an SVG for each column that was measured and has a bound; returns the PNGs."""
     columns = [name for name in measured(run) if any(line.column == name for line in lines)]
     with whole_files(directory) as draft:
@@ -58,7 +60,7 @@ def _stem(column: str) -> str:
     return f"bounds-{FIGURES[column][0]}"
 
 
-def _draw(run: Run, column: str, lines: Sequence[Line], folder: Path) -> None:
+def _draw(run: RunData, column: str, lines: Sequence[Line], folder: Path) -> None:
     with styled(3.4) as (figure, axes):
         draw_runs(axes, run, column)
         _levels(axes, lines)

@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter
 
 from fedsim.report.style import GREY, Look, look, thinned
-from fedsim.results.collected import Run
 from fedsim.results.metrics_table import TWIN, named
+from fedsim.results.run_directory import RunData
 from fedsim.results.summary import FEW, Summary
 
 VARIANTS = {"private": (0, "private"), "nonprivate": (1, TWIN)}
@@ -42,12 +42,12 @@ def curve(
             axes.plot(x, edge, linewidth=0.6, **colour)
 
 
-def draw_runs(axes: Axes, run: Run, column: str) -> None:
+def draw_runs(axes: Axes, run: RunData, column: str) -> None:
     """A metric against rounds, of the run (filled markers) and its twin (hollow): mean over trials, and each
     of few trials as points, or the range that 90 % of many fall in.
     """
     for variant, style, name in variants_of(run):
-        rounds, values = by_round(run.metrics.filter(pc.field("variant") == variant), column)
+        rounds, values = by_round(run.table("metrics").filter(pc.field("variant") == variant), column)
         if not len(rounds):
             continue
         kept = thinned(len(rounds))
@@ -95,7 +95,7 @@ def by_round(table: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array(rounds), np.array([[row[r] for r in rounds] for row in rows.values()])
 
 
-def variants_of(run: Run) -> Iterator[tuple[str, Look, str]]:
+def variants_of(run: RunData) -> Iterator[tuple[str, Look, str]]:
     """(variant, look, name) of the run and its twin."""
     for variant, (index, name) in VARIANTS.items():
         yield variant, look(index), name if run.summary.privacy.private else "no privacy"

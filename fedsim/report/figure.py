@@ -13,14 +13,14 @@ from fedsim.report.curves import draw_baselines, draw_runs
 from fedsim.report.frame import frame_lines
 from fedsim.report.remarks import unmeasured
 from fedsim.report.style import GREY, any_text, label, look, settle, styled
-from fedsim.results.collected import Run
+from fedsim.results.run_directory import RunData
 from fedsim.results.summary import FEW, SiloRow
 from fedsim.scenario.metric import METRICS
 
 _MOST_BARS = 30
 
 
-def draw(run: Run, path: Path) -> None:
+def draw(run: RunData, path: Path) -> None:
     """Write the picture as PNG."""
     with any_text():
         figure = Figure(figsize=(10, 4), dpi=150, layout="constrained")
@@ -33,7 +33,7 @@ def draw(run: Run, path: Path) -> None:
         figure.savefig(path)
 
 
-def _draw_errors(axes: Axes, run: Run) -> None:
+def _draw_errors(axes: Axes, run: RunData) -> None:
     metric = run.summary.metrics.metric
     what = METRICS[metric].title
     draw_runs(axes, run, metric)
@@ -63,7 +63,7 @@ def budgets(silos: Sequence[SiloRow]) -> Figure:
         return figure
 
 
-def _draw_budgets(axes: Axes, run: Run) -> None:
+def _draw_budgets(axes: Axes, run: RunData) -> None:
     privacy = run.summary.privacy
     if not privacy.private or not run.summary.trials.finished:
         _say(axes, "no trial is complete" if privacy.private else "no privacy guarantee")

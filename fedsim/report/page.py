@@ -18,10 +18,9 @@ from fedsim.report.audit_section import audit_figure, audit_table, verdict
 from fedsim.report.figure import draw
 from fedsim.report.remarks import measured, remarks, unmeasured
 from fedsim.results.audit_file import AuditPart
-from fedsim.results.collected import Run, run_of
 from fedsim.results.metrics_table import methods, metrics_table
 from fedsim.results.outcome import Outcome
-from fedsim.results.run_directory import read, write
+from fedsim.results.run_directory import RunData, data_of, read, write
 from fedsim.results.silo_table import silo_table
 from fedsim.results.summary import FEW, SiloRow, Summary, spans
 from fedsim.scenario.metric import METRICS
@@ -46,7 +45,7 @@ def save(outcome: Outcome, directory: Path) -> list[str]:
     Raises:
         OSError: it cannot be written.
     """
-    run = run_of(outcome, directory)
+    run = data_of(outcome, directory)
     began = directory.is_dir() and any(directory.iterdir())
     with whole_files(directory) if began else whole_directory(directory) as draft:
         write(outcome, run, draft, directory)
@@ -85,7 +84,7 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> Path:
     return directory / PAGE
 
 
-def _fill(run: Run, folder: Path) -> None:
+def _fill(run: RunData, folder: Path) -> None:
     (folder / FIGURES).mkdir()
     (folder / PAGE).write_text(render(run, folder / FIGURES), encoding="utf-8")
 
@@ -111,7 +110,7 @@ def ticks(text: str) -> Markup:
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
-def render(run: Run, figures: Path) -> str:
+def render(run: RunData, figures: Path) -> str:
     """The page's text; the figures' files go to the folder `figures`."""
     metric = run.summary.metrics.metric
     return template(PAGE).render(
@@ -186,7 +185,7 @@ def capital(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def _figures(run: Run, folder: Path) -> list[PageFigure]:
+def _figures(run: RunData, folder: Path) -> list[PageFigure]:
     """The figures that have something to show."""
     spread, metric = _spread(run), run.summary.metrics.metric
     what = capital(METRICS[metric].title)
@@ -240,15 +239,15 @@ def _saved(figure: Figure, folder: Path, stem: str, caption: str) -> PageFigure:
     return PageFigure(named(style.save(figure, folder, stem), caption), caption)
 
 
-def _spread(run: Run) -> str:
+def _spread(run: RunData) -> str:
     trials = run.summary.trials.finished
     if trials >= FEW:
         return "; bands and bars hold 90 % of the trials"
     return f" of {trials} trials; points: each; bars: {spans(trials)}" if trials > 1 else ""
 
 
-def _priced(run: Run) -> str:
-    priced, silos = len(run.spend["silo"].unique()), len(run.summary.privacy.silos)
+def _priced(run: RunData) -> str:
+    priced, silos = len(run.table("spend")["silo"].unique()), len(run.summary.privacy.silos)
     return f" ({priced} of {silos:,} silos, evenly in order of budget)" if priced < silos else ""
 
 

@@ -23,7 +23,7 @@ from fedsim.report.curves import (
 from fedsim.report.ends import label_lines
 from fedsim.report.frame import frame, frame_lines
 from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, styled, thinned
-from fedsim.results.collected import Run
+from fedsim.results.run_directory import RunData
 from fedsim.results.summary import FEW, OF_TRAINING
 from fedsim.scenario.metric import METRICS
 
@@ -40,7 +40,7 @@ FIGURES = {
 """What is measured round by round: a file's name, and an axis's."""
 
 
-def against_rounds(run: Run, column: str) -> Figure | None:
+def against_rounds(run: RunData, column: str) -> Figure | None:
     """One of `FIGURES`; None where it was not measured, but for the metric that a simulation chose."""
     with styled() as (figure, axes):
         draw_runs(axes, run, column)
@@ -61,18 +61,18 @@ def _name(figure: Figure, axes: Axes) -> None:
         legend_below(figure, axes)
 
 
-def clipping(run: Run) -> Figure | None:
+def clipping(run: RunData) -> Figure | None:
     """The share of terms that the clip shortens against rounds; None where nobody counted."""
-    if not len(run.clipping):
+    if not len(run.table("clipping")):
         return None
     with styled(2.6) as (figure, axes):
-        rounds, shares = by_round(run.clipping, "clipped")
+        rounds, shares = by_round(run.table("clipping"), "clipped")
         kept = thinned(len(rounds))
         many = len(shares) >= FEW
         band = np.percentile(shares[:, kept], [5, 95], axis=0) if many else None
         edges = None if band is None else (band[0], band[1])
         curve(axes, rounds[kept], shares[:, kept].mean(0), look(0), "share clipped", edges)
-        norms = by_round(run.clipping, "median_norm")[1][:, kept].mean(0)
+        norms = by_round(run.table("clipping"), "median_norm")[1][:, kept].mean(0)
         curve(axes, rounds[kept], norms, look(1), "median norm / clip")
         axes.axhline(1.0, color=GREY, linewidth=0.9, linestyle=":", label="the clip; all terms")
         axes.set(xlabel="rounds", ylabel="share, or multiple of the clip", ylim=(0, 1.08))
@@ -87,14 +87,14 @@ _TIMES = 3.0
 """A median above so many clips needs a logarithmic axis for the shares to be seen."""
 
 
-def figure_of(run: Run, what: str) -> Figure:
+def figure_of(run: RunData, what: str) -> Figure:
     """One of `FIGURES` against rounds, "calibration", "silos" or "spend".
 
     Raises:
         InputError: there is no such figure, or nothing to show in it.
     """
     column = {short: name for name, (short, _) in FIGURES.items()}.get(what, what)
-    known: dict[str, Callable[[Run], Figure | None]] = {
+    known: dict[str, Callable[[RunData], Figure | None]] = {
         **{name: partial(against_rounds, column=name) for name in FIGURES},
         "calibration": calibration,
         "silos": silo_values,
@@ -105,20 +105,22 @@ def figure_of(run: Run, what: str) -> Figure:
         raise InputError("plot", what, suggest(what, known))
     figure = known[column](run)
     if figure is None:
-        measured = ", ".join(name for name in FIGURES if run.metrics[name].null_count < len(run.metrics))
+        measured = ", ".join(
+            name for name in FIGURES if run.table("metrics")[name].null_count < len(run.table("metrics"))
+        )
         raise InputError(
             "plot", what, f"has nothing to show; measured against rounds: {measured or 'nothing yet'}"
         )
     return figure
 
 
-def silo_values(run: Run) -> Figure | None:
+def silo_values(run: RunData) -> Figure | None:
     """The chosen metric on each silo's test records, mean and 90 % of the trials; of many the sorted curve.
 
     None where no trial is complete, or no silo has a value of its own.
     """
     metric = run.summary.metrics.metric
-    spreads = {variant: by_silo(run.silos, variant, metric) for variant in VARIANTS}
+    spreads = {variant: by_silo(run.table("silos"), variant, metric) for variant in VARIANTS}
     title = METRICS[metric].title
     names = list(dict.fromkeys(name for spread in spreads.values() for name in spread))
     if not names:
@@ -144,9 +146,9 @@ def silo_values(run: Run) -> Figure | None:
         return figure
 
 
-def calibration(run: Run) -> Figure | None:
+def calibration(run: RunData) -> Figure | None:
     """Observed shares against predicted probabilities, of all trials' test records; None without any."""
-    rows = run.calibration.to_pandas()
+    rows = run.table("calibration").to_pandas()
     if rows.empty:
         return None
     with styled() as (figure, axes):
@@ -204,10 +206,10 @@ def _sorted(axes: Axes, spread: dict[str, Spread], look_: Look, name: str) -> No
     curve(axes, kept + 1, mean, look_, name, (low, high))
 
 
-def spend(run: Run) -> Figure | None:
+def spend(run: RunData) -> Figure | None:
     """Epsilon spent over rounds per silo, and its budget as a level; None where nothing is guaranteed."""
     lines: dict[str, Points] = {}
-    for silo, *point in zip(*(column.to_pylist() for column in run.spend.columns), strict=True):
+    for silo, *point in zip(*(column.to_pylist() for column in run.table("spend").columns), strict=True):
         lines.setdefault(silo, []).append(tuple(point))
     if not lines:
         return None

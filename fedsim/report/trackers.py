@@ -14,8 +14,9 @@ from typing import Any, Protocol, cast
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.plugins import entry_points
-from fedsim.results.collected import shown
-from fedsim.results.outcome import Measurement, Outcome, value
+from fedsim.results.outcome import Outcome, value
+from fedsim.results.record import Measurement, SiloMeasurement
+from fedsim.results.run_directory import shown
 from fedsim.results.summary import MEASURED
 from fedsim.scenario.load import relative
 from fedsim.scenario.resolve import Resolved
@@ -71,11 +72,12 @@ class Trackers:
         """Tell them the final values and the end, after the run directory has been written."""
         rounds = len(outcome.resolved.trace.plan.rounds)
         metric = outcome.resolved.scenario.report.metric
-        for _, trial in sorted(outcome.results.trials.items() if self._simulation else ()):
+        rows = outcome.results.rows(SiloMeasurement) if self._simulation else []
+        for trial in sorted({row.trial for row in rows}):
             values = {
                 f"trial-{row.trial}/{row.variant}/silo/{row.silo}/{metric}": number
-                for row in trial.silos
-                if (number := value(row, metric)) is not None
+                for row in rows
+                if row.trial == trial and (number := value(row, metric)) is not None
             }
             self._each(lambda tracker, values=values: tracker.log(rounds, values))  # type: ignore[misc]
         self._each(lambda tracker: tracker.finish())

@@ -6,21 +6,24 @@ file of its own that says so: it is simulation only, not private.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from safetensors import torch as tensors
 from safetensors.numpy import load_file, save_file
+from torch import Tensor
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import whole_file
 from fedsim.common.section import Section
 from fedsim.data.prepare import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
 from fedsim.data.source import Outline
 from fedsim.problems.kinds import Problem
-from fedsim.results.outcome import Outcome
 from fedsim.results.summary import AGAIN, opened, read_json, validated
 from fedsim.scenario.problem import ProblemSection, problem_of
 
@@ -54,32 +57,15 @@ Trained = tuple[ModelFile, dict[int, Fitted]]
 """What all trials have in common, and how each prepares records, if that is known."""
 
 
-def trained(outcome: Outcome) -> Trained:
-    """Of a run that has ended."""
-    resolved = outcome.resolved
-    section = resolved.scenario.problem
-    fitted = {k: trial.fitted for k, trial in sorted(outcome.results.trials.items()) if trial.fitted}
-    kept = ModelFile(
-        problem=ProblemSection(name=section.name, model=section.model),
-        num_features=resolved.outline.num_features,
-        num_classes=resolved.outline.num_classes,
-        dtype=resolved.scenario.runtime.dtype,
-        recipe=next((each.recipe for each in fitted.values()), None),
-    )
-    return kept, fitted
-
-
 def write_trained(found: Trained, folder: Path) -> None:
     """Write the files into a folder."""
     kept, fitted = found
     text = kept.model_dump_json(indent=2, exclude_none=True, exclude={"problem": _PUBLIC_PART})
     (folder / FILE).write_text(text + "\n", encoding="utf-8")
     arrays = {
-        f"trial-{trial}.{name}": np.ascontiguousarray(value)
+        f"trial-{trial}.{name}": value
         for trial, each in fitted.items()
-        for part in (each.standard, each.components)
-        if part is not None
-        for name, value in part._asdict().items()
+        for name, value in _arrays(each).items()
     }
     if arrays:
         save_file(arrays, folder / FITTED)
@@ -97,18 +83,64 @@ def read_trained(directory: Path, trials: Collection[int]) -> Trained:
         return kept, {}
     file = directory / FITTED
     arrays = opened(file, lambda: load_file(file)) if file.exists() else {}
-    return kept, {trial: _fitted(kept.recipe, trial, arrays, file) for trial in sorted(trials)}
-
-
-def _fitted(recipe: Recipe, trial: int, arrays: dict[str, Any], path: Path) -> Fitted:
-    def part(kind: Any) -> Any:
-        return kind(*(arrays[f"trial-{trial}.{name}"] for name in kind._fields))
-
     try:
-        return Fitted(
-            recipe,
-            part(Standard) if recipe.scaling == "training_statistics" else None,
-            part(Components) if recipe.pca is not None else None,
-        )
+        return kept, {trial: _fitted(kept.recipe, arrays, f"trial-{trial}.") for trial in sorted(trials)}
     except KeyError as error:
-        raise InputError("RUN", str(path), f"has no {error}; {AGAIN}") from None
+        raise InputError("RUN", str(file), f"has no {error}; {AGAIN}") from None
+
+
+def _arrays(fitted: Fitted) -> dict[str, np.ndarray]:
+    """What was fitted beside the recipe, by name."""
+    return {
+        name: np.ascontiguousarray(value)
+        for part in (fitted.standard, fitted.components)
+        if part is not None
+        for name, value in part._asdict().items()
+    }
+
+
+def _fitted(recipe: Recipe, arrays: Mapping[str, Any], prefix: str) -> Fitted:
+    def part(kind: Any) -> Any:
+        return kind(*(arrays[prefix + name] for name in kind._fields))
+
+    return Fitted(
+        recipe,
+        part(Standard) if recipe.scaling == "training_statistics" else None,
+        part(Components) if recipe.pca is not None else None,
+    )
+
+
+_PREPARED = "prepared."
+
+
+def write_models(models: Mapping[Any, Tensor], fitted: Fitted | None, file: Path) -> str:
+    """Write a trial's models, by variant, and what prepares its records, atomically; returns the SHA-256.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    named = {variant: model.contiguous() for variant, model in models.items()}
+    if fitted is not None:
+        named |= {_PREPARED + name: torch.from_numpy(value) for name, value in _arrays(fitted).items()}
+    content = tensors.save(named)  # its own `save_file` raises no OSError
+    with whole_file(file) as draft:
+        draft.write_bytes(content)
+    return sha256(content).hexdigest()
+
+
+def read_models(file: Path, digest: str, recipe: str | None) -> tuple[dict[Any, Tensor], Fitted | None]:
+    """Read them back.
+
+    Raises:
+        ValueError: the file is not the one that was written.
+        OSError: it cannot be read.
+    """
+    content = file.read_bytes()
+    if sha256(content).hexdigest() != digest:
+        raise ValueError(f"{file} was changed")
+    named = tensors.load(content)
+    models = {name: value for name, value in named.items() if not name.startswith(_PREPARED)}
+    if recipe is None:
+        return models, None
+    arrays = {name: value.numpy() for name, value in named.items()}
+    return models, _fitted(Recipe.model_validate_json(recipe), arrays, _PREPARED)

@@ -5,83 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
 from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
-from fedsim.protocol.terms import Admitted, Statement
-from fedsim.scenario.metric import METRICS, BaselineName
+from fedsim.protocol.terms import Admitted, Statement, Terms
+from fedsim.results.model_file import read_models, write_models
+from fedsim.results.record import DAMAGED, Finished, Measurement, Record, SiloStatement
+from fedsim.scenario.metric import METRICS
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
-
-class Measurement(NamedTuple):
-    """The model after `round` rounds, on the pooled test records of all silos.
-
-    `seconds` is what the rounds so far took, without the measuring between them.
-    `more` has the other metrics (`fedsim.scenario.metric`): after the last round all of them.
-    `excess_risk` is F(w) - F(w*), and `gradient_mapping_sq` |G_eta(w)|^2, of the training objective; None
-    where they are not measured or do not exist (`fedsim.measure.objective`). Among `Results` an error or loss
-    that is not a number is None; an observer is told what was found.
-    """
-
-    trial: int
-    variant: Variant
-    round: int
-    error: float | None
-    loss: float | None
-    participants: int
-    seconds: float
-    excess_risk: float | None = None
-    gradient_mapping_sq: float | None = None
-    more: Mapping[str, float | None] = {}
-
-
-class SiloMeasurement(NamedTuple):
-    """A trial's final model on one silo's own test records; None where they do not define the number.
-
-    Of other metrics `more` has the one that the scenario chose.
-    """
-
-    trial: int
-    variant: Variant
-    silo: str
-    error: float | None
-    loss: float | None
-    test_records: int
-    more: Mapping[str, float | None] = {}
-
-
-class CalibrationBin(NamedTuple):
-    """Test records to which a trial's final model gives probabilities in one of ten equal parts of [0, 1].
-
-    `predicted` is their mean, `observed` the share of records of which it was so.
-    """
-
-    trial: int
-    variant: Variant
-    bin: int
-    records: int
-    predicted: float
-    observed: float
-
-
-class BaselineMeasurement(NamedTuple):
-    """What could be had without the federation, on the pooled test records of one trial; not private.
-
-    `method` says how it was fitted, or why it was not; the numbers are None then.
-    """
-
-    trial: int
-    baseline: BaselineName
-    silo: str | None
-    train_records: int
-    method: str
-    error: float | None
-    loss: float | None
-    more: Mapping[str, float | None] = {}
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 class HasMetrics(Protocol):
@@ -109,69 +47,138 @@ def said(row: HasMetrics, metric: str) -> str:
     return f"{METRICS[metric].title} {'not defined' if number is None else f'{number:.4f}'}"
 
 
-class ClippedRound(NamedTuple):
-    """What the clip took away in one round: how many terms, the share of them that it shortened, and the
-    median of their norms over the clip.
-    """
-
-    trial: int
-    round: int
-    terms: int
-    clipped: float
-    median_norm: float
-
-
 @dataclass(frozen=True)
 class TrialResult:
-    """One finished trial: its final model per variant, and what each silo states about the run.
+    """A finished trial.
 
-    `silos`, `calibration` and `baselines` are measured on test records, `clipping` on training records, so
-    they exist in simulation only; `objective` says how the excess risk was measured, on training records;
-    `warnings` say what is odd about the records it read; `fitted` prepares others as those were, and is None
-    where only the silos know how.
+    Args:
+        trial: its number.
+        models: the final parameters of each variant, flat (d,).
+        statements: each silo's account of the run.
+        rows: what else was measured in it: rows of the tables of `fedsim.results.record`.
+        fitted: how its records were prepared; None where only the silos know.
     """
 
     trial: int
     models: dict[Variant, Tensor]
     statements: list[Statement]
-    silos: list[SiloMeasurement] = field(default_factory=list)
-    objective: dict[str, Any] | None = None
-    warnings: list[str] = field(default_factory=list)
-    clipping: list[ClippedRound] = field(default_factory=list)
+    rows: list[Any] = field(default_factory=list)
     fitted: Fitted | None = None
-    calibration: list[CalibrationBin] = field(default_factory=list)
-    baselines: list[BaselineMeasurement] = field(default_factory=list)
 
 
-@dataclass
+class NotKept(Exception):
+    """A trial that has ended could not be written."""
+
+
 class Results:
-    """Filled as a run goes on, so that an interrupted run loses nothing that was measured.
+    """What a run has measured so far, in a record, so that an interrupted run loses no finished trial.
 
-    `keep` is told every trial that ends, with what was measured in it.
+    Args:
+        record: where finished trials are appended; on disk with the file of it.
+        folder: where their models are written, one file a trial; None: they stay in memory.
     """
 
-    measurements: list[Measurement] = field(default_factory=list)
-    trials: dict[int, TrialResult] = field(default_factory=dict)
-    keep: Callable[[TrialResult, list[Measurement]], None] = lambda result, measurements: None
+    def __init__(self, record: Record | None = None, folder: Path | None = None) -> None:
+        self._record, self._folder = record or Record(), folder
+        self._unfinished: list[Any] = []
+        self.trials: dict[int, TrialResult] = {}
 
     def add(self, measurement: Measurement) -> None:
-        """Add a measurement; a number that is none, such as an error over no spread, is None from here on."""
-        self.measurements.append(Measurement(*map(_defined, measurement)))
+        """Add a measurement; a number that is not finite, such as an error over no spread, becomes None."""
+        self._unfinished.append(Measurement(*map(_defined, measurement)))
 
     def finish(self, result: TrialResult) -> None:
-        """Add a trial that has ended."""
+        """Append a trial that has ended, with what was measured in it.
+
+        Raises:
+            NotKept: it cannot be written, and is in memory only.
+        """
         self.trials[result.trial] = result
-        self.keep(result, [each for each in self.measurements if each.trial == result.trial])
+        self._unfinished += [*result.rows, *(_row(result.trial, each) for each in result.statements)]
+        rows = [row for row in self._unfinished if row.trial == result.trial]
+        try:
+            digest = ""
+            if self._folder is not None:
+                file = self._folder / models_file(result.trial)
+                digest = write_models(result.models, result.fitted, file)
+            recipe = None if result.fitted is None else result.fitted.recipe.model_dump_json()
+            self._record.append(key_of(result.trial), [*rows, Finished(result.trial, digest, recipe)])
+        except OSError as error:
+            raise NotKept(error.strerror or str(error)) from None
+        self._unfinished = [row for row in self._unfinished if row.trial != result.trial]
+
+    def recall(self, tell: Callable[[str], None]) -> None:
+        """Take up the trials that the record has; `tell` is told of damaged ones, which are run again."""
+        for finished in self._record.rows(Finished):
+            trial, key = finished.trial, key_of(finished.trial)
+            file = (self._folder or Path()) / models_file(trial)
+            try:
+                models, fitted = read_models(file, finished.models_sha256, finished.recipe)
+            except (OSError, ValueError, KeyError):
+                tell(f"{file} {DAMAGED}")
+                self._record.drop(key)
+                continue
+            said = [_statement(row) for row in self._record.rows(SiloStatement, key)]
+            self.trials[trial] = TrialResult(trial, models, said, [], fitted)
+
+    def rows(self, kind: type[Row]) -> list[Row]:
+        """All rows of a table's class, in order of their trials, those of unfinished trials among them."""
+        found = [*self._record.rows(kind), *(row for row in self._unfinished if type(row) is kind)]
+        return sorted(found, key=lambda row: row.trial)  # type: ignore[attr-defined]
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """All evaluations, in order of their trials."""
+        return self.rows(Measurement)
 
     def left(self, trials: int) -> list[int]:
         """The trials that have not ended, of so many."""
-        return [trial for trial in range(trials) if trial not in self.trials]
+        return self._record.missing(range(trials), key_of)
+
+
+def key_of(trial: int) -> str:
+    """The key of a finished trial's entry."""
+    return f"trial {trial}"
+
+
+def models_file(trial: int) -> str:
+    """The name of the file of a finished trial's models."""
+    return f"trial-{trial}.safetensors"
 
 
 def _defined(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _defined(each) for key, each in value.items()}
     return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _row(trial: int, said: Statement) -> SiloStatement:
+    terms, admitted = said.admitted.terms, said.admitted
+    return SiloStatement(
+        trial,
+        terms.name,
+        terms.n,
+        terms.epsilon,
+        terms.delta,
+        list(terms.rounds),
+        terms.noise_multiplier,
+        admitted.noise_multiplier,
+        admitted.epsilon_guaranteed,
+        admitted.releases,
+        said.epsilon_spent,
+        list(said.rounds),
+        list(said.digests),
+    )
+
+
+def _statement(row: SiloStatement) -> Statement:
+    """The statement of a row, but for the silo's share in sums, which nothing shows."""
+    planned = row.planned
+    every = range(planned[0], planned[-1] + 1) if planned else range(0)
+    rounds = every if list(every) == planned else planned
+    terms = Terms(row.silo, row.n, row.epsilon, row.delta, rounds, row.given_noise)
+    admitted = Admitted(terms, row.noise_multiplier, row.epsilon_guaranteed, row.releases)
+    return Statement(admitted, row.epsilon_spent, row.rounds, row.digests)
 
 
 Observer = Callable[[Measurement], None]

@@ -16,7 +16,7 @@ from fedsim.data.source import Floats
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
-from fedsim.results.collected import Run
+from fedsim.results.run_directory import RunData
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -169,7 +169,7 @@ class Predictor:
         return pipeline_of(self.problem, weights, bias, self._known)
 
 
-def predictor_of(run: Run, trial: int | None = None, nonprivate: bool = False) -> Predictor:
+def predictor_of(run: RunData, trial: int | None = None, nonprivate: bool = False) -> Predictor:
     """A run's model.
 
     Args:

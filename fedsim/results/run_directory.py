@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,29 +15,168 @@ import yaml
 from safetensors.torch import load_file, save
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import UNFINISHED
 from fedsim.common.serialise import text, value
-from fedsim.results.audit_file import read_audit
-from fedsim.results.collected import Models, Run, scenario_tree, without_seed
-from fedsim.results.model_file import FITTED, Trained, read_trained, write_trained
-from fedsim.results.outcome import Deployed, Outcome
-from fedsim.results.place import UNFINISHED
-from fedsim.results.summary import AGAIN, FILE, MEASURED, opened, read_summary
+from fedsim.results.audit_file import AuditPart, read_audit
+from fedsim.results.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
+from fedsim.results.outcome import Deployed, Outcome, variants
+from fedsim.results.record import EXPORTED, TABLES, LedgerRow, arrow, columns
+from fedsim.results.silo_rows import spend
+from fedsim.results.summarise import summarise
+from fedsim.results.summary import AGAIN, FILE, Summary, opened, read_summary
 from fedsim.scenario.load import anchored, relative
-from fedsim.scenario.metric import BY_SKLEARN
+from fedsim.scenario.problem import ProblemSection
 
-_COLUMNS = {
-    "metrics": ("trial", "variant", "round", *MEASURED),
-    "silos": ("trial", "variant", "silo", "error", "loss", *BY_SKLEARN),
-    "baselines": ("trial", "baseline", "silo", "error", "loss", *BY_SKLEARN),
-    "calibration": ("trial", "variant", "bin", "records", "predicted", "observed"),
-    "ledger": ("trial", "silo", "round", "releases"),
-    "clipping": ("trial", "round", "terms", "clipped", "median_norm"),
-    "spend": ("silo", "round", "epsilon_spent", "budget"),
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Models = dict[str, dict[int, "Tensor"]]
+"""By variant and trial, the final parameters, flat (d,)."""
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What reports are made of.
+
+    Args:
+        summary: the run in numbers.
+        scenario: YAML without its seed, since whoever knows the seed can remove the noise.
+        description: the scenario's.
+        load_table: makes `table`.
+        load_models: makes `models`.
+        load_trained: makes `trained`.
+        directory: where it was read from.
+        audit: what attacks attained, where the run was audited.
+    """
+
+    summary: Summary
+    scenario: str
+    description: str
+    load_table: Callable[[str], pa.Table] = field(repr=False)
+    load_models: Callable[[], Models] = field(repr=False)
+    load_trained: Callable[[], Trained] = field(repr=False)
+    directory: Path | None = None
+    audit: AuditPart | None = None
+    _tables: dict[str, pa.Table] = field(default_factory=dict, repr=False)
+
+    def table(self, name: str) -> pa.Table:
+        """One of the tables in `EXPORTED` (see `fedsim.results.record`)."""
+        if name not in self._tables:
+            self._tables[name] = self.load_table(name)
+        return self._tables[name]
+
+    @cached_property
+    def models(self) -> Models:
+        """By variant and trial, the final parameters, flat (d,)."""
+        return self.load_models()
+
+    @cached_property
+    def trained(self) -> Trained:
+        """What the parameters are parameters of; see `fedsim.results.model_file`."""
+        return self.load_trained()
+
+
+def data_of(outcome: Outcome, folder: Path | None = None) -> RunData:
+    """The results of a run that has ended; file names are relative to `folder`, else the current one."""
+    scenario = scenario_tree(outcome, folder or Path.cwd())
+    return RunData(
+        summarise(outcome),
+        without_seed(scenario),
+        str(scenario.get("description", "")),
+        load_table=partial(_table_of, outcome),
+        load_models=partial(_models_of, outcome),
+        load_trained=partial(_trained_of, outcome),
+    )
+
+
+def _table_of(outcome: Outcome, name: str) -> pa.Table:
+    """A table of the record; of a deployed run metrics are of public test records."""
+    if name == "spend":
+        return arrow(name, spend(outcome))
+    if name == "ledger":
+        return arrow(name, _ledger(outcome))
+    public = {"public": "made of public records"} if outcome.deployed and name == "metrics" else None
+    return arrow(name, outcome.results.rows(TABLES[name].row), public)
+
+
+def _ledger(outcome: Outcome) -> list[LedgerRow]:
+    plan = outcome.resolved.trace.plan
+    releases = [plan.num_queries([r]) for r in range(len(plan.rounds))]
+    return [
+        LedgerRow(trial, said.admitted.terms.name, r, releases[r], digest)
+        for trial, result in sorted(outcome.results.trials.items())
+        for said in result.statements
+        for r, digest in zip(said.rounds, said.digests, strict=True)
+    ]
+
+
+def _models_of(outcome: Outcome) -> Models:
+    trials = sorted(outcome.results.trials.items())
+    return {
+        variant: {number: trial.models[variant].contiguous() for number, trial in trials}
+        for variant in variants(outcome.resolved)
+    }
+
+
+def _trained_of(outcome: Outcome) -> Trained:
+    resolved = outcome.resolved
+    section = resolved.scenario.problem
+    fitted = {k: trial.fitted for k, trial in sorted(outcome.results.trials.items()) if trial.fitted}
+    kept = ModelFile(
+        problem=ProblemSection(name=section.name, model=section.model),
+        num_features=resolved.outline.num_features,
+        num_classes=resolved.outline.num_classes,
+        dtype=resolved.scenario.runtime.dtype,
+        recipe=next((each.recipe for each in fitted.values()), None),
+    )
+    return kept, fitted
+
+
+def scenario_tree(outcome: Outcome, folder: Path) -> dict[str, Any]:
+    """The run's scenario as plain values, its seed and the digests of its files among them.
+
+    File names are relative to `folder`. Of a deployed run it lacks what that did not use.
+    """
+    unused = {"files"} if outcome.deployed is None else _SIMULATED
+    scenario = outcome.resolved.scenario
+    tree = relative(scenario.model_dump(mode="json", exclude_none=True, exclude=unused), folder)
+    return tree | ({"files": dict(outcome.files)} if outcome.files else {})
+
+
+SECRETS = {"seed", "nonce", "files"}
+"""Sections that are for nobody but those who may see the records."""
+
+_SIMULATED: Any = {
+    "data": True,
+    "partition": True,
+    "files": True,
+    "runtime": {"name", "silo_hosts", "address"},
 }
-"""Without which a table is not one of a run's."""
+"""Where the records of a simulation are, and where it happens."""
 
 
-def read(directory: Path) -> Run:
+def without_seed(scenario: Mapping[str, Any]) -> str:
+    """A scenario as YAML to show to anybody; see `shown`."""
+    return text(shown(scenario))
+
+
+def shown(scenario: Mapping[str, Any]) -> dict[str, Any]:
+    """A scenario without what is secret: whoever knows the seed can remove the noise.
+
+    Nor has it the hashes of files, or those that stand for records in memory: they tell whoever knows all
+    records but one whether a guess at that one is right.
+    """
+    public = {key: value for key, value in scenario.items() if key not in SECRETS}
+    if isinstance(data := public.get("data"), Mapping):
+        public["data"] = {key: _unhashed(value) for key, value in data.items()}
+    return public
+
+
+def _unhashed(value: Any) -> Any:
+    return re.sub(r" sha256 [0-9a-f]{64}$", "", value) if isinstance(value, str) else value
+
+
+def read(directory: Path) -> RunData:
     """Read a run's results; no data set, no Ray, and models only once they are asked for.
 
     Raises:
@@ -46,16 +189,14 @@ def read(directory: Path) -> Run:
         raise InputError("RUN", str(directory), hint)
     summary = read_summary(directory)
     scenario, description = scenario_of(directory / "scenario.yaml")
-    tables = {name: _table(directory, name) for name in _COLUMNS}
-    spend = tables.pop("spend")
-    return Run(
+    tables = {name: _table(directory, name) for name in EXPORTED}
+    return RunData(
         summary,
         scenario,
         description,
-        **tables,
-        price_spend=lambda: spend,
-        load_models=lambda: _models(directory),
-        load_trained=lambda: _trained(directory),
+        load_table=tables.__getitem__,
+        load_models=partial(_models, directory),
+        load_trained=partial(_trained, directory),
         directory=directory,
         audit=read_audit(directory),
     )
@@ -74,8 +215,8 @@ def scenario_of(path: Path) -> tuple[str, str]:
 
 def _table(directory: Path, name: str) -> pa.Table:
     path = directory / f"{name}.parquet"
-    table = opened(path, lambda: pq.read_table(path))
-    missing = [column for column in _COLUMNS[name] if column not in table.column_names]
+    table = opened(path, partial(pq.read_table, path))
+    missing = [column for column in columns(name) if column not in table.column_names]
     if missing:
         raise InputError("RUN", str(path), f"has no column {missing[0]!r}; {AGAIN}")
     return table
@@ -105,7 +246,7 @@ _DEPLOYED = "# What this run's server knew. Its seed is public: the silos drew t
 _NO_NOISE = "# No privacy: this run neither clipped nor added noise.\n"
 
 
-def write(outcome: Outcome, run: Run, folder: Path, place: Path) -> None:
+def write(outcome: Outcome, run: RunData, folder: Path, place: Path) -> None:
     """Write all data of a run, `run` being the results of `outcome`, into an empty folder.
 
     Args:
@@ -114,8 +255,8 @@ def write(outcome: Outcome, run: Run, folder: Path, place: Path) -> None:
     head = _DEPLOYED if outcome.deployed else SECRET if outcome.main == "private" else _NO_NOISE
     (folder / "scenario.yaml").write_text(head + text(scenario_tree(outcome, place)), encoding="utf-8")
     (folder / FILE).write_text(run.summary.json_text() + "\n", encoding="utf-8")
-    for name in _COLUMNS:
-        pq.write_table(getattr(run, name), folder / f"{name}.parquet")
+    for name in EXPORTED:
+        pq.write_table(run.table(name), folder / f"{name}.parquet")
     for variant, models in run.models.items():
         named = {f"trial-{trial}.{variant}": model for trial, model in models.items()}
         file = folder / _model_file(variant, twin=variant != outcome.main)

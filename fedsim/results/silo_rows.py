@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.plan import Census, Plan, Release
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Outcome
+from fedsim.results.record import SiloSpend
 from fedsim.results.summary import SiloRow
 from fedsim.scenario.resolve import Resolved
 
@@ -111,16 +112,7 @@ _POINTS = {True: 12, False: 40}  # by whether the plan samples: such a price tak
 Price = Callable[[Census, int, float, float], float]
 
 
-class Spent(NamedTuple):
-    """What a silo's answers up to and including a round, counted from 1, have cost; None is infinite."""
-
-    silo: str
-    round: int
-    epsilon_spent: float | None
-    budget: float | None
-
-
-def spend(outcome: Outcome) -> list[Spent]:
+def spend(outcome: Outcome) -> list[SiloSpend]:
     """The ledger priced on its prefixes: some points of each silo.
 
     Of each silo's costliest trial, as in the table of silos; of many silos, some spread evenly in order of
@@ -138,7 +130,7 @@ def spend(outcome: Outcome) -> list[Spent]:
             (upto, price(census, terms.n, said.admitted.noise_multiplier, terms.delta))
             for upto, census in prefixes(plan, said.rounds, _POINTS[sampled])
         ]
-        rows += [Spent(terms.name, upto, finite(value), finite(terms.epsilon)) for upto, value in spent]
+        rows += [SiloSpend(terms.name, upto, finite(value), finite(terms.epsilon)) for upto, value in spent]
     return rows
 
 

@@ -14,8 +14,9 @@ import numpy as np
 
 from fedsim.problems.kinds import gives_probabilities
 from fedsim.results.metrics_table import no_better
-from fedsim.results.outcome import BaselineMeasurement, Deployed, HasMetrics, Measurement, Outcome, value
+from fedsim.results.outcome import Deployed, HasMetrics, Outcome, value
 from fedsim.results.privacy_statement import parameters, statement
+from fedsim.results.record import BaselineMeasurement, ClippedRound, Measurement, OptimumNote, Warned
 from fedsim.results.summary import (
     FEW,
     FORMAT,
@@ -40,7 +41,11 @@ from fedsim.theory.participants import Available, announced, attendance_law, pul
 
 def summarise(outcome: Outcome) -> Summary:
     """What a run came to and what it cost whom."""
-    scenario, metrics, baselines = outcome.resolved.scenario, _metrics(outcome), _baselines(outcome)
+    scenario, metrics, baselines = (
+        outcome.resolved.scenario,
+        _metrics(outcome),
+        baselines_of(outcome.results.rows(BaselineMeasurement)),
+    )
     return Summary(
         format=FORMAT,
         scenario=scenario.name,
@@ -71,9 +76,8 @@ def _simulated(outcome: Outcome) -> dict[str, Any]:
         found["deployment"] = _deployment(outcome.deployed)
     if outcome.heterogeneity is not None:
         found["heterogeneity"] = Heterogeneity(**outcome.heterogeneity)
-    first = next((trial for _, trial in sorted(outcome.results.trials.items())), None)
-    if first is not None and first.objective is not None:
-        found["objective"] = Objective(**first.objective)
+    for first in outcome.results.rows(OptimumNote)[:1]:
+        found["objective"] = Objective(**{k: v for k, v in first._asdict().items() if k != "reason" or v})
     if clipping := _clipping(outcome):
         found["clipping"] = clipping
     return found
@@ -87,7 +91,7 @@ _CLIPPING = (
 def _clipping(outcome: Outcome) -> Clipping | None:
     """Of the last rounds, whose terms say whether the end is the clip's or the problem's."""
     late = 0.9 * len(outcome.resolved.trace.plan.rounds)
-    rows = [row for trial in outcome.results.trials.values() for row in trial.clipping if row.round > late]
+    rows = [row for row in outcome.results.rows(ClippedRound) if row.round > late]
     if not rows:
         return None
     return Clipping(
@@ -108,12 +112,6 @@ def _deployment(deployed: Deployed) -> Deployment:
         remarks=list(deployed.remarks),
         unmeasured=list(deployed.unmeasured),
         measured=deployed.measured,
-    )
-
-
-def _baselines(outcome: Outcome) -> list[Baseline]:
-    return baselines_of(
-        [row for _, trial in sorted(outcome.results.trials.items()) for row in trial.baselines]
     )
 
 
@@ -219,8 +217,7 @@ def _versions() -> dict[str, str]:
 
 def warnings(outcome: Outcome) -> list[str]:
     """Of the scenario, then of the records as the trials found them; each once."""
-    trials = [trial for _, trial in sorted(outcome.results.trials.items())]
-    found = [*of_scenario(outcome.resolved), *(line for trial in trials for line in trial.warnings)]
+    found = [*of_scenario(outcome.resolved), *(row.text for row in outcome.results.rows(Warned))]
     found += _undefined(outcome.results.measurements)
     return list(dict.fromkeys(found))
 

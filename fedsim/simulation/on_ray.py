@@ -27,7 +27,8 @@ from fedsim.data.federation import Hosted, load_silos
 from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement
-from fedsim.results.outcome import Measurement, Observer, Results, TrialResult
+from fedsim.results.outcome import Observer, Results, TrialResult
+from fedsim.results.record import Measurement
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve

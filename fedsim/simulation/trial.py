@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -20,17 +21,15 @@ from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.terms import Admitted
-from fedsim.results.outcome import (
+from fedsim.results.outcome import Observer, Results, TrialResult, measures_objective, variants
+from fedsim.results.record import (
     BaselineMeasurement,
     CalibrationBin,
     ClippedRound,
     Measurement,
-    Observer,
-    Results,
+    OptimumNote,
     SiloMeasurement,
-    TrialResult,
-    measures_objective,
-    variants,
+    Warned,
 )
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.aggregation import Adder, Party, Run, adder
@@ -116,37 +115,22 @@ class Trial:
 
     def result(self) -> TrialResult:
         """The finished trial."""
-        main = variants(self._resolved)[0]
-        silos = [
-            SiloMeasurement(self._trial, variant, *row)
-            for variant, w in self._models.items()
-            for row in self._evaluate.by_silo(w)
-        ]
-        calibration = [
-            CalibrationBin(self._trial, variant, *row)
-            for variant, w in self._models.items()
-            for row in self._evaluate.calibration(w)
-        ]
-        measured = self._evaluate.objective
-        objective = None if measured is None else measured.statement(self._trial)
-        said = self._hosts.statements(main)
-        clipped = [
-            ClippedRound(self._trial, index + 1, part.terms, part.clipped / part.terms, median(part))
-            for index, part in self._hosts.clipping().items()
-            if part.terms
-        ]
-        return TrialResult(
-            self._trial,
-            self._models,
-            said,
-            silos,
-            objective,
-            self._warnings,
-            clipped,
-            self._fitted,
-            calibration,
-            [BaselineMeasurement(self._trial, *row) for row in self._evaluate.baselines()],
-        )
+        statements = self._hosts.statements(variants(self._resolved)[0])
+        return TrialResult(self._trial, self._models, statements, list(self._rows()), self._fitted)
+
+    def _rows(self) -> Iterator[Any]:
+        """What was measured of the final models, and of the trial as a whole."""
+        trial, measured = self._trial, self._evaluate.objective
+        for variant, w in self._models.items():
+            yield from (SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(w))
+            yield from (CalibrationBin(trial, variant, *row) for row in self._evaluate.calibration(w))
+        for index, part in self._hosts.clipping().items():
+            if part.terms:
+                yield ClippedRound(trial, index + 1, part.terms, part.clipped / part.terms, median(part))
+        if measured is not None:
+            yield OptimumNote(**measured.statement(trial))
+        yield from (Warned(trial, text) for text in self._warnings)
+        yield from (BaselineMeasurement(trial, *row) for row in self._evaluate.baselines())
 
     def _run(self) -> Iterator[Measurement]:
         scenario, holds = self._resolved.scenario, self._resolved.trace.holds

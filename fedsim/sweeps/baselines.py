@@ -13,7 +13,7 @@ from fedsim.curves.sweep_summary import BaselineGroup, Labels
 from fedsim.measure.baselines import baselines
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
-from fedsim.results.outcome import BaselineMeasurement
+from fedsim.results.record import BaselineMeasurement
 from fedsim.results.summarise import baselines_of
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import resource
+import sqlite3
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from fedsim.api import unfinished
 from fedsim.api.run import load_run
 from fedsim.common.errors import InputError
 from fedsim.report import page
-from fedsim.results.outcome import Measurement
+from fedsim.results.record import Measurement
 from fedsim.simulation import trial
 
 SMALL: dict[str, Any] = {"trials": 3, "num_rounds": 4, "runtime": "inprocess", "baselines": False}
@@ -62,13 +62,13 @@ def interrupted(*_: object) -> None:
 
 
 def measured(run: fedsim.Run) -> list[dict[str, Any]]:
-    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.results.metrics.to_pylist()]
+    return [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics]
 
 
 def check_equal(one: fedsim.Run, other: fedsim.Run) -> None:
     assert measured(one) == measured(other)
     for table in ("silos", "ledger", "spend"):
-        assert getattr(one.results, table).equals(getattr(other.results, table)), table
+        assert one.results.table(table).equals(other.results.table(table)), table
     assert np.array_equal(one.model, other.model)
     assert np.array_equal(one.twin, other.twin)
     trees = [run.summary.tree() for run in (one, other)]
@@ -84,7 +84,7 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(kind: str, tmp_path: Pa
     out, began = tmp_path / "run", list[int]()
     stopped = simulate(out, KINDS[kind], progress=stop_in(1))
     assert stopped.interrupted
-    assert [file.stem for file in unfinished.kept_in(out)] == ["trial-0"]
+    assert unfinished.finished_in(out) == 1
     assert load_run(out).interrupted
     resumed = simulate(out, KINDS[kind], resume=True, progress=lambda m: began.append(m.trial))
     assert sorted(set(began)) == [0, 1, 2]  # what was kept is shown too
@@ -146,7 +146,7 @@ def test_another_scenario_is_refused(change: dict[str, Any], what: str, tmp_path
     simulate(tmp_path / "run", progress=stop_in(1))
     with pytest.raises(InputError, match=what):
         simulate(tmp_path / "run", change, resume=True)
-    assert len(unfinished.kept_in(tmp_path / "run")) == 1
+    assert unfinished.finished_in(tmp_path / "run") == 1
 
 
 def test_other_data_in_the_same_file_is_refused(tmp_path: Path) -> None:
@@ -164,22 +164,43 @@ def test_other_data_in_the_same_file_is_refused(tmp_path: Path) -> None:
         simulate(tmp_path / "run", changes, resume=True)
 
 
-def test_another_version_of_the_code_is_refused(tmp_path: Path) -> None:
+def test_another_version_of_the_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(tmp_path / "run", progress=stop_in(1))
-    file = tmp_path / "run" / "unfinished" / "run.json"
-    tree = json.loads(file.read_text())
-    tree["code"]["source"] = "0" * 64
-    file.write_text(json.dumps(tree))
+    monkeypatch.setattr(unfinished, "code_version", lambda: {"source": "0" * 64})
     with pytest.raises(InputError, match="another version of the code"):
         simulate(tmp_path / "run", resume=True)
 
 
-def test_a_damaged_trial_is_named(tmp_path: Path) -> None:
-    simulate(tmp_path / "run", progress=stop_in(1))
-    (file,) = unfinished.kept_in(tmp_path / "run")
+def cut_models(folder: Path) -> str:
+    file = folder / "trial-0.safetensors"
     file.write_bytes(file.read_bytes()[:-40])
-    with pytest.raises(InputError, match=r"trial-0.safetensors.*is damaged"):
+    return file.name
+
+
+def change_entry(folder: Path) -> str:
+    """Another number in the text, as a bit that flipped on the disk."""
+    with closing(sqlite3.connect(folder / "record.sqlite", isolation_level=None)) as log:
+        log.execute("UPDATE entry SET rows = replace(rows, '1', '2') WHERE key = 'trial 0'")
+    return "trial 0"
+
+
+@pytest.mark.parametrize("damage", [cut_models, change_entry])
+def test_a_damaged_trial_is_named_and_run_again(damage: Callable[[Path], str], tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    simulate(out, progress=stop_in(2))
+    name = damage(out / "unfinished")
+    with pytest.warns(UserWarning, match=f"{name}.* is damaged"):
+        resumed = simulate(out, resume=True)
+    check_equal(resumed, simulate(None))
+
+
+def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+    simulate(tmp_path / "run", progress=stop_in(1))
+    file = tmp_path / "run" / "unfinished" / "record.sqlite"
+    file.write_bytes(b"x" * 4096)
+    with pytest.raises(InputError) as refused:
         simulate(tmp_path / "run", resume=True)
+    assert (refused.value.field, refused.value.value) == ("record", str(file))
 
 
 def test_two_runs_are_not_at_work_in_one_directory(tmp_path: Path) -> None:
@@ -225,7 +246,7 @@ def test_a_disk_that_fills_during_a_run_costs_the_trial_at_hand(tmp_path: Path) 
     assert str(warning.message) == run.failure == f"{out}: cannot be written (File too large)"
     assert run.interrupted
     assert len(run.model) == 2  # the second is whole in memory
-    assert [file.stem for file in unfinished.kept_in(out)] == ["trial-0"]
+    assert unfinished.finished_in(out) == 1
     assert [file.name for file in out.iterdir()] == ["unfinished"]  # no half of a directory
     check_equal(simulate(out, resume=True), simulate(None))
 
@@ -238,7 +259,7 @@ def test_a_disk_too_full_for_the_results_keeps_every_trial(
     with full_disk(500_000), pytest.warns(UserWarning, match=r"cannot be written \(File too large\)"):
         run = simulate(out)
     assert len(run.model) == 3
-    assert len(unfinished.kept_in(out)) == 3
+    assert unfinished.finished_in(out) == 3
     assert [file.name for file in out.iterdir()] == ["unfinished"]
     check_equal(simulate(out, resume=True), run)
     assert (out / "report.html").exists()

@@ -25,10 +25,10 @@ from typer.testing import CliRunner
 from fedsim.api.run import load_run
 from fedsim.cli.app import EXIT_CODES, app, scenarios
 from fedsim.cli.main import COMMANDS, _Stream
+from fedsim.common.files import taken
 from fedsim.common.serialise import text
 from fedsim.report import page
 from fedsim.results.outcome import Results
-from fedsim.results.place import taken
 from fedsim.simulation import trial
 
 SMALL = [

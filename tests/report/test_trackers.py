@@ -17,7 +17,8 @@ import fedsim
 from fedsim.api.given import resolved_of
 from fedsim.cli.main import app
 from fedsim.report.trackers import Trackers, open_trackers
-from fedsim.results.outcome import Measurement, Outcome, Results, SiloMeasurement, TrialResult
+from fedsim.results.outcome import Outcome, Results, TrialResult
+from fedsim.results.record import Measurement, SiloMeasurement
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve
@@ -108,7 +109,9 @@ def test_outside_simulation_nothing_made_of_records_is_passed_on(lines: Path) ->
     trackers.start(resolved)
     trackers.measured(Measurement(0, "private", 1, 0.25, 0.5, 3, 1.5, 0.125, 0.0625))
     result = TrialResult(0, {}, [], [SiloMeasurement(0, "private", "silo-00", 0.25, 0.5, 8)])
-    trackers.finish(Outcome(resolved, Results([], {0: result}), 1.0))
+    results = Results()
+    results.finish(result)
+    trackers.finish(Outcome(resolved, results, 1.0))
     assert complaints == []
     assert json.loads(lines.read_text()) == [
         ["simulation", False],

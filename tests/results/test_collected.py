@@ -9,9 +9,8 @@ from support.report_runs import SMALL
 from fedsim.common.errors import InputError
 from fedsim.report.page import save
 from fedsim.report.plots import figure_of
-from fedsim.results.collected import Run, run_of
 from fedsim.results.outcome import Outcome, Results
-from fedsim.results.run_directory import read
+from fedsim.results.run_directory import RunData, data_of, read
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import execute
@@ -25,23 +24,23 @@ def outcome() -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def back(outcome: Outcome, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def back(outcome: Outcome, tmp_path_factory: pytest.TempPathFactory) -> RunData:
     directory = tmp_path_factory.mktemp("run") / "out"
     assert save(outcome, directory)[-1] == "figures/"
     return read(directory)
 
 
-def test_what_is_read_is_what_was_written(outcome: Outcome, back: Run) -> None:
-    run = run_of(outcome)
+def test_what_is_read_is_what_was_written(outcome: Outcome, back: RunData) -> None:
+    run = data_of(outcome)
     assert back.summary == run.summary
     assert back.summary.json_text() == run.summary.json_text()
     assert (back.scenario, back.description) == (run.scenario, run.description)
     for name in ("metrics", "silos", "ledger", "spend"):
-        assert getattr(back, name).equals(getattr(run, name), check_metadata=True)
+        assert back.table(name).equals(run.table(name), check_metadata=True)
 
 
-def test_models_are_by_variant_and_trial(outcome: Outcome, back: Run) -> None:
-    own = run_of(outcome).models
+def test_models_are_by_variant_and_trial(outcome: Outcome, back: RunData) -> None:
+    own = data_of(outcome).models
     assert {variant: list(trials) for variant, trials in back.models.items()} == {
         "private": [0, 1],
         "nonprivate": [0, 1],
@@ -51,7 +50,7 @@ def test_models_are_by_variant_and_trial(outcome: Outcome, back: Run) -> None:
             assert torch.equal(back.models[variant][trial], model)
 
 
-def test_a_damaged_model_is_named(back: Run) -> None:
+def test_a_damaged_model_is_named(back: RunData) -> None:
     assert back.directory is not None
     path = back.directory / "nonprivate_twin.safetensors"
     whole = path.read_bytes()
@@ -62,7 +61,7 @@ def test_a_damaged_model_is_named(back: Run) -> None:
 
 
 def test_a_metric_has_a_figure_where_it_was_measured(outcome: Outcome) -> None:
-    run = run_of(outcome)
+    run = data_of(outcome)
     axes = figure_of(run, "error").axes[0]
     assert axes.get_ylabel() == "test error"
     assert figure_of(run, "excess_risk").axes[0].get_yscale() == "log"
@@ -70,4 +69,4 @@ def test_a_metric_has_a_figure_where_it_was_measured(outcome: Outcome) -> None:
         figure_of(run, "eror")
     unmeasured = resolve(parse(SMALL | {"report": {"excess_risk": False}}))
     with pytest.raises(InputError, match="has nothing to show"):
-        figure_of(run_of(Outcome(unmeasured, Results(), 1.0)), "excess_risk")
+        figure_of(data_of(Outcome(unmeasured, Results(), 1.0)), "excess_risk")

@@ -17,8 +17,7 @@ import fedsim
 from fedsim.common.errors import InputError
 from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.federation import load
-from fedsim.results.kept_trial import KeptTrial, read_trial, write_trial
-from fedsim.results.model_file import FILE, FITTED
+from fedsim.results.model_file import FILE, FITTED, read_models, write_models
 from fedsim.results.outcome import Outcome
 from fedsim.results.predictor import Predictor
 from fedsim.results.run_directory import write
@@ -193,9 +192,10 @@ def test_a_trial_that_is_kept_until_its_run_goes_on_knows_it_too(name: str, tmp_
     scenario, values = CASES[name]
     run = simulated(scenario)
     trial = run.source.results.trials[0]
-    write_trial(KeptTrial(trial, []), tmp_path / "trial")
-    fitted = read_trial(tmp_path / "trial").result.fitted
+    digest = write_models(trial.models, trial.fitted, tmp_path / "trial")
+    models, fitted = read_models(tmp_path / "trial", digest, trial.fitted.recipe.model_dump_json())
     assert fitted is not None
+    assert torch.equal(models["private"], trial.models["private"])
     assert np.array_equal(fitted.features(values), trial.fitted.features(values))
 
 

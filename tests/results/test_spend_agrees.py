@@ -6,8 +6,8 @@ from support.report_runs import SMALL
 
 import fedsim
 from fedsim.api.given import one_run, resolved_of
-from fedsim.results.collected import run_of
 from fedsim.results.outcome import Outcome, Results
+from fedsim.results.run_directory import data_of
 from fedsim.simulation.host import preview
 
 SOME = {"participation": {"name": "availability", "probability": 0.5}, "trials": 4}
@@ -25,7 +25,7 @@ def test_the_curves_end_where_the_table_says() -> None:
 def test_an_interrupted_run_without_a_trial_does_not_claim_to_have_spent_its_plan() -> None:
     resolved = resolved_of(one_run(SMALL))
     outcome = Outcome(resolved, Results(), 1.0, interrupted=True, admitted=preview(resolved))
-    privacy = run_of(outcome).summary.privacy
+    privacy = data_of(outcome).summary.privacy
     assert [silo.name for silo in privacy.silos] == ["silo-00", "silo-01", "silo-02"]
     assert all(silo.epsilon_guaranteed is not None for silo in privacy.silos)
     assert all(not {"epsilon_spent", "rounds"} & silo.model_fields_set for silo in privacy.silos)

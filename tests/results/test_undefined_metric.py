@@ -33,7 +33,7 @@ def test_a_run_whose_error_is_no_number_is_saved_and_says_so(
     (line,) = [line for line in run.summary.warnings if "not a number" in line]
     assert "test error is not a number in 6 of 6 evaluations (first in trial 0, round 0)" in line
     read = fedsim.load_run(tmp_path / "run")
-    assert set(read.results.metrics["error"].to_pylist()) == {None}
+    assert set(read.metrics["error"]) == {None}
     assert read.summary.warnings == run.summary.warnings
     assert "not a number" in (tmp_path / "run" / "report.html").read_text()
 

@@ -75,7 +75,7 @@ def test_every_kind_of_run_says_what_its_clip_takes(kind: str) -> None:
     for clip in (1e-6, 1e6):
         algorithm = tree["algorithm"] | {"clip_norm": clip, "step_size": 1e-9}
         run = fedsim.simulate(tree | {"algorithm": algorithm}, progress=False)
-        table = run.results.clipping
+        table = run.results.table("clipping")
         assert table["round"].to_pylist() == list(range(1, 7))
         shares.append(np.mean(table["clipped"]))
         assert all((norm > 1) == (clip < 1) for norm in table["median_norm"].to_pylist())
@@ -86,10 +86,10 @@ def test_every_kind_of_run_says_what_its_clip_takes(kind: str) -> None:
 def test_watching_changes_nothing_and_can_be_left_out() -> None:
     on, off = (fedsim.simulate(SMALL, {"report.clipping": on}, progress=False) for on in (True, False))
     assert np.array_equal(on.model, off.model)
-    assert len(off.results.clipping) == 0
+    assert len(off.results.table("clipping")) == 0
     assert off.summary.clipping is None
     bare = fedsim.simulate(SMALL | {"privacy": {"mechanism": "none"}}, progress=False)
-    assert len(bare.results.clipping) == 0
+    assert len(bare.results.table("clipping")) == 0
 
 
 def test_a_silo_of_its_own_tells_nobody_of_its_terms() -> None:

@@ -10,7 +10,8 @@ import pytest
 from support.report_runs import SMALL
 
 from fedsim.measure.evaluator import Evaluator
-from fedsim.results.outcome import Measurement, Results
+from fedsim.results.outcome import Results
+from fedsim.results.record import Measurement
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation import trial

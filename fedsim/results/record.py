@@ -1,0 +1,366 @@
+"""A record: an append-only log of typed rows, from which all that is shown of a run is computed.
+
+Each table's columns are the fields of its row's class, declared here once (`TABLES`): a new measurement is
+one class, and one `append` of its rows. Rows are appended in entries, such as all rows of a finished trial or
+of a sweep's cell, under a key. An entry is in the record whole or not at all, so that what is still to do is
+what is `missing`.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypeVar, get_type_hints
+
+import pyarrow as pa
+
+from fedsim.common.errors import InputError
+from fedsim.protocol.links import Variant
+from fedsim.scenario.metric import BY_SKLEARN, BaselineName
+
+
+class Measurement(NamedTuple):
+    """The model after `round` rounds, on the pooled test records of all silos.
+
+    `seconds` is what the rounds so far took, without the measuring between them. `more` has other metrics
+    (`fedsim.scenario.metric`): after the last round all of them. `excess_risk` is F(w) - F(w*), and
+    `gradient_mapping_sq` |G_eta(w)|^2, of the training objective; None where they are not measured or do not
+    exist (`fedsim.measure.objective`). In a record an error or loss that is not finite is None; an observer
+    gets the number itself.
+    """
+
+    trial: int
+    variant: Variant
+    round: int
+    error: float | None
+    loss: float | None
+    participants: int
+    seconds: float
+    excess_risk: float | None = None
+    gradient_mapping_sq: float | None = None
+    more: Mapping[str, float | None] = {}
+
+
+class SiloMeasurement(NamedTuple):
+    """A trial's final model on one silo's own test records; `more` has the metric that the scenario chose."""
+
+    trial: int
+    variant: Variant
+    silo: str
+    error: float | None
+    loss: float | None
+    test_records: int
+    more: Mapping[str, float | None] = {}
+
+
+class BaselineMeasurement(NamedTuple):
+    """A baseline without federation, on the pooled test records of one trial; not private.
+
+    `method` says how it was fitted, or why it was not; the numbers are None then.
+    """
+
+    trial: int
+    baseline: BaselineName
+    silo: str | None
+    train_records: int
+    method: str
+    error: float | None
+    loss: float | None
+    more: Mapping[str, float | None] = {}
+
+
+class CalibrationBin(NamedTuple):
+    """Test records to which a trial's final model gives probabilities in one of ten equal parts of [0, 1].
+
+    `predicted` is the mean predicted probability, `observed` the fraction of records that are positive.
+    """
+
+    trial: int
+    variant: Variant
+    bin: int
+    records: int
+    predicted: float
+    observed: float
+
+
+class ClippedRound(NamedTuple):
+    """Clipping in one round: the number of terms, the fraction that was shortened, and the median norm of all
+    terms over the clipping norm.
+    """
+
+    trial: int
+    round: int
+    terms: int
+    clipped: float
+    median_norm: float
+
+
+class SiloSpend(NamedTuple):
+    """Epsilon of a silo's answers up to and including a round, counted from 1; None is infinite."""
+
+    silo: str
+    round: int
+    epsilon_spent: float | None
+    budget: float | None
+
+
+class LedgerRow(NamedTuple):
+    """A round that a silo has paid for: what it was asked, and the number of its answers."""
+
+    trial: int
+    silo: str
+    round: int
+    releases: int
+    broadcast_sha256: str
+
+
+class SiloStatement(NamedTuple):
+    """A silo's account of a trial; see `fedsim.protocol.terms`, which has the same fields."""
+
+    trial: int
+    silo: str
+    n: int
+    epsilon: float
+    delta: float
+    planned: list[int]
+    given_noise: float | None
+    noise_multiplier: float
+    epsilon_guaranteed: float
+    releases: int
+    epsilon_spent: float
+    rounds: list[int]
+    digests: list[str]
+
+
+class OptimumNote(NamedTuple):
+    """How a trial's excess risk was measured; see `fedsim.results.summary.Objective`."""
+
+    trial: int
+    least: float | None
+    eta: float
+    note: str
+    reason: str | None = None
+
+
+class Warned(NamedTuple):
+    """A warning about a trial's records."""
+
+    trial: int
+    text: str
+
+
+class Finished(NamedTuple):
+    """A finished trial: SHA-256 of the file of its models, and its recipe as JSON, where it is known."""
+
+    trial: int
+    models_sha256: str
+    recipe: str | None
+
+
+class Begun(NamedTuple):
+    """What a record's entries follow from: entries of another scenario or code are not of one run."""
+
+    scenario: str
+    code: dict[str, str]
+
+
+class CellResult(NamedTuple):
+    """A finished cell of a sweep: the final model on test records, and what the run costs at most.
+
+    `more` has the other metrics on the pooled test records, none in a cell that measures `train_loss`.
+    `epsilon` is the largest epsilon_guaranteed of a silo (infinity without a mechanism) and `silo` its name.
+    In a candidate's cell of private tuning, `error` is the noisy score, sum_i p_i (silo i's), and `loss` is
+    None.
+    """
+
+    error: float
+    loss: float | None
+    train_loss: float | None
+    epsilon: float
+    silo: str
+    noise_multiplier: float
+    error_name: str
+    seconds: float
+    more: Mapping[str, float | None] = {}
+
+
+class Table(NamedTuple):
+    """A table: the class of its rows, and what it is made of, which its Parquet file says itself."""
+
+    row: type[Any]
+    made_of: str = ""
+
+
+TABLES = {
+    "metrics": Table(
+        Measurement, "made of test records, and excess_risk and gradient_mapping_sq of training ones"
+    ),
+    "silos": Table(SiloMeasurement, "made of test records, which no silo releases"),
+    "baselines": Table(BaselineMeasurement, "made of training and test records without noise: not private"),
+    "calibration": Table(CalibrationBin, "made of test records, which no silo releases"),
+    "ledger": Table(LedgerRow),
+    "clipping": Table(ClippedRound, "made of training records; a federation would have to query for it"),
+    "spend": Table(SiloSpend),
+    "statements": Table(SiloStatement),
+    "objective": Table(OptimumNote),
+    "warnings": Table(Warned),
+    "finished": Table(Finished),
+    "begun": Table(Begun),
+    "cells": Table(CellResult),
+}
+EXPORTED = ("metrics", "silos", "baselines", "calibration", "ledger", "clipping", "spend")
+"""The tables that a run directory has as Parquet files."""
+
+_NAMES = {table.row: name for name, table in TABLES.items()}
+_TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), float | None: pa.float64()}
+Row = TypeVar("Row", bound=tuple[Any, ...])
+Key = TypeVar("Key")
+
+
+def columns(name: str) -> dict[str, pa.DataType]:
+    """A table's columns and their types; `more` stands for a column of each metric by scikit-learn."""
+    types = {field: _TYPES.get(hint, pa.string()) for field, hint in get_type_hints(TABLES[name].row).items()}
+    if types.pop("more", None):
+        types |= dict.fromkeys(BY_SKLEARN, pa.float64())
+    return types
+
+
+def arrow(name: str, rows: Sequence[Any], made_of: Mapping[str, str] | None = None) -> pa.Table:
+    """Rows of a table as Arrow's.
+
+    Args:
+        name: of the table.
+        rows: of its class.
+        made_of: the table's metadata; by default what it is made of in a simulation.
+    """
+    if made_of is None:
+        made_of = {"simulation_only": TABLES[name].made_of} if TABLES[name].made_of else {}
+    schema = pa.schema(columns(name), metadata=dict(made_of) or None)
+    own = {field: i for i, field in enumerate(TABLES[name].row._fields)}
+    values = [
+        [row[own[column]] for row in rows] if column in own else [row.more.get(column) for row in rows]
+        for column in schema.names
+    ]
+    return pa.table(values, schema=schema)
+
+
+class Record:
+    """Entries of rows by key, in memory and, where it was opened on a file, in that."""
+
+    def __init__(self) -> None:
+        self._entries: dict[str, dict[str, list[Any]]] = {}
+        self._log: sqlite3.Connection | None = None
+
+    @classmethod
+    @contextmanager
+    def open(cls, file: Path, tell: Callable[[str], None], durable: bool = True) -> Iterator[Self]:
+        """The record in an SQLite file, new or not; no other process opens it meanwhile.
+
+        Args:
+            file: in a folder that exists.
+            tell: told of entries that are damaged; they are missing.
+            durable: whether an entry must outlive a loss of power.
+
+        Raises:
+            BlockingIOError: another process, or another record of this one, has it open.
+            OSError: it cannot be written.
+            InputError: it is no record.
+        """
+        record = cls()
+        with _errors(file):
+            record._log = sqlite3.connect(file, timeout=0, isolation_level=None)
+        try:
+            with _errors(file):
+                record._log.execute("PRAGMA locking_mode = EXCLUSIVE")
+                record._log.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
+                record._log.execute("BEGIN EXCLUSIVE")
+                record._log.execute(_LAYOUT)
+                record._log.execute("COMMIT")
+                record._read(file, tell)
+            yield record
+        finally:
+            record._log.close()
+
+    def _read(self, file: Path, tell: Callable[[str], None]) -> None:
+        assert self._log is not None
+        for key, text, digest in self._log.execute("SELECT key, rows, sha256 FROM entry ORDER BY number"):
+            try:
+                if _digest(key, text) != digest:
+                    raise ValueError
+                self._entries[key] = {
+                    name: [TABLES[name].row(*values) for values in rows]
+                    for name, rows in json.loads(text).items()
+                }
+            except (ValueError, TypeError, KeyError, AttributeError):
+                tell(f"{file}: entry {key} {DAMAGED}")
+
+    def append(self, key: str, rows: Sequence[Any]) -> None:
+        """Append an entry: rows of any tables. It takes the place of an older one with the same key.
+
+        Raises:
+            OSError: it cannot be written; the record is as it was.
+        """
+        entry: dict[str, list[Any]] = {}
+        for row in rows:
+            entry.setdefault(_NAMES[type(row)], []).append(row)
+        if self._log is not None:
+            text = json.dumps(entry)
+            with _errors():
+                self._log.execute(_APPEND, (key, text, _digest(key, text)))
+        self._entries[key] = entry
+
+    def rows(self, kind: type[Row], key: str | None = None) -> list[Row]:
+        """All rows of a class, in the order of their entries; with `key` those of one entry."""
+        entries = list(self._entries.values()) if key is None else [self._entries.get(key, {})]
+        return [row for entry in entries for row in entry.get(_NAMES[kind], ())]
+
+    def drop(self, key: str) -> None:
+        """Let an entry count as missing."""
+        self._entries.pop(key, None)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of all entries, in their order."""
+        return list(self._entries)
+
+    def missing(self, keys: Iterable[Key], name: Callable[[Key], str] = str) -> list[Key]:
+        """Those of `keys` that have no entry: what is still to do. `name` makes the entry's key of one."""
+        return [key for key in keys if name(key) not in self._entries]
+
+
+DAMAGED = "is damaged or of another version; what it had is run again"
+_LAYOUT = "CREATE TABLE IF NOT EXISTS entry (number INTEGER PRIMARY KEY, key TEXT, rows TEXT, sha256 TEXT)"
+_APPEND = "INSERT INTO entry (key, rows, sha256) VALUES (?, ?, ?)"
+
+
+def keys_in(file: Path) -> list[str]:
+    """The keys of a record that no process has open, in their order; none where there is no file."""
+    if not file.is_file():
+        return []
+    log = sqlite3.connect(file, timeout=0)
+    try:
+        return [key for (key,) in log.execute("SELECT DISTINCT key FROM entry ORDER BY number")]
+    finally:
+        log.close()
+
+
+def _digest(key: str, text: str) -> str:
+    return sha256(f"{key}\0{text}".encode()).hexdigest()
+
+
+@contextmanager
+def _errors(file: Path | None = None) -> Iterator[None]:
+    """SQLite's errors as the system's: it tells a full disk from no other failed write."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process has it open") from None
+        raise OSError(errno.EIO, str(error)) from None
+    except sqlite3.DatabaseError as error:
+        raise InputError("record", str(file), f"{DAMAGED} ({error})") from None
