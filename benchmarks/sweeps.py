@@ -14,6 +14,8 @@ from typing import Any
 
 from document import table, where, write
 
+from fedsim.results.record import CellResult, CellSource, Record
+
 ROOT = Path(__file__).parents[1]
 SWEEPS = ("digits_sweep", "full_protocol")
 THESIS = "thesis/mnist_logistic"  # where its files are at hand
@@ -30,9 +32,9 @@ def measure(name: str, folder: Path) -> tuple[float, dict[str, Any]]:
 def by_algorithm(cells: Path) -> list[list[str]]:
     """Where the workers' time went: runs and seconds of each algorithm."""
     spent: dict[str, list[float]] = defaultdict(list)
-    for file in cells.glob("*.json"):
-        cell = json.loads(file.read_text())
-        spent[cell["scenario"]["algorithm"]["name"]].append(cell["result"]["seconds"])
+    with Record.open(cells, print) as record:
+        for source, result in zip(record.rows(CellSource), record.rows(CellResult), strict=True):
+            spent[source.scenario["algorithm"]["name"]].append(result.seconds)
     ordered = sorted(spent.items(), key=lambda item: -sum(item[1]))
     return [[name, str(len(own)), f"{sum(own):.1f}", f"{sum(own) / len(own):.3f}"] for name, own in ordered]
 
@@ -46,7 +48,7 @@ def main() -> None:
             walls.append([f"`{name}.yaml`", str(summary["runs"]["made"]), f"{seconds:.1f}"])
             if name == "full_protocol":
                 columns = ("algorithm in `full_protocol.yaml`", "runs", "worker seconds", "seconds a run")
-                parts = table(columns, by_algorithm(Path(folder) / name / "cells"))
+                parts = table(columns, by_algorithm(Path(folder) / name / "cells.sqlite"))
     text = f"{where()}\n\n{table(('sweep', 'runs', 'wall seconds'), walls)}\n\n{parts}"
     write("sweeps", text)
     print(text)

@@ -22,9 +22,9 @@ from fedsim.api.progress import display, watching
 from fedsim.api.table import Table, lines_html, table_html
 from fedsim.curves.sweep_page import errors, figure_of
 from fedsim.results.outcome import value
+from fedsim.results.record import CellResult
 from fedsim.scenario.metric import METRICS
 from fedsim.sweeps import run as sweeps
-from fedsim.sweeps.cell import CellResult
 from fedsim.sweeps.directory import cells_table
 from fedsim.sweeps.engine import Event
 from fedsim.sweeps.job import Job, job_of

@@ -20,7 +20,7 @@ from fedsim.scenario.load import relative
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.run_digest import run_digest
-from fedsim.sweeps.cache import code_version
+from fedsim.sweeps.cell import code_version
 
 _RECORD, _SCENARIO, _BEGUN = "record.sqlite", "scenario.yaml", "begun"
 

@@ -80,13 +80,10 @@ def _told(sweep: Sweep, directory: Path, output: Output) -> int:
 
 
 def _interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
-    from fedsim.curves.sweep_summary import CELLS
-
     if sweep.lost:
         say(console, f"failed: {sweep.lost}", "red")
-    kept = len(list((directory / CELLS).glob("*.json")))
     again = f"the same command with --out {directory} goes on from there"
-    say(console, f"Interrupted: {kept} finished cells are kept; {again}.")
+    say(console, f"Interrupted: {sweep.kept} finished cells are kept; {again}.")
     return FAILED if sweep.lost else INTERRUPTED
 
 

@@ -16,8 +16,8 @@ from fedsim.results.summary import FILE, Baseline, Part, Values, read_json, vali
 from fedsim.scenario.sweep import Criterion
 
 FORMAT = "fedsim sweep 2"
-CELLS = "cells"
-"""The folder of a sweep's finished cells."""
+CELLS = "cells.sqlite"
+"""The record of a sweep's finished cells."""
 AGAIN = "run the sweep again with this version; its finished cells are kept"
 
 SHARED = (
@@ -207,8 +207,8 @@ def is_sweep(directory: Path) -> bool:
         InputError: its summary cannot be read.
     """
     path = directory / FILE
-    if (directory / CELLS).is_dir() or not path.is_file():
-        return (directory / CELLS).is_dir()
+    if (directory / CELLS).is_file() or not path.is_file():
+        return (directory / CELLS).is_file()
     tree = read_json(path, "run the scenario again")
     return isinstance(tree, dict) and str(tree.get("format")).startswith(FORMAT.rpartition(" ")[0])
 

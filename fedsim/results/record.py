@@ -189,6 +189,13 @@ class CellResult(NamedTuple):
     more: Mapping[str, float | None] = {}
 
 
+class CellSource(NamedTuple):
+    """What a finished cell of a sweep was: its trial, and its scenario as mappings."""
+
+    trial: int
+    scenario: dict[str, Any]
+
+
 class Table(NamedTuple):
     """A table: the class of its rows, and what it is made of, which its Parquet file says itself."""
 
@@ -212,6 +219,7 @@ TABLES = {
     "finished": Table(Finished),
     "begun": Table(Begun),
     "cells": Table(CellResult),
+    "cell_sources": Table(CellSource),
 }
 EXPORTED = ("metrics", "silos", "baselines", "calibration", "ledger", "clipping", "spend")
 """The tables that a run directory has as Parquet files."""
@@ -333,7 +341,7 @@ class Record:
         return [key for key in keys if name(key) not in self._entries]
 
 
-DAMAGED = "is damaged or of another version; what it had is run again"
+DAMAGED = "is damaged or of another version, and run again"
 _LAYOUT = "CREATE TABLE IF NOT EXISTS entry (number INTEGER PRIMARY KEY, key TEXT, rows TEXT, sha256 TEXT)"
 _APPEND = "INSERT INTO entry (key, rows, sha256) VALUES (?, ?, ?)"
 
@@ -363,4 +371,5 @@ def _errors(file: Path | None = None) -> Iterator[None]:
             raise BlockingIOError(errno.EWOULDBLOCK, "another process has it open") from None
         raise OSError(errno.EIO, str(error)) from None
     except sqlite3.DatabaseError as error:
-        raise InputError("record", str(file), f"{DAMAGED} ({error})") from None
+        hint = f"is damaged ({error}); remove it, and all that it had is run again"
+        raise InputError("record", str(file), hint) from None

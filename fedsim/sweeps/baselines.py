@@ -1,39 +1,33 @@
-"""A sweep's baselines: once for each set of records and each problem, and kept beside its cells."""
+"""A sweep's baselines: once for each set of records and each problem, and in its record as its cells are."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from fedsim.common.files import whole_file
 from fedsim.common.serialise import canonical
 from fedsim.curves.sweep_summary import BaselineGroup, Labels
 from fedsim.measure.baselines import baselines
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
-from fedsim.results.record import BaselineMeasurement
+from fedsim.results.record import BaselineMeasurement, Record
 from fedsim.results.summarise import baselines_of
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
-from fedsim.sweeps.cache import baselines_key
-from fedsim.sweeps.cell import Cell, cell_of
+from fedsim.sweeps.cell import Cell, baselines_key, cell_of
 from fedsim.sweeps.engine import Results
 from fedsim.sweeps.job import Job
 from fedsim.sweeps.kept import records_of, resolved_of
 from fedsim.sweeps.pool import Runner
 
-FOLDER = "baselines"
 
-
-def measured(job: Job, results: Results, place: Path | None, runner: Runner) -> list[BaselineGroup]:
+def measured(job: Job, results: Results, record: Record, runner: Runner) -> list[BaselineGroup]:
     """Of every combination that was reported, those with the same records and problem together.
 
     Args:
         job: what was asked for.
         results: which candidates were chosen.
-        place: the sweep's directory; None: nothing is kept.
+        record: the sweep's.
         runner: measures trials.
     """
     if not job.scenario.report.baselines:
@@ -49,7 +43,7 @@ def measured(job: Job, results: Results, place: Path | None, runner: Runner) -> 
         alike.setdefault(canonical(_depends_on(scenario)), []).append(number)
     found = []
     for numbers in alike.values():
-        rows = _rows(chosen[numbers[0]], job.reported_trials, place, runner)
+        rows = _rows(chosen[numbers[0]], job.reported_trials, record, runner)
         common = _common([job.combinations[number].varied for number in numbers])
         found.append(BaselineGroup(varied=common, combinations=numbers, baselines=baselines_of(rows)))
     return found
@@ -76,26 +70,16 @@ def _common(varied: Sequence[Labels]) -> Labels:
 
 
 def _rows(
-    scenario: Scenario, trials: Sequence[int], place: Path | None, runner: Runner
+    scenario: Scenario, trials: Sequence[int], record: Record, runner: Runner
 ) -> list[BaselineMeasurement]:
-    cells = [cell_of(scenario, trial, False) for trial in trials]
-    keys = [baselines_key(cell, _depends_on(scenario)) for cell in cells]
-    files = [None if place is None else place / FOLDER / f"{key}.json" for key in keys]
-    found = [_read(file) for file in files]
-    missing = [k for k, rows in enumerate(found) if rows is None]
-    for k, rows in zip(missing, runner.each(of_trial, [cells[k] for k in missing]), strict=True):
-        found[k] = rows
-        if (file := files[k]) is not None:
-            file.parent.mkdir(exist_ok=True)
-            with whole_file(file, sync=False) as draft:
-                draft.write_text(json.dumps([row._asdict() for row in rows]), encoding="utf-8")
-    return [row for rows in found for row in rows or ()]
-
-
-def _read(file: Path | None) -> list[BaselineMeasurement] | None:
-    if file is None or not file.exists():
-        return None
-    return [BaselineMeasurement(**row) for row in json.loads(file.read_text(encoding="utf-8"))]
+    cells = {
+        baselines_key(cell, _depends_on(scenario)): cell
+        for cell in (cell_of(scenario, trial, False) for trial in trials)
+    }
+    missing = record.missing(cells)
+    for key, rows in zip(missing, runner.each(of_trial, [cells[key] for key in missing]), strict=True):
+        record.append(key, rows)
+    return [row for key in cells for row in record.rows(BaselineMeasurement, key)]
 
 
 def of_trial(cell: Cell) -> list[BaselineMeasurement]:

@@ -1,14 +1,22 @@
-"""A cell of a sweep: one scenario, one trial, one mechanism; and what it comes to."""
+"""A cell of a sweep: one scenario, one trial, one mechanism; and its key in the sweep's record."""
 
 from __future__ import annotations
 
+import importlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import platform
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedsim.common.serialise import canonical
+from fedsim.data.registry import data_sets
 from fedsim.mechanisms.registry import MECHANISMS, NONE
+from fedsim.results.record import CellResult
+from fedsim.scenario.files import digests
 from fedsim.scenario.model import Scenario
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.fold import fold_key
@@ -61,26 +69,6 @@ class Cell(NamedTuple):
         return RunId(records, _digest([tree, self.train_loss]), self.trial)
 
 
-@dataclass(frozen=True)
-class CellResult:
-    """A finished cell: the final model on test records, and what the run costs the silo it costs most.
-
-    `more` has the other metrics on the pooled test records, none in a cell with `train_loss`.
-    `epsilon` is that silo's epsilon_guaranteed (infinity without a mechanism) and `silo` its name. In a
-    cell that is `scored`, `error` is the noisy score, sum_i p_i (silo i's), and `loss` is None.
-    """
-
-    error: float
-    loss: float | None
-    train_loss: float | None
-    epsilon: float
-    silo: str
-    noise_multiplier: float
-    error_name: str
-    seconds: float
-    more: dict[str, float | None] = field(default_factory=dict)
-
-
 Outcome = CellResult | Failure
 
 
@@ -102,3 +90,53 @@ def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:
 
 def _digest(tree: Any) -> str:
     return sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+_NOT_RUN = tuple(f"fedsim/{room}/" for room in ("api", "attacks", "cli", "curves", "deployment", "report"))
+"""Code that no cell runs."""
+
+_PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pydantic")
+
+
+def key_of(cell: Cell) -> str:
+    """SHA-256 of the cell's fields, input files and fedsim's code, in hexadecimal.
+
+    A cell with code of others has a nonce (`fedsim.scenario.nonce`), which no other sweep has.
+    """
+    return _hash([*cell, _files(cell.scenario), code_version()])
+
+
+def baselines_key(cell: Cell, depends_on: Mapping[str, Any]) -> str:
+    """As `key_of`, of the baselines of a cell's trial, which depend on fewer fields."""
+    nonce = cell.scenario.get("nonce")
+    return _hash([depends_on, cell.trial, nonce, _files(cell.scenario), code_version()])
+
+
+def _hash(tree: Any) -> str:
+    return sha256(canonical(tree).encode()).hexdigest()
+
+
+def _files(scenario: Mapping[str, Any]) -> list[str]:
+    section = scenario["data"]
+    data = data_sets()[section["name"]].model_validate(section)
+    attendance = scenario.get("participation", {}).get("path")
+    return list(digests(data, Path(attendance) if attendance else None).values())
+
+
+@lru_cache(maxsize=1)
+def code_version() -> dict[str, str]:
+    """Hash of the source that cells run, and the versions of what it calls."""
+    digest = sha256()
+    for name, file in _sources():
+        digest.update(f"{name}\0".encode() + file.read_bytes() + b"\0")
+    versions = {name: version(name) for name in _PACKAGES}
+    return {"source": digest.hexdigest(), "python": platform.python_version(), **versions}
+
+
+def _sources() -> Iterator[tuple[str, Path]]:
+    for package in ("fedsim", "server", "silos"):
+        (folder,) = importlib.import_module(package).__path__
+        for file in sorted(Path(folder).rglob("*.py")):
+            name = f"{package}/{file.relative_to(folder).as_posix()}"
+            if not name.startswith(_NOT_RUN):
+                yield name, file

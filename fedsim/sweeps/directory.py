@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +12,12 @@ import pyarrow.parquet as pq
 
 from fedsim.common import serialise
 from fedsim.common.errors import InputError
-from fedsim.common.files import remove_drafts, whole_file, whole_files
+from fedsim.common.files import unwritable, whole_file, whole_files
 from fedsim.common.serialise import canonical, finite
 from fedsim.curves.sweep_page import figure_name, write_page
 from fedsim.curves.sweep_summary import CELLS, SweepSummary
 from fedsim.mechanisms.registry import NONE
+from fedsim.results.record import Record
 from fedsim.results.run_directory import SECRET
 from fedsim.results.summary import FILE
 from fedsim.scenario.load import relative
@@ -27,37 +26,37 @@ from fedsim.simulation.failures import Failure
 from fedsim.sweeps.engine import Event, Results, Row
 from fedsim.sweeps.job import Job
 
-FAILED, LOCK = "failed", ".lock"
+FAILED = "failed"
 
 
 @contextmanager
-def claimed(directory: Path) -> Iterator[Path]:
-    """Make a directory, or take that of an earlier sweep to continue it; locked inside the block.
+def opened(directory: Path, tell: Callable[[str], None]) -> Iterator[Record]:
+    """The record of a new directory, or of that of an earlier sweep to continue it; locked inside the block.
+
+    Args:
+        directory: of the sweep.
+        tell: told of damaged entries, which are run again.
 
     Raises:
         InputError: it holds something else, is in use, or cannot be made.
     """
     place = directory.resolve()
-    if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / CELLS).is_dir()):
+    if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / CELLS).is_file()):
         raise InputError(
             "--out", str(directory), "holds a run or other files, and no sweep; name another one"
         )
-    try:
-        (place / CELLS).mkdir(parents=True, exist_ok=True)
-        handle = os.open(place / LOCK, os.O_CREAT | os.O_RDWR)
-    except OSError as error:
-        raise InputError("--out", str(directory), f"cannot be written ({error.strerror})") from None
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError("--out", str(directory), "another sweep is at work in it; wait for it") from None
-        remove_drafts(place / CELLS)
+            place.mkdir(parents=True, exist_ok=True)
+            record = stack.enter_context(Record.open(place / CELLS, tell, durable=False))
+        except BlockingIOError:
+            hint = "another sweep is at work in it; wait for it"
+            raise InputError("--out", str(directory), hint) from None
+        except OSError as error:
+            raise unwritable(directory, error) from None
         for old in (place / FAILED).glob("*.yaml"):  # they are run again
             old.unlink()
-        yield place
-    finally:
-        os.close(handle)
+        yield record
 
 
 def write(job: Job, results: Results, summary: SweepSummary, directory: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs a sweep: tuning first, then the reported trials; what the cache has is not run again."""
+"""Runs a sweep: tuning first, then the reported trials; what its record has is not run again."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import NamedTuple, TypeVar
 from fedsim.common.serialise import canonical
 from fedsim.protocol.limits import LIMITS
 from fedsim.results.outcome import value
+from fedsim.results.record import CellResult, CellSource, Record
 from fedsim.scenario.metric import METRICS
 from fedsim.simulation.failures import Failure
-from fedsim.sweeps.cache import Folder, Memory, key_of
-from fedsim.sweeps.cell import Cell, CellResult, Outcome, cell_of
+from fedsim.sweeps.cell import Cell, Outcome, cell_of, key_of
 from fedsim.sweeps.job import Job, Place
 from fedsim.sweeps.kept import data_key
 from fedsim.sweeps.pool import Runner
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Event(NamedTuple):
-    """A cell is done, or was found in the cache."""
+    """A cell is done, now or by an earlier call."""
 
     place: Place
     key: str
@@ -52,7 +52,7 @@ class Results:
         chosen: for each combination the position of its candidate; None if every one failed.
         rows: the reported trials that succeeded, in order of place.
         failures: cells that came to nothing, each at the first place that it was for.
-        cached: how many cells were found in the cache.
+        cached: how many cells the record had.
         ran: how many were run.
     """
 
@@ -75,8 +75,8 @@ class Results:
 class Engine:
     """One sweep's way through its cells."""
 
-    def __init__(self, job: Job, cache: Folder | Memory) -> None:
-        self._job, self._cache = job, cache
+    def __init__(self, job: Job, record: Record) -> None:
+        self._job, self._record = job, record
         self._criterion = (job.tune.criterion or "") if job.tune else ""
         self._metric = job.scenario.report.metric
         self._untuned: dict[int, Parts] = {}  # of combinations with nothing to choose
@@ -125,21 +125,19 @@ class Engine:
             key = key_of(cell)
             wanted.setdefault(key, []).append(place)
             cells[key] = cell
-        missing = []
-        for key, cell in cells.items():
-            if (known := self._cache.get(key)) is None:
-                missing.append(cell)
-            else:
-                self.results.cached += 1
-                yield from (Event(place, key, cell, known, True) for place in wanted[key])
-        for cell, outcome in runner.run(batches(missing)):
+        missing = dict.fromkeys(self._record.missing(cells))
+        for key in (key for key in cells if key not in missing):
+            (known,) = self._record.rows(CellResult, key)
+            self.results.cached += 1
+            yield from (Event(place, key, cells[key], known, True) for place in wanted[key])
+        for cell, outcome in runner.run(batches(cells[key] for key in missing)):
             key = key_of(cell)
             events = [Event(place, key, cell, outcome, False) for place in wanted[key]]
             self.results.ran += 1
             if isinstance(outcome, Failure):
                 self.results.failures.append((events[0], outcome))
             else:
-                self._cache.put(key, cell, outcome)
+                self._record.append(key, [CellSource(cell.trial, dict(cell.scenario)), outcome])
             yield from events
 
     def _report(self, event: Event) -> None:

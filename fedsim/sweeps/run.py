@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsim.common.process import undisturbed
-from fedsim.curves.sweep_summary import CELLS, BaselineGroup, SweepSummary
+from fedsim.curves.sweep_summary import BaselineGroup, SweepSummary
+from fedsim.results.record import CellResult, Record
 from fedsim.simulation.failures import WorkerLost
 from fedsim.sweeps.baselines import measured
-from fedsim.sweeps.cache import Folder, Memory
-from fedsim.sweeps.directory import claimed, write
+from fedsim.sweeps.directory import opened, write
 from fedsim.sweeps.engine import Engine, Event, Results
 from fedsim.sweeps.job import Job
 from fedsim.sweeps.pool import Local, Runner, Workers
@@ -34,6 +34,7 @@ class Sweep:
         summary: what it comes to.
         interrupted: whether cells are missing, since it was interrupted or its workers were lost.
         lost: why workers were lost, else empty.
+        kept: how many finished cells its record has.
         files: names of what was written into its directory.
     """
 
@@ -42,6 +43,7 @@ class Sweep:
     summary: SweepSummary
     interrupted: bool = False
     lost: str = ""
+    kept: int = 0
     files: tuple[str, ...] = ()
 
 
@@ -52,7 +54,7 @@ def run(
     watch: Watch = lambda job: nullcontext(lambda event: None),
     warn: Callable[[str], None] = warnings.warn,
 ) -> Sweep:
-    """Run every cell that is not in the cache, and write the results once all are done.
+    """Run every cell that is not in the record, and write the results once all are done.
 
     An interrupt (KeyboardInterrupt, or the loss of Ray's workers) returns what there is. Then only finished
     cells are written; the same call continues from them.
@@ -62,27 +64,28 @@ def run(
         out: the sweep's directory, new or of an earlier run of it; None: nothing is written.
         workers: Ray workers; None: one per CPU, or none if the scenario's runtime is in-process; 0: none.
         watch: is told every cell.
-        warn: is told which entries of the cache could not be used.
+        warn: is told which entries of the record are damaged.
 
     Raises:
         InputError: the directory cannot be used, or the cluster does not answer.
     """
     start = time.perf_counter()
-    with claimed(out) if out else nullcontext() as place:
-        engine = Engine(job, Folder(place / CELLS, warn) if place else Memory())
+    with opened(out, warn) if out else nullcontext(Record()) as record:
+        engine = Engine(job, record)
         interrupted, lost = False, ""
         compared: list[BaselineGroup] = []
         try:
             with watch(job) as observe, _runner(job, workers) as runner:
                 engine.run(runner, observe)
-                compared = measured(job, engine.results, place, runner)
+                compared = measured(job, engine.results, record, runner)
         except (KeyboardInterrupt, WorkerLost) as error:
             interrupted, lost = True, str(error)
         with undisturbed():
+            kept = len(record.rows(CellResult))
             seconds = time.perf_counter() - start
             summary = summarise(job, engine.results, compared, seconds, interrupted)
-            files = write(job, engine.results, summary, place) if place and not interrupted else []
-    return Sweep(job, engine.results, summary, interrupted, lost, tuple(files))
+            files = write(job, engine.results, summary, out.resolve()) if out and not interrupted else []
+    return Sweep(job, engine.results, summary, interrupted, lost, kept, tuple(files))
 
 
 def _runner(job: Job, workers: int | None) -> AbstractContextManager[Runner]:

@@ -16,6 +16,7 @@ from fedsim.measure.evaluator import Evaluator, Tested, Unseen
 from fedsim.measure.metrics import asked_of
 from fedsim.protocol.limits import LIMITS
 from fedsim.results.outcome import variants
+from fedsim.results.record import CellResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import failure
@@ -23,7 +24,7 @@ from fedsim.simulation.fold import Folded, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.trial import Trial
-from fedsim.sweeps.cell import Cell, CellResult, Outcome
+from fedsim.sweeps.cell import Cell, Outcome
 from fedsim.sweeps.kept import records_of, resolved_of
 from silos.entropy import SeededEntropy
 from silos.parts import GrantedRun

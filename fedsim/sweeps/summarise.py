@@ -19,11 +19,11 @@ from fedsim.curves.sweep_summary import (
     Tuning,
 )
 from fedsim.privacy import attainable
+from fedsim.results.record import CellResult
 from fedsim.results.silo_rows import has_gap
 from fedsim.results.summarise import spreads
 from fedsim.simulation.failures import Failure
-from fedsim.sweeps.cache import code_version
-from fedsim.sweeps.cell import CellResult
+from fedsim.sweeps.cell import code_version
 from fedsim.sweeps.combinations import Combination
 from fedsim.sweeps.engine import Results, Row, mean
 from fedsim.sweeps.job import Job, Place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from typer.testing import CliRunner
@@ -38,6 +39,12 @@ class FakeRunner:
             for cell in batch:
                 self.cells.append(cell)
                 yield cell, self.outcome(cell)
+
+
+def grown(out: Path) -> bool:
+    """Whether a sweep at work in a directory has kept some cells: no other process can open its record."""
+    file = out / "cells.sqlite"
+    return file.exists() and file.stat().st_size > 20_000
 
 
 def invoke(*arguments: object) -> tuple[int, str]:

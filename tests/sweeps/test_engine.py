@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.sweep_helpers import FakeRunner, result
 
+from fedsim.results.record import Record
 from fedsim.simulation.failures import Failure
-from fedsim.sweeps.cache import Folder
 from fedsim.sweeps.cell import Cell, CellResult, Outcome
 from fedsim.sweeps.directory import cells_table
 from fedsim.sweeps.engine import Engine, Results, batches
@@ -21,7 +21,8 @@ STEPS = [0.1, 0.2, 0.4]
 
 def run(tree: dict[str, Any], folder: Path, outcome: Callable[[Cell], Outcome]) -> tuple[Results, FakeRunner]:
     runner = FakeRunner(outcome)
-    return Engine(job_of(tree), Folder(folder, pytest.fail)).run(runner, lambda _: None), runner
+    with Record.open(folder / "cells.sqlite", pytest.fail) as record:
+        return Engine(job_of(tree), record).run(runner, lambda _: None), runner
 
 
 def tuned(base: dict[str, Any], criterion: str = "final_train_loss") -> dict[str, Any]:

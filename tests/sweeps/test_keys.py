@@ -12,9 +12,8 @@ from fedsim.protocol.plan import Release
 from fedsim.scenario.load import parse
 from fedsim.scenario.overrides import place
 from fedsim.scenario.resolve import resolve
-from fedsim.sweeps import cache
-from fedsim.sweeps.cache import key_of
-from fedsim.sweeps.cell import cell_of
+from fedsim.sweeps import cell
+from fedsim.sweeps.cell import cell_of, key_of
 from fedsim.sweeps.job import job_of
 from silos.parts import Grant
 
@@ -87,15 +86,15 @@ def test_without_a_mechanism_the_budget_does_not_matter(base: dict[str, Any]) ->
 def test_the_code_and_the_packages_change_the_key(
     base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, now = key(base), cache.code_version()
+    before, now = key(base), cell.code_version()
     for name in ("source", "torch"):
         changed = now | {name: "other"}
-        monkeypatch.setattr(cache, "code_version", lambda changed=changed: changed)
+        monkeypatch.setattr(cell, "code_version", lambda changed=changed: changed)
         assert key(base) != before
 
 
 def test_the_source_covers_what_cells_run_and_not_the_command_line() -> None:
-    names = {name for name, _ in cache._sources()}
+    names = {name for name, _ in cell._sources()}
     for name in (
         "fedsim/algorithms/local_sgd.py",
         "silos/noise.py",

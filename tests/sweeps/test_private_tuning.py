@@ -19,12 +19,12 @@ from fedsim.common.errors import Refused
 from fedsim.measure.evaluator import Evaluator
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.cost import compose_runs
+from fedsim.results.record import Record
 from fedsim.scenario.overrides import place
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.fold import Folded
 from fedsim.simulation.host import SiloHost
 from fedsim.sweeps import run_cells
-from fedsim.sweeps.cache import Memory
 from fedsim.sweeps.cell import Cell, CellResult
 from fedsim.sweeps.engine import Engine, Event, batches
 from fedsim.sweeps.job import job_of
@@ -63,7 +63,7 @@ def summary(folder: Path) -> dict[str, Any]:
 
 
 def engine(tree: dict[str, Any]) -> Engine:
-    return Engine(job_of(tree), Memory())
+    return Engine(job_of(tree), Record())
 
 
 def ignored(_: Event) -> None:

@@ -16,8 +16,9 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from support.sweep_helpers import BASE
+from support.sweep_helpers import BASE, grown
 
+from fedsim.results.record import keys_in
 from fedsim.scenario.load import parse
 from fedsim.simulation.failures import Failure, WorkerLost
 from fedsim.sweeps.cell import Cell, CellResult, cell_of
@@ -108,14 +109,14 @@ def test_ctrl_c_keeps_finished_cells_and_leaves_no_process(tmp_path: Path) -> No
         start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    while len(list((out / "cells").glob("*.json"))) < 5:
+    while not grown(out):
         assert process.poll() is None
         time.sleep(0.05)
     below = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 130
-    finished = len(list((out / "cells").glob("*.json")))
+    finished = sum(not key.startswith(".") for key in keys_in(out / "cells.sqlite"))
     assert f"{finished} finished cells are kept" in output
     _, alive = psutil.wait_procs(below, timeout=300)
     assert not [p for p in alive if p.status() != psutil.STATUS_ZOMBIE]

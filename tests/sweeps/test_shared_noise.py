@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.run_keys import OTHER, TREE, changed, of_batch, of_run, recorded, twins
 
+from fedsim.results.record import Record
 from fedsim.scenario.load import parse
 from fedsim.simulation.failures import Failure
-from fedsim.sweeps.cache import Memory
 from fedsim.sweeps.cell import Cell, CellResult, cell_of
 from fedsim.sweeps.directory import failure_file, write_failure
 from fedsim.sweeps.engine import Engine, Event
@@ -98,7 +98,7 @@ def of_selection(keys: list[int], folder: Path, **changes: Any) -> list[tuple[Ce
                     found.append((cell, set(keys)))
                     yield cell, outcome
 
-    Engine(job_of(tree), Memory()).run(Watched(), lambda _: None)
+    Engine(job_of(tree), Record()).run(Watched(), lambda _: None)
     return found
 
 

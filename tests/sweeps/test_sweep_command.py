@@ -5,19 +5,29 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from support.sweep_helpers import BASE, invoke
+from support.sweep_helpers import BASE, grown, invoke
+
+from fedsim.results.record import CellResult, CellSource, Record
 
 TUNE = {"grid": {"algorithm.step_size": [0.01, 1.0]}, "repetitions": 2}
 SWEEP = {"grid": {"privacy.epsilon": [0.5, 8]}, "tune": TUNE}
+
+
+def cells_of(directory: Path) -> list[str]:
+    """The keys of a sweep's cells; those of baselines are in the same record."""
+    with Record.open(directory / "cells.sqlite", lambda _: None) as record:
+        return [key for key in record.keys if record.rows(CellResult, key)]
 
 
 def write(folder: Path, tree: dict[str, Any], name: str = "scenario.yaml") -> Path:
@@ -47,10 +57,10 @@ def run_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_directory_holds_cells_results_and_figures(swept: Path) -> None:
     names = {path.name for path in swept.iterdir()}
-    assert {"cells", "cells.parquet", "scenario.yaml", "summary.json"} <= names
+    assert {"cells.sqlite", "cells.parquet", "scenario.yaml", "summary.json"} <= names
     assert (swept / "error_vs_epsilon.png").read_bytes().startswith(b"\x89PNG")
     assert b"<svg" in (swept / "error_vs_epsilon.svg").read_bytes()
-    assert len(list((swept / "cells").glob("*.json"))) == 18
+    assert len(cells_of(swept)) == 18
 
 
 def test_the_summary_says_what_came_out_and_how_it_was_chosen(swept: Path) -> None:
@@ -113,13 +123,15 @@ def test_a_sweep_is_gone_on_with_and_a_bad_entry_is_run_again(swept: Path) -> No
     scenario = swept.parent / "scenario.yaml"
     _, output = invoke("sweep", scenario, "--out", swept)
     assert "0 cells run, 18 from the cache" in output
-    entry = sorted((swept / "cells").glob("*.json"))[0]
-    entry.write_text(entry.read_text()[:100])
+    key = cells_of(swept)[0]
+    with closing(sqlite3.connect(swept / "cells.sqlite", isolation_level=None)) as log:
+        log.execute("UPDATE entry SET rows = substr(rows, 1, 100) WHERE key = ?", [key])
     code, output = invoke("sweep", scenario, "--out", swept)
     assert code == 0
     assert "1 cells run, 17 from the cache" in output
-    assert f"{entry.stem}.bad" in output
-    assert entry.exists()
+    assert f"entry {key} is damaged" in output
+    _, output = invoke("sweep", scenario, "--out", swept)
+    assert "0 cells run, 18 from the cache" in output
 
 
 def test_a_failed_cell_is_reported_reproducible_and_stops_nothing(tmp_path: Path) -> None:
@@ -208,27 +220,28 @@ def test_a_killed_sweep_goes_on_without_doing_finished_cells_again(tmp_path: Pat
     scenario, out = write(tmp_path, tree), tmp_path / "out"
     command = [sys.executable, "-m", "fedsim.cli.main", "sweep", str(scenario), "--out", str(out)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while len(list((out / "cells").glob("*.json"))) < 5:
+    while not grown(out):
         assert process.poll() is None
         time.sleep(0.02)
     code, output = invoke("sweep", scenario, "--out", out)
     assert (code, "another sweep is at work" in output) == (2, True)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    finished = {file: file.stat().st_mtime_ns for file in (out / "cells").glob("*.json")}
+    with Record.open(out / "cells.sqlite", pytest.fail) as record:
+        finished, last = record.keys, max(row.trial for row in record.rows(CellSource))
     assert 5 <= len(finished) < 600
     assert not (out / "summary.json").exists()
     code, output = invoke("compare", out)
     assert (code, "has not finished" in output) == (2, True)
-    last = max(json.loads(file.read_text())["trial"] for file in finished)
     code, output = invoke("sweep", scenario, "--out", out, "--set", f"trials={last + 2}")
     assert code == 0, output
     runs = json.loads((out / "summary.json").read_text())["runs"]
     assert (runs["from_cache"], runs["failed"]) == (len(finished), 0)
     assert runs["made"] > 0
-    for file, written in finished.items():
-        assert file.stat().st_mtime_ns == written
-    assert not list((out / "cells").glob(".writing-*"))
+    with closing(sqlite3.connect(out / "cells.sqlite")) as log:
+        keys = [key for (key,) in log.execute("SELECT key FROM entry ORDER BY number")]
+    assert keys[: len(finished)] == finished
+    assert len(keys) == len(set(keys))
 
 
 def test_compare_puts_runs_sweeps_and_points_into_one_table_and_figure(

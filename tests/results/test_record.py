@@ -1,0 +1,127 @@
+"""A record: entries are whole, in their order, checked, and of one process at a time."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from math import inf
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from fedsim.common.errors import InputError
+from fedsim.results.record import (
+    TABLES,
+    CellResult,
+    ClippedRound,
+    Measurement,
+    Record,
+    Warned,
+    arrow,
+    columns,
+    keys_in,
+)
+
+MEASURED = Measurement(0, "private", 2, 0.25, None, 3, 1.5, more={"auc": 0.75, "brier": None})
+CELL = CellResult(0.1, 0.2, None, inf, "a", 0.0, "share wrong", 1.0, {"auc": 0.5})
+
+
+def ignore(text: str) -> None:
+    """Told of damage that a test does not ask about."""
+
+
+def test_what_was_appended_is_read_back_in_order(tmp_path: Path) -> None:
+    file = tmp_path / "record.sqlite"
+    with Record.open(file, pytest.fail) as record:
+        record.append("trial 1", [MEASURED, Warned(1, "odd"), MEASURED._replace(round=4)])
+        record.append("cell", [CELL])
+    assert keys_in(file) == ["trial 1", "cell"]
+    with Record.open(file, pytest.fail) as again:
+        for known in (record, again):
+            assert known.rows(Measurement) == [MEASURED, MEASURED._replace(round=4)]
+            assert known.rows(CellResult) == known.rows(CellResult, "cell") == [CELL]
+            assert known.rows(Warned, "cell") == known.rows(ClippedRound) == []
+            assert known.missing(["cell", "trial 1", "trial 2"]) == ["trial 2"]
+            assert known.missing(range(3), lambda k: f"trial {k}") == [0, 2]
+    assert [path.name for path in tmp_path.iterdir()] == ["record.sqlite"]
+
+
+def test_a_newer_entry_takes_the_place_of_one_with_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "record.sqlite"
+    with Record.open(file, pytest.fail) as record:
+        record.append("a", [Warned(0, "first")])
+        record.append("b", [])
+        record.append("a", [Warned(0, "second")])
+    with Record.open(file, pytest.fail) as record:
+        assert record.rows(Warned) == [Warned(0, "second")]
+        assert sorted(record.keys) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE entry SET rows = replace(rows, 'odd', 'od') WHERE key = 'a'",
+        "UPDATE entry SET rows = substr(rows, 1, 9) WHERE key = 'a'",
+        "UPDATE entry SET sha256 = 'x' WHERE key = 'a'",
+        "UPDATE entry SET key = 'c' WHERE key = 'a'",
+        "UPDATE entry SET rows = NULL WHERE key = 'a'",
+    ],
+)
+def test_a_damaged_entry_is_named_and_missing(damage: str, tmp_path: Path) -> None:
+    file, told = tmp_path / "record.sqlite", list[str]()
+    with Record.open(file, pytest.fail) as record:
+        record.append("a", [Warned(0, "odd")])
+        record.append("b", [CELL])
+    with closing(sqlite3.connect(file, isolation_level=None)) as log:
+        log.execute(damage)
+    with Record.open(file, told.append) as record:
+        (line,) = told
+        assert str(file) in line
+        assert "damaged" in line
+        assert record.missing(["a", "b", "c"]) == ["a", "c"]
+        record.append("a", [Warned(0, "odd")])
+    with Record.open(file, ignore) as record:
+        assert record.missing(["a", "b"]) == []
+
+
+def test_rows_of_another_version_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, told = tmp_path / "record.sqlite", list[str]()
+    with Record.open(file, pytest.fail) as record:
+        record.append("a", [CELL])
+    monkeypatch.setitem(TABLES, "cells", TABLES["warnings"])  # another number of columns
+    with Record.open(file, told.append) as record:
+        assert len(told) == 1
+        assert record.missing(["a"]) == ["a"]
+
+
+def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "record.sqlite"
+    file.write_bytes(b"x" * 4096)
+    with pytest.raises(InputError) as refused, Record.open(file, pytest.fail):
+        pass
+    assert (refused.value.field, refused.value.value) == ("record", str(file))
+    assert file.read_bytes() == b"x" * 4096
+
+
+def test_a_record_is_open_once_at_a_time(tmp_path: Path) -> None:
+    file = tmp_path / "record.sqlite"
+    with (
+        Record.open(file, pytest.fail),
+        pytest.raises(BlockingIOError),
+        Record.open(file, pytest.fail),
+    ):
+        pass
+    with Record.open(file, pytest.fail):
+        pass
+
+
+def test_every_table_has_columns_and_metrics_are_columns_of_their_own() -> None:
+    for name, table in TABLES.items():
+        assert set(get_type_hints(table.row)) - {"more"} <= set(columns(name))
+    made = arrow("metrics", [MEASURED])
+    assert made.column_names[:4] == ["trial", "variant", "round", "error"]
+    (row,) = made.to_pylist()
+    assert (row["auc"], row["brier"], row["r2"], row["participants"]) == (0.75, None, None, 3)
+    assert b"simulation_only" in made.schema.metadata
+    assert arrow("ledger", []).schema.metadata is None
