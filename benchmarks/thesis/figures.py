@@ -11,10 +11,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from benchmarks.thesis.trials import SERIES, called, epsilon_field, settings_of
-from fedsim.curves.lines import interval_note, series
-from fedsim.curves.sweep_summary import BaselineGroup, SweepSummary
 from fedsim.report.style import save
 from fedsim.report.sweep_figure import Point, Series, draw
+from fedsim.report.sweep_page import interval_note, series
+from fedsim.report.sweep_summary import BaselineGroup, SweepSummary
 from fedsim.scenario.metric import METRICS
 
 AXIS = {

@@ -14,8 +14,8 @@ from benchmarks.thesis.plan import Experiment, Plan
 from benchmarks.thesis.runs import ROOT, SCENARIOS, Taken
 from benchmarks.thesis.trials import Curve, epsilon_field, read_curves, with_accuracy
 from benchmarks.thesis.verdicts import verdict
-from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.data.dataset import IGNORED
+from fedsim.report.sweep_summary import SweepSummary
 from fedsim.results.audit_file import AuditPart
 from fedsim.scenario.metric import METRICS
 

@@ -19,8 +19,8 @@ from benchmarks.thesis.trials import (
     with_accuracy,
 )
 from benchmarks.thesis.verdicts import Claim, Verdict, interval
-from fedsim.curves.sweep_summary import SweepSummary
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.report.sweep_summary import SweepSummary
 from fedsim.results.audit_file import AuditPart
 
 NONE = "none"

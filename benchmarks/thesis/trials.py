@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedsim.curves.naming import title
-from fedsim.curves.sweep_summary import SweepSummary, read_sweep
+from fedsim.report.sweep_summary import SweepSummary, read_sweep, title
 
 EPSILONS = ("privacy.epsilon", "privacy.claimed_epsilon")
 SERIES = ("algorithm",)

@@ -15,8 +15,8 @@ from fedsim.api.sweep import Sweep
 from fedsim.api.table import Table
 from fedsim.common.errors import InputError
 from fedsim.common.files import check_free
-from fedsim.curves import compare as curves
-from fedsim.curves.compare import Source, source_of
+from fedsim.report import comparison as curves
+from fedsim.report.comparison import Source, source_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from fedsim.api.given import ScenarioLike, changes_of, tree_of
 from fedsim.api.progress import display, watching
 from fedsim.api.table import Table, lines_html, table_html
-from fedsim.curves.sweep_page import errors, figure_of
+from fedsim.report.sweep_page import errors, figure_of
 from fedsim.results.outcome import value
 from fedsim.results.record import CellResult
 from fedsim.scenario.metric import METRICS
@@ -32,7 +32,7 @@ from fedsim.sweeps.job import Job, job_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedsim.curves.sweep_summary import SweepSummary
+    from fedsim.report.sweep_summary import SweepSummary
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ from fedsim.cli.output import say, shown, titled
 from fedsim.privacy.rounding import shown_up
 
 if TYPE_CHECKING:
-    from fedsim.curves.compare import Comparison
+    from fedsim.report.comparison import Comparison
 
 
 @app.command(rich_help_panel=RUNS)
@@ -32,8 +32,8 @@ def compare(
     """Put several runs and sweeps into one table and one figure, a metric against epsilon."""
     with plain_errors():
         from fedsim.common.files import check_free
-        from fedsim.curves import compare as curves
-        from fedsim.curves.sweep_summary import SHARED
+        from fedsim.report import comparison as curves
+        from fedsim.report.sweep_summary import SHARED
 
         comparison = curves.compare([curves.source_of(directory) for directory in runs], points, metric)
         folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")

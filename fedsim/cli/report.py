@@ -16,9 +16,8 @@ def report(
 ) -> None:
     """Write the reviewer's page of a run: report.html, which needs no network, and its figures."""
     with plain_errors():
-        from fedsim.curves import sweep_page
-        from fedsim.curves.sweep_summary import is_sweep
-        from fedsim.report import page
+        from fedsim.report import page, sweep_page
+        from fedsim.report.sweep_summary import is_sweep
 
         written = (sweep_page if is_sweep(directory) else page).write_page(directory)
         typer.echo(f"Wrote {written} and its figures")

@@ -31,7 +31,7 @@ from fedsim.cli.output import Output, print_notices, say, shown, slug, titled
 from fedsim.privacy.rounding import shown_up
 
 if TYPE_CHECKING:
-    from fedsim.curves.sweep_summary import Setting, SweepSummary
+    from fedsim.report.sweep_summary import Setting, SweepSummary
     from fedsim.sweeps.run import Sweep
 
 
@@ -98,7 +98,7 @@ def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
 
 
 def _report(console: Console, sweep: Sweep, directory: Path) -> None:
-    from fedsim.curves.lines import true_epsilons
+    from fedsim.report.sweep_page import true_epsilons
 
     summary = sweep.summary
     print_notices(console, true_epsilons(summary))
@@ -115,8 +115,8 @@ def _report(console: Console, sweep: Sweep, directory: Path) -> None:
 
 def sweep_table(sweep: SweepSummary) -> Table:
     """One row per combination: what was varied and chosen, error and cost."""
-    from fedsim.curves.naming import last_part
     from fedsim.report.remarks import value_text
+    from fedsim.report.sweep_summary import last_part
     from fedsim.results.summary import spans
     from fedsim.scenario.metric import METRICS
 
@@ -152,7 +152,7 @@ def _chosen(chosen: Setting, field: str) -> str:
     """The value of one field, or of all where `field` is empty."""
     if field:
         return _value(chosen.get(field, "-"))
-    from fedsim.curves.naming import title
+    from fedsim.report.sweep_summary import title
 
     return title(chosen, True) if chosen else "-"
 

@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedsim.common.serialise import canonical
-from fedsim.curves.sweep_summary import BaselineGroup, Labels
 from fedsim.measure.baselines import baselines
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
+from fedsim.report.sweep_summary import BaselineGroup, Labels
 from fedsim.results.record import BaselineMeasurement, Record
 from fedsim.results.summarise import baselines_of
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
-from fedsim.sweeps.cell import Cell, baselines_key, cell_of
+from fedsim.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
 from fedsim.sweeps.engine import Results
 from fedsim.sweeps.job import Job
-from fedsim.sweeps.kept import records_of, resolved_of
 from fedsim.sweeps.pool import Runner
 
 

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from fedsim.common.errors import InputError
 from fedsim.common.section import complaint
 from fedsim.common.serialise import canonical
-from fedsim.curves.sweep_summary import Label, Setting
+from fedsim.report.sweep_summary import Label, Setting
 from fedsim.scenario.sweep import Choices, Grid, SweepSection
 
 ONE_OF = "one_of"

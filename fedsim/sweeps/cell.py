@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedsim.common.serialise import canonical
+from fedsim.data.federation import Federation, outline
 from fedsim.data.registry import data_sets
+from fedsim.data.source import Outline
 from fedsim.mechanisms.registry import MECHANISMS, NONE
 from fedsim.results.record import CellResult
 from fedsim.scenario.files import digests
 from fedsim.scenario.model import Scenario
+from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.fold import fold_key
+from fedsim.simulation.trial import read
 from silos.parts import Grant, RunId
 
 
@@ -92,7 +96,7 @@ def _digest(tree: Any) -> str:
     return sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
-_NOT_RUN = tuple(f"fedsim/{room}/" for room in ("api", "attacks", "cli", "curves", "deployment", "report"))
+_NOT_RUN = tuple(f"fedsim/{room}/" for room in ("api", "attacks", "cli", "deployment", "report"))
 """Code that no cell runs."""
 
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pydantic")
@@ -140,3 +144,55 @@ def _sources() -> Iterator[tuple[str, Path]]:
             name = f"{package}/{file.relative_to(folder).as_posix()}"
             if not name.startswith(_NOT_RUN):
                 yield name, file
+
+
+_SECTIONS = ("data", "partition", "seed")
+_OUTLINES: dict[str, Outline] = {}
+_RECORDS: dict[str, Federation] = {}
+_MOST_OUTLINES, _MOST, _ROOM = 64, 8, 2**29
+"""So many records are kept, or more as long as they take no more bytes than `_ROOM`. Batches come sorted by
+their data, so that few are enough; but preparing images takes seconds a trial.
+"""
+
+
+def data_key(scenario: Mapping[str, Any]) -> str:
+    """What the records of a scenario (as mappings) depend on, as a text."""
+    return json.dumps([scenario[section] for section in _SECTIONS], sort_keys=True)
+
+
+def records_key(scenario: Mapping[str, Any], trial: int) -> str:
+    """What the records of one trial depend on."""
+    return f"{trial} {data_key(scenario)}"
+
+
+def resolved_of(scenario: Scenario) -> Resolved:
+    """The scenario resolved, with what its theorem chooses.
+
+    Raises:
+        InputError: names the field, the value and what would be right.
+    """
+    key = data_key(_sections(scenario))
+    if key not in _OUTLINES:
+        if len(_OUTLINES) == _MOST_OUTLINES:
+            del _OUTLINES[next(iter(_OUTLINES))]
+        _OUTLINES[key] = outline(scenario.data, scenario.partition, scenario.seed)
+    return resolve(scenario, _OUTLINES[key])
+
+
+def records_of(resolved: Resolved, trial: int) -> Federation:
+    """All silos' records in one trial."""
+    key = records_key(_sections(resolved.scenario), trial)
+    if key not in _RECORDS:
+        while _full():  # before reading others: both may not fit into memory
+            del _RECORDS[next(iter(_RECORDS))]
+        _RECORDS[key] = read(resolved, trial)
+    return _RECORDS[key]
+
+
+def _full() -> bool:
+    sizes = [data.nbytes for data in _RECORDS.values()]
+    return len(sizes) >= _MOST and sum(sizes) + max(sizes) > _ROOM
+
+
+def _sections(scenario: Scenario) -> dict[str, Any]:
+    return scenario.model_dump(mode="json", include=set(_SECTIONS))

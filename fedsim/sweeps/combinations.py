@@ -10,9 +10,8 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
-from fedsim.curves.naming import title
-from fedsim.curves.sweep_summary import Label, Setting
 from fedsim.mechanisms.registry import MECHANISMS, NONE
+from fedsim.report.sweep_summary import Label, Setting, title
 from fedsim.scenario.load import parse, parse_sweep
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.overrides import place

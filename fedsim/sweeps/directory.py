@@ -14,9 +14,9 @@ from fedsim.common import serialise
 from fedsim.common.errors import InputError
 from fedsim.common.files import unwritable, whole_file, whole_files
 from fedsim.common.serialise import canonical, finite
-from fedsim.curves.sweep_page import figure_name, write_page
-from fedsim.curves.sweep_summary import CELLS, SweepSummary
 from fedsim.mechanisms.registry import NONE
+from fedsim.report.sweep_page import figure_name, write_page
+from fedsim.report.sweep_summary import CELLS, SweepSummary
 from fedsim.results.record import Record
 from fedsim.results.run_directory import SECRET
 from fedsim.results.summary import FILE

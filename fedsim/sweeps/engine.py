@@ -15,9 +15,8 @@ from fedsim.results.outcome import value
 from fedsim.results.record import CellResult, CellSource, Record
 from fedsim.scenario.metric import METRICS
 from fedsim.simulation.failures import Failure
-from fedsim.sweeps.cell import Cell, Outcome, cell_of, key_of
+from fedsim.sweeps.cell import Cell, Outcome, cell_of, data_key, key_of
 from fedsim.sweeps.job import Job, Place
-from fedsim.sweeps.kept import data_key
 from fedsim.sweeps.pool import Runner
 from silos.parts import Parts
 

@@ -11,8 +11,8 @@ from fedsim.common.errors import InputError
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.nonce import with_nonce
 from fedsim.scenario.sweep import TuneSection
+from fedsim.sweeps.cell import resolved_of
 from fedsim.sweeps.combinations import Combination, base_and_section, combinations
-from fedsim.sweeps.kept import resolved_of
 from fedsim.sweeps.private_tuning import Selection, selections, trials_of
 from fedsim.sweeps.section_checks import where_fraction_is_given
 

@@ -13,8 +13,7 @@ import torch
 
 from fedsim.common.process import keep_memory, one_thread
 from fedsim.simulation.failures import Failure, WorkerLost, death, failure
-from fedsim.sweeps.cell import Cell, Outcome
-from fedsim.sweeps.kept import records_key
+from fedsim.sweeps.cell import Cell, Outcome, records_key
 from fedsim.sweeps.run_cells import run_batch
 
 Batch = Sequence[Cell]

@@ -16,8 +16,8 @@ from fedsim.protocol.plan import Census
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.scenario.sweep import TuneSection
+from fedsim.sweeps.cell import resolved_of
 from fedsim.sweeps.combinations import Combination
-from fedsim.sweeps.kept import resolved_of
 from fedsim.sweeps.section_checks import TUNE
 from server.participation import admitted_rounds, schedule
 from silos.parts import Parts

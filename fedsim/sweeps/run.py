@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsim.common.process import undisturbed
-from fedsim.curves.sweep_summary import BaselineGroup, SweepSummary
+from fedsim.report.sweep_summary import BaselineGroup, SweepSummary
 from fedsim.results.record import CellResult, Record
 from fedsim.simulation.failures import WorkerLost
 from fedsim.sweeps.baselines import measured

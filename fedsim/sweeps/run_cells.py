@@ -24,8 +24,7 @@ from fedsim.simulation.fold import Folded, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.trial import Trial
-from fedsim.sweeps.cell import Cell, Outcome
-from fedsim.sweeps.kept import records_of, resolved_of
+from fedsim.sweeps.cell import Cell, Outcome, records_of, resolved_of
 from silos.entropy import SeededEntropy
 from silos.parts import GrantedRun
 

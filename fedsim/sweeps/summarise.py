@@ -8,7 +8,8 @@ from math import isfinite
 import numpy as np
 
 from fedsim.common.serialise import finite
-from fedsim.curves.sweep_summary import (
+from fedsim.privacy import attainable
+from fedsim.report.sweep_summary import (
     FORMAT,
     BaselineGroup,
     CandidateRow,
@@ -18,16 +19,14 @@ from fedsim.curves.sweep_summary import (
     SweepSummary,
     Tuning,
 )
-from fedsim.privacy import attainable
 from fedsim.results.record import CellResult
 from fedsim.results.silo_rows import has_gap
 from fedsim.results.summarise import spreads
 from fedsim.simulation.failures import Failure
-from fedsim.sweeps.cell import code_version
+from fedsim.sweeps.cell import code_version, resolved_of
 from fedsim.sweeps.combinations import Combination
 from fedsim.sweeps.engine import Results, Row, mean
 from fedsim.sweeps.job import Job, Place
-from fedsim.sweeps.kept import resolved_of
 from fedsim.sweeps.private_tuning import Selection, silos_rounds
 from fedsim.sweeps.sweep_statement import statement
 

@@ -7,16 +7,15 @@ from contextlib import suppress
 
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import finite
-from fedsim.curves.sweep_summary import SHARED, SweepPrivacy, TunedCombination, TunedSilo, TuningLedger
 from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.limits import LIMITS
+from fedsim.report.sweep_summary import SHARED, SweepPrivacy, TunedCombination, TunedSilo, TuningLedger
 from fedsim.results.privacy_statement import ADJACENCY, CHOICE, how, not_private
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import terms
-from fedsim.sweeps.cell import cell_of
+from fedsim.sweeps.cell import cell_of, resolved_of
 from fedsim.sweeps.combinations import Combination
 from fedsim.sweeps.job import Job
-from fedsim.sweeps.kept import resolved_of
 from fedsim.sweeps.private_tuning import Selection, silos_rounds
 from silos.admission import admit
 from silos.selection import AdmittedSelection

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from fedsim.api.run import load_run
 from fedsim.common.errors import InputError, Refused
-from fedsim.curves.compare import compare, source_of
 from fedsim.data.federation import Hosted
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import checkpoint_of, deploy
 from fedsim.protocol.links import Answered
+from fedsim.report.comparison import compare, source_of
 from fedsim.report.page import write_page
 from fedsim.results.outcome import Outcome, Results
 from fedsim.scenario.load import load, parse

@@ -13,9 +13,9 @@ from fedsim.api.run import Run
 from fedsim.cli.output import print_silos, rendered
 from fedsim.cli.privacy import show_conversions
 from fedsim.cli.sweep import sweep_table
-from fedsim.curves.compare import compare, source_of
 from fedsim.privacy.convert import Guarantee
 from fedsim.report.audit_section import audit_table
+from fedsim.report.comparison import compare, source_of
 from fedsim.report.page import render
 from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.results.audit_file import AttainedPart, AuditedSilo, AuditPart, ConfidencePart

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from fedsim.common.errors import InputError
-from fedsim.curves.compare import compare, source_of
+from fedsim.report.comparison import compare, source_of
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve

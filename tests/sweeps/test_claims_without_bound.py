@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.thesis.tables import true_costs
-from fedsim.curves.lines import CLAIMED, true_epsilons, under_the_axis
-from fedsim.curves.sweep_summary import CombinationRow, SweepSummary
+from fedsim.report.sweep_page import CLAIMED, true_epsilons, under_the_axis
+from fedsim.report.sweep_summary import CombinationRow, SweepSummary
 
 
 def row(claim: float, cost: float | None) -> CombinationRow:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.sweep_helpers import BASE
 
-from fedsim.curves.sweep_summary import read_sweep
+from fedsim.report.sweep_summary import read_sweep
 from fedsim.simulation.failures import WorkerLost
 from fedsim.sweeps.engine import Event
 from fedsim.sweeps.job import Job, job_of

@@ -10,7 +10,7 @@ from matplotlib.text import Text
 from support.report_runs import SMALL
 
 import fedsim
-from fedsim.curves.sweep_page import errors
+from fedsim.report.sweep_page import errors
 from fedsim.scenario.sweep import TuneSection, with_criterion
 from fedsim.sweeps import baselines
 

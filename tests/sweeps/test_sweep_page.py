@@ -11,8 +11,8 @@ import yaml
 from support.browser import BINARY, assert_fits, chromium
 from support.sweep_helpers import BASE, invoke
 
-from fedsim.curves.sweep_summary import SHARED
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.report.sweep_summary import SHARED
 
 TRUE = [(shown_down, "epsilon_attainable"), (shown_up, "epsilon_guaranteed")]
 HOSTILE = "<script>window.pwned=1</script> $x$ & " + "long " * 12

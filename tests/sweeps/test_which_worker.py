@@ -9,8 +9,7 @@ from typing import Any
 from support.sweep_helpers import BASE
 
 from fedsim.scenario.load import parse
-from fedsim.sweeps.cell import Cell, cell_of
-from fedsim.sweeps.kept import records_key
+from fedsim.sweeps.cell import Cell, cell_of, records_key
 from fedsim.sweeps.pool import Workers
 
 

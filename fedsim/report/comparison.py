@@ -13,11 +13,10 @@ from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import whole_directory
-from fedsim.curves.lines import CLAIMED, EPSILON, interval_note, x_label
-from fedsim.curves.naming import title
-from fedsim.curves.sweep_summary import SweepSummary, is_sweep, read_sweep
 from fedsim.report.style import save
 from fedsim.report.sweep_figure import Point, Series, draw
+from fedsim.report.sweep_page import CLAIMED, EPSILON, interval_note, x_label
+from fedsim.report.sweep_summary import SweepSummary, is_sweep, read_sweep, title
 from fedsim.results.metrics_table import named
 from fedsim.results.summary import FILE, Baseline, Summary, read_summary
 from fedsim.scenario.metric import METRICS

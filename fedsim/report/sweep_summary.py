@@ -6,11 +6,12 @@ A field that does not apply is left out; a number that does not exist, or is inf
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError
-from fedsim.curves.naming import title
+from fedsim.common.serialise import canonical
 from fedsim.results.metrics_table import named
 from fedsim.results.summary import FILE, Baseline, Part, Values, read_json, validated
 from fedsim.scenario.sweep import Criterion
@@ -227,3 +228,30 @@ def read_sweep(directory: Path) -> SweepSummary:
     if found != FORMAT:
         raise InputError("RUN", str(path), f"format {found!r}, this version reads {FORMAT!r}; {AGAIN}")
     return validated(SweepSummary, tree, path, AGAIN)
+
+
+def title(varied: Mapping[str, Any], private: bool, without: Collection[str | None] = ()) -> str:
+    """The varied fields but those in `without`.
+
+    >>> title({"algorithm": "local_sgd", "privacy.epsilon": 1.5}, private=True)
+    'local_sgd, epsilon=1.5'
+    >>> title({"algorithm": "local_sgd", "privacy.epsilon": 1.5}, False, without=["privacy.epsilon"])
+    'local_sgd (non-private)'
+    """
+    parts = [_part(field, value) for field, value in varied.items() if field not in without]
+    return ", ".join(parts or ["the scenario"]) + ("" if private else " (non-private)")
+
+
+def _part(field: str, value: Any) -> str:
+    return value if isinstance(value, str) else f"{last_part(field)}={_number(value)}"
+
+
+def last_part(field: str) -> str:
+    """Of a dotted field: `epsilon` of `privacy.epsilon`."""
+    return field.rpartition(".")[2]
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    return str(value) if isinstance(value, int) else canonical(value)
