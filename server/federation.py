@@ -1,7 +1,7 @@
-"""The silos of a deployed run, as their server sees them: asked over a channel, believed only what they sign.
+"""The silos of a deployed run as their server sees them: asked over a channel, believed only what they sign.
 
 A silo whose reply is late, wrong or a refusal is left out of that round, with the reason, and asked again in
-the next. A round needs `min_silos` answers: where fewer came, silos that did not answer for themselves (late,
+the next. A round needs `min_silos` answers: where fewer came, silos that did not answer themselves (late,
 or something else in their place) are asked again until `patience` is over.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -32,8 +32,25 @@ from fedsim.wire.messages import (
     Offer,
     Reply,
 )
-from server.channel import Channel
 from server.replies import Form, Reports, WrongReply, read
+
+
+class Channel(Protocol):
+    """A way to silos, by name. Nothing rests on it: replies are signed, and every frame may be sent twice."""
+
+    def exchange(self, frames: Mapping[str, bytes], deadline: float) -> Mapping[str, bytes]:
+        """Send each silo its frame, all at once, and wait for the replies.
+
+        Args:
+            frames: by name of the silo (`fedsim.wire.frames`).
+            deadline: seconds from now after which replies count as not given. A silo that cannot be reached
+                is tried again until then, since its process may be being restarted.
+
+        Returns:
+            The replies of those that answered in time, by name; they may be any bytes.
+        """
+        ...
+
 
 _PAUSE, _LONGEST_PAUSE = 0.1, 5.0  # seconds before those that are missing are asked again
 

@@ -336,7 +336,7 @@ class _RoundAsker:
         """Of a mechanism of sums, the members' parts of the round's answers by number: all that they send.
 
         The silo half has seen zeros for answers. What it makes of the real ones is made of their sum, by the
-        server (`server.totals`).
+        server (`server.aggregate`).
         """
         if memory:
             raise Refused("the silo half keeps memory between rounds, and in sums it has no answers to keep")

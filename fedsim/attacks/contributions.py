@@ -36,7 +36,7 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.scenario.sums import Sums
 from fedsim.secagg.shares import split
 from fedsim.simulation.aggregation import Run, at_once
-from server.totals import Totals
+from server.aggregate import Totals
 
 Party = Literal["server", "shuffler", "both"]
 PARTIES: tuple[Party, ...] = ("server", "shuffler", "both")

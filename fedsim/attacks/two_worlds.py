@@ -22,7 +22,7 @@ from fedsim.wire.messages import (
     Refusal,
     Reply,
 )
-from server.channel import Channel
+from server.federation import Channel
 
 WORLDS = ("world-0", "world-1")
 _M = TypeVar("_M", bound=Message)

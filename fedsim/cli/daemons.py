@@ -21,7 +21,7 @@ def node(
 ) -> None:
     """Be a silo's node: carry frames between a SuperLink and the silo's daemon; runs no code of others."""
     with plain_errors():
-        from silos.shim import run
+        from silos.shim.__main__ import run
 
         run(superlink, root_certificates, key, socket, port, token)
 

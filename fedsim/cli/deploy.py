@@ -19,10 +19,9 @@ from fedsim.cli.output import print_failure, print_run, say, shown
 from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
-    from fedsim.deployment.control import Control
     from fedsim.deployment.federation_file import Federation
-    from fedsim.deployment.progress import Line
-    from fedsim.deployment.submit import Job, Tell
+    from fedsim.deployment.flower.control import Control
+    from fedsim.deployment.flower.submit import Job, Line, Tell
 
 DEFAULT_SUPERLINK = "127.0.0.1:8000"
 
@@ -56,8 +55,8 @@ def _run(
     from fedsim.api.run import load_run
     from fedsim.common.files import check_free
     from fedsim.deployment.federation_file import load_federation
-    from fedsim.deployment.nodes import node_keys
-    from fedsim.deployment.submit import Job, submit
+    from fedsim.deployment.flower.grid import node_keys
+    from fedsim.deployment.flower.submit import Job, submit
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.default_int_handler)
@@ -89,8 +88,8 @@ def _run(
 @contextmanager
 def _control(known: Federation, running: str | None, out: Path, console: Console) -> Iterator[Control]:
     """A line to the SuperLink, which is started if need be."""
-    from fedsim.deployment.control import Control
-    from fedsim.deployment.superlink import Papers, SuperLink
+    from fedsim.deployment.flower.control import Control
+    from fedsim.deployment.flower.superlink import Papers, SuperLink
 
     if known.root_certificates is None:
         hint = "the file ca.crt, as `fedsim certs` makes it"

@@ -8,7 +8,6 @@ A folder for each party, to be handed over whole:
                 superexec.secret                        the server: between its own processes
                 nodes/NAME.pub                          the server: the nodes that it lets in
     NAME/       ca.crt node.key node.pub                silo NAME
-                superexec.secret                        silo NAME: with Flower's own SuperNode only
 
 What is there already is kept, so that running it again adds what is missing. A node's key says who brings a
 silo's frames; that they are the silo's own words is said by its daemon's identity key, which is made there.
@@ -75,7 +74,6 @@ def make(
         folder = directory / name
         _write(folder / "ca.crt", shared, SHARED)
         public = _node_key(folder, name)
-        _write(folder / "superexec.secret", secrets.token_bytes(32), 0o400)
         _write(directory / "server" / "nodes" / f"{name}.pub", public, SHARED)
     _write(directory / "README", _README.encode(), SHARED)
     return [file for file in _files(directory) if file not in before]
@@ -243,7 +241,6 @@ server/      whoever runs the server: ca.crt, server.crt and server.key for TLS;
              the nodes that it lets in; superexec.secret is for its own processes. With a shuffler:
              envelopes.key opens what silos seal to the server, and the roster has envelopes.pub.
 NAME/        silo NAME: ca.crt to know the server by, node.key to be known by, node.pub its public half.
-             superexec.secret is needed only with Flower's own SuperNode.
 
 A silo may make node.key itself (ssh-keygen -t ecdsa -b 384) and send node.pub only: it goes to server/nodes.
 Renew the server's certificate: move server.crt and server.key away and run `fedsim certs` again.

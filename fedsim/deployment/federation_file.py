@@ -1,19 +1,26 @@
-"""federation.yaml: the silos as the server's side knows them, and how long it waits for them."""
+"""federation.yaml: the silos as the server's side knows them, and how long it waits for them.
+
+Beside it the server keeps the last entry that it knows of each silo's ledger (`read_heads`, `write_heads`). A
+silo that is shown an entry that it does not know has lost some, for example because its disk was restored
+from an older snapshot, and refuses.
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import whole_file
 from fedsim.common.identity import public_key
 from fedsim.common.section import Section, check_flags, complaint
 from fedsim.common.serialise import mapping
 from fedsim.data.registry import DataConfig
 from fedsim.wire.dial import read_token
-from fedsim.wire.messages import SiloName
+from fedsim.wire.messages import Echo, SiloName
 from server.sockets import Address
 
 ROOT = "federation"
@@ -179,3 +186,28 @@ def _address(field: str, party: SiloEntry | ShufflerEntry, hint: str) -> Address
     if party.port is None or party.token is None:
         raise InputError(f"{field}.socket", None, hint)
     return party.port, read_token(party.token)
+
+
+_HEADS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, Echo])
+
+
+def read_heads(path: Path | None) -> dict[str, str]:
+    """What is known; nothing where there is no such file yet.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    if path is None or not path.exists():
+        return {}
+    try:
+        return _HEADS.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        hint = "is damaged; without it, lost ledger entries are noticed within a run only: remove it to go on"
+        raise InputError("federation.heads", str(path), hint) from None
+
+
+def write_heads(path: Path | None, heads: dict[str, str]) -> None:
+    """Keep them."""
+    if path is not None and heads:
+        with whole_file(path) as draft:
+            draft.write_text(json.dumps(heads, indent=1, sort_keys=True) + "\n", encoding="utf-8")

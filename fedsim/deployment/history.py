@@ -1,4 +1,4 @@
-"""What a deployed run has come to, as its server sees it; what it keeps of a round is small."""
+"""The history of a deployed run as its server sees it, measured on the server's own public test records."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
+from fedsim.common.errors import InputError
+from fedsim.data.dataset import Dataset
+from fedsim.data.federation import SiloSplit
+from fedsim.data.prepare import prepare
 from fedsim.data.recipe import Fitted, declared_recipe
-from fedsim.deployment.deployable import NO_TEST, UNMEASURED
+from fedsim.deployment.offers import NO_TEST, UNMEASURED
 from fedsim.measure.evaluator import Evaluator
+from fedsim.measure.metrics import asked_of
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.results.outcome import Deployed, Outcome, Results, TrialResult
 from fedsim.results.record import Measurement
@@ -222,3 +228,34 @@ def _admitted(resolved: Resolved, offer: Offer, said: Admission) -> Admitted:
     n = offer.shape.sizes[offer.silo]
     terms = Terms(offer.silo, n, said.epsilon, said.delta, rounds, offer.noise_multiplier)
     return Admitted(terms, said.noise_multiplier, said.epsilon_guaranteed, said.releases)
+
+
+NAME = "public test records"
+
+
+def public_evaluator(test: Dataset, resolved: Resolved) -> Evaluator:
+    """Measures a model on all records of `test`, prepared as it says.
+
+    Raises:
+        InputError: they cannot be read, or are of another kind than the silos'.
+    """
+    try:
+        source = test.open()
+        rows = np.arange(source.num_rows)
+        features, target, by = prepare(test, source.design(rows), rows, rows)
+    except InputError as error:
+        field = error.field.replace("scenario.data", "federation.test", 1)
+        raise InputError(field, error.value, error.hint) from None
+    outline = resolved.outline
+    if features.shape[1] != outline.num_features:
+        hint = f"{outline.num_features} prepared features, as the silos have, the intercept included"
+        raise InputError("federation.test", f"{features.shape[1]} features", hint)
+    if (
+        bool(outline.num_classes) != np.issubdtype(target.dtype, np.integer)
+        or source.num_classes > outline.num_classes
+    ):
+        hint = f"a target of {outline.num_classes} classes" if outline.num_classes else "a target of numbers"
+        raise InputError("federation.test", f"{source.num_classes} classes", hint)
+    nothing = features[:0], target[:0]
+    silo = SiloSplit(NAME, *nothing, features, target)
+    return Evaluator(resolved.problem, [silo], resolved.dtype, asked_of(resolved, by))

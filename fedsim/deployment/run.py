@@ -12,13 +12,17 @@ from typing import NamedTuple
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.files import check_free
 from fedsim.common.process import one_thread
-from fedsim.deployment.deployable import deployable
-from fedsim.deployment.federation_file import Federation
-from fedsim.deployment.heads import read_heads, write_heads
-from fedsim.deployment.history import History, Step
-from fedsim.deployment.offers import digest_of, identities_digest, offers_of, outline_of
-from fedsim.deployment.public_test import public_evaluator
-from fedsim.deployment.sums import counterpart, occasions_of, remarks_of, reports_of, way_to, with_roster
+from fedsim.deployment.federation_file import Federation, read_heads, write_heads
+from fedsim.deployment.history import History, Step, public_evaluator
+from fedsim.deployment.offers import deployable, digest_of, identities_digest, offers_of, outline_of
+from fedsim.deployment.secure_aggregation import (
+    counterpart,
+    occasions_of,
+    remarks_of,
+    reports_of,
+    way_to,
+    with_roster,
+)
 from fedsim.protocol.links import Link
 from fedsim.report.page import save
 from fedsim.report.trackers import open_trackers
@@ -28,13 +32,12 @@ from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg.occasions import Occasions
 from fedsim.secagg.roster import Roster
 from fedsim.wire.messages import Admission, Greeting, Offer
-from server.asked import AskedFile
-from server.channel import Channel
 from server.checkpoint import Checkpoint, RunRecord, expected_bytes
-from server.federation import RemoteSilos
+from server.federation import Channel, RemoteSilos
 from server.loop import Aggregate, run
 from server.participation import Schedule, schedule
 from server.replies import Form
+from server.secure_aggregation import AskedFile
 
 Observe = Callable[[Step], None]
 Say = Callable[[str], None]

@@ -26,8 +26,8 @@ from fedsim.common.files import whole_file
 from fedsim.data.federation import SiloSplit, load
 from fedsim.data.source import Floats, Target
 from fedsim.deployment import certs
-from fedsim.deployment.deployable import deployable
 from fedsim.deployment.federation_file import load_federation
+from fedsim.deployment.offers import deployable
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.scenario.load import relative
 from fedsim.scenario.model import Scenario

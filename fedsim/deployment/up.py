@@ -1,8 +1,9 @@
 """A whole deployment as processes of this machine, from a scenario to a trained model.
 
-SuperLink, for each silo a daemon and a node, and with sums over silos a shuffler: the same commands that
+SuperLink, for each silo a daemon and a node, and with secure aggregation a shuffler: the same commands that
 organisations run apart. Silos and shuffler are started by command line: the server's side, which this is,
-imports nothing of theirs.
+imports nothing of theirs. With secure aggregation all parties enrol first, and one roster is written for
+them: between organisations each operator checks its keys and terms before pinning it.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from fedsim.deployment import superlink
-from fedsim.deployment.control import Control, Status
-from fedsim.deployment.enroll import enroll
+import yaml
+
+from fedsim.common.files import whole_file
 from fedsim.deployment.federation_file import load_federation
-from fedsim.deployment.nodes import node_keys
-from fedsim.deployment.pin import enrol_and_pin
-from fedsim.deployment.processes import Ended, Processes
-from fedsim.deployment.progress import of_words
+from fedsim.deployment.flower import superlink
+from fedsim.deployment.flower.control import Control, Status, enroll
+from fedsim.deployment.flower.grid import node_keys
+from fedsim.deployment.flower.submit import Job, Tell, of_words, submit
+from fedsim.deployment.processes import Ended, Processes, finish
 from fedsim.deployment.run import checkpoint_of
-from fedsim.deployment.submit import Job, Tell, submit
-from fedsim.deployment.topology import Topology
+from fedsim.deployment.topology import ROSTER, Topology
+from fedsim.scenario.load import load
+from fedsim.secagg.envelopes import PUBLIC_FILE
+from fedsim.secagg.roster import parse_roster
 from fedsim.wire.dial import LOOPBACK, dial_socket
 
 START_SECONDS = 300.0
@@ -145,3 +149,51 @@ def _free_port() -> int:
     with socket.socket() as any_port:
         any_port.bind((LOOPBACK, 0))
         return int(any_port.getsockname()[1])
+
+
+def enrol_and_pin(topology: Topology) -> None:
+    """Enrol whoever is not, and write the roster into every party's folder, if it is not there.
+
+    Raises:
+        Ended: a party could not enrol; with the end of its log.
+    """
+    enrolments = {
+        f"the enrolment of {name}": (
+            [sys.executable, "-m", "silos", "--config", str(topology.config(name)), "--enrol"],
+            topology.silo(name) / "daemon.log",
+        )
+        for name in topology.silos
+        if not topology.ledger(name).exists()
+    }
+    if not (topology.shuffler / "state" / "released.sqlite").exists():
+        command = [*topology.shuffler_command, "--enrol"]
+        enrolments["the enrolment of the shuffler"] = command, topology.shuffler / "shuffler.log"
+    finish(enrolments)
+    if not (topology.server / ROSTER).exists():
+        _write(topology)
+
+
+def _write(topology: Topology) -> None:
+    """The server's copy is written last: where it is, all are."""
+    scenario = load(topology.scenario, ())
+    state, privacy = topology.shuffler / "state", scenario.privacy
+    tree = {
+        "federation": scenario.name,
+        "silos": {name: _public(topology.silo(name) / "state" / "identity.pub") for name in topology.silos},
+        "server": _public(topology.server / PUBLIC_FILE),
+        "shuffler": {
+            "key": _public(state / PUBLIC_FILE),
+            "identity": _public(state / "identity.pub"),
+        },
+        "min_silos": privacy.min_silos,
+        "honest_fraction": privacy.honest_fraction or 1.0,
+        "noise_by": privacy.noise_by,
+    }
+    parse_roster(tree)
+    for folder in (topology.shuffler, *map(topology.silo, topology.silos), topology.server):
+        with whole_file(folder / ROSTER) as draft:
+            draft.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+
+
+def _public(file: Path) -> str:
+    return file.read_text("ascii").strip()

@@ -36,10 +36,9 @@ from fedsim.simulation.aggregation import Adder, Party, Run, adder
 from fedsim.simulation.clipping import SimulatedHosts, median
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
-from server.aggregate import summed, weighted
+from server.aggregate import Totals, summed, weighted
 from server.loop import Aggregate, Progress, run
 from server.participation import Schedule, admitted_rounds, schedule
-from server.totals import Totals
 
 _SLICE = 0.2  # seconds between two looks at the progress
 

@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.deployment import certs
-from server.node_keys import node_key, normal
-from silos.fleet import trust
+from fedsim.deployment.flower.grid import node_key, normal
+from silos.shim.fleet import trust
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_secrets_are_their_owners_alone(tmp_path: Path) -> None:
         if file.is_file()
     }
     secret = {name for name in modes if name.endswith((".key", ".secret"))}
-    assert len(secret) == 6
+    assert len(secret) == 5
     assert all(modes[name] & 0o077 == 0 for name in secret)
     assert all(modes[name] == 0o444 for name in set(modes) - secret)
 
@@ -149,7 +149,6 @@ def test_again_adds_what_is_missing_and_keeps_the_rest(papers: Path) -> None:
         "ca.crt",
         "node.key",
         "node.pub",
-        "superexec.secret",
         "silo-3.pub",
     }
     assert all(file.read_bytes() == content for file, content in before.items())
@@ -200,4 +199,4 @@ def test_what_was_cut_short_is_made_again(tmp_path: Path, monkeypatch: pytest.Mo
             certs.make(tmp_path, ["silo-1"])
     assert not [file for file in tmp_path.rglob("*") if file.is_file()]
     certs.make(tmp_path, ["silo-1"])
-    assert len((tmp_path / "silo-1" / "superexec.secret").read_bytes()) == 32
+    assert len((tmp_path / "server" / "superexec.secret").read_bytes()) == 32

@@ -18,10 +18,10 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.deployment import certs
-from fedsim.deployment import submit as submitting
-from fedsim.deployment.app import main
-from fedsim.deployment.control import Control, Status
-from fedsim.deployment.progress import Line, Reader, Writer, of_words
+from fedsim.deployment.flower import submit as submitting
+from fedsim.deployment.flower.app import main
+from fedsim.deployment.flower.control import Control, Status
+from fedsim.deployment.flower.submit import Line, Reader, Writer, of_words
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_the_package_and_its_help_load_neither_flower_nor_cryptography() -> None
     code = """
 import sys, fedsim, fedsim.cli.main
 assert not {"flwr", "cryptography", "torch"} & set(sys.modules)
-import fedsim.wire.dial, fedsim.wire.carried
+import fedsim.wire.dial, fedsim.wire.flower
 assert not {"flwr", "torch"} & set(sys.modules)
 import silos.shim
 assert not {"torch", "ray", "pandas"} & set(sys.modules), "a node is small"

@@ -297,7 +297,7 @@ def test_where_aggregators_add_the_noise_both_do(tmp_path: Path, monkeypatch: py
         return with_noise(values, scale)
 
     monkeypatch.setattr("fedsim.mechanisms.summed_gaussian.with_noise", noted)
-    for who, module in (("server", "server.sums"), ("shuffler", "shuffler.rounds")):
+    for who, module in (("server", "server.secure_aggregation"), ("shuffler", "shuffler.rounds")):
 
         def added(form: reports.Form, who: str = who) -> Any:
             drawn[who].extend(form.scales)

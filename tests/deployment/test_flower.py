@@ -13,9 +13,9 @@ import pytest
 from support.flower import ROOT, Federation, Node, echo, federation, short_folder, until
 
 from fedsim.deployment import certs
-from fedsim.deployment.control import Status
-from server.node_keys import node_key
-from silos.fleet import FLWR_VERSION
+from fedsim.deployment.flower.control import Status
+from fedsim.deployment.flower.grid import node_key
+from silos.shim.fleet import FLWR_VERSION
 
 SILOS = ("silo-1", "silo-2", "silo-3")
 

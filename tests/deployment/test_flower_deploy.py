@@ -23,16 +23,15 @@ from support.flower import (
     Federation,
     environment,
     environment_set,
-    free_port,
     short_folder,
     until,
 )
 from support.gone import gone
 
 import fedsim
-from fedsim.deployment import superlink
+from fedsim.deployment.flower import superlink
+from fedsim.deployment.flower.submit import Reader
 from fedsim.deployment.processes import Processes
-from fedsim.deployment.progress import Reader
 
 pytestmark = pytest.mark.slow  # `test_flower` and `test_killed_server` have the small versions
 ALGORITHM = SCENARIO["algorithm"] | {"num_rounds": 8}
@@ -223,27 +222,3 @@ def test_flwr_run_in_the_repository(deployment: Deployment, unbroken: np.ndarray
     word, details = status(flower, again["run-id"])
     assert word == "finished:failed"
     assert "by-flwr" in details
-
-
-def test_flowers_own_supernode_is_a_second_way_in(
-    deployment: Deployment, unbroken: np.ndarray, flower: Federation
-) -> None:
-    name = flower.silos[0]
-    flower.nodes[name].stop()
-    papers, place = flower.papers / name, deployment.folder / "silos" / name / "silo.sock"
-    command = [str(Path(sys.executable).with_name("flower-supernode"))]
-    command += ["--superlink", flower.superlink.address, "--root-certificates", str(papers / "ca.crt")]
-    command += ["--auth-supernode-private-key", str(papers / "node.key"), "--isolation", "subprocess"]
-    command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", f'socket="{place}"']
-    with (deployment.folder / "supernode.log").open("w") as log:
-        node = subprocess.Popen(
-            command, env=superlink.environment(deployment.folder / "node"), stdout=log, stderr=log
-        )
-    try:
-        flower.wait_online()
-        address = flower.superlink.address
-        np.testing.assert_array_equal(deployment.finish("stock", "--superlink", address), unbroken)
-    finally:
-        node.terminate()
-        node.wait(60)
-        flower.nodes[name].start()

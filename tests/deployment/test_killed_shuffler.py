@@ -185,9 +185,8 @@ def test_twenty_five_silos(tmp_path: Path) -> None:
 def _dies_at(made: PooledFederation, out: Path, resume: bool, place: str, r: int) -> None:
     """The server's process: it kills itself in round r, when silos have answered, when its request is on the
     disk, or when the shuffler has released the round."""
-    from server.asked import AskedFile
     from server.federation import RemoteSilos
-    from server.sums import Counterpart
+    from server.secure_aggregation import AskedFile, Counterpart
 
     owner, name = {
         "asked": (RemoteSilos, "answer"),

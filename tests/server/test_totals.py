@@ -19,9 +19,8 @@ from fedsim.protocol.batch import FULL, Batch, Subsample
 from fedsim.protocol.contract import Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.pool import Pool
-from server.aggregate import summed, weighted
+from server.aggregate import Totals, summed, weighted
 from server.loop import run
-from server.totals import Totals
 
 SIZES, WEIGHTS = (4, 10, 30), (0.2, 0.5, 0.3)
 PROBLEM = LogisticRegression(3)

@@ -17,11 +17,12 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.deployment import certs
-from fedsim.wire import carried
+from fedsim.wire import flower as carried
 from fedsim.wire.dial import Caller, DaemonAway, dialler
-from silos import fleet
-from silos.fleet import Unreadable, frame_of, record_of
-from silos.shim import NodeFile
+from fedsim.wire.flower import record_of
+from silos.shim import fleet
+from silos.shim.__main__ import NodeFile
+from silos.shim.fleet import Unreadable, frame_of
 
 
 def objects_of(content: RecordDict) -> dict[str, bytes]:

@@ -15,10 +15,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from fedsim.deployment import certs
-from fedsim.deployment.control import Control
-from fedsim.deployment.superlink import Papers, SuperLink
+from fedsim.deployment.flower.control import Control
+from fedsim.deployment.flower.grid import node_key
+from fedsim.deployment.flower.superlink import Papers, SuperLink
 from fedsim.wire import frames as wire
-from server.node_keys import node_key
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from server.flower import OnGrid
-from server.node_keys import node_key
+from fedsim.deployment.flower.grid import OnGrid, node_key
 
 app = ServerApp()
 

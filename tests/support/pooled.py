@@ -20,7 +20,7 @@ from fedsim.scenario.resolve import resolve
 from fedsim.secagg.envelopes import KEY_FILE, EnvelopeKey
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.secagg.shuffling import marked
-from server.sums import SHUFFLER
+from server.secure_aggregation import SHUFFLER
 from shuffler.config import load_config
 from shuffler.keys import Keys
 from shuffler.rounds import Shuffler

@@ -18,7 +18,7 @@ from fedsim.protocol.plan import Plan
 from fedsim.protocol.pool import Pool
 from fedsim.protocol.terms import Share, Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
-from server.totals import Totals
+from server.aggregate import Totals
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
 

@@ -3,8 +3,8 @@
     python -m silos.shim --superlink HOST:PORT --root-certificates ca.crt --key node.key --socket silo.sock
 
 It takes the place of Flower's own SuperNode, SuperExec and ClientApp processes, which fetch and run whatever
-bundle of code the server side ships. This one runs none (`silos.fleet`): it hands bytes to the daemon's local
-socket and back. It holds no records, and a frame that it changed would not carry the silo's signature.
+bundle of code the server side ships. This one runs none (`silos.shim.fleet`): it hands bytes to the daemon's
+local socket and back. It holds no records, and a frame that it changed would not carry the silo's signature.
 """
 
 from __future__ import annotations
@@ -27,9 +27,19 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fedsim.common.errors import InputError
-from fedsim.wire import carried
+from fedsim.wire import flower as carried
 from fedsim.wire.dial import Caller, DaemonAway, dialler
-from silos.fleet import BEAT, FIRST_WAIT, FLWR_VERSION, LAST_WAIT, Fleet, Parcel, Unreadable, Unwelcome, Way
+from silos.shim.fleet import (
+    BEAT,
+    FIRST_WAIT,
+    FLWR_VERSION,
+    LAST_WAIT,
+    Fleet,
+    Parcel,
+    Unreadable,
+    Unwelcome,
+    Way,
+)
 
 
 class NodeFile:

@@ -7,15 +7,18 @@ the envelopes and adds. A silo whose report did not count is left out of the rou
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.common.errors import Refused
+from fedsim.common.errors import InputError, Refused
+from fedsim.common.files import whole_file
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.plain import digest
@@ -27,10 +30,8 @@ from fedsim.secagg.roster import Roster
 from fedsim.secagg.shuffling import Release, Request
 from fedsim.wire.frames import sealed
 from fedsim.wire.messages import Mark
-from server.asked import Asked, AskedFile
-from server.channel import Channel
-from server.federation import RemoteSilos
-from server.totals import Totals
+from server.aggregate import Totals
+from server.federation import Channel, RemoteSilos
 
 SHUFFLER = "the shuffler"
 """Its name on a channel."""
@@ -187,3 +188,65 @@ def _check(message: Mapping[str, Tensor]) -> None:
                 f"the sum has an entry that is not finite or above {LIMITS.max_point:g}: some silo sent "
                 "something else than its contribution, and nobody knows which; the round is lost"
             )
+
+
+class Asked(NamedTuple):
+    """A round's request.
+
+    Args:
+        broadcast: SHA-256 of what silos were asked, as hexadecimal.
+        request: with their reports.
+        members: positions of the silos whose reports are in it, in the same order.
+        left_out: the others that were asked, each with the reason.
+    """
+
+    broadcast: str
+    request: Request
+    members: Sequence[int]
+    left_out: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class AskedFile:
+    """Holds the newest request of a run."""
+
+    path: Path
+
+    def keep(self, asked: Asked) -> None:
+        """Write it for good, in the place of the one before.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        head = {
+            "broadcast": asked.broadcast,
+            "members": list(asked.members),
+            "left_out": {str(member): reason for member, reason in asked.left_out.items()},
+        }
+        try:
+            with whole_file(self.path) as draft:
+                draft.write_bytes(json.dumps(head).encode() + b"\n" + asked.request.body())
+        except OSError as error:
+            raise InputError("checkpoint", str(self.path), f"cannot be written ({error.strerror})") from None
+
+    def find(self, run: str, round_index: int, broadcast: str) -> Asked | None:
+        """The request of this round, if it is the one that is kept.
+
+        Raises:
+            InputError: what is there is damaged.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            line, _, body = self.path.read_bytes().partition(b"\n")
+            head, request = json.loads(line), Request.read(body)
+            left_out = {int(member): str(reason) for member, reason in head["left_out"].items()}
+            found = Asked(head["broadcast"], request, list(head["members"]), left_out)
+        except (OSError, ValueError, LookupError, TypeError, Refused):
+            raise InputError("checkpoint", str(self.path), "is damaged, or of another version") from None
+        is_it = request.occasion.run, request.occasion.round, found.broadcast
+        return found if is_it == (run, round_index, broadcast) else None
+
+    def remove(self) -> None:
+        """Forget it."""
+        self.path.unlink(missing_ok=True)

@@ -12,14 +12,24 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+    load_ssh_public_key,
+)
+from flwr.app import Array, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable import inflatable_utils
 from flwr.superlink.grid import http_grid
 
-from fedsim.wire import carried
-from server.node_keys import normal
+from fedsim.common.errors import InputError
+from fedsim.deployment.federation_file import Federation
+from fedsim.wire import flower as carried
 
 POLL = 0.2
 """Seconds between two looks for replies; each costs a SuperLink 10 ms."""
@@ -48,11 +58,11 @@ class _Silo:
 
 
 class OnGrid:
-    """A `server.channel.Channel`.
+    """A `server.federation.Channel`.
 
     Args:
         grid: of the running ServerApp.
-        keys: every silo's node's public key, PEM as of `server.node_keys.node_key`.
+        keys: every silo's node's public key, PEM as of `fedsim.deployment.flower.grid.node_key`.
     """
 
     def __init__(self, grid: Grid, keys: Mapping[str, bytes]) -> None:
@@ -71,7 +81,7 @@ class OnGrid:
         return nodes
 
     def exchange(self, frames: Mapping[str, bytes], deadline: float) -> dict[str, bytes]:
-        """See `server.channel.Channel`; replies to earlier exchanges are never looked for."""
+        """See `server.federation.Channel`; replies to earlier exchanges are never looked for."""
         until = time.monotonic() + deadline
         waiting = {name: _Silo(name, frame) for name, frame in frames.items()}
         replies: dict[str, bytes] = {}
@@ -127,16 +137,9 @@ def _shorten(patience: float) -> None:
 
 
 def _message(silo: _Silo, seconds: float) -> Message:
-    content = RecordDict({carried.RECORD: _record(silo.frame)})
+    content = RecordDict({carried.RECORD: carried.record_of(silo.frame)})
     assert silo.node is not None
     return Message(content, dst_node_id=silo.node, message_type=carried.MESSAGE_TYPE, ttl=seconds + _GRACE)
-
-
-def _record(frame: bytes) -> ArrayRecord | ConfigRecord:
-    """What is small goes in one piece, since every piece is a request each way."""
-    if len(frame) <= carried.ONE_PIECE:
-        return ConfigRecord({carried.RECORD: frame})
-    return ArrayRecord({carried.RECORD: Array("uint8", (len(frame),), carried.STYPE, frame)})
 
 
 def _frame(reply: Message) -> bytes | None:
@@ -155,3 +158,45 @@ def _reason(reply: Message) -> str:
     """Made of fixed texts: what a node says of its errors is not repeated."""
     code = reply.error.code if reply.has_error() else carried.UNREADABLE
     return carried.REASONS.get(code, f"no reply (Flower's code {code})")
+
+
+def node_key(file: Path) -> bytes:
+    """A node's public key from its file (a line of OpenSSH's format), as PEM.
+
+    Raises:
+        InputError: it is not there, or holds no such key.
+    """
+    try:
+        key = load_ssh_public_key(file.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        what = f"a node's public key, as `fedsim certs` makes it ({type(error).__name__})"
+        raise InputError("node", str(file), what) from None
+    if not isinstance(key, EllipticCurvePublicKey):
+        raise InputError("node", str(file), "a key on a NIST curve")
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+def normal(pem: bytes) -> bytes:
+    """A public key as `node_key` has it; what is none stays as it is, and equals none."""
+    try:
+        return load_pem_public_key(pem).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    except (ValueError, UnsupportedAlgorithm):
+        return pem
+
+
+def node_keys(federation: Federation) -> dict[str, bytes]:
+    """Every silo's node's public key, PEM, by the silo's name.
+
+    Raises:
+        InputError: a silo has none, its file is wrong, or two silos have the same.
+    """
+    keys: dict[str, bytes] = {}
+    for name, silo in federation.silos.items():
+        field = f"federation.silos.{name}.node"
+        if silo.node is None:
+            raise InputError(field, None, "file of the public key of its Flower node")
+        key = node_key(silo.node)
+        if key in keys.values():
+            raise InputError(field, str(silo.node), "is another silo's node too")
+        keys[name] = key
+    return keys

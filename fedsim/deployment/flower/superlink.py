@@ -12,7 +12,7 @@ from typing import Self
 
 from fedsim.common.errors import InputError
 from fedsim.common.process import undisturbed
-from fedsim.deployment.control import Control
+from fedsim.deployment.flower.control import Control
 from fedsim.deployment.processes import Child, end, start
 
 START_SECONDS = 60.0

@@ -16,11 +16,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import load_federation
-from fedsim.deployment.nodes import node_keys
-from fedsim.deployment.progress import Writer, of_step, of_words
+from fedsim.deployment.flower.grid import OnGrid, node_keys
+from fedsim.deployment.flower.submit import Writer, of_step, of_words
 from fedsim.deployment.run import deploy
 from fedsim.scenario.load import load
-from server.flower import OnGrid
 
 app = ServerApp()
 

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app import Array, ConfigRecord, Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
 from flwr.app.message.arraychunk import ArrayChunk
 from flwr.common.constant import HEARTBEAT_DEFAULT_INTERVAL
@@ -49,7 +49,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from fedsim.wire import carried
+from fedsim.wire import flower as carried
 
 FLWR_VERSION = "1.41.0"
 BEAT = HEARTBEAT_DEFAULT_INTERVAL * 0.6
@@ -202,7 +202,7 @@ class Parcel:
 
     def answer(self, frame: bytes) -> None:
         """Reply with a frame; one that the SuperLink no longer wants is dropped."""
-        self._send(Message(RecordDict({carried.RECORD: record_of(frame)}), reply_to=self._message))
+        self._send(Message(RecordDict({carried.RECORD: carried.record_of(frame)}), reply_to=self._message))
 
     def refuse(self, code: int) -> None:
         """Reply with an error of a fixed text."""
@@ -263,13 +263,6 @@ def _waits(seconds: float) -> Iterator[float]:
     while time.monotonic() < deadline:
         yield wait
         wait = min(2 * wait, 0.5)
-
-
-def record_of(frame: bytes) -> ArrayRecord | ConfigRecord:
-    """A frame as it travels: what is small in one piece, since every piece is a request each way."""
-    if len(frame) <= carried.ONE_PIECE:
-        return ConfigRecord({carried.RECORD: frame})
-    return ArrayRecord({carried.RECORD: Array("uint8", (len(frame),), carried.STYPE, frame)})
 
 
 def frame_of(objects: dict[str, bytes]) -> bytes:

@@ -1,7 +1,11 @@
 """What an operator asks of a running SuperLink: let nodes in, start a run, say how it is.
 
 These are requests of Flower's Control API, which the commands `flwr supernode register`, `flwr run`, `flwr
-list` and `flwr stop` send too; each of those takes two seconds to start, one of these 10 ms.
+list` and `flwr stop` send too; each of those takes two seconds to start, one of these 10 ms. The command
+
+    python -m fedsim.deployment.flower.control federation.yaml
+
+lets the nodes of a federation in.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import sys
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,7 +36,8 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
 
 from fedsim.common.errors import InputError
-from server.node_keys import normal
+from fedsim.deployment.federation_file import ROOT, load_federation
+from fedsim.deployment.flower.grid import node_keys, normal
 
 _BUNDLE = """\
 [build-system]
@@ -50,7 +56,7 @@ publisher = "fedsim"
 
 [tool.flwr.app.components]
 serverapp = "{serverapp}"
-clientapp = "silos.client_app:app"
+clientapp = "{serverapp}"
 
 [tool.flwr.app.config]
 {settings}"""
@@ -59,7 +65,10 @@ Config = Mapping[str, str | bool | int | float]
 
 
 def _bundle(serverapp: str, config: Config) -> Fab:
-    """What a run ships: the ServerApp's name and its settings, in Flower's archive."""
+    """What a run ships: the ServerApp's name and its settings, in Flower's archive.
+
+    Flower requires a ClientApp too; silos run none, so it names the ServerApp again.
+    """
     # JSON's text, numbers and booleans are TOML's
     settings = "".join(f"{name} = {json.dumps(value)}\n" for name, value in config.items())
     project = _BUNDLE.format(serverapp=serverapp, settings=settings).encode()
@@ -118,14 +127,14 @@ class Control:
         """Let a node in; one that is known already stays.
 
         Args:
-            key: its public key, PEM, as of `server.node_keys.node_key`.
+            key: its public key, PEM, as of `fedsim.deployment.flower.grid.node_key`.
             name: its silo's, for those who look at Flower's own tools.
         """
         if key in self.nodes():
             return
         self._ask(self._client.RegisterNode, RegisterNodeRequest(public_key=key, name=name))
 
-    def start(self, config: Config, serverapp: str = "fedsim.deployment.app:app") -> int:
+    def start(self, config: Config, serverapp: str = "fedsim.deployment.flower.app:app") -> int:
         """Start a run with this configuration; its number.
 
         What is sent names the ServerApp, which is installed already, and holds no code.
@@ -164,3 +173,32 @@ class Control:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def enroll(control: Control, keys: Mapping[str, bytes]) -> None:
+    """Let in every silo's node by its key, {name: PEM}; those that are in already stay.
+
+    Raises:
+        InputError: the SuperLink cannot be reached.
+    """
+    for name, key in keys.items():
+        control.register(key, name)
+
+
+def main() -> int:
+    """Exit code 2 with a line on stderr for what a person can mend."""
+    try:
+        federation = load_federation(Path(sys.argv[1]))
+        if federation.superlink is None or federation.root_certificates is None:
+            raise InputError(f"{ROOT}.superlink", federation.superlink, "and root_certificates are needed")
+        with Control(federation.superlink, federation.root_certificates) as control:
+            enroll(control, node_keys(federation))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"let in: {', '.join(federation.silos)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

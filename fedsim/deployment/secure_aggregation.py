@@ -1,4 +1,4 @@
-"""The roster and the shuffler of a deployed run of sums over silos: they fit it, or it does not begin."""
+"""The roster and the shuffler of a deployed run with secure aggregation: both fit it, or it is refused."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ from fedsim.secagg.envelopes import EnvelopeKey
 from fedsim.secagg.occasions import Occasions
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.wire.messages import Offer
-from server.aggregate import summed, weighted
-from server.asked import AskedFile
-from server.channel import Channel
-from server.federation import RemoteSilos
+from server.aggregate import Totals, summed, weighted
+from server.federation import Channel, RemoteSilos
 from server.loop import Aggregate
 from server.replies import Reports
+from server.secure_aggregation import SHUFFLER, AskedFile, Counterpart, RemoteSums
 from server.sockets import Sockets
-from server.sums import SHUFFLER, Counterpart, RemoteSums
-from server.totals import Totals
 
 
 def with_roster(scenario: Scenario, federation: Federation) -> tuple[Scenario, Roster | None]:
