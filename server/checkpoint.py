@@ -7,6 +7,7 @@ that silos had answered, and that is not in the file, is asked again: same broad
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, ClassVar, Self, TypeVar
@@ -15,14 +16,16 @@ import torch
 from pydantic import Field, ValidationError
 from torch import Tensor
 
-from fedsim.common.errors import InputError
-from fedsim.wire.frames import Frame
+from fedsim.common.append_log import AppendLog
+from fedsim.common.errors import InputError, Refused
+from fedsim.wire.frames import Frame, decode, encode
 from fedsim.wire.messages import Admission, Echo, Greeting, Hex32, Message, Name
-from server.log import OVERHEAD, Log
 from server.loop import Kept
 from server.replies import Form
 
 Record = TypeVar("Record", bound=Message)
+_OVERHEAD = 512
+"""Bytes of a round's record beside its arrays, about."""
 
 
 class RunRecord(Message):
@@ -63,12 +66,13 @@ class Checkpoint:
         admissions: by silo; empty before `admit`.
         heads: the last entry known of each silo's ledger, as the last record read left it; `append` keeps
             what others have put there since.
+        log: the file; the newest request to a shuffler is kept in it too (`server.secure_aggregation`).
     """
 
-    def __init__(self, log: Log, run: RunRecord, heads: dict[str, str]) -> None:
-        self.run, self.heads = run, heads
+    def __init__(self, path: Path, log: AppendLog, heads: dict[str, str]) -> None:
+        self.run, self.heads, self.log = _head(log.read(1), RunRecord, path), heads, log
         self.admissions: dict[str, Admission] = {}
-        self._log = log
+        self._path, self._at = path, 2
 
     @classmethod
     def create(cls, path: Path, run: RunRecord, heads: dict[str, str]) -> Self:
@@ -79,9 +83,10 @@ class Checkpoint:
         """
         cls.check_free(path)
         try:
-            return cls(Log.create(path, _frame(run)), run, heads)
+            AppendLog.create(path, _body(run))
         except OSError as error:
-            raise InputError("checkpoint", str(path), f"cannot be written ({error.strerror})") from None
+            raise InputError("checkpoint", str(path), f"cannot be written ({error})") from None
+        return cls(path, _held(path), heads)
 
     @staticmethod
     def check_free(path: Path) -> None:
@@ -95,29 +100,29 @@ class Checkpoint:
         """The file of a run that did not end; its rounds are read by `next`.
 
         Raises:
-            InputError: there is none, or it is damaged.
+            InputError: there is none, it is damaged, or another process has it.
         """
-        log = Log(path)
-        try:
-            made = cls(log, _head(log.next(), RunRecord, path), {})
-            if (second := log.next()) is not None:
+        with ExitStack() as held:
+            log = _held(path)
+            held.callback(log.close)
+            made = cls(path, log, {})
+            if (second := made._read()) is not None:
                 made.admissions = _head(second, AdmittedRecord, path).admissions
-        except BaseException:
-            log.close()
-            raise
+            held.pop_all()
         made.heads.update({name: said.head for name, said in made.admissions.items()})
         return made
 
     def admit(self, admissions: Mapping[str, Admission]) -> None:
         """Keep what silos admitted, before the first round."""
         self.admissions = dict(admissions)
-        self._log.append(_frame(AdmittedRecord(admissions=self.admissions)))
+        self._append("admitted", AdmittedRecord(admissions=self.admissions))
 
     def next(self) -> Kept | None:
         """See `Journal`."""
-        frame = self._log.next()
-        if frame is None:
+        body = self._read()
+        if body is None:
             return None
+        frame = decode(body)
         said = RoundRecord.model_validate(frame.head)
         self.heads.update(said.heads)
         return Kept(said.broadcast, list(said.members), said.left_out, frame.arrays)
@@ -130,27 +135,50 @@ class Checkpoint:
             left_out=dict(kept.left_out),
             heads=dict(self.heads),
         )
-        self._log.append(_frame(said, kept.aggregate))
+        self._append(f"round {self.log.newest.seq - 2}", said, kept.aggregate)
 
     def close(self) -> None:
         """Let another process have it."""
-        self._log.close()
+        self.log.close()
+
+    def remove(self) -> None:
+        """Close the file and remove it: the run has ended, or nothing was released in it."""
+        self.close()
+        self._path.unlink()
+
+    def _read(self) -> bytes | None:
+        body = self.log.read(self._at)
+        self._at += body is not None
+        return body
+
+    def _append(self, key: str, record: Message, arrays: Mapping[str, Tensor] = MappingProxyType({})) -> None:
+        self.log.append(key, _body(record, arrays))
+        self._at = self.log.newest.seq + 1
 
 
 def expected_bytes(form: Form) -> int:
-    """What the file of a whole run takes, about, and hardly more: noise does not compress."""
+    """Approximate size of the file of a whole run."""
     numbers = sum(map(len, form.names)) * form.dimension
-    return numbers * torch.empty(0, dtype=form.dtype).element_size() + len(form.names) * OVERHEAD
+    return numbers * torch.empty(0, dtype=form.dtype).element_size() + len(form.names) * _OVERHEAD
 
 
-def _frame(said: Message, arrays: Mapping[str, Tensor] = MappingProxyType({})) -> Frame:
-    return Frame(said.kind, said.model_dump(mode="json"), arrays)
+def _body(record: Message, arrays: Mapping[str, Tensor] = MappingProxyType({})) -> bytes:
+    return encode(Frame(record.kind, record.model_dump(mode="json"), arrays))
 
 
-def _head(frame: Frame | None, kind: type[Record], path: Path) -> Record:
+def _head(body: bytes | None, kind: type[Record], path: Path) -> Record:
     try:
-        if frame is not None and frame.kind == kind.kind:
+        if body is not None and (frame := decode(body)).kind == kind.kind:
             return kind.model_validate(frame.head)
-    except ValidationError:
+    except (Refused, ValidationError):
         pass
     raise InputError("checkpoint", str(path), "is no run's checkpoint of this version")
+
+
+def _held(path: Path) -> AppendLog:
+    if not path.is_file():
+        raise InputError("checkpoint", str(path), "there is no such file")
+    try:
+        return AppendLog.open(path)
+    except Refused as refusal:
+        raise InputError("checkpoint", str(path), str(refusal)) from None

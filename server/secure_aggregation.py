@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.common.append_log import AppendLog
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.files import whole_file
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.protocol.plain import digest
@@ -35,6 +34,7 @@ from server.federation import Channel, RemoteSilos
 
 SHUFFLER = "the shuffler"
 """Its name on a channel."""
+_REQUEST = "request"
 Told = TypeVar("Told")
 
 
@@ -121,7 +121,7 @@ class RemoteSums:
         counterpart: Counterpart,
         occasions: Occasions,
         totals: Totals,
-        kept: AskedFile,
+        kept: KeptRequest,
     ) -> None:
         self._silos, self._counterpart, self._kept = silos, counterpart, kept
         self._occasions, self._totals = occasions, totals
@@ -207,13 +207,20 @@ class Asked(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AskedFile:
-    """Holds the newest request of a run."""
+class KeptRequest:
+    """The newest request of a run, on the disk until the next one.
 
-    path: Path
+    A shuffler answers one request a round, and the very same one again. So a server that was killed between
+    its request and the answer must be able to send it again byte for byte: the silos' reports, in order.
+
+    Args:
+        log: the run's checkpoint, which holds the request beside the rounds.
+    """
+
+    log: AppendLog
 
     def keep(self, asked: Asked) -> None:
-        """Write it for good, in the place of the one before.
+        """Write it for good, in place of the one before.
 
         Raises:
             InputError: it cannot be written.
@@ -224,29 +231,22 @@ class AskedFile:
             "left_out": {str(member): reason for member, reason in asked.left_out.items()},
         }
         try:
-            with whole_file(self.path) as draft:
-                draft.write_bytes(json.dumps(head).encode() + b"\n" + asked.request.body())
+            self.log.keep(_REQUEST, json.dumps(head).encode() + b"\n" + asked.request.body())
         except OSError as error:
-            raise InputError("checkpoint", str(self.path), f"cannot be written ({error.strerror})") from None
+            raise InputError("checkpoint", str(error), "a disk with room for a round's reports") from None
 
     def find(self, run: str, round_index: int, broadcast: str) -> Asked | None:
-        """The request of this round, if it is the one that is kept.
-
-        Raises:
-            InputError: what is there is damaged.
-        """
-        if not self.path.exists():
+        """The request of this round, if it is the one that is kept."""
+        kept = self.log.kept(_REQUEST)
+        if kept is None:
             return None
-        try:
-            line, _, body = self.path.read_bytes().partition(b"\n")
-            head, request = json.loads(line), Request.read(body)
-            left_out = {int(member): str(reason) for member, reason in head["left_out"].items()}
-            found = Asked(head["broadcast"], request, list(head["members"]), left_out)
-        except (OSError, ValueError, LookupError, TypeError, Refused):
-            raise InputError("checkpoint", str(self.path), "is damaged, or of another version") from None
-        is_it = request.occasion.run, request.occasion.round, found.broadcast
-        return found if is_it == (run, round_index, broadcast) else None
+        line, _, body = kept[1].partition(b"\n")
+        head, request = json.loads(line), Request.read(body)
+        left_out = {int(member): str(reason) for member, reason in head["left_out"].items()}
+        found = Asked(head["broadcast"], request, list(head["members"]), left_out)
+        this_one = request.occasion.run, request.occasion.round, found.broadcast
+        return found if this_one == (run, round_index, broadcast) else None
 
     def remove(self) -> None:
-        """Forget it."""
-        self.path.unlink(missing_ok=True)
+        """Forget it: another request may be sent for the round."""
+        self.log.drop(_REQUEST)

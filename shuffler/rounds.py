@@ -24,7 +24,7 @@ from fedsim.secagg.shuffling import Release, Request, marked
 from fedsim.wire.frames import sealed
 from fedsim.wire.messages import Mark
 from shuffler.keys import Keys
-from shuffler.store import Note, Store, following
+from shuffler.store import Note, Store, released
 
 _OTHER_START = (
     "its reports are for another process of the shuffler, which may have released the round: it is lost"
@@ -95,7 +95,7 @@ class Shuffler:
         inner = [report.inner for report in counted.values()]
         SystemRandom().shuffle(inner)
         silos, total = tuple(sorted(counted)), self._summed(counted, occasion.form)
-        entry = following(self._store.newest, occasion.run, occasion.round, request.digest)
+        entry = released(self._store.newest, occasion.run, occasion.round, request.digest)
         mark = marked(self.keys.identity, entry, self._store.start)
         return Release(occasion, request.digest, silos, tuple(inner), total, mark)
 

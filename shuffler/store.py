@@ -12,9 +12,6 @@ rounds that they have forgotten are for a start that this process has not.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import secrets
 import sqlite3
 from collections.abc import Iterator
@@ -22,29 +19,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol, Self
 
+from fedsim.common.append_log import AppendLog, following
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.files import whole_file
 from fedsim.common.head_file import Head, HeadFile
 from fedsim.secagg.reports import NO_START
 
 KEPT_REPLIES = 8
-"""Runs of which the last reply is kept."""
-_VERSION = 2
-_SCHEMA = f"""
-PRAGMA user_version = {_VERSION};
-CREATE TABLE entries (
-    number INTEGER PRIMARY KEY, run TEXT, round INTEGER, request TEXT NOT NULL, hash BLOB NOT NULL,
-    UNIQUE (run, round)
-) STRICT;
-CREATE TABLE replies (
-    number INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, round INTEGER NOT NULL, reply BLOB NOT NULL,
-    digest BLOB NOT NULL
-) STRICT;
-"""
-"""Without a run, an entry's request is the shuffler's identity (the first) or a start's random bits."""
-_GENESIS = Head(0, bytes(32))
+"""Runs whose last reply is kept."""
 _CANNOT = "the shuffler's notes cannot be written; nothing was released, and nothing is until it starts anew"
-_ADD = "INSERT INTO entries VALUES (?, ?, ?, ?, ?)"
 
 
 class Note(NamedTuple):
@@ -58,12 +40,15 @@ class Store(Protocol):
     """What a shuffler remembers; called by one thread at a time.
 
     Attributes:
-        newest: the entry that its chain ends with.
         start: hash of the entry with which this process began, hexadecimal.
     """
 
-    newest: Head
     start: str
+
+    @property
+    def newest(self) -> Head:
+        """The entry that its chain ends with."""
+        ...
 
     def find(self, run: str, round_index: int) -> Note | None:
         """The note of a round, if there is one."""
@@ -82,11 +67,13 @@ class Store(Protocol):
         ...
 
 
-def following(newest: Head, run: str | None, round_index: int | None, request: str) -> Head:
-    """The entry that comes after another one."""
-    number = newest.seq + 1
-    told = json.dumps([number, run, round_index, request]).encode()
-    return Head(number, hashlib.sha256(newest.hash + told).digest())
+def released(newest: Head, run: str, round_index: int, request: str) -> Head:
+    """The entry of a release that comes after another entry."""
+    return following(newest, _key(run, round_index), request.encode())
+
+
+def _key(run: str, round_index: int) -> str:
+    return f"{run} {round_index}"
 
 
 class MemoryStore:
@@ -95,7 +82,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self._requests: dict[tuple[str, int], str] = {}
         self._replies: dict[str, tuple[int, bytes]] = {}
-        self.newest, self.start = following(_GENESIS, None, None, ""), NO_START
+        self.newest, self.start = following(Head(0, bytes(32)), None, b""), NO_START
 
     def find(self, run: str, round_index: int) -> Note | None:
         """See `Store`."""
@@ -113,18 +100,21 @@ class MemoryStore:
             raise Refused("the round was released before")
         self._requests[run, round_index] = request
         self._replies[run] = round_index, reply
-        self.newest = following(self.newest, run, round_index, request)
+        self.newest = released(self.newest, run, round_index, request)
 
 
 class FileStore:
-    """An SQLite file that one process holds. After a write that failed everything is refused: what is on the
-    disk is not known then."""
+    """An append-only log, held by one process. After a write that failed everything is refused: what is then
+    on the disk is not known.
 
-    def __init__(self, connection: sqlite3.Connection, newest: Head, noted: HeadFile) -> None:
-        self._connection, self._noted, self._failed = connection, noted, False
-        self.newest = newest
+    Entries without a key are the shuffler's identity (the first) and the random bits of each process's start.
+    """
+
+    def __init__(self, log: AppendLog, noted: HeadFile) -> None:
+        self._log, self._noted, self._failed = log, noted, False
         with self._usable():
-            self._add(None, None, secrets.token_hex(32))
+            self._log.append(None, secrets.token_hex(32).encode())
+            self._noted.write(self.newest)
         self.start = self.newest.hash.hex()
 
     @staticmethod
@@ -137,17 +127,10 @@ class FileStore:
         """
         if path.exists():
             raise InputError("state", str(path), "there are notes already; they are never begun anew")
-        first = following(_GENESIS, None, None, identity)
         try:
-            with whole_file(path) as draft:
-                os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-                connection = sqlite3.connect(draft)
-                connection.executescript(_SCHEMA)
-                connection.execute(_ADD, (first.seq, None, None, identity, first.hash))
-                connection.commit()
-                connection.close()
-                HeadFile.create(path, first)
-        except (sqlite3.Error, OSError) as error:
+            HeadFile.create(path, following(Head(0, bytes(32)), None, identity.encode()))
+            AppendLog.create(path, identity.encode())
+        except OSError as error:
             raise Refused("the shuffler's notes cannot be made there") from error
 
     @classmethod
@@ -164,71 +147,46 @@ class FileStore:
                 "state", str(path), "there are no notes; they are made with --enrol, and only then"
             )
         with ExitStack() as held:
-            connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
-            held.callback(connection.close)
-            before, newest = _begin(connection, path, identity)
-            noted = HeadFile.open(path, newest, before.hash)
+            log = AppendLog.open(path)
+            held.callback(log.close)
+            if log.read(1) != identity.encode():
+                raise InputError("state", str(path), "notes of the shuffler whose keys are beside them")
+            noted = HeadFile.open(path, log.newest, log.before)
             held.callback(noted.close)
-            made = cls(connection, newest, noted)
+            made = cls(log, noted)
             held.pop_all()
         return made
+
+    @property
+    def newest(self) -> Head:
+        """The entry that the chain ends with."""
+        return self._log.newest
 
     def close(self) -> None:
         """Let the file go."""
         self._failed = True
-        self._connection.close()
+        self._log.close()
         self._noted.close()
 
     def find(self, run: str, round_index: int) -> Note | None:
-        """See `Store`.
-
-        Raises:
-            Refused: the file cannot be read.
-        """
+        """See `Store`."""
         with self._usable():
-            row = self._connection.execute(
-                "SELECT request, reply FROM entries LEFT JOIN replies USING (run, round)"
-                " WHERE run = ? AND round = ?",
-                (run, round_index),
-            ).fetchone()
-        return None if row is None else Note(*row)
+            entry, reply = self._log.find(_key(run, round_index)), self._log.kept(run)
+        if entry is None:
+            return None
+        number, request = entry
+        return Note(request.decode(), reply[1] if reply is not None and reply[0] == number else None)
 
     def knows(self, head: str) -> bool:
         """See `Store`."""
         with self._usable():
-            sql = "SELECT 1 FROM entries WHERE hash = ?"
-            return self._connection.execute(sql, (bytes.fromhex(head),)).fetchone() is not None
+            return self._log.knows(bytes.fromhex(head))
 
     def note(self, run: str, round_index: int, request: str, reply: bytes) -> None:
         """See `Store`."""
-        digest = hashlib.sha256(reply).digest()
         with self._usable():
-            self._add(
-                run,
-                round_index,
-                request,
-                ("DELETE FROM replies WHERE run = ?", (run,)),
-                (
-                    "INSERT INTO replies (run, round, reply, digest) VALUES (?, ?, ?, ?)",
-                    (run, round_index, reply, digest),
-                ),
-                (
-                    "DELETE FROM replies WHERE number <= (SELECT max(number) FROM replies) - ?",
-                    (KEPT_REPLIES,),
-                ),
-            )
-
-    def _add(
-        self, run: str | None, round_index: int | None, request: str, *more: tuple[str, tuple[object, ...]]
-    ) -> None:
-        """An entry with what belongs to it, then its head: on the disk when this returns."""
-        entry = following(self.newest, run, round_index, request)
-        self._connection.execute("BEGIN IMMEDIATE")
-        for sql, values in ((_ADD, (entry.seq, run, round_index, request, entry.hash)), *more):
-            self._connection.execute(sql, values)
-        self._connection.execute("COMMIT")
-        self._noted.write(entry)
-        self.newest = entry
+            self._log.append(_key(run, round_index), request.encode(), (run, reply), KEPT_REPLIES)
+            self._noted.write(self.newest)
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -240,40 +198,3 @@ class FileStore:
         except (sqlite3.Error, OSError) as error:
             self._failed = True
             raise Refused(_CANNOT) from error
-
-
-def _begin(connection: sqlite3.Connection, path: Path, identity: str) -> tuple[Head, Head]:
-    """Take the file; the last two entries of its chain, which is whole."""
-    try:
-        connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-        connection.execute("PRAGMA synchronous = EXTRA")  # the journal's removal is on the disk too
-        connection.execute("PRAGMA secure_delete = ON")
-        connection.execute("BEGIN EXCLUSIVE")
-        connection.execute("COMMIT")
-        damage = connection.execute("PRAGMA integrity_check").fetchone()
-        version = connection.execute("PRAGMA user_version").fetchone()
-        if damage != ("ok",) or version != (_VERSION,):
-            raise Refused("the shuffler's notes are damaged, or of another version of fedsim")
-        first = connection.execute("SELECT request FROM entries WHERE number = 1").fetchone()
-        ends = _checked(connection)
-    except sqlite3.OperationalError as error:
-        raise Refused("another process holds the shuffler's notes, or they cannot be read") from error
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-        raise Refused("the shuffler's notes are damaged") from error
-    if first != (identity,):
-        raise InputError("state", str(path), "notes of the shuffler whose keys are beside them")
-    return ends
-
-
-def _checked(connection: sqlite3.Connection) -> tuple[Head, Head]:
-    before = newest = _GENESIS
-    for number, *told, found in connection.execute("SELECT * FROM entries ORDER BY number"):
-        before, newest = newest, following(newest, *told)
-        if (number, found) != newest:
-            raise Refused(f"the shuffler's notes were altered: entry {newest.seq} does not follow")
-    for run, index, reply, digest in connection.execute("SELECT run, round, reply, digest FROM replies"):
-        sql = "SELECT 1 FROM entries WHERE run = ? AND round = ?"
-        known = connection.execute(sql, (run, index)).fetchone()
-        if known is None or hashlib.sha256(reply).digest() != digest:
-            raise Refused("the shuffler's notes were altered: a stored reply is not the one that was given")
-    return before, newest

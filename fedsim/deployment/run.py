@@ -37,7 +37,7 @@ from server.federation import Channel, RemoteSilos
 from server.loop import Aggregate, run
 from server.participation import Schedule, schedule
 from server.replies import Form
-from server.secure_aggregation import AskedFile
+from server.secure_aggregation import KeptRequest
 
 Observe = Callable[[Step], None]
 Say = Callable[[str], None]
@@ -114,10 +114,9 @@ def deploy(
         if checkpoint.run != plan.record:
             raise InputError("checkpoint", str(path), "is of another scenario or another federation")
         admissions = _admitted(plan, silos, checkpoint, path, say)
-        kept = AskedFile(request_of(place))
         history = History(plan.resolved, plan.offers, greetings, admissions, evaluate, silos)
         trackers.start(plan.resolved)
-        way = way_to(silos, plan.resolved, plan.occasions, other, kept)
+        way = way_to(silos, plan.resolved, plan.occasions, other, KeptRequest(checkpoint.log))
         for step in _rounds(plan, history, way, checkpoint):
             observe(step)
             if step.measurement is not None:
@@ -126,7 +125,6 @@ def deploy(
         remarks += remarks_of(roster)
         outcome = history.outcome(closed, unstated, remarks, time.perf_counter() - began)
     save(outcome, place)
-    kept.remove()
     path.unlink()
     trackers.finish(outcome)
     return outcome
@@ -135,11 +133,6 @@ def deploy(
 def checkpoint_of(place: Path) -> Path:
     """Where the rounds of a run are kept until its directory is there."""
     return place.with_name(f"{place.name}.checkpoint")
-
-
-def request_of(place: Path) -> Path:
-    """Where the newest request to a shuffler is kept, beside the rounds."""
-    return place.with_name(f"{place.name}.request")
 
 
 def _plan(
@@ -172,7 +165,7 @@ def _admitted(
         try:
             checkpoint.admit(silos.offer(plan.offers))
         except Refused:
-            path.unlink()  # nothing has been released, so there is nothing to resume
+            checkpoint.remove()  # nothing has been released, so there is nothing to resume
             raise
     looks = form if plan.occasions is None else reports_of(plan.occasions)
     silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)

@@ -19,7 +19,7 @@ from server.aggregate import Totals, summed, weighted
 from server.federation import Channel, RemoteSilos
 from server.loop import Aggregate
 from server.replies import Reports
-from server.secure_aggregation import SHUFFLER, AskedFile, Counterpart, RemoteSums
+from server.secure_aggregation import SHUFFLER, Counterpart, KeptRequest, RemoteSums
 from server.sockets import Sockets
 
 
@@ -95,7 +95,7 @@ def way_to(
     resolved: Resolved,
     occasions: Occasions | None,
     other: Counterpart | None,
-    kept: AskedFile,
+    kept: KeptRequest,
 ) -> tuple[Link, Aggregate]:
     """How a run gets its aggregates: from each silo's own messages, or as sums, through the shuffler."""
     if resolved.sums is None or occasions is None or other is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from support.channels import Answer, Fault, absent, in_round, lying, read
 from support.pooled import PooledFederation, pooled_federation, pooled_scenario
 
 from fedsim.api.run import load_run
+from fedsim.common.append_log import AppendLog
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import parse_federation
-from fedsim.deployment.run import checkpoint_of, deploy, request_of
+from fedsim.deployment.run import checkpoint_of, deploy
 from fedsim.mechanisms.discrete_noise import with_noise
 from fedsim.results.outcome import Outcome, Results
 from fedsim.scenario.resolve import resolve
@@ -129,7 +131,7 @@ def test_a_run_directory_says_both_guarantees_and_who_made_the_sums(
         assert f"sums over at least 2 of 3 silos alone, of roster {made.roster.digest}" in text
         assert made.roster.shuffler.identity in text
     assert summary.privacy.guarantee_colluding in page
-    assert not request_of(tmp_path / "run").exists()
+    assert not checkpoint_of(tmp_path / "run").exists()
 
 
 def test_a_silo_that_is_absent_or_whose_report_does_not_count_is_left_out_by_name(
@@ -197,7 +199,8 @@ def test_a_request_that_is_lost_loses_its_round_and_the_run_ends_with_the_reason
     with made.silos(seeded=False) as silos:
         with made.channel(_dying(2)) as shuffler, pytest.raises(Dead):
             deploy(pooled_scenario(**TWO), made.federation, silos, out, shuffler=shuffler)
-        request_of(out).unlink()
+        with closing(AppendLog.open(checkpoint_of(out))) as log:
+            log.drop("request")
         silos.faults = {THIRD: in_round(2, absent)}
         for _ in range(2):
             with (

@@ -85,7 +85,8 @@ def assert_same(made: PooledFederation, found: Outcome, expected: TrialResult) -
     assert found.deployed is not None
     assert (found.deployed.left_out, found.deployed.unstated) == ({}, {})
     with closing(sqlite3.connect(made.folder / "shuffler" / "state" / "released.sqlite")) as notes:
-        released = Counter(r for (r,) in notes.execute("SELECT round FROM entries WHERE run IS NOT NULL"))
+        keys = notes.execute("SELECT key FROM entries WHERE key IS NOT NULL")
+        released = Counter(int(key.split()[1]) for (key,) in keys)
     assert released == Counter(range(rounds))
     for name in made.enrolled.configs:
         (run,) = read_ledger(made.folder / name / "state" / "ledger.sqlite").runs.values()
@@ -186,11 +187,11 @@ def _dies_at(made: PooledFederation, out: Path, resume: bool, place: str, r: int
     """The server's process: it kills itself in round r, when silos have answered, when its request is on the
     disk, or when the shuffler has released the round."""
     from server.federation import RemoteSilos
-    from server.secure_aggregation import AskedFile, Counterpart
+    from server.secure_aggregation import Counterpart, KeptRequest
 
     owner, name = {
         "asked": (RemoteSilos, "answer"),
-        "kept": (AskedFile, "keep"),
+        "kept": (KeptRequest, "keep"),
         "released": (Counterpart, "released"),
     }[place]
     real = getattr(owner, name)

@@ -108,7 +108,7 @@ def test_damaged_notes_are_refused(path: Path, damage: str) -> None:
     whole = path.read_bytes()
     if damage == "a table":
         with sqlite3.connect(path) as connection:
-            connection.execute("DROP TABLE replies")
+            connection.execute("DROP TABLE kept")
         connection.close()
     else:
         path.write_bytes(whole[:5000] if damage == "cut" else b"x" * 5000)
@@ -119,10 +119,10 @@ def test_damaged_notes_are_refused(path: Path, damage: str) -> None:
 def test_after_a_write_that_failed_nothing_is_served(path: Path) -> None:
     store = FileStore.open(path, IDENTITY)
     made = Round(store=store)
-    store._connection.execute("PRAGMA query_only = ON")
+    store._log.connection.execute("PRAGMA query_only = ON")
     with pytest.raises(Refused, match="nothing was released"):
         made.shuffler.shuffle(made.request())
-    store._connection.execute("PRAGMA query_only = OFF")
+    store._log.connection.execute("PRAGMA query_only = OFF")
     with pytest.raises(Refused, match="nothing was released"):
         made.shuffler.shuffle(made.request())
     store.close()
@@ -238,8 +238,8 @@ def _before_the_note(store: FileStore) -> None:
 
 def _within_the_note(store: FileStore) -> None:
     """The round's row is written, and not committed."""
-    store._connection.set_authorizer(
-        lambda action, table, *_: (table == "replies" and _die()) or sqlite3.SQLITE_OK
+    store._log.connection.set_authorizer(
+        lambda action, table, *_: (table == "kept" and _die()) or sqlite3.SQLITE_OK
     )
 
 
