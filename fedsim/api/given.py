@@ -14,10 +14,8 @@ from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.catalogue import find
-from fedsim.scenario.files import check_unchanged
-from fedsim.scenario.load import anchored, parse, read
+from fedsim.scenario.load import anchored, check_unchanged, completed, parse, read
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.overrides import completed
 from fedsim.scenario.resolve import Resolved, resolve
 
 ScenarioLike = str | os.PathLike[str] | Mapping[str, Any] | Scenario

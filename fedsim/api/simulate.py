@@ -25,9 +25,8 @@ from fedsim.report.trackers import open_trackers
 from fedsim.results.outcome import NotKept, Observer, Outcome, Results
 from fedsim.results.record import Measurement
 from fedsim.results.run_directory import data_of
-from fedsim.scenario.files import digests_of
-from fedsim.scenario.nonce import with_seed
-from fedsim.scenario.resolve import Resolved
+from fedsim.scenario.load import digests_of
+from fedsim.scenario.resolve import Resolved, with_seed
 from fedsim.simulation.failures import WorkerLost
 from fedsim.simulation.host import preview
 from fedsim.simulation.trial import read

@@ -10,13 +10,12 @@ from pathlib import Path
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import UNFINISHED, check_free, remove_drafts, unwritable
-from fedsim.common.serialise import canonical, mapping, text
+from fedsim.common.serialise import canonical, mapping, to_yaml
 from fedsim.results.outcome import Results, variants
 from fedsim.results.record import Begun, Finished, Record, keys_in
 from fedsim.results.run_directory import SECRET
 from fedsim.results.summary import FILE
-from fedsim.scenario.files import digests_of
-from fedsim.scenario.load import relative
+from fedsim.scenario.load import digests_of, relative
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.run_digest import run_digest
@@ -92,7 +91,7 @@ def _results(
 ) -> Results:
     made_of, results = _made_of(resolved), Results(record, folder)
     if not resume:
-        scenario = text(relative(resolved.scenario.model_dump(mode="json", exclude_none=True), folder))
+        scenario = to_yaml(relative(resolved.scenario.model_dump(mode="json", exclude_none=True), folder))
         (folder / _SCENARIO).write_text(SECRET + scenario, encoding="utf-8")
         record.append(_BEGUN, [made_of])
         return results

@@ -1,4 +1,4 @@
-"""`fedsim compare`: one table and one figure from several runs, sweeps and published points."""
+"""`fedsim compare`: several runs, sweeps and published points in one table; `fedsim report`: a run's page."""
 
 from __future__ import annotations
 
@@ -60,3 +60,16 @@ def _table(comparison: Comparison) -> Table:
         trials = "published" if row.trials is None else str(row.trials)
         table.add_row(row.source, row.series, shown_up(row.epsilon, 6), f"{row.value:.4f}{bounds}", trials)
     return table
+
+
+@app.command(rich_help_panel=RUNS)
+def report(
+    directory: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory.")],
+) -> None:
+    """Write the reviewer's page of a run: report.html, which needs no network, and its figures."""
+    with plain_errors():
+        from fedsim.report import page, sweep_page
+        from fedsim.report.sweep_summary import is_sweep
+
+        written = (sweep_page if is_sweep(directory) else page).write_page(directory)
+        typer.echo(f"Wrote {written} and its figures")

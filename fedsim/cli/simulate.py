@@ -76,7 +76,7 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
     from fedsim.api.unfinished import with_drawn
     from fedsim.common.files import taken
     from fedsim.results.privacy_statement import parameters
-    from fedsim.scenario.nonce import with_seed
+    from fedsim.scenario.resolve import with_seed
     from fedsim.simulation.failures import WorkerLost
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end a run with what it has

@@ -42,17 +42,17 @@ for each in (_Loader, _Dumper):
     )
 
 
-def text(tree: Any, **style: Any) -> str:
-    """YAML that `value` reads back as it was; `style` is what `yaml.dump` takes.
+def to_yaml(tree: Any, **style: Any) -> str:
+    """YAML that `from_yaml` reads back as it was; `style` is what `yaml.dump` takes.
 
-    >>> value(text({"label": "1e3"}))
+    >>> from_yaml(to_yaml({"label": "1e3"}))
     {'label': '1e3'}
     """
     written: str = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, **style)
     return written
 
 
-def value(text: str) -> Any:
+def from_yaml(text: str) -> Any:
     """What a YAML text says.
 
     Raises:
@@ -73,7 +73,7 @@ def mapping(path: Path, field: str, example: str) -> dict[str, Any]:
         InputError: it cannot be read, is not YAML, has a key twice or holds something else.
     """
     try:
-        tree = value(path.read_text(encoding="utf-8"))
+        tree = from_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InputError(field, str(path), f"cannot be read ({reason})") from None

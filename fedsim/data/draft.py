@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError
-from fedsim.common.serialise import text
+from fedsim.common.serialise import to_yaml
 from fedsim.data.inspection import Survey, no_feature, no_target, surveyed
 from fedsim.data.schema import DEFAULTS, Reading
 
@@ -58,7 +58,7 @@ def draft_schema(
 def _options(reading: Reading) -> str:
     """What the scenario must say too, so that it reads what the draft has read."""
     given = reading.model_dump(mode="json", exclude_defaults=True)
-    lines = text(given, default_flow_style=None, allow_unicode=True).splitlines() if given else []
+    lines = to_yaml(given, default_flow_style=None, allow_unicode=True).splitlines() if given else []
     return "".join(f"# The scenario's data section needs: {line}\n" for line in lines)
 
 
@@ -92,7 +92,7 @@ def _category(column: Survey) -> Entry:
 
 
 def _written(name: str, entry: Entry) -> str:
-    return text({name: entry}, default_flow_style=None, allow_unicode=True, width=110)
+    return to_yaml({name: entry}, default_flow_style=None, allow_unicode=True, width=110)
 
 
 def _short(value: float) -> float | int:

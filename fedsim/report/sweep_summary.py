@@ -14,7 +14,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
 from fedsim.results.metrics_table import named
 from fedsim.results.summary import FILE, Baseline, Part, Values, read_json, validated
-from fedsim.scenario.sweep import Criterion
+from fedsim.scenario.model import Criterion
 
 FORMAT = "fedsim sweep 2"
 CELLS = "cells.sqlite"

@@ -228,7 +228,7 @@ class Outcome:
     """What silos accepted before round 0, of all trials whose participation differs."""
     deployed: Deployed | None = None
     files: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of the scenario's files as the run began; see `fedsim.scenario.files`."""
+    """SHA-256 of the scenario's files as the run began; see `fedsim.scenario.load`."""
 
     @property
     def main(self) -> Variant:

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import UNFINISHED
-from fedsim.common.serialise import text, value
+from fedsim.common.serialise import from_yaml, to_yaml
 from fedsim.results.audit_file import AuditPart, read_audit
 from fedsim.results.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
 from fedsim.results.outcome import Deployed, Outcome, variants
@@ -157,7 +157,7 @@ _SIMULATED: Any = {
 
 def without_seed(scenario: Mapping[str, Any]) -> str:
     """A scenario as YAML to show to anybody; see `shown`."""
-    return text(shown(scenario))
+    return to_yaml(shown(scenario))
 
 
 def shown(scenario: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,7 +205,7 @@ def read(directory: Path) -> RunData:
 def scenario_of(path: Path) -> tuple[str, str]:
     """A scenario file's text without its seed, and its description; InputError if damaged or missing."""
     try:
-        tree = value(opened(path, lambda: path.read_text(encoding="utf-8")))
+        tree = from_yaml(opened(path, lambda: path.read_text(encoding="utf-8")))
     except yaml.YAMLError:
         tree = None
     if not isinstance(tree, dict):
@@ -253,7 +253,7 @@ def write(outcome: Outcome, run: RunData, folder: Path, place: Path) -> None:
         place: where the folder will be, which file names in the scenario are relative to.
     """
     head = _DEPLOYED if outcome.deployed else SECRET if outcome.main == "private" else _NO_NOISE
-    (folder / "scenario.yaml").write_text(head + text(scenario_tree(outcome, place)), encoding="utf-8")
+    (folder / "scenario.yaml").write_text(head + to_yaml(scenario_tree(outcome, place)), encoding="utf-8")
     (folder / FILE).write_text(run.summary.json_text() + "\n", encoding="utf-8")
     for name in EXPORTED:
         pq.write_table(run.table(name), folder / f"{name}.parquet")
@@ -269,11 +269,11 @@ def write(outcome: Outcome, run: RunData, folder: Path, place: Path) -> None:
 def move_scenario(file: Path, before: Path, after: Path) -> None:
     """Let a scenario that was copied from the folder `before` to `after` name the files that it named."""
     found = file.read_text(encoding="utf-8")
-    tree = value(found)
+    tree = from_yaml(found)
     moved = relative(anchored(tree, before.resolve()), after)
     if moved != tree:
         head = "".join(line for line in found.splitlines(keepends=True) if line.startswith("#"))
-        file.write_text(head + text(moved), encoding="utf-8")
+        file.write_text(head + to_yaml(moved), encoding="utf-8")
 
 
 def _write_receipts(deployed: Deployed, folder: Path) -> None:

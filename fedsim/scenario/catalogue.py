@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from fedsim.common.errors import InputError, suggest
-from fedsim.common.serialise import value
+from fedsim.common.serialise import from_yaml
 
 _FOLDER = Path(__file__).parent / "shipped"
 
@@ -27,7 +27,9 @@ def shipped() -> dict[str, Path]:
 
 def descriptions() -> dict[str, str]:
     """{name: what it shows} of the shipped scenarios."""
-    return {name: value(path.read_text(encoding="utf-8"))["description"] for name, path in shipped().items()}
+    return {
+        name: from_yaml(path.read_text(encoding="utf-8"))["description"] for name, path in shipped().items()
+    }
 
 
 def find(given: str | os.PathLike[str]) -> Path:

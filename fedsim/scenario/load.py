@@ -1,7 +1,11 @@
-"""Read a scenario file: YAML, overrides, validation, and errors that a person can act on."""
+"""Read a scenario file: YAML, overrides, variants, validation, and errors that a person can act on.
+
+The files that a scenario names are found from its folder, and what is in them has digests.
+"""
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,14 +15,14 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import placed
-from fedsim.common.section import check_flags
-from fedsim.common.serialise import mapping, value
+from fedsim.common.section import check_flags, fields
+from fedsim.common.serialise import from_yaml, mapping
+from fedsim.data.dataset import Dataset
+from fedsim.data.fetch import content, obtain
 from fedsim.scenario.catalogue import find
-from fedsim.scenario.model import ROOT, Scenario, complaint
-from fedsim.scenario.overrides import SWEPT, completed
-from fedsim.scenario.sweep import SweepSection
+from fedsim.scenario.model import ROOT, Scenario, SweepSection, complaint
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
@@ -68,7 +72,7 @@ def parse(tree: Any) -> Scenario:
     except ValidationError as error:
         raise complaint(error, tree) from None
     if scenario.variants is not None:
-        hint = "choose one of them first: fedsim.scenario.overrides.completed"
+        hint = "choose one of them first: fedsim.scenario.load.completed"
         raise InputError("scenario.variants", sorted(scenario.variants), hint)
     check_flags(tree, scenario.model_dump(), ROOT)
     return scenario
@@ -87,7 +91,7 @@ def _change(override: str) -> tuple[str, Any]:
     if not equals or not path:
         raise InputError("--set", override, "must look like path.to.field=value")
     try:
-        return path, value(text)
+        return path, from_yaml(text)
     except yaml.YAMLError:
         raise InputError(f"--set {path}", text, "is not a YAML value") from None
 
@@ -150,3 +154,162 @@ def _renamed(field: str, value: Any, name_of: Callable[[str, str], str]) -> Any:
     if isinstance(value, dict):
         return {k: _renamed(f"{field}.{k}" if field else str(k), each, name_of) for k, each in value.items()}
     return value
+
+
+SWEPT = re.compile(r"(sweep\.(?:tune\.)?grid)\.(.+)")
+"""A field of a sweep's grid, whose keys are dotted fields themselves."""
+
+
+def apply(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of the scenario `tree` with each of the fields set, in order; names as in `full_name`.
+
+    >>> apply({"trials": 1, "algorithm": {"name": "prox_sgd"}}, {"trials": 3, "step_size": 0.5})
+    {'trials': 3, 'algorithm': {'name': 'prox_sgd', 'step_size': 0.5}}
+    """
+    changed = copy.deepcopy(dict(tree))
+    for name, value in changes.items():
+        place(changed, full_name(changed, name, value), value)
+    return changed
+
+
+def full_name(tree: Mapping[str, Any], name: str, value: object = None) -> str:
+    """The dotted field that `name` is short for: the only one that ends so, in what is given or in all.
+
+    >>> full_name({}, "epsilon"), full_name({}, "privacy.epsilon"), full_name({}, "trials")
+    ('privacy.epsilon', 'privacy.epsilon', 'trials')
+    >>> full_name({}, "beta")
+    Traceback (most recent call last):
+    fedsim.common.errors.InputError: beta: None: could be any of problem.smoothing.beta, assumptions.beta
+    >>> full_name({"assumptions": {"beta": 2.0}}, "beta")
+    'assumptions.beta'
+    >>> full_name({"problem": {"constraint": {"name": "l2_ball"}}}, "radius")
+    'problem.constraint.radius'
+
+    Args:
+        tree: the scenario, as plain mappings.
+        name: a dotted field, or its end.
+        value: what it is to be set to, for the message.
+
+    Raises:
+        InputError: there is no such field, or there are several.
+    """
+    if name.partition(".")[0] in Scenario.model_fields:
+        return name
+    known = fields(tree, Scenario)
+    found = [field for field in known if field.endswith(f".{name}")]
+    given = [field for field in found if _is_given(tree, field)]
+    for only in (given, found):
+        if len(only) == 1:
+            return only[0]
+    if found:
+        raise InputError(name, value, f"could be any of {', '.join(given or found)}")
+    ends = [field.rpartition(".")[2] for field in known]
+    hint = suggest(name, [*Scenario.model_fields, *dict.fromkeys(ends), *known])
+    raise InputError(f"scenario.{name}", value, f"no such field; {hint}")
+
+
+def place(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set the dotted field `path`, making the mappings on the way."""
+    swept = SWEPT.match(path)
+    *parents, last = [*swept[1].split("."), swept[2]] if swept else path.split(".")
+    for key in parents:
+        branch = tree.get(key)
+        # `participation: all` is short for a mapping with that name.
+        tree[key] = (
+            {"name": branch} if isinstance(branch, str) else branch if isinstance(branch, dict) else {}
+        )
+        tree = tree[key]
+    tree[last] = value
+
+
+def _is_given(tree: Any, field: str) -> bool:
+    for key in field.split("."):
+        if not isinstance(tree, Mapping) or key not in tree:
+            return False
+        tree = tree[key]
+    return True
+
+
+VARIANT, VARIANTS = "variant", "variants"
+
+
+def completed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The scenario with the fields of its chosen variant set, then the changes, which may choose the variant.
+
+    >>> file = {"variant": "a", "trials": 1, "variants": {"a": {}, "b": {"trials": 20, "seed": 3}}}
+    >>> completed(file, {"variant": "b", "seed": 4})
+    {'variant': 'b', 'trials': 20, 'seed': 4}
+
+    Raises:
+        InputError: there is no such variant, or none is chosen; or as `fedsim.scenario.load.apply`.
+    """
+    rest = {key: value for key, value in tree.items() if key != VARIANTS}
+    chosen = changes.get(VARIANT, tree.get(VARIANT))
+    if tree.get(VARIANTS) is None:
+        if VARIANT in changes and chosen != tree.get(VARIANT):
+            raise InputError("scenario.variant", chosen, "this scenario has no variants to choose from")
+        return apply(rest, changes)
+    return apply(apply(rest, {VARIANT: chosen, **_of_variant(tree[VARIANTS], chosen)}), changes)
+
+
+def _of_variant(variants: Any, chosen: Any) -> Mapping[str, Any]:
+    """What the chosen variant sets, {dotted field: value}."""
+    if not isinstance(variants, Mapping) or not all(isinstance(one, Mapping) for one in variants.values()):
+        raise InputError("scenario.variants", variants, "must be {name: {dotted.field: value}}")
+    if chosen not in variants:
+        names = list(map(str, variants))
+        hint = f"choose one of {', '.join(names)}" if chosen is None else suggest(str(chosen), names)
+        raise InputError("scenario.variant", chosen, hint)
+    own: Mapping[str, Any] = variants[chosen]
+    for name in (VARIANT, VARIANTS):
+        if name in own:
+            raise InputError(f"scenario.variants.{chosen}.{name}", own[name], "a variant sets other fields")
+    return own
+
+
+_FILES = "scenario.files"
+
+
+def digests(data: Dataset, attendance: Path | None) -> dict[str, str]:
+    """SHA-256 of what is in every file that records or rounds depend on, by the field that names it.
+
+    Args:
+        data: the data set.
+        attendance: the file that says who takes part, if there is one.
+
+    Raises:
+        InputError: one cannot be read.
+    """
+    return {field: content(path, f"scenario.{field}") for field, path in _named(data, attendance).items()}
+
+
+def digests_of(scenario: Scenario) -> dict[str, str]:
+    """As `digests`, of a scenario."""
+    return digests(scenario.data, _attendance(scenario))
+
+
+def check_unchanged(scenario: Scenario) -> None:
+    """Check that the files are those that the scenario says it was run with, if it says so.
+
+    Raises:
+        InputError: one has other contents, or is not named any more.
+    """
+    if not scenario.files:
+        return
+    obtain(scenario.data.wanted)
+    named = _named(scenario.data, _attendance(scenario))
+    for field, before in scenario.files.items():
+        path = named.get(field)
+        if path is None or content(path, f"scenario.{field}") != before:
+            what = "no file is named there" if path is None else f"{path.name} has other contents"
+            hint = f"of the file that this scenario was run with, and {what} now"
+            raise InputError(f"{_FILES}.{field}", before, f"{hint}; files=null runs it all the same")
+
+
+def _named(data: Dataset, attendance: Path | None) -> dict[str, Path]:
+    found = {f"data.{field}": path for field, path in data.files.items()}
+    return found if attendance is None else {**found, "participation.path": attendance}
+
+
+def _attendance(scenario: Scenario) -> Path | None:
+    return getattr(scenario.participation, "path", None)

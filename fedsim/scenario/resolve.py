@@ -1,7 +1,13 @@
-"""From a scenario to the objects of a run, with every check that needs the data's outline."""
+"""From a scenario to the objects of a run, with every check that needs the data's outline.
+
+A run of code that is not fedsim's draws a nonce: 128 bits of the operating system's, kept in its scenario,
+that key its noise. What such code does is not seen from outside: it may read a file, a global or the clock.
+So two of those runs never share noise, unless their scenario names one nonce, as that of a run repeated does.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,20 +18,25 @@ import torch
 
 from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import InputError
+from fedsim.data.arrays import Arrays
 from fedsim.data.federation import outline
+from fedsim.data.registry import OWN
 from fedsim.data.source import Outline
 from fedsim.isolated.parts import of_objects, recipe_of, trace_of
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.problems.glm import BUILT_IN
 from fedsim.problems.kinds import Problem, is_shipped, problems
+from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.network_models import Imported
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace
 from fedsim.protocol.limits import LIMITS
+from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_numbers, with_stated_noise
 from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
-from fedsim.scenario.nonce import with_nonce
 from fedsim.scenario.participation import participants, per_silo
 from fedsim.scenario.problem import ProblemSection, problem_of
 from fedsim.scenario.sums import Sums, sums_of
@@ -249,3 +260,29 @@ def _weights(section: ProblemSection, names: Sequence[str], sizes: Sequence[int]
         raw = per_silo("scenario.problem.silo_weights", rule, names)
     total = sum(raw)
     return tuple(share / total for share in raw)
+
+
+def with_nonce(scenario: Scenario) -> Scenario:
+    """The scenario, with a nonce where it needs one and has none."""
+    if scenario.nonce is not None or _is_shipped(scenario):
+        return scenario
+    return scenario.model_copy(update={"nonce": secrets.token_hex(16)})
+
+
+def with_seed(scenario: Scenario) -> Scenario:
+    """The scenario, with a seed of the operating system's where it gives none: a known one hides nothing."""
+    given = "seed" in scenario.model_fields_set
+    return scenario if given else scenario.model_copy(update={"seed": secrets.randbits(63)})
+
+
+def _is_shipped(scenario: Scenario) -> bool:
+    """Whether every part is in fedsim's own tables: by identity, whatever a class says of its module."""
+    algorithm, problem = scenario.algorithm, scenario.problem
+    parts = [
+        (algorithm.kind, shipped().values()),
+        (problems()[problem.name], [*BUILT_IN.values(), NeuralNetwork]),
+        (type(scenario.data), [*OWN.values(), Arrays]),
+    ]
+    if isinstance(algorithm, GivenAlgorithm) or isinstance(problem.model, Imported):
+        return False
+    return all(any(part is own for own in ours) for part, ours in parts)

@@ -9,7 +9,7 @@ what is broadcast, and two answers at different points with equal noise differ b
 
 It does not hold where silos live (process, host, runtime), nor what is measured and never sent. Nor does it
 hold code: what code of others does cannot be read off it. A run with such code, or with an object in place of
-a section, has a nonce of 128 bits from the operating system (`fedsim.scenario.nonce`). An edit of fedsim
+a section, has a nonce of 128 bits from the operating system (`fedsim.scenario.resolve`). An edit of fedsim
 itself is not seen: a run after it takes another seed.
 """
 

@@ -23,7 +23,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.section import complaint
 from fedsim.common.serialise import canonical
 from fedsim.report.sweep_summary import Label, Setting
-from fedsim.scenario.sweep import Choices, Grid, SweepSection
+from fedsim.scenario.model import Choices, Grid, SweepSection
 
 ONE_OF = "one_of"
 

@@ -18,7 +18,7 @@ from fedsim.data.registry import data_sets
 from fedsim.data.source import Outline
 from fedsim.mechanisms.registry import MECHANISMS, NONE
 from fedsim.results.record import CellResult
-from fedsim.scenario.files import digests
+from fedsim.scenario.load import digests
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.failures import Failure
@@ -105,7 +105,7 @@ _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "pyarrow", "pydantic")
 def key_of(cell: Cell) -> str:
     """SHA-256 of the cell's fields, input files and fedsim's code, in hexadecimal.
 
-    A cell with code of others has a nonce (`fedsim.scenario.nonce`), which no other sweep has.
+    A cell with code of others has a nonce (`fedsim.scenario.resolve`), which no other sweep has.
     """
     return _hash([*cell, _files(cell.scenario), code_version()])
 

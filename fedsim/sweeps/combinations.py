@@ -12,10 +12,8 @@ from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
 from fedsim.mechanisms.registry import MECHANISMS, NONE
 from fedsim.report.sweep_summary import Label, Setting, title
-from fedsim.scenario.load import parse, parse_sweep
-from fedsim.scenario.model import Scenario
-from fedsim.scenario.overrides import place
-from fedsim.scenario.sweep import SweepSection, TuneSection, with_criterion
+from fedsim.scenario.load import parse, parse_sweep, place
+from fedsim.scenario.model import Scenario, SweepSection, TuneSection, with_criterion
 from fedsim.sweeps.candidates import labels, product, ways
 from fedsim.sweeps.section_checks import SWEEP, check_distinct, check_section, has_candidates, place_of
 

@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedsim.common import serialise
 from fedsim.common.errors import InputError
 from fedsim.common.files import unwritable, whole_file, whole_files
-from fedsim.common.serialise import canonical, finite
+from fedsim.common.serialise import canonical, finite, to_yaml
 from fedsim.mechanisms.registry import NONE
 from fedsim.report.sweep_page import figure_name, write_page
 from fedsim.report.sweep_summary import CELLS, SweepSummary
@@ -61,7 +60,7 @@ def opened(directory: Path, tell: Callable[[str], None]) -> Iterator[Record]:
 
 def write(job: Job, results: Results, summary: SweepSummary, directory: Path) -> list[str]:
     """Write or replace the results; returns the names of the files."""
-    scenario = SECRET + serialise.text(relative(job.tree, directory))
+    scenario = SECRET + to_yaml(relative(job.tree, directory))
     with whole_files(directory) as draft:
         (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
         (draft / FILE).write_text(summary.json_text() + "\n", encoding="utf-8")
@@ -84,7 +83,7 @@ def write_failure(event: Event, failure: Failure, title: str, directory: Path) -
             "\n# In the sweep its noise had another key: simulate draws noise of its own, and may not fail."
         )
     seed = "" if cell.scenario["privacy"].get("mechanism") == NONE.name else SECRET
-    text = f"{head}\n# fedsim simulate {path.name}\n{seed}{serialise.text(relative(tree, path.parent))}"
+    text = f"{head}\n# fedsim simulate {path.name}\n{seed}{to_yaml(relative(tree, path.parent))}"
     with whole_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
 

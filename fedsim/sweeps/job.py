@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fedsim.common.errors import InputError
-from fedsim.scenario.model import Scenario
-from fedsim.scenario.nonce import with_nonce
-from fedsim.scenario.sweep import TuneSection
+from fedsim.scenario.model import Scenario, TuneSection
+from fedsim.scenario.resolve import with_nonce
 from fedsim.sweeps.cell import resolved_of
 from fedsim.sweeps.combinations import Combination, base_and_section, combinations
 from fedsim.sweeps.private_tuning import Selection, selections, trials_of

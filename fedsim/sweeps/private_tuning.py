@@ -13,9 +13,8 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Census
-from fedsim.scenario.model import Scenario
+from fedsim.scenario.model import Scenario, TuneSection
 from fedsim.scenario.resolve import Resolved
-from fedsim.scenario.sweep import TuneSection
 from fedsim.sweeps.cell import resolved_of
 from fedsim.sweeps.combinations import Combination
 from fedsim.sweeps.section_checks import TUNE

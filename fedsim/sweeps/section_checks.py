@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
-from fedsim.scenario.sweep import Choices, Grid, SweepSection, TuneSection
+from fedsim.scenario.model import Choices, Grid, SweepSection, TuneSection
 from fedsim.sweeps.candidates import ONE_OF, choices_of, count, tuned_grids
 
 MOST_RUNS = 100_000

@@ -26,7 +26,7 @@ from fedsim.api.run import load_run
 from fedsim.cli.app import EXIT_CODES, app, scenarios
 from fedsim.cli.main import COMMANDS, _Stream
 from fedsim.common.files import taken
-from fedsim.common.serialise import text
+from fedsim.common.serialise import to_yaml
 from fedsim.report import page
 from fedsim.results.outcome import Results
 from fedsim.simulation import trial
@@ -61,7 +61,7 @@ def run(*arguments: object, **more: Any) -> Result:
 
 def sweep_file(folder: Path) -> Path:
     file = folder / "sweep.yaml"
-    file.write_text(text(BASE | {"trials": 1, "sweep": {"grid": {"privacy.epsilon": [1.0, 2.0]}}}))
+    file.write_text(to_yaml(BASE | {"trials": 1, "sweep": {"grid": {"privacy.epsilon": [1.0, 2.0]}}}))
     return file
 
 

@@ -17,7 +17,7 @@ from fedsim.data.federation import load, load_silos
 from fedsim.data.fetch import content, obtain
 from fedsim.data.mnist import PUBLISHED, Mnist
 from fedsim.data.recipe import declared_recipe
-from fedsim.scenario.files import digests
+from fedsim.scenario.load import digests
 from tests.support.tiny_images import digits, idx, write_mnist
 
 PER_DIGIT = 12

@@ -29,7 +29,7 @@ for name in {blocked!r}:
 """Before a script: the checkout that pip may have installed is out of reach, and so is what is blocked."""
 COMMANDS = {
     "silos": {"fedsim.cli.main", "fedsim.cli.ledger"},
-    "server": {"fedsim.cli.main", "fedsim.cli.certs", "fedsim.cli.deploy"},
+    "server": {"fedsim.cli.main", "fedsim.cli.parties", "fedsim.cli.deploy"},
     "shuffler": set(),
 }
 """Of the command line and of what it shares with Python, only this is a side's; the rest says that it is not

@@ -16,7 +16,7 @@ from support.daemons import short_folder
 from support.distribution import ROOT
 from support.flower import environment
 
-from fedsim.cli.up import run
+from fedsim.cli.deploy import run
 from fedsim.common.errors import InputError
 from fedsim.deployment import up
 from fedsim.deployment.processes import Ended

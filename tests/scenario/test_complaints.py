@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from fedsim.common.errors import InputError
-from fedsim.scenario.load import parse, parse_sweep
-from fedsim.scenario.overrides import apply
+from fedsim.scenario.load import apply, parse, parse_sweep
 
 GOOD: dict[str, Any] = {
     "name": "good",

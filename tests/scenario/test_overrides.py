@@ -8,8 +8,8 @@ import pytest
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import fields
+from fedsim.scenario.load import apply, full_name
 from fedsim.scenario.model import Scenario
-from fedsim.scenario.overrides import apply, full_name
 
 TREE: dict[str, Any] = {
     "data": {"name": "synthetic", "rows": 100},

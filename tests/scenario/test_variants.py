@@ -10,9 +10,8 @@ import pytest
 import fedsim
 from fedsim.api.given import scenario_of
 from fedsim.common.errors import InputError
-from fedsim.common.serialise import text
-from fedsim.scenario.load import load, parse
-from fedsim.scenario.overrides import completed
+from fedsim.common.serialise import to_yaml
+from fedsim.scenario.load import completed, load, parse
 
 FILE: dict[str, Any] = {
     "name": "two",
@@ -37,7 +36,7 @@ FILE: dict[str, Any] = {
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "two.yaml"
-    path.write_text(text(FILE))
+    path.write_text(to_yaml(FILE))
     return path
 
 

@@ -19,8 +19,7 @@ from fedsim.api.given import resolved_of
 from fedsim.common.errors import InputError
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import parse
-from fedsim.scenario.nonce import with_nonce
-from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.scenario.resolve import Resolved, resolve, with_nonce
 from fedsim.simulation import trial as in_process
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest

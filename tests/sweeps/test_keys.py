@@ -9,8 +9,7 @@ import pytest
 
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
-from fedsim.scenario.load import parse
-from fedsim.scenario.overrides import place
+from fedsim.scenario.load import parse, place
 from fedsim.scenario.resolve import resolve
 from fedsim.sweeps import cell
 from fedsim.sweeps.cell import cell_of, key_of

@@ -20,7 +20,7 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.cost import compose_runs
 from fedsim.results.record import Record
-from fedsim.scenario.overrides import place
+from fedsim.scenario.load import place
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.fold import Folded
 from fedsim.simulation.host import SiloHost

@@ -11,7 +11,7 @@ from support.report_runs import SMALL
 
 import fedsim
 from fedsim.report.sweep_page import errors
-from fedsim.scenario.sweep import TuneSection, with_criterion
+from fedsim.scenario.model import TuneSection, with_criterion
 from fedsim.sweeps import baselines
 
 CHANGES: dict[str, Any] = {

@@ -9,7 +9,7 @@ from typing import Any
 
 from benchmarks.thesis.audit import claims, shuffle_claims
 from benchmarks.thesis.runs import ROOT
-from fedsim.cli.theorems import page
+from fedsim.cli.bounds import page
 
 SETTINGS = claims.SETTINGS + shuffle_claims.SETTINGS
 
