@@ -45,6 +45,23 @@ def test_a_dead_link_is_found(tmp_path: Path) -> None:
     assert dead(page) == ["gone.md", "#there"]
 
 
+@pytest.mark.parametrize(
+    "page", [page for page in DOCUMENTS if page.name != "CHANGELOG.md"], ids=lambda page: page.stem
+)
+def test_the_files_that_a_page_names_exist(page: Path) -> None:
+    named = re.findall(
+        r"`((?:[\w.-]+/)+[\w.-]+\.(?:py|md|toml|yaml))[^`]*`", page.read_text(encoding="utf-8")
+    )
+    places = (ROOT, ROOT / "fedsim", ROOT / "docs", page.parent)
+    assert [name for name in named if not any((place / name).exists() for place in places)] == []
+
+
+def test_every_package_is_in_the_picture() -> None:
+    picture = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    packages = {folder.name for folder in (ROOT / "fedsim").iterdir() if (folder / "__init__.py").exists()}
+    assert packages | {"silos", "server", "shuffler"} == set(re.findall(r'(\w+)\["', picture))
+
+
 def test_the_fields_words_are_in_the_glossary() -> None:
     glossary = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
     terms = [term for term in re.findall(r"^\| ([^|]+) \|", glossary, re.M) if term != "term"]
