@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from fedsim.api.price import Price as Price
     from fedsim.api.price import price as price
     from fedsim.api.run import Run as Run
+    from fedsim.api.run import Table as Table
     from fedsim.api.run import load_run as load_run
     from fedsim.api.simulate import simulate as simulate
     from fedsim.api.sweep import Sweep as Sweep
     from fedsim.api.sweep import sweep as sweep
-    from fedsim.api.table import Table as Table
     from fedsim.common.errors import InputError as InputError
     from fedsim.common.errors import Refused as Refused
     from fedsim.data.arrays import Arrays as Arrays
@@ -57,10 +57,9 @@ _HOMES = {
     "fedsim.api.audit": ("Audit", "audit"),
     "fedsim.api.compare": ("Comparison", "compare"),
     "fedsim.api.price": ("Price", "price"),
-    "fedsim.api.run": ("Run", "load_run"),
+    "fedsim.api.run": ("Run", "Table", "load_run"),
     "fedsim.api.simulate": ("simulate",),
     "fedsim.api.sweep": ("Sweep", "sweep"),
-    "fedsim.api.table": ("Table",),
     "fedsim.common.errors": ("InputError", "Refused"),
     "fedsim.data.arrays": ("Arrays",),
     "fedsim.protocol.batch": ("FULL", "Batch", "Fresh", "Full", "Poisson", "Subsample", "WithReplacement"),

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from fedsim.api.run import Run
+from fedsim.api.run import Run, Table
 from fedsim.api.sweep import Sweep
-from fedsim.api.table import Table
 from fedsim.common.errors import InputError
 from fedsim.common.files import check_free
 from fedsim.report import comparison as curves

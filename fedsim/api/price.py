@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fedsim.api.given import ScenarioLike, changes_of, resolved_of, scenario_of
-from fedsim.api.table import Table, lines_html, silos_html
+from fedsim.api.run import Table, lines_html, silos_html
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.results.privacy_statement import Price as Statement
@@ -19,7 +19,7 @@ from fedsim.simulation.host import preview, second_opinions
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedsim.results.conversions import Conversions
+    from fedsim.results.silo_rows import Conversions
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,7 +40,7 @@ class Price:
 
     def plot(self) -> Figure:
         """For each silo its budget, and what the plan costs of it."""
-        from fedsim.report.figure import budgets
+        from fedsim.report.plots import budgets
 
         return budgets(self.statement.silos)
 

@@ -28,9 +28,8 @@ from fedsim.cli.output import rendered, say, shown
 from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
-    from fedsim.api.audit import Audit
-    from fedsim.api.daemon_audit import DaemonAudit
-    from fedsim.results.silo_table import Table
+    from fedsim.api.audit import Audit, DaemonAudit
+    from fedsim.results.text_tables import TextTable
     from fedsim.scenario.model import Scenario
 
 
@@ -109,7 +108,7 @@ def _daemons(scenario: Scenario | None, folder: Path, silo: str | None, effort: 
     """Play the worst server against the daemons in a folder and print what it attained; whether a claim is
     broken.
     """
-    from fedsim.api.daemon_audit import audit_daemons
+    from fedsim.api.audit import audit_daemons
 
     if scenario is None:
         raise InputError("fedsim audit", None, "name the scenario that the daemons are to be attacked by")
@@ -119,7 +118,9 @@ def _daemons(scenario: Scenario | None, folder: Path, silo: str | None, effort: 
     return found.broken
 
 
-def _print(found: Audit | DaemonAudit, table: Table, title: str, said: Iterator[str], as_json: bool) -> None:
+def _print(
+    found: Audit | DaemonAudit, table: TextTable, title: str, said: Iterator[str], as_json: bool
+) -> None:
     if as_json:
         typer.echo(json.dumps(found.tree, indent=2, allow_nan=False))
         return

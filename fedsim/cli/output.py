@@ -17,8 +17,8 @@ from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
     from fedsim.api.run import Run
-    from fedsim.results.silo_table import Table
     from fedsim.results.summary import Parameters, SiloRow
+    from fedsim.results.text_tables import TextTable
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def rendered(table: Table, title: str) -> RichTable:
+def rendered(table: TextTable, title: str) -> RichTable:
     """A table of results in 80 characters, as far as its columns allow."""
     padding = 1 if len(table.columns) < 8 else 0
     shown = RichTable(title=title, box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, padding))
@@ -120,9 +120,9 @@ def rendered(table: Table, title: str) -> RichTable:
 
 def print_silos(console: Console, silos: Sequence[SiloRow]) -> None:
     """Print for each silo its records, budget, cost and noise; of many silos, of the tightest."""
-    from fedsim.results.silo_table import TITLE, silo_table
+    from fedsim.results.text_tables import SILOS_TITLE, silo_table
 
-    console.print(rendered(silo_table(silos, 20), TITLE))
+    console.print(rendered(silo_table(silos, 20), SILOS_TITLE))
 
 
 def titled(title: str | None = None, padding: int | tuple[int, int] = (0, 1)) -> RichTable:
@@ -146,7 +146,7 @@ def print_run(console: Console, done: Run, directory: Path) -> None:
     """Print a run's result, what it cost whom, and where its files are."""
     from fedsim.report.page import listing
     from fedsim.report.remarks import remarks, result_line
-    from fedsim.results.metrics_table import TITLE, metrics_table
+    from fedsim.results.text_tables import METRICS_TITLE, metrics_table
 
     summary = done.summary
     print_notices(console, summary.privacy.notices)
@@ -156,7 +156,7 @@ def print_run(console: Console, done: Run, directory: Path) -> None:
         console.print(line, markup=False, highlight=False)
     if summary.trials.finished and summary.deployment is None:
         console.print()
-        console.print(rendered(metrics_table(summary), TITLE))
+        console.print(rendered(metrics_table(summary), METRICS_TITLE))
     if summary.privacy.silos:
         console.print()
         print_silos(console, summary.privacy.silos)

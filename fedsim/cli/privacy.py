@@ -16,7 +16,7 @@ from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
     from fedsim.privacy.convert import Guarantee
-    from fedsim.results.conversions import Conversions, SiloConversions
+    from fedsim.results.silo_rows import Conversions, SiloConversions
 
 MOST_ROWS = 5
 _WIDE = 10_000

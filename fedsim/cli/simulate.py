@@ -72,8 +72,7 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
     """Simulate a scenario in a new directory, or go on with the unfinished run of it; the exit code."""
     from fedsim.api.given import resolved_of
     from fedsim.api.progress import run_display
-    from fedsim.api.simulate import follow
-    from fedsim.api.unfinished import with_drawn
+    from fedsim.api.simulate import follow, with_drawn
     from fedsim.common.files import taken
     from fedsim.results.privacy_statement import parameters
     from fedsim.scenario.resolve import with_seed
@@ -113,7 +112,7 @@ def _told(done: Run, directory: Path, output: Output) -> int:
 
 def _kept(done: Run, directory: Path) -> str:
     """Which trials another process need not run again."""
-    from fedsim.api.unfinished import finished_in
+    from fedsim.api.simulate import finished_in
 
     command = shlex.join(["fedsim", "simulate", "--resume", shown(directory)])
     count = finished_in(directory)

@@ -88,7 +88,7 @@ def _interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
 
 
 def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
-    from fedsim.sweeps.directory import failure_file
+    from fedsim.sweeps.run import failure_file
 
     for event, failure in sweep.results.failures:
         name, trial = sweep.job.title(event.place), event.cell.trial

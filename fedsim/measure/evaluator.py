@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.data.federation import SiloSplit
+from fedsim.data.federation import Federation, SiloSplit
 from fedsim.measure.metrics import Asked, Bin, Values, calibration, values_of
 from fedsim.measure.objective import Risk, TrainingObjective
 from fedsim.problems.kinds import Problem
@@ -147,3 +148,21 @@ def _defined(value: float) -> float | None:
 
 
 _DIVIDED_BY_ZERO = 1e100
+
+
+def odd_records(data: Federation) -> list[str]:
+    """Lines for a run's warnings."""
+    return [*data.odd_ranges, *_alike(data.silos)]
+
+
+def _alike(silos: Sequence[SiloSplit]) -> list[str]:
+    """Targets with nothing to learn, or to tell apart."""
+    train = np.concatenate([silo.train_target for silo in silos])
+    test = np.concatenate([silo.test_target for silo in silos])
+    found = {"training": "there is nothing to learn", "test": "any model that says so is never wrong"}
+    parts = zip(found.items(), (train, test), strict=True)
+    return [
+        f"all {len(target):,} {part} records have one and the same target: {means}"
+        for (part, means), target in parts
+        if len(target) and (target == target[0]).all()
+    ]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report.style import GREY, from_zero, label, legend_below, look, styled
 from fedsim.results.audit_file import AuditedSilo, AuditPart
-from fedsim.results.silo_table import Table
+from fedsim.results.text_tables import TextTable
 
 ADVERSARIES = {
     "worst_server": "worst server",
@@ -46,13 +46,13 @@ def _rows(silos: Sequence[AuditedSilo]) -> list[list[str]]:
     ]
 
 
-def audit_table(found: AuditPart) -> Table:
+def audit_table(found: AuditPart) -> TextTable:
     """What each adversary attained of the claims of the silos that were audited."""
     few = found.of_silos > len(found.silos)
     some = f"{len(found.silos):,} of {found.of_silos:,} silos" if few else "All silos"
     if found.sums:
         return _party_table(found.silos, some)
-    return Table(
+    return TextTable(
         f"{some}; lower bounds on epsilon.",
         [
             "silo",
@@ -72,9 +72,9 @@ def audit_table(found: AuditPart) -> Table:
     )
 
 
-def _party_table(silos: Sequence[AuditedSilo], some: str) -> Table:
+def _party_table(silos: Sequence[AuditedSilo], some: str) -> TextTable:
     """A row for each silo and party; nothing is claimed against a party that is not there."""
-    return Table(
+    return TextTable(
         f"{some}; lower bounds on epsilon, of what each party reads.",
         [
             "silo",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -11,10 +12,20 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter
 
-from fedsim.report.style import GREY, Look, look, thinned
-from fedsim.results.metrics_table import TWIN, named
+from fedsim.common.errors import InputError
+from fedsim.common.files import whole_files
+from fedsim.report.style import GREY, Look, label, legend_below, look, save, styled, thinned
 from fedsim.results.run_directory import RunData
-from fedsim.results.summary import FEW, Summary
+from fedsim.results.summary import FEW, OF_TRAINING, Summary
+from fedsim.results.text_tables import TWIN, named
+from fedsim.scenario.metric import METRICS
+
+MEASURED_FIGURES = {
+    **{name: (name.replace("_", "-"), metric.title) for name, metric in METRICS.items()},
+    "excess_risk": ("excess-risk", "excess risk F(w) - F(w*)"),
+    "gradient_mapping_sq": ("gradient-mapping", "squared gradient mapping"),
+}
+"""What is measured round by round: a file's name, and an axis's."""
 
 VARIANTS = {"private": (0, "private"), "nonprivate": (1, TWIN)}
 _ROUNDING = 1e-14
@@ -85,7 +96,7 @@ def draw_baselines(axes: Axes, summary: Summary, column: str) -> None:
             axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=_LEVELS[one.name], label=named(one))
 
 
-def by_round(table: pa.Table, column: str) -> tuple[np.ndarray, np.ndarray]:
+def by_round(table: pa.TextTable, column: str) -> tuple[np.ndarray, np.ndarray]:
     """(rounds, values (trials, rounds)), as far as every trial that was begun has come and has a value."""
     rows: dict[int, dict[int, float]] = {}
     for trial, index, value in zip(*(table[c].to_pylist() for c in ("trial", "round", column)), strict=True):
@@ -107,3 +118,70 @@ def logarithmic(axes: Axes) -> None:
     axes.set_ylim(bottom=max(axes.get_ylim()[0], _ROUNDING))
     axes.yaxis.set_major_formatter(LogFormatter())  # the usual one writes mathematics
     axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.2, 0.5)))
+
+
+_MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
+_FIRST = 2  # looks 0 and 1 are the run's and its twin's
+
+
+class Line(NamedTuple):
+    """One bound: a column of `OF_TRAINING`, what it says, its side (upper or lower), its value."""
+
+    column: str
+    name: str
+    side: str
+    value: float
+
+
+def measured(run: RunData) -> list[str]:
+    """The columns that the run measured.
+
+    Raises:
+        InputError: neither of them.
+    """
+    found = [
+        name for name in OF_TRAINING if run.table("metrics")[name].null_count < len(run.table("metrics"))
+    ]
+    if found:
+        return found
+    objective = run.summary.objective
+    why = f": {objective.reason}" if objective and objective.reason else ""
+    hint = f"measured no excess risk{why}; run the scenario again with --set report.excess_risk=true"
+    raise InputError("--run", str(run.directory), hint)
+
+
+def draw(run: RunData, lines: Sequence[Line], directory: Path, folder: str) -> list[Path]:
+    """Write a PNG and an SVG for each column that was measured and has a bound; returns the PNGs."""
+    columns = [name for name in measured(run) if any(line.column == name for line in lines)]
+    with whole_files(directory) as draft:
+        (draft / folder).mkdir()
+        for column in columns:
+            _draw(run, column, [line for line in lines if line.column == column], draft / folder)
+    return [directory / folder / f"{_stem(column)}.png" for column in columns]
+
+
+def _stem(column: str) -> str:
+    return f"bounds-{MEASURED_FIGURES[column][0]}"
+
+
+def _draw(run: RunData, column: str, lines: Sequence[Line], folder: Path) -> None:
+    with styled(3.4) as (figure, axes):
+        draw_runs(axes, run, column)
+        _levels(axes, lines)
+        axes.set(xlabel="rounds", ylabel=MEASURED_FIGURES[column][1])
+        logarithmic(axes)
+        legend_below(figure, axes)
+        save(figure, folder, _stem(column))
+
+
+def _levels(axes: Axes, lines: Sequence[Line]) -> None:
+    """A bound is about the model that is returned: a level. Upper ones are dashed, lower ones dotted."""
+    for i, line in enumerate(lines):
+        upper = line.side == "upper"
+        axes.axhline(
+            line.value,
+            color=look(_FIRST + i).colour,
+            linestyle=(0, (7, 2)) if upper else (0, (1.2, 1.4)),
+            linewidth=1.4,
+            label=label(f"{_MOST if upper else _LEAST} {line.value:.2g}: {line.name}", 54),
+        )

@@ -15,14 +15,14 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import whole_directory, whole_files
 from fedsim.report import plots, style
 from fedsim.report.audit_section import audit_figure, audit_table, verdict
-from fedsim.report.figure import draw
+from fedsim.report.curves import MEASURED_FIGURES
+from fedsim.report.plots import draw
 from fedsim.report.remarks import measured, remarks, unmeasured
 from fedsim.results.audit_file import AuditPart
-from fedsim.results.metrics_table import methods, metrics_table
 from fedsim.results.outcome import Outcome
 from fedsim.results.run_directory import RunData, data_of, read, write
-from fedsim.results.silo_table import silo_table
 from fedsim.results.summary import FEW, SiloRow, Summary, spans
+from fedsim.results.text_tables import methods, metrics_table, silo_table
 from fedsim.scenario.metric import METRICS
 
 PAGE, FIGURES = "report.html", "figures"
@@ -190,18 +190,18 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
     spread, metric = _spread(run), run.summary.metrics.metric
     what = capital(METRICS[metric].title)
     drawn = {
-        f"{plots.FIGURES[metric][0]}-against-rounds": (
+        f"{MEASURED_FIGURES[metric][0]}-against-rounds": (
             plots.against_rounds(run, metric),
             f"{what} against rounds: mean{spread}. {_markers(run.summary)}",
         ),
         **{
-            f"{plots.FIGURES[column][0]}-against-rounds": (
+            f"{MEASURED_FIGURES[column][0]}-against-rounds": (
                 plots.against_rounds(run, column),
                 f"{caption}: mean{spread}. Simulation only, not private.",
             )
             for column, caption in _objective(run.summary).items()
         },
-        f"{plots.FIGURES[metric][0]}-by-silo": (
+        f"{MEASURED_FIGURES[metric][0]}-by-silo": (
             plots.silo_values(run),
             f"Final {METRICS[metric].title} on each silo's own test records{spread}. Simulation only.",
         ),

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.report.curves import (
+    MEASURED_FIGURES,
     VARIANTS,
     by_round,
     curve,
@@ -22,9 +24,21 @@ from fedsim.report.curves import (
 )
 from fedsim.report.ends import label_lines
 from fedsim.report.frame import frame, frame_lines
-from fedsim.report.style import GREY, Look, from_zero, label, legend_below, look, styled, thinned
+from fedsim.report.remarks import unmeasured
+from fedsim.report.style import (
+    GREY,
+    Look,
+    any_text,
+    from_zero,
+    label,
+    legend_below,
+    look,
+    settle,
+    styled,
+    thinned,
+)
 from fedsim.results.run_directory import RunData
-from fedsim.results.summary import FEW, OF_TRAINING
+from fedsim.results.summary import FEW, OF_TRAINING, SiloRow
 from fedsim.scenario.metric import METRICS
 
 _MOST_NAMED = 30  # silos get a row of their own
@@ -32,19 +46,12 @@ _MOST_NAMED = 30  # silos get a row of their own
 Spread = tuple[float, float, float]
 """Mean, 5th and 95th percentile over trials."""
 
-FIGURES = {
-    **{name: (name.replace("_", "-"), metric.title) for name, metric in METRICS.items()},
-    "excess_risk": ("excess-risk", "excess risk F(w) - F(w*)"),
-    "gradient_mapping_sq": ("gradient-mapping", "squared gradient mapping"),
-}
-"""What is measured round by round: a file's name, and an axis's."""
-
 
 def against_rounds(run: RunData, column: str) -> Figure | None:
-    """One of `FIGURES`; None where it was not measured, but for the metric that a simulation chose."""
+    """One of `MEASURED_FIGURES`; None where it was not measured, unless a simulation chose that metric."""
     with styled() as (figure, axes):
         draw_runs(axes, run, column)
-        axes.set(xlabel="rounds", ylabel=FIGURES[column][1])
+        axes.set(xlabel="rounds", ylabel=MEASURED_FIGURES[column][1])
         measured = bool(axes.lines)
         if column in OF_TRAINING and measured:
             logarithmic(axes)
@@ -88,14 +95,14 @@ _TIMES = 3.0
 
 
 def figure_of(run: RunData, what: str) -> Figure:
-    """One of `FIGURES` against rounds, "calibration", "silos" or "spend".
+    """One of `MEASURED_FIGURES` against rounds, "calibration", "silos" or "spend".
 
     Raises:
         InputError: there is no such figure, or nothing to show in it.
     """
-    column = {short: name for name, (short, _) in FIGURES.items()}.get(what, what)
+    column = {short: name for name, (short, _) in MEASURED_FIGURES.items()}.get(what, what)
     known: dict[str, Callable[[RunData], Figure | None]] = {
-        **{name: partial(against_rounds, column=name) for name in FIGURES},
+        **{name: partial(against_rounds, column=name) for name in MEASURED_FIGURES},
         "calibration": calibration,
         "silos": silo_values,
         "clipping": clipping,
@@ -106,7 +113,9 @@ def figure_of(run: RunData, what: str) -> Figure:
     figure = known[column](run)
     if figure is None:
         measured = ", ".join(
-            name for name in FIGURES if run.table("metrics")[name].null_count < len(run.table("metrics"))
+            name
+            for name in MEASURED_FIGURES
+            if run.table("metrics")[name].null_count < len(run.table("metrics"))
         )
         raise InputError(
             "plot", what, f"has nothing to show; measured against rounds: {measured or 'nothing yet'}"
@@ -273,3 +282,78 @@ def _spend_line(
         markevery=(min(index % every + 1, len(rounds) - 1), every),
         drawstyle="steps-post" if len(rounds) < 8 else "default",
     )
+
+
+_MOST_BARS = 30
+
+
+def draw(run: RunData, path: Path) -> None:
+    """Write the picture as PNG."""
+    with any_text():
+        figure = Figure(figsize=(10, 4), dpi=150, layout="constrained")
+        errors, budgets = figure.subplots(1, 2, width_ratios=[3, 2])
+        _draw_errors(errors, run)
+        _draw_budgets(budgets, run)
+        silos = run.summary.participation.num_silos
+        figure.suptitle(f"{label(run.summary.scenario, 60)}: {run.summary.algorithm}, {silos} silos")
+        settle(figure)
+        figure.savefig(path)
+
+
+def _draw_errors(axes: Axes, run: RunData) -> None:
+    metric = run.summary.metrics.metric
+    what = METRICS[metric].title
+    draw_runs(axes, run, metric)
+    if not axes.lines and run.summary.deployment is not None:
+        _say(axes, f"{what} not measured:\n{unmeasured(run.summary)}")
+        return
+    trials = run.summary.trials.finished
+    spread = f" (mean of {trials} trials{_shown(trials)})" if trials > 1 else ""
+    axes.set_title(f"{what[0].upper()}{what[1:]}{spread}", fontsize="medium")
+    axes.set(xlabel="rounds", ylabel=run.summary.metrics.error_name if metric == "error" else what)
+    draw_baselines(axes, run.summary, metric)
+    frame_lines(axes)
+    axes.grid(alpha=0.3)
+    if axes.lines:
+        axes.legend(frameon=False)
+
+
+def _shown(trials: int) -> str:
+    return "; band: 90 % of them" if trials >= FEW else "; points: each"
+
+
+def budgets(silos: Sequence[SiloRow]) -> Figure:
+    """Of each silo its budget, and what a plan costs of it."""
+    with styled(0.8 + 0.28 * min(len(silos), _MOST_BARS)) as (figure, axes):
+        _bars(axes, silos, [silo.epsilon_guaranteed or 0 for silo in silos])
+        axes.set_xlabel(axes.get_xlabel() + "guaranteed solid")
+        return figure
+
+
+def _draw_budgets(axes: Axes, run: RunData) -> None:
+    privacy = run.summary.privacy
+    if not privacy.private or not run.summary.trials.finished:
+        _say(axes, "no trial is complete" if privacy.private else "no privacy guarantee")
+        return
+    _bars(axes, privacy.silos, [silo.epsilon_spent or 0 for silo in privacy.silos])
+    more = len(privacy.silos) - _MOST_BARS
+    counted = f" (first {_MOST_BARS}, {more} more)" if more > 0 else ""
+    axes.set_title(f"Privacy per silo{counted}", fontsize="medium")
+    axes.set_xlabel(axes.get_xlabel() + "spent solid")
+
+
+def _say(axes: Axes, text: str) -> None:
+    """Write a text in the place of a picture."""
+    axes.text(0.5, 0.5, text, ha="center", va="center", transform=axes.transAxes)
+    axes.set_axis_off()
+
+
+def _bars(axes: Axes, silos: Sequence[SiloRow], values: Sequence[float]) -> None:
+    """Budgets hatched, values solid, of the first silos."""
+    shown = silos[:_MOST_BARS]
+    rows, budgets = np.arange(len(shown)), [silo.epsilon_budget or 0 for silo in shown]
+    axes.barh(rows, budgets, color="white", edgecolor=GREY, hatch="///")
+    axes.barh(rows, values[:_MOST_BARS], height=0.45, color=look(0).colour)
+    axes.set_yticks(rows, [f"{label(silo.name)} (n={silo.n})" for silo in shown], fontsize="small")
+    axes.invert_yaxis()
+    axes.set_xlabel(f"epsilon: {'budget hatched' if any(budgets) else 'no budget'}, ")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fedsim.results.metrics_table import TWIN
 from fedsim.results.summary import (
     Clipping,
     Deployment,
@@ -13,6 +12,7 @@ from fedsim.results.summary import (
     Summary,
     spans,
 )
+from fedsim.results.text_tables import TWIN
 from fedsim.scenario.metric import METRICS
 
 

@@ -24,11 +24,11 @@ from fedsim.report.sweep_summary import (
     title,
 )
 from fedsim.results.run_directory import scenario_of
-from fedsim.results.silo_table import Table, given, plain
 from fedsim.results.summary import Values, spans
+from fedsim.results.text_tables import TextTable, given, plain
 from fedsim.scenario.metric import METRICS
 
-_NOTHING = Table("", [], [])
+_NOTHING = TextTable("", [], [])
 
 
 def write_page(directory: Path) -> Path:
@@ -86,7 +86,7 @@ def _facts(privacy: SweepPrivacy) -> list[tuple[str, str]]:
     return [*said.items(), *[("Theorem", ", ".join(privacy.theorem))] * bool(privacy.theorem)]
 
 
-def _costs(sweep: SweepSummary) -> Table:
+def _costs(sweep: SweepSummary) -> TextTable:
     """One row for each combination that has a mechanism and was run."""
     shown = [row for row in sweep.combinations if row.private and row.trials]
     claimed = any(row.epsilon_claimed is not None for row in shown)
@@ -101,7 +101,7 @@ def _costs(sweep: SweepSummary) -> Table:
         "silo": [str(row.costliest_silo) for row in shown],
     }
     rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
-    return Table("For replacing one record; the largest over trials.", list(columns), rows)
+    return TextTable("For replacing one record; the largest over trials.", list(columns), rows)
 
 
 def _least(row: CombinationRow) -> str:
@@ -109,7 +109,7 @@ def _least(row: CombinationRow) -> str:
     return "" if row.epsilon_attainable is None else shown_down(row.epsilon_attainable)
 
 
-def _ledger(tuning: TuningLedger | None) -> Table:
+def _ledger(tuning: TuningLedger | None) -> TextTable:
     """What private tuning cost, beside the reported run, at the silo where each is largest."""
     if tuning is None:
         return _NOTHING
@@ -118,7 +118,7 @@ def _ledger(tuning: TuningLedger | None) -> Table:
         spent = zip(*((s.epsilon_tuning, s.epsilon_run, s.epsilon_total) for s in one.silos), strict=True)
         rows.append([title(one.varied, True), *(shown_up(_largest(s)) for s in spent)])
     columns = ["combination", "tuning", "reported run", "together"]
-    return Table(f"Epsilon, largest over silos. {tuning.guarantee.capitalize()}.", columns, rows)
+    return TextTable(f"Epsilon, largest over silos. {tuning.guarantee.capitalize()}.", columns, rows)
 
 
 def _largest(values: tuple[float | None, ...]) -> float | None:
@@ -142,7 +142,7 @@ def _figure(sweep: SweepSummary, folder: Path) -> str:
     return named(drawn, capital(METRICS[sweep.metric].title) + (f" against {x_label(x)}" if x else ""))
 
 
-def errors(sweep: SweepSummary) -> Table:
+def errors(sweep: SweepSummary) -> TextTable:
     """One row per combination: what was chosen, and its metrics; below them baselines."""
     chosen, metric = sweep.chosen, sweep.metric
     others = [
@@ -165,7 +165,7 @@ def errors(sweep: SweepSummary) -> Table:
         rows.append(
             [name, *["-"] * len(chosen), *_values(one, metric, others, "not fitted"), str(sweep.trials)]
         )
-    return Table("", columns, rows)
+    return TextTable("", columns, rows)
 
 
 def _values(row: Values, metric: str, others: Sequence[str], without: str) -> list[str]:
@@ -182,7 +182,7 @@ CRITERIA = {
 """Criteria in words; empty where it is the metric itself."""
 
 
-def _candidates(tuning: Tuning | None, metric: str) -> Table:
+def _candidates(tuning: Tuning | None, metric: str) -> TextTable:
     if tuning is None:
         return _NOTHING
     rows = []
@@ -192,15 +192,15 @@ def _candidates(tuning: Tuning | None, metric: str) -> Table:
         rows.append([title(row.varied, row.private), title(row.candidate, True), value, mark])
     what = CRITERIA[tuning.criterion] or METRICS[metric].title
     caption = f"Mean {what} over {tuning.repetitions} runs."
-    return Table(caption, ["combination", "candidate", what, ""], rows)
+    return TextTable(caption, ["combination", "candidate", what, ""], rows)
 
 
-def _failures(sweep: SweepSummary) -> Table:
+def _failures(sweep: SweepSummary) -> TextTable:
     rows = [
         [title(row.varied | row.chosen, True), str(row.trial), row.kind, row.message]
         for row in sweep.failures
     ]
-    return Table("", ["cell", "trial", "kind", "message"], rows)
+    return TextTable("", ["cell", "trial", "kind", "message"], rows)
 
 
 def _environment(sweep: SweepSummary) -> list[tuple[str, str]]:

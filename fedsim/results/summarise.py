@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from fedsim.problems.kinds import gives_probabilities
-from fedsim.results.metrics_table import no_better
 from fedsim.results.outcome import Deployed, HasMetrics, Outcome, value
 from fedsim.results.privacy_statement import parameters, statement
 from fedsim.results.record import BaselineMeasurement, ClippedRound, Measurement, OptimumNote, Warned
@@ -34,6 +33,7 @@ from fedsim.results.summary import (
     Trials,
     Values,
 )
+from fedsim.results.text_tables import no_better
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.participants import Available, announced, attendance_law, pull

@@ -199,7 +199,7 @@ class Participation(Part):
 
 
 class Heterogeneity(Part):
-    """How far apart the silos are (`fedsim.measure.heterogeneity`); `reason`: why that was not measured."""
+    """How far apart the silos are (`fedsim.measure.objective`); `reason`: why that was not measured."""
 
     upsilon_star_sq: float | None
     phi_sq_at_optimum: float | None

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedsim.common.errors import InputError
 from fedsim.common.process import check_reachable
 from fedsim.data.federation import Hosted, load_silos
-from fedsim.measure.odd_records import odd_records
+from fedsim.measure.evaluator import odd_records
 from fedsim.protocol.links import Variant
 from fedsim.protocol.terms import Admitted, Statement
 from fedsim.results.outcome import Observer, Results, TrialResult

@@ -14,10 +14,9 @@ from fedsim.common.process import one_thread
 from fedsim.data.federation import Federation, load
 from fedsim.data.recipe import Fitted
 from fedsim.measure.baselines import baselines
-from fedsim.measure.evaluator import Evaluator
+from fedsim.measure.evaluator import Evaluator, odd_records
 from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import TrainingObjective
-from fedsim.measure.odd_records import odd_records
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.terms import Admitted

@@ -14,8 +14,16 @@ from fedsim.mechanisms.registry import MECHANISMS, NONE
 from fedsim.report.sweep_summary import Label, Setting, title
 from fedsim.scenario.load import parse, parse_sweep, place
 from fedsim.scenario.model import Scenario, SweepSection, TuneSection, with_criterion
-from fedsim.sweeps.candidates import labels, product, ways
-from fedsim.sweeps.section_checks import SWEEP, check_distinct, check_section, has_candidates, place_of
+from fedsim.sweeps.section import (
+    SWEEP,
+    check_distinct,
+    check_section,
+    has_candidates,
+    labels,
+    place_of,
+    product,
+    ways,
+)
 
 
 @dataclass(frozen=True)

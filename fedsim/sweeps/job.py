@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, Refused
+from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.plan import Census
 from fedsim.scenario.model import Scenario, TuneSection
-from fedsim.scenario.resolve import with_nonce
+from fedsim.scenario.resolve import Resolved, with_nonce
 from fedsim.sweeps.cell import resolved_of
 from fedsim.sweeps.combinations import Combination, base_and_section, combinations
-from fedsim.sweeps.private_tuning import Selection, selections, trials_of
-from fedsim.sweeps.section_checks import where_fraction_is_given
+from fedsim.sweeps.section import TUNE, where_fraction_is_given
+from server.participation import admitted_rounds, schedule
+from silos.parts import Parts
+from silos.selection import AdmittedSelection, SelectionTerms
 
 
 class Place(NamedTuple):
@@ -123,3 +131,132 @@ def _check_data(combination: Combination) -> None:
         except InputError as error:
             hint = f"{error.hint} (in {combination.title(number)})"
             raise where_fraction_is_given(InputError(error.field, error.value, hint)) from None
+
+
+_CANDIDATE = {"problem", "algorithm", "privacy", "participation"}
+_PLACES: dict[str, Any] = {"participation": {"path"}}  # what lies there is in the run's own digest
+
+_ANY = 1.0  # a plan does not depend on the noise, as every dry run checks
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How a setting is chosen among candidates.
+
+    Args:
+        scenarios: of each candidate: on the records put aside, at the noise that the silos found.
+        parts: what the silos agreed to, and hand out.
+        repetitions: runs of each candidate.
+    """
+
+    scenarios: tuple[Scenario, ...]
+    parts: Parts
+    repetitions: int
+
+    @property
+    def silos(self) -> Sequence[AdmittedSelection]:
+        """What each silo agreed to, in canonical order."""
+        return self.parts.silos
+
+    @cached_property
+    def digest(self) -> str:
+        """Keys the noise of its runs and scores, beside each run itself: no other selection shares it."""
+        trees = [s.model_dump(mode="json", include=_CANDIDATE, exclude=_PLACES) for s in self.scenarios]
+        noise = [silo.score_noise_multiplier for silo in self.silos]
+        return hashlib.sha256(json.dumps([trees, self.repetitions, noise]).encode()).hexdigest()
+
+
+def selections(found: Sequence[Combination], tune: TuneSection | None) -> dict[int, Selection]:
+    """How each combination is tuned, by its number; none where nothing is tuned privately.
+
+    Raises:
+        InputError: a combination cannot be tuned so, or a silo cannot afford it; names both.
+    """
+    if tune is None or tune.private is None:
+        return {}
+    if not any(combination.private for combination in found):
+        hint = "a choice that is private needs runs that are: leave private out, or give mechanism gaussian"
+        raise InputError(f"{TUNE}.private", tune.model_dump()["private"], hint)
+    several = {number: one for number, one in enumerate(found) if len(one.candidates) > 1}
+    return {number: _selection(one, tune) for number, one in several.items()}
+
+
+def _selection(combination: Combination, tune: TuneSection) -> Selection:
+    calibration, name = combination.scenario.privacy.calibration, combination.title()
+    if MECHANISMS[combination.scenario.privacy.mechanism].sums_only:
+        hint = f"private tuning needs a mechanism that protects each silo's own scores (in {name})"
+        raise InputError("scenario.privacy.mechanism", combination.scenario.privacy.mechanism, hint)
+    if combination.private and calibration != "accountant":
+        hint = f"private tuning needs calibration accountant, which finds the noise for a budget (in {name})"
+        raise InputError("scenario.privacy.calibration", calibration, hint)
+    try:
+        return _agreed([candidate.scenario for candidate in combination.candidates], tune.repetitions)
+    except InputError as error:  # the candidates are right on the rest of the records
+        hint = f"{error.hint} (on the records that tuning puts aside, in {name})"
+        raise InputError(error.field, error.value, hint) from None
+    except Refused as refusal:
+        hint = f"{refusal}; lower repetitions, candidates or rounds, or raise epsilon (in {name})"
+        raise InputError(f"{TUNE}.private", tune.model_dump()["private"], hint) from None
+
+
+def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
+    """Let every silo price all runs of all candidates together (`silos.selection` states the guarantee).
+
+    Args:
+        candidates: the scenarios as they would be reported, on the rest of the records; they differ in no
+            field of `data`, `partition`, `privacy` or `seed`.
+        repetitions: runs of each candidate.
+
+    Raises:
+        InputError: a candidate cannot be tuned so.
+        Refused: names the silo that cannot afford it.
+    """
+    budget = resolved_of(candidates[0])
+    if budget.outline.num_classes == 0:
+        hint = "private tuning counts misclassified records, so the target must be a class, not a number"
+        raise InputError("scenario.problem.name", candidates[0].problem.name, hint)
+    unknown = (_ANY,) * len(budget.names)
+    drafts = [_on_reserve(candidate, budget.deltas, unknown) for candidate in candidates]
+    runs = [resolved_of(draft) for draft in drafts]
+    silos = [
+        SelectionTerms(*each)
+        for each in zip(budget.names, runs[0].sizes, budget.epsilons, budget.deltas, strict=True)
+    ]
+    answered = [_censuses(run, t) for c, run in enumerate(runs) for t in trials_of(c, repetitions)]
+    parts = Parts(list(zip(*answered, strict=True)), silos, LIMITS)
+    noise = tuple(silo.noise_multiplier or _ANY for silo in parts.silos)  # 0 where it takes part in nothing
+    scenarios = tuple(_on_reserve(candidate, budget.deltas, noise) for candidate in candidates)
+    return Selection(scenarios, parts, repetitions)
+
+
+def trials_of(candidate: int, repetitions: int) -> range:
+    """A candidate's trials; no two candidates share one.
+
+    In simulation, equal runs of one trial have equal noise, and answers with equal noise do not compose.
+    """
+    return range(candidate * repetitions, (candidate + 1) * repetitions)
+
+
+def _on_reserve(scenario: Scenario, deltas: Sequence[float], noise: Sequence[float]) -> Scenario:
+    """The scenario on the records put aside, at given noise multipliers; without a mechanism, none."""
+    reserve = scenario.data.reserve
+    if reserve is None:
+        raise ValueError("nothing is put aside")
+    data = scenario.data.model_copy(update={"reserve": reserve.model_copy(update={"use": "reserved"})})
+    privacy = scenario.privacy
+    if MECHANISMS[privacy.mechanism].private:
+        given = {"delta": tuple(deltas), "calibration": "sigma", "noise_multiplier": tuple(noise)}
+        privacy = privacy.model_copy(update=given)
+    return scenario.model_copy(update={"data": data, "privacy": privacy})
+
+
+def _censuses(run: Resolved, trial: int) -> list[Census]:
+    census = cache(run.trace.plan.census)
+    return [census(own) for own in silos_rounds(run, trial)]
+
+
+def silos_rounds(run: Resolved, trial: int) -> list[Sequence[int]]:
+    """The rounds that each silo is admitted for in one run."""
+    rounds = schedule(len(run.names), run.active, run.trace.holds, run.scenario.seed, trial)
+    own = admitted_rounds(run.active, rounds, len(run.names))
+    return [rounds if isinstance(rounds, range) else tuple(rounds) for rounds in own]

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedsim.common.errors import InputError
+from fedsim.common.files import unwritable, whole_file, whole_files
 from fedsim.common.process import undisturbed
-from fedsim.report.sweep_summary import BaselineGroup, SweepSummary
-from fedsim.results.record import CellResult, Record
-from fedsim.simulation.failures import WorkerLost
-from fedsim.sweeps.baselines import measured
-from fedsim.sweeps.directory import opened, write
-from fedsim.sweeps.engine import Engine, Event, Results
+from fedsim.common.serialise import canonical, finite, to_yaml
+from fedsim.measure.baselines import baselines
+from fedsim.measure.evaluator import Evaluator
+from fedsim.measure.metrics import asked_of
+from fedsim.mechanisms.registry import NONE
+from fedsim.report.sweep_page import figure_name, write_page
+from fedsim.report.sweep_summary import CELLS, BaselineGroup, Labels, SweepSummary
+from fedsim.results.record import BaselineMeasurement, CellResult, Record
+from fedsim.results.run_directory import SECRET
+from fedsim.results.summarise import baselines_of
+from fedsim.results.summary import FILE
+from fedsim.scenario.load import parse, relative
+from fedsim.scenario.metric import BY_SKLEARN
+from fedsim.scenario.model import Scenario
+from fedsim.simulation.failures import Failure, WorkerLost
+from fedsim.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
+from fedsim.sweeps.engine import Engine, Event, Results, Row
 from fedsim.sweeps.job import Job
 from fedsim.sweeps.pool import Local, Runner, Workers
 from fedsim.sweeps.summarise import summarise
@@ -92,3 +109,178 @@ def _runner(job: Job, workers: int | None) -> AbstractContextManager[Runner]:
     runtime = job.scenario.runtime
     here = workers == 0 or (workers is None and runtime.name == "inprocess")
     return nullcontext(Local()) if here else Workers(workers, runtime.address)
+
+
+FAILED = "failed"
+
+
+@contextmanager
+def opened(directory: Path, tell: Callable[[str], None]) -> Iterator[Record]:
+    """The record of a new directory, or of that of an earlier sweep to continue it; locked inside the block.
+
+    Args:
+        directory: of the sweep.
+        tell: told of damaged entries, which are run again.
+
+    Raises:
+        InputError: it holds something else, is in use, or cannot be made.
+    """
+    place = directory.resolve()
+    if place.is_file() or (place.is_dir() and any(place.iterdir()) and not (place / CELLS).is_file()):
+        raise InputError(
+            "--out", str(directory), "holds a run or other files, and no sweep; name another one"
+        )
+    with ExitStack() as stack:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            record = stack.enter_context(Record.open(place / CELLS, tell, durable=False))
+        except BlockingIOError:
+            hint = "another sweep is at work in it; wait for it"
+            raise InputError("--out", str(directory), hint) from None
+        except OSError as error:
+            raise unwritable(directory, error) from None
+        for old in (place / FAILED).glob("*.yaml"):  # they are run again
+            old.unlink()
+        yield record
+
+
+def write(job: Job, results: Results, summary: SweepSummary, directory: Path) -> list[str]:
+    """Write or replace the results; returns the names of the files."""
+    scenario = SECRET + to_yaml(relative(job.tree, directory))
+    with whole_files(directory) as draft:
+        (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
+        (draft / FILE).write_text(summary.json_text() + "\n", encoding="utf-8")
+        pq.write_table(cells_table(job, results), draft / "cells.parquet")
+    for event, failure in results.failures:
+        write_failure(event, failure, job.title(event.place), directory)
+    write_page(directory)
+    name = figure_name(summary)
+    return ["report.html", "scenario.yaml", FILE, "cells.parquet", f"{name}.png", f"{name}.svg"]
+
+
+def write_failure(event: Event, failure: Failure, title: str, directory: Path) -> None:
+    """Write a scenario that `fedsim simulate` runs to see the failure again."""
+    cell, path = event.cell, failure_file(event, directory)
+    tree = {**cell.scenario, "name": f"failed: {title}", "trials": cell.trial + 1}
+    path.parent.mkdir(exist_ok=True)
+    head = f"# Trial {cell.trial} failed ({failure.kind}).\n# " + "\n# ".join(failure.message.splitlines())
+    if not cell.repeated_by_simulate:
+        head += (
+            "\n# In the sweep its noise had another key: simulate draws noise of its own, and may not fail."
+        )
+    seed = "" if cell.scenario["privacy"].get("mechanism") == NONE.name else SECRET
+    text = f"{head}\n# fedsim simulate {path.name}\n{seed}{to_yaml(relative(tree, path.parent))}"
+    with whole_file(path) as draft:
+        draft.write_text(text, encoding="utf-8")
+
+
+def failure_file(event: Event, directory: Path) -> Path:
+    """Where the scenario of a failed cell is in a sweep's directory."""
+    return directory / FAILED / f"{event.key[:16]}.yaml"
+
+
+def cells_table(job: Job, results: Results) -> pa.Table:
+    """Varied and chosen fields as columns, then what was measured."""
+    rows = [_row(job, row) for row in results.rows]
+    names = list(rows[0]) if rows else []
+    return pa.table({name: _column([row[name] for row in rows]) for name in names})
+
+
+def _row(job: Job, row: Row) -> dict[str, Any]:
+    combination, result = job.combinations[row.place.combination], row.result
+    picked = combination.candidates[row.place.candidate].chosen
+    return {
+        **{field: combination.varied.get(field) for field in job.varied},
+        **{field: picked.get(field) for field in job.tuned},
+        "private": combination.private,
+        "trial": row.place.trial,
+        "error": result.error,
+        "loss": result.loss,
+        **{name: result.more[name] for name in BY_SKLEARN if name in result.more},
+        "epsilon_guaranteed": finite(result.epsilon),
+        "worst_silo": result.silo if combination.private else None,
+        "noise_multiplier": result.noise_multiplier,
+        "seconds": result.seconds,
+        "cached": row.cached,
+        "key": row.key,
+    }
+
+
+def _column(values: Sequence[Any]) -> pa.Array:
+    """Values of one type as they are; whole sections, and a mixture, as texts."""
+    try:
+        if not any(isinstance(value, dict | list) for value in values):
+            return pa.array(values)
+    except pa.ArrowException:
+        pass
+    return pa.array([v if v is None or isinstance(v, str) else canonical(v) for v in values], pa.string())
+
+
+def measured(job: Job, results: Results, record: Record, runner: Runner) -> list[BaselineGroup]:
+    """Of every combination that was reported, those with the same records and problem together.
+
+    Args:
+        job: what was asked for.
+        results: which candidates were chosen.
+        record: the sweep's.
+        runner: measures trials.
+    """
+    if not job.scenario.report.baselines:
+        return []
+    alike: dict[str, list[int]] = {}
+    came = {row.place.combination for row in results.rows}  # where all failed, the records may be at fault
+    chosen = {
+        number: _chosen(job, number, at)
+        for number, at in results.chosen.items()
+        if at is not None and number in came
+    }
+    for number, scenario in chosen.items():
+        alike.setdefault(canonical(_depends_on(scenario)), []).append(number)
+    found = []
+    for numbers in alike.values():
+        rows = _rows(chosen[numbers[0]], job.reported_trials, record, runner)
+        common = _common([job.combinations[number].varied for number in numbers])
+        found.append(BaselineGroup(varied=common, combinations=numbers, baselines=baselines_of(rows)))
+    return found
+
+
+def _chosen(job: Job, number: int, candidate: int) -> Scenario:
+    return job.combinations[number].candidates[candidate].scenario
+
+
+def _depends_on(scenario: Scenario) -> Mapping[str, Any]:
+    """The scenario's fields that decide its baselines, as a cell has them."""
+    tree = cell_of(scenario, 0, False).scenario
+    problem = {key: value for key, value in tree["problem"].items() if key != "silo_weights"}
+    kept = {key: tree[key] for key in ("data", "partition", "seed", "runtime", "report")}
+    return {**kept, "problem": problem}
+
+
+def _common(varied: Sequence[Labels]) -> Labels:
+    return {
+        field: value
+        for field, value in varied[0].items()
+        if all(field in other and other[field] == value for other in varied)
+    }
+
+
+def _rows(
+    scenario: Scenario, trials: Sequence[int], record: Record, runner: Runner
+) -> list[BaselineMeasurement]:
+    cells = {
+        baselines_key(cell, _depends_on(scenario)): cell
+        for cell in (cell_of(scenario, trial, False) for trial in trials)
+    }
+    missing = record.missing(cells)
+    for key, rows in zip(missing, runner.each(of_trial, [cells[key] for key in missing]), strict=True):
+        record.append(key, rows)
+    return [row for key in cells for row in record.rows(BaselineMeasurement, key)]
+
+
+def of_trial(cell: Cell) -> list[BaselineMeasurement]:
+    """The baselines of the cell's trial."""
+    resolved = resolved_of(parse(cell.scenario))
+    data = records_of(resolved, cell.trial)
+    asked = asked_of(resolved, data.fitted.preparation)
+    tests = Evaluator(resolved.problem, data.silos, resolved.dtype, asked)
+    return [BaselineMeasurement(cell.trial, *row) for row in baselines(resolved, data.silos, tests)]

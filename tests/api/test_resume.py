@@ -15,8 +15,8 @@ import pytest
 
 import fedsim
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
-from fedsim.api import unfinished
 from fedsim.api.run import load_run
+from fedsim.api.simulate import finished_in
 from fedsim.common.errors import InputError
 from fedsim.report import page
 from fedsim.results.record import Measurement
@@ -84,7 +84,7 @@ def test_a_resumed_run_equals_one_that_was_never_stopped(kind: str, tmp_path: Pa
     out, began = tmp_path / "run", list[int]()
     stopped = simulate(out, KINDS[kind], progress=stop_in(1))
     assert stopped.interrupted
-    assert unfinished.finished_in(out) == 1
+    assert finished_in(out) == 1
     assert load_run(out).interrupted
     resumed = simulate(out, KINDS[kind], resume=True, progress=lambda m: began.append(m.trial))
     assert sorted(set(began)) == [0, 1, 2]  # what was kept is shown too
@@ -146,7 +146,7 @@ def test_another_scenario_is_refused(change: dict[str, Any], what: str, tmp_path
     simulate(tmp_path / "run", progress=stop_in(1))
     with pytest.raises(InputError, match=what):
         simulate(tmp_path / "run", change, resume=True)
-    assert unfinished.finished_in(tmp_path / "run") == 1
+    assert finished_in(tmp_path / "run") == 1
 
 
 def test_other_data_in_the_same_file_is_refused(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_other_data_in_the_same_file_is_refused(tmp_path: Path) -> None:
 
 def test_another_version_of_the_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(tmp_path / "run", progress=stop_in(1))
-    monkeypatch.setattr(unfinished, "code_version", lambda: {"source": "0" * 64})
+    monkeypatch.setattr("fedsim.api.simulate.code_version", lambda: {"source": "0" * 64})
     with pytest.raises(InputError, match="another version of the code"):
         simulate(tmp_path / "run", resume=True)
 
@@ -246,7 +246,7 @@ def test_a_disk_that_fills_during_a_run_costs_the_trial_at_hand(tmp_path: Path) 
     assert str(warning.message) == run.failure == f"{out}: cannot be written (File too large)"
     assert run.interrupted
     assert len(run.model) == 2  # the second is whole in memory
-    assert unfinished.finished_in(out) == 1
+    assert finished_in(out) == 1
     assert [file.name for file in out.iterdir()] == ["unfinished"]  # no half of a directory
     check_equal(simulate(out, resume=True), simulate(None))
 
@@ -259,7 +259,7 @@ def test_a_disk_too_full_for_the_results_keeps_every_trial(
     with full_disk(500_000), pytest.warns(UserWarning, match=r"cannot be written \(File too large\)"):
         run = simulate(out)
     assert len(run.model) == 3
-    assert unfinished.finished_in(out) == 3
+    assert finished_in(out) == 3
     assert [file.name for file in out.iterdir()] == ["unfinished"]
     check_equal(simulate(out, resume=True), run)
     assert (out / "report.html").exists()

@@ -21,7 +21,7 @@ from support.daemons import daemons, short_folder
 from support.half_noise import halve
 from typer.testing import CliRunner
 
-from fedsim.api.daemon_audit import offer_to
+from fedsim.api.audit import offer_to
 from fedsim.attacks import started
 from fedsim.attacks.daemons import DaemonAudit, attack
 from fedsim.attacks.neighbours import neighbours, write

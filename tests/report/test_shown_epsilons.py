@@ -19,8 +19,8 @@ from fedsim.report.comparison import compare, source_of
 from fedsim.report.page import render
 from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.results.audit_file import AttainedPart, AuditedSilo, AuditPart, ConfidencePart
-from fedsim.results.conversions import Conversions, GroupPrivacy, SiloConversions
 from fedsim.results.run_directory import read
+from fedsim.results.silo_rows import Conversions, GroupPrivacy, SiloConversions
 from fedsim.sweeps.job import job_of
 from fedsim.sweeps.run import run
 

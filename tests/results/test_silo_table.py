@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedsim.results.silo_table import Table, given, plain, silo_table, slack
 from fedsim.results.summary import SiloRow
+from fedsim.results.text_tables import TextTable, given, plain, silo_table, slack
 
 
 def row(name: str, budget: float | None, guaranteed: float | None, **more: float) -> SiloRow:
@@ -22,7 +22,7 @@ def row(name: str, budget: float | None, guaranteed: float | None, **more: float
     )
 
 
-def column(table: Table, title: str) -> list[str]:
+def column(table: TextTable, title: str) -> list[str]:
     place = table.columns.index(title)
     return [cells[place] for cells in (*table.rows, *([table.total] if table.total else []))]
 

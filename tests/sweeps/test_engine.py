@@ -12,9 +12,9 @@ from support.sweep_helpers import FakeRunner, result
 from fedsim.results.record import Record
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cell import Cell, CellResult, Outcome
-from fedsim.sweeps.directory import cells_table
 from fedsim.sweeps.engine import Engine, Results, batches
 from fedsim.sweeps.job import job_of
+from fedsim.sweeps.run import cells_table
 
 STEPS = [0.1, 0.2, 0.4]
 

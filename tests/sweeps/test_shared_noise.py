@@ -14,9 +14,9 @@ from fedsim.results.record import Record
 from fedsim.scenario.load import parse
 from fedsim.simulation.failures import Failure
 from fedsim.sweeps.cell import Cell, CellResult, cell_of
-from fedsim.sweeps.directory import failure_file, write_failure
 from fedsim.sweeps.engine import Engine, Event
 from fedsim.sweeps.job import Place, job_of
+from fedsim.sweeps.run import failure_file, write_failure
 from fedsim.sweeps.run_cells import run_batch
 
 

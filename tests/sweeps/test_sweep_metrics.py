@@ -12,7 +12,6 @@ from support.report_runs import SMALL
 import fedsim
 from fedsim.report.sweep_page import errors
 from fedsim.scenario.model import TuneSection, with_criterion
-from fedsim.sweeps import baselines
 
 CHANGES: dict[str, Any] = {
     "report.metric": "auc",
@@ -66,7 +65,7 @@ def test_baselines_are_fitted_once_for_the_same_records(
     said = " ".join(text.get_text() for text in sweep.plot().findobj(Text))  # type: ignore[attr-defined]
     assert "all silos pooled" in said
     assert "majority class" in said
-    monkeypatch.setattr(baselines, "baselines", lambda *_: pytest.fail("they are kept"))
+    monkeypatch.setattr("fedsim.sweeps.run.baselines", lambda *_: pytest.fail("they are kept"))
     again = fedsim.sweep(SMALL, CHANGES, trials=1, out=folder)
     assert again.summary.baselines == sweep.summary.baselines
 
