@@ -93,7 +93,8 @@ def draw_baselines(axes: Axes, summary: Summary, column: str) -> None:
     """Draw each baseline's mean as a level."""
     for one in summary.baselines:
         if (level := one.spread(column)) is not None:
-            axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=_LEVELS[one.name], label=named(one))
+            name = f"{named(one)}: {level.mean:.3g}"  # the level may lie above the axis
+            axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=_LEVELS[one.name], label=name)
 
 
 def by_round(table: pa.TextTable, column: str) -> tuple[np.ndarray, np.ndarray]:

@@ -22,13 +22,13 @@ from fedsim.report.curves import (
     logarithmic,
     variants_of,
 )
-from fedsim.report.ends import label_lines
-from fedsim.report.frame import frame, frame_lines
 from fedsim.report.remarks import unmeasured
 from fedsim.report.style import (
     GREY,
     Look,
     any_text,
+    frame,
+    frame_lines,
     from_zero,
     label,
     legend_below,
@@ -58,14 +58,9 @@ def against_rounds(run: RunData, column: str) -> Figure | None:
         elif column not in OF_TRAINING:
             draw_baselines(axes, run.summary, column)
             frame_lines(axes)
-        _name(figure, axes)
+        legend_below(figure, axes)
         asked = column == run.summary.metrics.metric and run.summary.deployment is None
         return figure if asked or measured else None
-
-
-def _name(figure: Figure, axes: Axes) -> None:
-    if not label_lines(figure, axes):
-        legend_below(figure, axes)
 
 
 def clipping(run: RunData) -> Figure | None:
@@ -86,7 +81,7 @@ def clipping(run: RunData) -> Figure | None:
         if norms.max() > _TIMES:
             axes.set_yscale("symlog", linthresh=1.0)
         axes.set_ylim(0, 1.08 * max(1.0, norms.max()))
-        _name(figure, axes)
+        legend_below(figure, axes)
         return figure
 
 
@@ -226,12 +221,14 @@ def spend(run: RunData) -> Figure | None:
     with styled(3.2) as (figure, axes):
         for index, silos in enumerate(alike):
             _spend_line(axes, lines[silos[0]], look(index), index, _shared(silos))
-        for budget in sorted({points[0][2] for points in lines.values() if points[0][2] is not None}):
-            name = f"budget {budget:g}"
+        budgets = sorted({points[0][2] for points in lines.values() if points[0][2] is not None})
+        name: str | None = f"budget{'s' * (len(budgets) > 1)}"
+        for budget in budgets:
             axes.axhline(budget, color=GREY, linewidth=0.9, linestyle=":", label=name)
+            name = None
         axes.set(xlabel="rounds", ylabel="epsilon spent")
         from_zero(axes, "x", "y")
-        _name(figure, axes)
+        legend_below(figure, axes)
         return figure
 
 

@@ -8,7 +8,7 @@ import io
 import math
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 GREY = "#666666"
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#000000", "#CC79A7", "#56B4E9", "#E69F00")
@@ -119,16 +120,11 @@ _LETTERS, _HANDLE, _LINE = 54, 8, 0.19
 """Letters that fit beside each other in a legend, what a handle takes of them, and a line in inches."""
 
 
-def lay_out(figure: Figure) -> None:
-    """Give everything its place, without drawing."""
+def settle(figure: Figure) -> None:
+    """Give everything its place, for good: saving draws twice otherwise, once for the places."""
     engine = figure.get_layout_engine()
     if engine is not None:
         engine.execute(figure)
-
-
-def settle(figure: Figure) -> None:
-    """As `lay_out`, for good: saving draws twice otherwise, once for the places."""
-    lay_out(figure)
     figure.set_layout_engine(None)
 
 
@@ -174,3 +170,62 @@ NIGHT = f"@media screen and (prefers-color-scheme: dark) {{\nsvg text {{ fill: {
 def _by_night(svg: str) -> str:
     head = svg.index(">", svg.index("<svg")) + 1
     return f'{svg[:head]}\n<style type="text/css"><![CDATA[\n{NIGHT}]]></style>{svg[head:]}'
+
+
+_UPPER = 0.5
+"""Values that all lie above this share of the largest leave the axis's lower part empty."""
+_EARLY = 0.1
+"""The share of the rounds after which a run has begun in earnest."""
+_FLAT = 0.25
+"""Later values that take less than this share of an axis cannot be read on it."""
+
+
+def frame(axes: Axes, direction: str, values: Sequence[float], late: Sequence[float] = ()) -> str:
+    """Set an axis ("x" or "y") to show values; returns what must be said of it, empty where it begins at 0.
+
+    Args:
+        values: all that is drawn.
+        late: of these, the ones that a reader came for, where the others may be left out of sight.
+    """
+    low, high, first = min(values, default=0.0), max(values, default=1.0), ""
+    if late and max(late) - min(late) < _FLAT * (high - min(low, 0.0)) and high > 2 * max(late) > 0:
+        first, low, high = f"the start is at {_number(high)}", min(late), max(late)
+    cut = low > _UPPER * high > 0
+    margin = 0.08 * (high - low) or 0.08 * abs(high)
+    bottom = low - margin if cut or low < 0 else 0.0
+    top = high + margin if high > low or high > 0 else 1.0
+    getattr(axes, f"set_{direction}lim")(bottom, top)
+    shown = f"axis from {_number(bottom)}{f' to {_number(top)}' if first else ', not 0'}" if cut else ""
+    return "; ".join(filter(None, [shown or (first and f"axis to {_number(top)}"), first]))
+
+
+def frame_lines(axes: Axes) -> None:
+    """Let the y axis show all lines, the later nine tenths of them at least, and say in its label where it
+    begins. Levels more than twice as high as the rest may lie above it.
+    """
+    lines = [(*np.asarray(line.get_data(), dtype=float), is_level(axes, line)) for line in axes.get_lines()]
+    last = max((x.max() for x, _, level in lines if not level), default=0.0)
+    late = [y[x >= _EARLY * last] for x, y, level in lines if not level]
+    far = 2 * max(_finite(late), default=np.inf)
+    levels = [y for _, y, level in lines if level and y[0] <= far]
+    said = frame(
+        axes, "y", _finite([*(y for _, y, level in lines if not level), *levels]), _finite([*late, *levels])
+    )
+    if said:
+        axes.set_ylabel(f"{axes.get_ylabel()}\n({said})")
+
+
+def _finite(values: Sequence[np.ndarray]) -> list[float]:
+    joined = np.concatenate([*values, np.empty(0)])
+    found: list[float] = joined[np.isfinite(joined)].tolist()
+    return found
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def is_level(axes: Axes, line: Line2D) -> bool:
+    """Whether a line goes from edge to edge."""
+    across, _ = line.get_transform().contains_branch_seperately(axes.transData)
+    return not across

@@ -14,9 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from fedsim.privacy.rounding import shown_up
-from fedsim.report.ends import End, label_ends
-from fedsim.report.frame import frame
-from fedsim.report.style import label, legend_below, look, styled
+from fedsim.report.style import frame, label, legend_below, look, styled
 
 _MOST_TICKS = 10
 _LETTER, _GAP = 0.03, 0.02  # a letter's width and the least gap between labels, as shares of the x axis
@@ -71,9 +69,7 @@ def draw(series: Sequence[Series], below: Sequence[str], y_label: str, title: st
         axes.set_xlabel("\n".join(textwrap.fill(each, _NOTE if xs else _ROW) for each in notes if each))
         if xs:
             axes.set_ylabel(y_label)
-            axes.set_xlim(axes.get_xlim())
-            if not label_ends(figure, axes, list(_named(axes, series))):
-                legend_below(figure, axes)
+            legend_below(figure, axes)
         axes.set_title(label(title, 44))
         return figure
 
@@ -96,21 +92,6 @@ def _styled(series: Sequence[Series]) -> Iterator[tuple[Series, dict[str, Any]]]
     for one in series:
         twin = one.label != one.kin or all(point.x is None for point in one.points)
         yield one, _style(families.index(one.kin), one) | (_LEVEL if twin else {})
-
-
-def _named(axes: Axes, series: Sequence[Series]) -> Iterator[End]:
-    """Every series at its right end, levels at the edge; equal levels share a name."""
-    levels: dict[float, tuple[list[str], dict[str, Any]]] = {}
-    for one, style in _styled(series):
-        own = {key: style[key] for key in ("color", "linestyle")}
-        placed = [point for point in one.points if point.x is not None]
-        if placed:
-            last = max(placed, key=lambda point: point.x or 0)
-            yield End(last.x or 0, last.error, label(one.label, _NAME), own)
-        for level in (point for point in one.points if point.x is None and not placed):
-            levels.setdefault(level.error, ([], own))[0].append(label(one.label, _NAME))
-    for error, (names, own) in levels.items():
-        yield End(axes.get_xlim()[1], error, " = ".join(names), own)
 
 
 def _ends(series: Sequence[Series], lines: bool) -> list[float]:
