@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from support import helpers
 from support.algorithm_table import ROWS, Row
-from support.helpers import drive, open_gate, public_of, silos_of
+from support.helpers import silos_of
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.problems.composite import Composite, L2Ball
@@ -13,7 +14,6 @@ from fedsim.problems.glm import LinearRegression
 from fedsim.testing import PROPERTIES, Property
 from fedsim.testing.cases import CASES, SIZES, WEIGHTS, case_of, pooled
 from fedsim.testing.convergence import answers_of
-from server.participation import schedule
 
 LONG = {"accelerated_minibatch_sgd"}
 """They take ten times the rounds of others to their optimum."""
@@ -67,19 +67,16 @@ def test_minibatch_sgd_takes_projected_steps_and_returns_the_mean() -> None:
     problem = LinearRegression(3, composite=Composite(l2=0.1, constraint=L2Ball(0.2)))
     data = silos_of(problem, SIZES)
     algorithm = algorithms()["noisy_minibatch_sgd"](num_rounds=6, step_size=0.4, clip_norm=1.0)  # type: ignore[call-arg]
-    gate = open_gate(data, problem, algorithm, epsilon=np.inf, mechanism="none")
-    progress = drive(
-        gate, algorithm, problem, public_of(SIZES, WEIGHTS), schedule(3, None, [False] * 6, 0, 0)
-    )
+    found = helpers.iterates(algorithm, problem, data, weights=WEIGHTS)
     x, y, share = pooled(data, WEIGHTS)
     w, iterates = np.zeros(3), []
     for _ in range(6):
         iterates.append(w)
         w = w - 0.4 * (x.T @ (share * (x @ w - y)) + 0.1 * w)
         w = w * min(1.0, 0.2 / np.linalg.norm(w))
-    for r, event in enumerate(progress[:-1]):
-        np.testing.assert_allclose(event.answer, np.mean(iterates[: r + 1], 0), atol=1e-14)
-    np.testing.assert_allclose(progress[-1].answer, np.mean(iterates, 0), atol=1e-14)
+    for r, answer in enumerate(found[:-1]):
+        np.testing.assert_allclose(answer, np.mean(iterates[: r + 1], 0), atol=1e-14)
+    np.testing.assert_allclose(found[-1], np.mean(iterates, 0), atol=1e-14)
 
 
 def test_local_sgd_averages_where_the_silos_end() -> None:
@@ -87,13 +84,9 @@ def test_local_sgd_averages_where_the_silos_end() -> None:
     problem = LinearRegression(3, composite=Composite(l2=0.1, constraint=L2Ball(0.2)))
     data = silos_of(problem, SIZES)
     algorithm = algorithms()["local_sgd"](num_rounds=3, local_steps=4, step_size=0.3, clip_norm=1.0)  # type: ignore[call-arg]
-    gate = open_gate(data, problem, algorithm, epsilon=np.inf, mechanism="none")
-    progress = drive(
-        gate, algorithm, problem, public_of(SIZES, WEIGHTS), schedule(3, None, [False] * 3, 0, 0)
-    )
     common = np.zeros(3)
-    for event in progress:
-        np.testing.assert_allclose(event.answer, common, atol=1e-14)
+    for answer in helpers.iterates(algorithm, problem, data, weights=WEIGHTS):
+        np.testing.assert_allclose(answer, common, atol=1e-14)
         ends = []
         for x, y in data:
             w = common

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from support.helpers import drive, open_gate, plan_of, public_of, silos_of
+from support.helpers import iterates, plan_of, silos_of
 
 from fedsim.algorithms.fedadam import FedAdam
 from fedsim.algorithms.fedprox import FedProx
@@ -17,7 +17,7 @@ from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plain import CohortMemory
-from server.participation import rounds_of_silos, schedule
+from server.participation import schedule
 
 SIZES, WEIGHTS, ROUNDS, STEPS, ETA = (30, 45, 60), np.array([0.6, 0.3, 0.1]), 6, 4, 0.3
 SETTINGS = {"num_rounds": ROUNDS, "local_steps": STEPS, "step_size": ETA, "clip_norm": 1.0}
@@ -32,10 +32,8 @@ def answers(
     algorithm: Algorithm, rounds: Sequence[Sequence[int]] = EVERYONE, problem: LinearRegression = PROBLEM
 ) -> np.ndarray:
     """Before every round and at the end, without noise."""
-    own = rounds_of_silos(rounds, 3)
-    gate = open_gate(DATA, problem, algorithm, epsilon=np.inf, mechanism="none", rounds=own)
-    progress = drive(gate, algorithm, problem, public_of(SIZES, WEIGHTS), rounds)
-    return np.array([each.answer.numpy() for each in progress])
+    found = iterates(algorithm, problem, DATA, rounds=rounds, weights=WEIGHTS)
+    return np.array([each.numpy() for each in found])
 
 
 def gradient(i: int, w: np.ndarray, l2: float = 0.1) -> np.ndarray:

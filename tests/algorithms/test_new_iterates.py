@@ -8,7 +8,7 @@ from math import ceil, sqrt
 import numpy as np
 import pytest
 import torch
-from support.helpers import LIMITS, drive, open_gate, plan_of, public_of, silos_of
+from support.helpers import LIMITS, iterates, public_of, silos_of
 from torch import Tensor
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
@@ -21,7 +21,6 @@ from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.dryrun import dry_run
-from server.participation import schedule
 
 SIZES = (20, 30)
 PROBLEM = LinearRegression(3, composite=Composite(l1=0.05, l2=0.1))
@@ -29,10 +28,7 @@ DATA = silos_of(PROBLEM, SIZES, seed=2)
 
 
 def answers(algorithm: Algorithm, epsilon: float = np.inf) -> list[Tensor]:
-    mechanism = "none" if epsilon == np.inf else "gaussian"
-    gate = open_gate(DATA, PROBLEM, algorithm, epsilon=epsilon, mechanism=mechanism)
-    rounds = schedule(2, None, [False] * len(plan_of(algorithm, PROBLEM, SIZES).rounds), 0, 0)
-    return [event.answer for event in drive(gate, algorithm, PROBLEM, public_of(SIZES), rounds)]
+    return iterates(algorithm, PROBLEM, DATA, epsilon=epsilon)
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.7, 2.0])
@@ -40,34 +36,32 @@ def test_the_mean_has_the_weights_of_the_theorem(mu: float) -> None:
     """gamma_r = (1 - mu eta)^-(r + 1), over a run with noise, whose iterates all differ."""
     step, rounds = 0.3, 25
     settings = {"num_rounds": rounds, "step_size": step, "clip_norm": 1.0}
-    iterates = answers(NoisyMinibatchSGD(**settings, last_iterate=True), epsilon=1.0)
+    visited = answers(NoisyMinibatchSGD(**settings, last_iterate=True), epsilon=1.0)
     means = answers(NoisyMinibatchSGD(**settings, strong_convexity=mu), epsilon=1.0)
     for r in range(rounds):
         weights = (1 - mu * step) ** -np.arange(1.0, r + 2)
-        expected = np.average([w.numpy() for w in iterates[: r + 1]], axis=0, weights=weights)
+        expected = np.average([w.numpy() for w in visited[: r + 1]], axis=0, weights=weights)
         np.testing.assert_allclose(means[r], expected, rtol=1e-10)
     assert torch.equal(means[-1], means[-2])
-    assert not torch.equal(iterates[-1], iterates[-2])
+    assert not torch.equal(visited[-1], visited[-2])
 
 
 @pytest.mark.parametrize(("share", "rounds"), [(0.0, 1), (0.3, 2), (1.0, 5)])
 def test_the_mean_of_the_last_iterates_alone_is_answered(share: float, rounds: int) -> None:
     plain = ProxSGD(num_rounds=5, step_size=0.1, clip_norm=9.0)
-    iterates = answers(plain)
-    assert torch.equal(
-        torch.stack(answers(replace(plain, average_last=share))[:2]), torch.stack(iterates[:2])
-    )
+    visited = answers(plain)
+    assert torch.equal(torch.stack(answers(replace(plain, average_last=share))[:2]), torch.stack(visited[:2]))
     mean = answers(replace(plain, average_last=share))[-1]
-    torch.testing.assert_close(mean, torch.stack(iterates[-rounds:]).mean(0))
+    torch.testing.assert_close(mean, torch.stack(visited[-rounds:]).mean(0))
 
 
 def test_weights_that_would_overflow_do_not() -> None:
     """(1 - 0.9)^-400 is beyond float64; relative to the last weight none is."""
     settings = {"num_rounds": 400, "step_size": 0.5, "clip_norm": 1.0}
-    iterates = answers(NoisyMinibatchSGD(**settings, last_iterate=True), epsilon=1.0)
+    visited = answers(NoisyMinibatchSGD(**settings, last_iterate=True), epsilon=1.0)
     found = answers(NoisyMinibatchSGD(**settings, strong_convexity=1.8), epsilon=1.0)[-1]
     weights = (1 - 1.8 * 0.5) ** np.arange(399.0, -1, -1)
-    np.testing.assert_allclose(found, np.average([w.numpy() for w in iterates[:-1]], 0, weights), rtol=1e-10)
+    np.testing.assert_allclose(found, np.average([w.numpy() for w in visited[:-1]], 0, weights), rtol=1e-10)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])

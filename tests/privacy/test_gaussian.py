@@ -12,6 +12,7 @@ from scipy.integrate import quad
 from scipy.special import ndtr
 
 from fedsim.privacy import gaussian
+from fedsim.privacy.gaussian import renyi_epsilon
 
 MU = st.floats(1e-3, 30)
 DELTA = st.floats(1e-12, 0.3)
@@ -111,3 +112,14 @@ def test_a_thousand_silos_cost_as_many_steps_as_the_hardest_of_them(monkeypatch)
 
     eps = np.linspace(0.5, 8, 1000)
     assert counted(eps) == max(counted(eps[:1]), counted(eps[-1:]))
+
+
+def test_the_conversion_is_never_below_the_exact_gaussian() -> None:
+    """And at most 15 % above where delta is small."""
+    for mu in (0.01, 0.1, 1.0, 5.0):
+        for delta in (1e-5, 1e-9):
+            exact = float(gaussian.epsilon(mu, delta))
+            assert exact <= renyi_epsilon(mu, delta) <= 1.15 * exact
+    assert renyi_epsilon(0.0, 1e-6) == 0
+    assert renyi_epsilon(math.inf, 1e-6) == renyi_epsilon(1.0, 1e-6, math.inf) == math.inf
+    assert renyi_epsilon(1.0, 1e-6, 0.5) == pytest.approx(renyi_epsilon(1.0, 1e-6) + 0.5)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import optimize
 from sklearn.linear_model import ElasticNet, QuantileRegressor
-from support.helpers import GateLink, Silo, open_gate, plan_of, public_of, silos_of
+from support.helpers import Silo, iterates, silos_of
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
@@ -24,9 +24,6 @@ from fedsim.problems.glm import (
     LogisticRegression,
 )
 from fedsim.protocol.contract import Algorithm
-from server.aggregate import weighted
-from server.loop import run
-from server.participation import schedule
 
 D = 5
 SIZES = (40, 40)
@@ -44,10 +41,7 @@ def _data(problem: GeneralisedLinear, seed: int = 3) -> tuple[list[Silo], np.nda
 
 
 def _end(problem: GeneralisedLinear, algorithm: Algorithm, silos: list[Silo]) -> np.ndarray:
-    gate = open_gate(silos, problem, algorithm, epsilon=np.inf, mechanism="none")
-    rounds = schedule(2, None, [False] * len(plan_of(algorithm, problem, SIZES).rounds), 0, 0)
-    *_, last = run(algorithm, problem, public_of(SIZES), 0, GateLink(gate), rounds, weighted)
-    return last.answer.numpy()
+    return iterates(algorithm, problem, silos)[-1].numpy()
 
 
 @pytest.mark.parametrize(("l1", "l2"), [(0.1, 0.0), (0.1, 0.3)], ids=["lasso", "elastic net"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from fedsim.problems.glm import (
     SoftmaxRegression,
 )
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
-from fedsim.protocol.contract import Asker, Memory, Public, Query, Round, ServerHalf
+from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.limits import Limits
 from fedsim.testing.federations import DELTA as DELTA
 from fedsim.testing.federations import GateLink as GateLink
@@ -32,6 +32,7 @@ from fedsim.testing.federations import plan_of as plan_of
 from fedsim.testing.federations import public_of as public_of
 from fedsim.testing.federations import silos_of as silos_of
 from fedsim.testing.federations import target_of as target_of
+from server.participation import rounds_of_silos
 from silos.entropy import SeededEntropy
 
 LIMITS = Limits()
@@ -49,6 +50,29 @@ def problems(num_features: int) -> dict[str, GeneralisedLinear]:
         "absolute": AbsoluteError(num_features),
         "absolute, smoothed": AbsoluteError(num_features, smoothing=1e9),
     }
+
+
+def iterates(
+    algorithm: Algorithm,
+    problem: GeneralisedLinear,
+    data: Sequence[Silo],
+    *,
+    rounds: Sequence[Sequence[int]] | None = None,
+    weights: Sequence[float] | None = None,
+    epsilon: float = math.inf,
+) -> list[Tensor]:
+    """What the server would return before each round, and at the end; without noise for infinity.
+
+    Args:
+        rounds: the silos of each round; all of them by default.
+        weights: by size by default.
+    """
+    sizes = [len(target) for _, target in data]
+    plan = plan_of(algorithm, problem, sizes)
+    rounds = [range(len(data))] * len(plan.rounds) if rounds is None else rounds
+    mechanism, own = "none" if epsilon == math.inf else "gaussian", rounds_of_silos(rounds, len(data))
+    gate = open_gate(data, problem, algorithm, epsilon=epsilon, mechanism=mechanism, rounds=own, plan=plan)
+    return [event.answer for event in drive(gate, algorithm, problem, public_of(sizes, weights), rounds)]
 
 
 class Unrepeatable:
