@@ -23,7 +23,7 @@ from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRe
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import read
 from server.participation import admitted_rounds, schedule
-from silos import batches, gate, noise, records, statistics
+from silos import batches, gate, noise, records
 
 ROUNDS = 300
 WORKLOADS = {
@@ -39,11 +39,11 @@ WORKLOADS = {
 }
 PARTS: dict[str, list[tuple[Any, str]]] = {
     "scores x W": [(GeneralisedLinear, "scores")],
-    "weighted sum of records": [(statistics, "weighted_sum")],
+    "weighted sum of records": [(records, "weighted_sum")],
     "slope of the loss, clip, finite terms": [
         (LogisticRegression, "coefficient"),
         (SoftmaxRegression, "coefficient"),
-        (statistics, "bounded"),
+        (records, "bounded"),
         (gate._RoundAsker, "_clipped_sum"),
     ],
     "batches drawn": [(batches, "_draw"), (batches.RoundBatches, "next")],

@@ -11,7 +11,9 @@ from math import inf
 from typing import cast
 
 from fedsim.common.errors import Refused
+from fedsim.mechanisms.grid import GridGaussian
 from fedsim.mechanisms.mechanism import Mechanism, SumMechanism
+from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.rounding import shown_up
 from fedsim.protocol.limits import Limits
@@ -148,3 +150,21 @@ def spent(plan: Plan, admitted: Admitted, debited: Iterable[int], mechanism: Mec
         return admitted.epsilon_guaranteed
     case = admitted.terms.n, admitted.noise_multiplier, admitted.terms.delta
     return mechanism.epsilons(plan.census(rounds), [case])[0]
+
+
+FLOATING_POINT = (
+    "Noise is Gaussian in floating point: the low-order bits of an answer are not covered by the guarantee"
+)
+"""The line of a report for noise that is not exact."""
+
+
+def silo_mechanism(dimension: int, exact_noise_dimension: int) -> tuple[Mechanism, tuple[str, ...]]:
+    """The mechanism for answers of `dimension` numbers, and what a reader must know of it.
+
+    Args:
+        dimension: d.
+        exact_noise_dimension: the largest d with exact noise, about 20 microseconds a number; 0 for none.
+    """
+    if dimension <= exact_noise_dimension:
+        return GridGaussian(dimension), ()
+    return SiloGaussian(), (FLOATING_POINT,)

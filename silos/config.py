@@ -2,26 +2,160 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fedsim.algorithms.registry import GROUP as ALGORITHMS
-from fedsim.common.errors import InputError
+from fedsim.algorithms.registry import shipped
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.plugins import listed
 from fedsim.common.section import Section, check_flags, complaint
 from fedsim.common.serialise import mapping
-from fedsim.data.dataset import Dataset
-from fedsim.data.registry import OWN, DataConfig
-from fedsim.isolated.confine import CHILD, Child, start, unavailable
-from fedsim.problems.kinds import GROUP as PROBLEMS
+from fedsim.data.arrays import Npz
+from fedsim.data.csv_table import Csv
+from fedsim.problems.kinds import GROUP as PROBLEM_GROUP
+from fedsim.problems.kinds import PROBLEMS
+from fedsim.protocol.limits import Limits
 from fedsim.wire.listener import AtPort, AtSocket
 from fedsim.wire.messages import Hex32, SiloName
-from silos.policy import Policy
 
 ROOT = "silo"
 """What errors call the file."""
+
+
+if TYPE_CHECKING:  # loaded where a plug-in is listed
+    from fedsim.isolated.confine import Child
+
+Records = Annotated[Csv | Npz, Field(discriminator="name")]
+"""What a silo reads: a table by its schema, or arrays in a file, and none of a simulation's data sets."""
+Probability = Annotated[float, Field(ge=1e-100, lt=1)]
+Epsilon = Annotated[float, Field(gt=0, le=500)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Sampled(Section):
+    """The part of a lifetime that plans with sampled batches may use; by default they are refused."""
+
+    epsilon: float = Field(0.0, ge=0, description="sum of their epsilons")
+    delta: float = Field(0.0, ge=0, lt=1, description="sum of their deltas")
+
+
+class Lifetime(Section):
+    """What everything that ever leaves the silo is within; fixed at enrolment (`silos.account`)."""
+
+    epsilon: Epsilon = Field(description="of all runs together")
+    delta: Probability = Field(description="of all runs together")
+    expires: date = Field(description="the last day, in UTC; nothing is released afterwards")
+    sampled: Sampled = Field(Sampled(), description="of it, for plans with sampled batches")
+
+
+class PerRun(Section):
+    """The most that one run may cost, whatever it offers."""
+
+    epsilon: Epsilon = Field(description="of one run")
+    delta: Probability = Field(description="of one run")
+
+
+def _list_of_plug_ins(value: Any) -> Any:
+    """`false` is none of them; `true` would let a server choose any function of the installation."""
+    if value is True:
+        raise ValueError("list those that may run: names of entry points, module:attribute of networks")
+    return () if value is False else value
+
+
+PlugIns = Annotated[tuple[str, ...], BeforeValidator(_list_of_plug_ins)]
+
+
+class Policy(Section):
+    """What a silo agrees to."""
+
+    lifetime: Lifetime = Field(description="over all runs")
+    per_run: PerRun | None = Field(None, description="the most for one run; default: all of the lifetime's")
+    algorithms: tuple[str, ...] | None = Field(None, description="those that may run; default: fedsim's own")
+    problems: tuple[str, ...] | None = Field(None, description="those that may run; default: fedsim's own")
+    plug_ins: PlugIns = Field(
+        (),
+        description="code that fedsim does not ship and that may be started, in a confined process: names of "
+        "entry points in plug_in_folder, module:attribute of networks; false: none",
+    )
+    min_noise_multiplier: float = Field(0.1, gt=0, le=1e4, description="least base noise multiplier")
+    max_noise_multiplier: float = Field(1e4, gt=0, le=1e4, description="largest base noise multiplier")
+    max_epsilon_colluding: float | None = Field(
+        None,
+        gt=0,
+        description="the most that a run may cost if server and shuffler collude; default: infinity",
+    )
+    max_runs: Count = Field(
+        1_000, description="runs that are open or had a round paid for, in the silo's whole life"
+    )
+    max_rounds: Count = Field(1_000, description="rounds of a plan")
+    max_queries_per_round: Count = Field(1_000, description="noisy answers of a round")
+    max_dimension: Count = Field(1_000_000, description="parameters of a model")
+    max_planned_numbers: Count = Field(
+        100_000_000,
+        description="numbers in all answers of a plan, one of fewer than 5,000 counted as 5,000: bounds "
+        "the time that trying a plan out takes",
+    )
+    min_clip: float = Field(1e-6, ge=1e-6, description="least clip, but for 0")
+    max_clip: float = Field(1e6, gt=0, le=1e6, description="largest clip")
+    max_point: float = Field(1e6, gt=0, le=1e6, description="largest entry of a point")
+    exact_noise_dimension: int = Field(
+        100_000, ge=0, description="largest dimension with exact noise; above, it is drawn in floating point"
+    )
+    run_days: float = Field(7.0, gt=0, le=3650, description="days until a run that is not closed is closed")
+
+    @property
+    def limits(self) -> Limits:
+        """Bounds on plans and queries."""
+        return Limits(
+            max_rounds=self.max_rounds,
+            max_dimension=self.max_dimension,
+            max_queries_per_round=self.max_queries_per_round,
+            max_planned_numbers=self.max_planned_numbers,
+            max_point=self.max_point,
+            min_clip=self.min_clip,
+            max_clip=self.max_clip,
+            max_noise_multiplier=self.max_noise_multiplier,
+        )
+
+    @property
+    def run_budget(self) -> tuple[float, float]:
+        """(epsilon, delta) of one run at most."""
+        bound = self.per_run or self.lifetime
+        return bound.epsilon, bound.delta
+
+    @property
+    def allowed_algorithms(self) -> tuple[str, ...]:
+        """By name."""
+        return self.allowed(shipped()) if self.algorithms is None else self.algorithms
+
+    @property
+    def allowed_problems(self) -> tuple[str, ...]:
+        """By name."""
+        return self.allowed(PROBLEMS) if self.problems is None else self.problems
+
+    def allowed(self, known: Iterable[str]) -> tuple[str, ...]:
+        """The parts that fedsim ships, and the plug-ins that are listed: these run in a confined process."""
+        return tuple(dict.fromkeys((*known, *(name for name in self.plug_ins if ":" not in name))))
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        for field, low, high in (
+            ("min_noise_multiplier", self.min_noise_multiplier, self.max_noise_multiplier),
+            ("min_clip", self.min_clip, self.max_clip),
+        ):
+            if low > high:
+                raise InputError(field, low, f"at most {field.replace('min', 'max', 1)}, {high:g}")
+        for field, known in (("algorithms", shipped()), ("problems", PROBLEMS)):
+            for name in getattr(self, field) or ():
+                if name not in self.allowed(known):
+                    hint = f"not shipped; {suggest(name, known)}, or list the plug-in under plug_ins too"
+                    raise InputError(field, name, hint)
+        return self
 
 
 class InsecureSimulation(Section):
@@ -36,7 +170,10 @@ class Config(Section):
     """One silo."""
 
     name: SiloName = Field(description="the silo, as the federation calls it")
-    records: DataConfig = Field(description="its records: a scenario's data section; all of them are its own")
+    records: Records = Field(
+        description="its records, all of them its own: a table (csv) or an npz file, as in a scenario's data "
+        "section"
+    )
     reader: tuple[str, ...] = Field(
         (),
         description="a command that writes the table at records.path to its standard output; it runs once, "
@@ -66,6 +203,8 @@ class Config(Section):
         Raises:
             Refused: the kernel cannot confine it.
         """
+        from fedsim.isolated.confine import CHILD, start
+
         return start([CHILD], self.plug_in_folder, hidden=self.hidden)
 
     @property
@@ -110,11 +249,13 @@ def _check_plug_ins(config: Config) -> None:
     if not folder.is_dir():
         raise InputError(f"{ROOT}.plug_in_folder", str(folder), "must be a folder")
     groups = listed(folder)
-    known = [name for group in (ALGORITHMS, PROBLEMS) for name in groups.get(group, {})]
+    known = [name for group in (ALGORITHMS, PROBLEM_GROUP) for name in groups.get(group, {})]
     for name in names:
         if ":" not in name and name not in known:
             hint = f"no algorithm or problem in plug_in_folder; there are: {', '.join(known) or 'none'}"
             raise InputError(f"{ROOT}.policy.plug_ins", name, hint)
+    from fedsim.isolated.confine import unavailable
+
     if reason := unavailable():
         raise InputError(f"{ROOT}.policy.plug_ins", list(names), reason)
     for path in config.hidden:
@@ -142,11 +283,8 @@ def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
     return str(folder / tree) if isinstance(tree, str) and is_file else tree
 
 
-def _check_records(records: Dataset) -> None:
-    """Refuse what a silo alone cannot do, and a reader that fedsim does not ship."""
-    if type(records) not in OWN.values():
-        hint = "never where records are held: name a table, and in `reader` a command that writes it"
-        raise InputError(f"{ROOT}.records.name", records.name, hint)
+def _check_records(records: Csv | Npz) -> None:
+    """Refuse what a silo alone cannot do."""
     records.check_alone(f"{ROOT}.records")
     for field in ("test_fraction", "reserve", "origin"):
         if field in records.model_fields_set:

@@ -15,6 +15,8 @@ from silos.journal import Journal
 if TYPE_CHECKING:  # torch is loaded when a reply is
     from torch import Tensor
 
+    from fedsim.wire.messages import Mark
+
 Reply = Mapping[str, "Tensor"]
 """One silo's answer to a round, or its memory between rounds, {name: (d,)}."""
 
@@ -144,6 +146,9 @@ class RunLedger:
         if round_index != self.record.last:
             raise Refused(f"round {round_index} was answered; only the last reply is kept")
         return self._stored()[0]
+
+    def begin(self, mark: Mark | None) -> None:
+        """Take the shuffler's mark that a round is asked for with: none, but in secure aggregation."""
 
     def debit(self, round_index: int, digest: bytes) -> None:
         """See `Ledger`; refused too where the run or the silo's life is over, or the round is not its own."""

@@ -43,7 +43,7 @@ Terms = Callable[[NeuralNetwork, Tensor, Tensor, Sequence[Tensor]], list[tuple[s
 def network_sum(
     problem: NeuralNetwork, block: Block, points: Sequence[Tensor], clip: Clip, seen: Seen | None = None
 ) -> Tensor:
-    """Sum over the records of clip(term); arguments and result as in `silos.statistics.clipped_sum`."""
+    """Sum over the records of clip(term); arguments and result as in `silos.records.clipped_sum`."""
     if block.mask is None:
         raise ValueError("a network's records need a mask: a row of zeros has a gradient")
     terms, width = strategy(problem, block.features.dtype)

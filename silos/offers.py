@@ -10,24 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from pydantic import TypeAdapter, ValidationError
 
 from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import InputError, Refused
+from fedsim.common.section import Section, complaint
 from fedsim.data.source import Outline
-from fedsim.isolated.confine import Child
-from fedsim.isolated.data import DTYPES
-from fedsim.isolated.parts import Isolated
-from fedsim.mechanisms.grid import GridGaussian
-from fedsim.mechanisms.mechanism import Mechanism, SumMechanism
-from fedsim.mechanisms.registry import GAUSSIAN, check_serves
-from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
+from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
-from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
@@ -36,18 +30,28 @@ from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Admitted, Terms
 from fedsim.scenario.algorithm import AlgorithmConfig, AlgorithmSection
-from fedsim.scenario.model import complaint
 from fedsim.scenario.problem import ProblemSection, problem_of
 from fedsim.wire.messages import Offer
-from silos.admission import admit
-from silos.policy import Policy
-from silos.pooled import Part, Pinned, check_summable, colluding_cost, part_of
+from silos.admission import admit, silo_mechanism
+from silos.config import Policy
 
+if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
+    from fedsim.isolated.confine import Child
+    from fedsim.isolated.parts import Isolated
+    from silos.pooled import Part, Pinned
+
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _ALGORITHM: TypeAdapter[AlgorithmSection] = TypeAdapter(AlgorithmConfig)
 _LARGEST = 2**53
 _MANY = 1_000
-_NO_ROSTERS = Pinned()
-_NOBODY = nullcontext()
+_NO_LOCK = nullcontext()
+
+
+class _Sections(Section):
+    """The parts of an offer that are sections of a scenario; errors name their fields as there."""
+
+    algorithm: AlgorithmConfig
+    problem: ProblemSection
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,17 @@ class Own:
 
 @dataclass(frozen=True)
 class Proposal:
-    """What an offer names, made: nothing has been tried out yet. `part` is the silo's in sums over silos."""
+    """What an offer names, made: nothing has been tried out yet.
+
+    `isolated` is the process that runs plug-in code, `part` the silo's part in secure aggregation.
+    """
 
     offer: Offer
     algorithm: Algorithm
     problem: Problem
     public: Public
     dtype: torch.dtype
+    isolated: Isolated | None = None
     part: Part | None = None
 
 
@@ -94,9 +102,9 @@ def proposal_of(
     offer: Offer,
     policy: Policy,
     own: Own,
-    pinned: Pinned = _NO_ROSTERS,
+    pinned: Pinned | None = None,
     start: Callable[[], Child] | None = None,
-    alone: AbstractContextManager[object] = _NOBODY,
+    alone: AbstractContextManager[object] = _NO_LOCK,
 ) -> Proposal:
     """Make what the offer names.
 
@@ -122,15 +130,13 @@ def proposal_of(
         if problem.num_features != offer.shape.num_features:
             raise Refused("offer: the plug-in's problem is for another number of features")
         _check_dimension(problem.dimension, policy)
-        part = part_of(offer, own.name, problem.dimension, pinned)
-        if part is not None:
-            check_serves(part.mechanism, str(offer.algorithm["name"]), algorithm)
+        part = _part(offer, own.name, problem.dimension, algorithm, pinned)
     except InputError as error:
         raise Refused(str(error).replace("scenario.", "offer: ", 1)) from None
     dtype, shape = DTYPES[offer.dtype], offer.shape
     weights = torch.tensor(offer.weights, dtype=dtype)
     public = Public(tuple(shape.sizes), torch.tensor(list(shape.sizes.values())), weights, weights * 0)
-    return Proposal(offer, algorithm, problem, public, dtype, part)
+    return Proposal(offer, algorithm, problem, public, dtype, isolated, part)
 
 
 def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = False) -> Admissible:
@@ -146,16 +152,18 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         Refused: the plan breaks a limit, costs more than the budget, or has too little noise.
     """
     offer, limits, part = proposal.offer, policy.limits, proposal.part
-    if isinstance(proposal.algorithm, Isolated):
-        trace = proposal.algorithm.dry_run(proposal.public, offer.seed, limits, proposal.problem.dimension)
+    if proposal.isolated is not None:
+        trace = proposal.isolated.dry_run(proposal.public, offer.seed, limits, proposal.problem.dimension)
     else:
         trace = dry_run(proposal.algorithm, proposal.problem, proposal.public, offer.seed, limits)
     plan = trace.plan
     if plan.sampled and proposal.dtype == torch.float32:  # see `silos.sums`
         raise Refused("offer: float32 with sampled batches; rounding of such sums is bounded in float64 only")
     if part is not None:
-        check_summable(plan, trace.remembers)
-    mechanism, notices = _mechanism(proposal, policy, seeded)
+        part.check_summable(plan, trace.remembers)
+        mechanism, notices = part.exact_mechanism(policy.exact_noise_dimension, seeded)
+    else:
+        mechanism, notices = _mechanism(proposal.problem.dimension, policy, seeded)
     epsilon, delta = policy.run_budget
     terms = Terms(
         own.name,
@@ -168,7 +176,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     )
     (admitted,) = admit(plan, [terms], mechanism, limits)
     _check_noise(plan, admitted, policy)
-    colluding = None if part is None else colluding_cost(part, plan, admitted, policy.max_epsilon_colluding)
+    colluding = None if part is None else part.colluding_cost(plan, admitted, policy.max_epsilon_colluding)
     return Admissible(proposal, plan, trace.broadcasts, terms, mechanism, notices, admitted, colluding)
 
 
@@ -215,6 +223,8 @@ def _theirs(offer: Offer, policy: Policy) -> bool:
 
 def _isolated(offer: Offer, theirs: bool, start: Callable[[], Child] | None) -> Isolated:
     """A confined process that has made the offer's parts."""
+    from fedsim.isolated.parts import Isolated
+
     if start is None:
         raise Refused("offer: no process for plug-ins can be started here")
     parts = {"algorithm": offer.algorithm, "problem": offer.problem, "shape": offer.shape.model_dump()}
@@ -230,10 +240,11 @@ def algorithm_of(given: Mapping[str, Any]) -> Algorithm:
         InputError: a number is missing, unknown or out of bounds.
     """
     try:
-        return _ALGORITHM.validate_python(given).build()
+        section: AlgorithmSection = _ALGORITHM.validate_python(given)
     except ValidationError as error:
         check_few(error, "offer: algorithm")
-        raise complaint(error, {"algorithm": given}, ("algorithm",)) from None
+        raise complaint(error, {"algorithm": given}, "scenario", _Sections, ("algorithm",)) from None
+    return section.build()
 
 
 def problem_section(given: Mapping[str, Any]) -> ProblemSection:
@@ -246,7 +257,7 @@ def problem_section(given: Mapping[str, Any]) -> ProblemSection:
         return ProblemSection.model_validate(given)
     except ValidationError as error:
         check_few(error, "offer: problem")
-        raise complaint(error, {"problem": given}, ("problem",)) from None
+        raise complaint(error, {"problem": given}, "scenario", _Sections, ("problem",)) from None
 
 
 def _problem(offer: Offer, policy: Policy) -> Problem:
@@ -293,39 +304,15 @@ def _check_noise(plan: Plan, admitted: Admitted, policy: Policy) -> None:
         )
 
 
-def _mechanism(proposal: Proposal, policy: Policy, seeded: bool) -> tuple[Mechanism, tuple[str, ...]]:
+def _part(offer: Offer, own: str, dimension: int, algorithm: Algorithm, pinned: Pinned | None) -> Part | None:
+    """The silo's part in secure aggregation; None where the offer asks for the silo's own answers."""
+    if offer.pooled is None:
+        return None
+    if pinned is None:
+        raise Refused(f"offer: roster {offer.pooled.roster} is none that the silo's operator has pinned")
+    return pinned.part(offer, own, dimension, algorithm)
+
+
+def _mechanism(dimension: int, policy: Policy, seeded: bool) -> tuple[Mechanism, tuple[str, ...]]:
     """What adds the silo's noise, and what a reader must know of it."""
-    if proposal.part is not None:
-        sums = proposal.part.mechanism
-        return (sums, ()) if seeded else exact_sums(sums, policy.exact_noise_dimension)
-    if seeded:
-        return GAUSSIAN, ()
-    return silo_mechanism(proposal.problem.dimension, policy.exact_noise_dimension)
-
-
-FLOATING_POINT = (
-    "Noise is Gaussian in floating point: the low-order bits of an answer are not covered by the guarantee"
-)
-"""The line of a report for noise that is not exact."""
-
-
-def silo_mechanism(dimension: int, exact_noise_dimension: int) -> tuple[Mechanism, tuple[str, ...]]:
-    """The mechanism for answers of `dimension` numbers, and what a reader must know of it.
-
-    Args:
-        dimension: d.
-        exact_noise_dimension: the largest d with exact noise, about 20 microseconds a number; 0 for none.
-    """
-    if dimension <= exact_noise_dimension:
-        return GridGaussian(dimension), ()
-    return SiloGaussian(), (FLOATING_POINT,)
-
-
-def exact_sums(mechanism: SumMechanism, exact_noise_dimension: int) -> tuple[SumMechanism, tuple[str, ...]]:
-    """As `silo_mechanism`, of sums over silos; where aggregators add the noise, the silo draws none."""
-    if isinstance(mechanism, ShuffledBinomial):
-        return mechanism, ()  # integers, of fair bits
-    if not isinstance(mechanism, SummedGaussian):
-        return mechanism, (FLOATING_POINT,)
-    exact = mechanism.noise_by == "aggregators" or mechanism.dimension <= exact_noise_dimension
-    return replace(mechanism, exact=exact), () if exact else (FLOATING_POINT,)
+    return (SiloGaussian(), ()) if seeded else silo_mechanism(dimension, policy.exact_noise_dimension)

@@ -8,25 +8,24 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.common.serialise import finite
-from fedsim.isolated.confine import Child
-from fedsim.isolated.parts import Isolated
 from fedsim.protocol.plain import digest
-from fedsim.secagg.occasions import Occasions
 from fedsim.wire.messages import Mark, Offer
 from silos.admission import spent
-from silos.config import InsecureSimulation
+from silos.config import InsecureSimulation, Policy
 from silos.entropy import Entropy, SeededEntropy, SystemEntropy
 from silos.gate import Gate, hold
 from silos.ledger import RunLedger
 from silos.offers import Admissible, Own, Proposal, admissible, proposal_of
 from silos.own_records import OwnRecords
-from silos.policy import Policy
-from silos.pooled import Pinned, SealedLedger
+
+if TYPE_CHECKING:  # loaded where a plug-in is listed, or a roster pinned
+    from fedsim.isolated.confine import Child
+    from silos.pooled import Pinned
 
 GATES = 4
 """Gates in memory at once; each has its own copy of the records, in its problem's layout."""
@@ -69,7 +68,7 @@ class OpenRuns:
         own: Own,
         policy: Policy,
         simulation: InsecureSimulation | None,
-        pinned: Pinned,
+        pinned: Pinned | None = None,
         start: Callable[[], Child] | None = None,
     ) -> None:
         """`start`: starts a confined process for plug-in code."""
@@ -134,8 +133,8 @@ class OpenRuns:
                 held.ledger = self._ledger(run, held.plan)
                 held.gate = self._gate(run, held.plan, held.ledger)
             self._hold(run.run, held)
-            if isinstance(held.ledger, SealedLedger):
-                held.ledger.begin(mark)
+            assert held.ledger is not None
+            held.ledger.begin(mark)
             try:
                 reply = held.gate.answer(round_index, broadcast)
             except Refused:
@@ -184,8 +183,8 @@ class OpenRuns:
         self._held.move_to_end(run)
         for old in list(self._held.values())[:-GATES]:
             old.gate = None
-            if isinstance(old.plan.proposal.algorithm, Isolated):
-                old.plan.proposal.algorithm.close()  # its child starts again when it is asked
+            if old.plan.proposal.isolated is not None:
+                old.plan.proposal.isolated.close()  # its child starts again when it is asked
         while len(self._held) > GATES and sum(each.size for each in self._held.values()) > PLANS:
             self._held.popitem(last=False)
 
@@ -224,13 +223,11 @@ class OpenRuns:
         )
 
     def _ledger(self, run: RunLedger, plan: Admissible) -> RunLedger:
-        part, identity = plan.proposal.part, self._pinned.identity
-        run.resumes = not isinstance(plan.proposal.algorithm, Isolated)
-        if part is None or identity is None:
+        made = plan.proposal
+        run.resumes = made.isolated is None
+        if made.part is None or self._pinned is None:
             return run
-        dimension = plan.proposal.problem.dimension
-        occasions = Occasions(plan.proposal.offer, plan.plan, part.mechanism, dimension)
-        return SealedLedger(run, part, occasions, identity)
+        return self._pinned.ledger(run, made.part, made.offer, plan.plan)
 
     def _entropy(self, run: RunLedger) -> Entropy:
         if self._simulation is None:

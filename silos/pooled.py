@@ -9,7 +9,7 @@ noise, or who does instead, and whom reports are sealed to.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -19,8 +19,11 @@ import torch
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity
 from fedsim.mechanisms.mechanism import SumMechanism
-from fedsim.mechanisms.registry import MECHANISMS, sum_mechanism
+from fedsim.mechanisms.registry import MECHANISMS, check_serves, sum_mechanism
+from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
+from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.privacy.rounding import shown_up
+from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.pool import Pool
 from fedsim.protocol.terms import Admitted, Share
@@ -29,15 +32,69 @@ from fedsim.secagg.reports import seal_report
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.secagg.shuffling import check_follows, check_marked
 from fedsim.wire.messages import Mark, Offer
+from silos.admission import FLOATING_POINT
 from silos.ledger import Reply, RunLedger
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a silo has in the sums of an offered run, by its pinned roster."""
+
+    roster: Roster
+    share: Share
+    mechanism: SumMechanism
+
+    @staticmethod
+    def check_summable(plan: Plan, remembers: bool) -> None:
+        """Refuse what a silo that answers only in sums cannot do, and what its account cannot price.
+
+        Args:
+            plan: that was offered.
+            remembers: whether the silo half keeps memory between rounds.
+        """
+        if plan.sampled:
+            raise Refused("offer: sampled batches in sums over silos; use full or fresh ones")
+        if remembers:
+            raise Refused(
+                "offer: the algorithm's silo half keeps memory, and in sums it has no answers to keep"
+            )
+
+    def exact_mechanism(
+        self, exact_noise_dimension: int, seeded: bool
+    ) -> tuple[SumMechanism, tuple[str, ...]]:
+        """The mechanism that adds the silo's noise, and what a reader must know of it (`silo_mechanism`).
+
+        Where aggregators add the noise, the silo draws none.
+        """
+        mechanism = self.mechanism
+        if seeded or isinstance(mechanism, ShuffledBinomial):
+            return mechanism, ()  # the latter's are integers, of fair bits
+        if not isinstance(mechanism, SummedGaussian):
+            return mechanism, (FLOATING_POINT,)
+        exact = mechanism.noise_by == "aggregators" or mechanism.dimension <= exact_noise_dimension
+        return replace(mechanism, exact=exact), () if exact else (FLOATING_POINT,)
+
+    def colluding_cost(self, plan: Plan, admitted: Admitted, most: float | None) -> float:
+        """What an admitted plan costs if server and shuffler collude.
+
+        Raises:
+            Refused: it is more than `most`, which the policy allows.
+        """
+        terms, z = admitted.terms, admitted.noise_multiplier
+        census = plan.census(terms.rounds)
+        (epsilon,) = self.mechanism.colluding_epsilons(census, [(terms.n, z, terms.delta)])
+        if most is not None and epsilon > most:
+            cost = f"if server and shuffler collude, the plan costs epsilon {shown_up(epsilon, 6)}"
+            raise Refused(f"{cost}; the silo's policy allows {most:.6g}")
+        return epsilon
 
 
 @dataclass(frozen=True)
 class Pinned:
     """The rosters that a silo's operator has agreed to, by digest, and the key that signs its reports."""
 
-    rosters: Mapping[str, Roster] = field(default_factory=dict)
-    identity: Identity | None = None
+    rosters: Mapping[str, Roster]
+    identity: Identity
 
     @classmethod
     def load(cls, files: tuple[Path, ...], own: str, identity: Identity, field: str) -> Self:
@@ -55,69 +112,37 @@ class Pinned:
             found[roster.digest] = roster
         return cls(found, identity)
 
+    def part(self, offer: Offer, own: str, dimension: int, algorithm: Algorithm) -> Part:
+        """The silo's part in an offer of secure aggregation.
 
-@dataclass(frozen=True)
-class Part:
-    """What a silo has in the sums of an offered run, by its pinned roster."""
+        Raises:
+            Refused: the offer is of another roster than those that are pinned, or of other silos than it has.
+            InputError: the mechanism cannot serve the algorithm.
+        """
+        told = offer.pooled
+        assert told is not None
+        roster = self.rosters.get(told.roster)
+        if roster is None:
+            raise Refused(f"offer: roster {told.roster} is none that the silo's operator has pinned")
+        if told.mechanism not in MECHANISMS or not MECHANISMS[told.mechanism].sums_only:
+            raise Refused(f"offer: {told.mechanism!r} is no mechanism of sums over silos")
+        if tuple(offer.shape.sizes) != roster.names:
+            raise Refused("offer: its silos are not those of the roster, in the order of their names")
+        if offer.noise_multiplier is None:
+            raise Refused("offer: the noise multiplier of a sum is common to its silos, and must be given")
+        try:
+            sizes = tuple(offer.shape.sizes.values())
+            pool = Pool(sizes, offer.weights, roster.min_silos, roster.honest_fraction)
+            mechanism = sum_mechanism(told.mechanism, dimension, pool, roster.noise_by, told.steps)
+        except InputError as error:
+            raise Refused(f"offer: {error}") from None
+        check_serves(mechanism, str(offer.algorithm["name"]), algorithm)
+        return Part(roster, Share(pool, roster.names.index(own), told.clip), mechanism)
 
-    roster: Roster
-    share: Share
-    mechanism: SumMechanism
-
-
-def part_of(offer: Offer, own: str, dimension: int, pinned: Pinned) -> Part | None:
-    """The silo's part; None where the offer is not of sums.
-
-    Raises:
-        Refused: the offer is of another roster than those that are pinned, or of other silos than it has.
-    """
-    if offer.pooled is None:
-        return None
-    told = offer.pooled
-    roster = pinned.rosters.get(told.roster)
-    if roster is None:
-        raise Refused(f"offer: roster {told.roster} is none that the silo's operator has pinned")
-    if told.mechanism not in MECHANISMS or not MECHANISMS[told.mechanism].sums_only:
-        raise Refused(f"offer: {told.mechanism!r} is no mechanism of sums over silos")
-    if tuple(offer.shape.sizes) != roster.names:
-        raise Refused("offer: its silos are not those of the roster, in the order of their names")
-    if offer.noise_multiplier is None:
-        raise Refused("offer: the noise multiplier of a sum is common to its silos, and must be given")
-    try:
-        sizes = tuple(offer.shape.sizes.values())
-        pool = Pool(sizes, offer.weights, roster.min_silos, roster.honest_fraction)
-        mechanism = sum_mechanism(told.mechanism, dimension, pool, roster.noise_by, told.steps)
-    except InputError as error:
-        raise Refused(f"offer: {error}") from None
-    return Part(roster, Share(pool, roster.names.index(own), told.clip), mechanism)
-
-
-def check_summable(plan: Plan, remembers: bool) -> None:
-    """Refuse what a silo without answers of its own cannot do, and what its account cannot price in a sum.
-
-    Args:
-        plan: that was offered.
-        remembers: whether the silo half keeps memory between rounds.
-    """
-    if plan.sampled:
-        raise Refused("offer: sampled batches in sums over silos; use full or fresh ones")
-    if remembers:
-        raise Refused("offer: the algorithm's silo half keeps memory, and in sums it has no answers to keep")
-
-
-def colluding_cost(part: Part, plan: Plan, admitted: Admitted, most: float | None) -> float:
-    """What an admitted plan costs if server and shuffler collude.
-
-    Raises:
-        Refused: it is more than `most`, which the policy allows.
-    """
-    terms, z = admitted.terms, admitted.noise_multiplier
-    census = plan.census(terms.rounds)
-    (epsilon,) = part.mechanism.colluding_epsilons(census, [(terms.n, z, terms.delta)])
-    if most is not None and epsilon > most:
-        cost = f"if server and shuffler collude, the plan costs epsilon {shown_up(epsilon, 6)}"
-        raise Refused(f"{cost}; the silo's policy allows {most:.6g}")
-    return epsilon
+    def ledger(self, run: RunLedger, part: Part, offer: Offer, plan: Plan) -> SealedLedger:
+        """The run's ledger, which keeps sealed reports."""
+        occasions = Occasions(offer, plan, part.mechanism, part.mechanism.dimension)
+        return SealedLedger(run, part, occasions, self.identity)
 
 
 class SealedLedger(RunLedger):

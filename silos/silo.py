@@ -36,7 +36,7 @@ from fedsim.wire.messages import (
     Refusal,
     Reply,
 )
-from silos.config import ROOT, Config
+from silos.config import ROOT, Config, Policy
 from silos.enrolment import check_enrolment, check_modes
 from silos.entropy import new_secret
 from silos.ledger import RunLedger
@@ -44,8 +44,6 @@ from silos.ledger_file import LedgerFile, signed_receipt
 from silos.offers import Own, check_few, largest_dimension
 from silos.open_runs import Busy, OpenRuns
 from silos.own_records import read_records
-from silos.policy import Policy
-from silos.pooled import Pinned
 from silos.price import price
 
 log = logging.getLogger("silos.silo")
@@ -94,7 +92,11 @@ class Silo:
         check_modes(config.state)
         records, identity = read_records(config), Identity.load(config.state)
         own = Own(config.name, records.n, records.num_features, records.num_classes)
-        pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
+        pinned: Pinned | None = None
+        if config.rosters:
+            from silos.pooled import Pinned  # with secure aggregation
+
+            pinned = Pinned.load(config.rosters, config.name, identity, f"{ROOT}.rosters")
         runs = OpenRuns(records, own, config.policy, simulation, pinned, config.start_child)
         ledger = LedgerFile.open(config.ledger, {"notices": list(runs.notices)})
         try:

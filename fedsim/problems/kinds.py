@@ -33,7 +33,7 @@ def check(problem: Problem, dtype: torch.dtype) -> None:
     """
     if isinstance(problem, NeuralNetwork):
         problem.form(dtype)
-    else:
+    elif type(problem) not in OWN:
         from fedsim.problems import linear_records  # with graphs of records, which take torch a while
 
         linear_records.check(problem, dtype)
@@ -43,9 +43,29 @@ def accepts(problem: Problem, target: Tensor) -> Tensor:
     """Which targets the loss is defined for, each decided from itself alone; a mask in their shape."""
     if isinstance(problem, NeuralNetwork):
         return problem.accepts(target)
-    from fedsim.problems import linear_records  # with graphs of records, which take torch a while
+    if type(problem) in OWN:
+        return problem.accepts(target)
+    from fedsim.problems import linear_records
 
     return linear_records.accepts(problem, target)
+
+
+def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
+    """l'(score, y) of every record of a linear model, in the shape of the scores, as a tensor of its own.
+
+    Args:
+        scores: (..., records) for one output, (..., records, outputs) else.
+        target: of the same records, or of a shape that broadcasts to theirs; without the axis of outputs.
+        inverse_norm: 1 / |x|, like `target`.
+
+    Returns:
+        NaN where a record's coefficient cannot be computed.
+    """
+    if type(problem) in OWN:
+        return problem.coefficient(scores, target, inverse_norm)
+    from fedsim.problems import linear_records
+
+    return linear_records.coefficient(problem, scores, target, inverse_norm)
 
 
 def scores_of_records(problem: Problem, features: Tensor, w: Tensor) -> Tensor:

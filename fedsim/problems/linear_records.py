@@ -1,4 +1,4 @@
-"""Applies a linear problem to records: its code sees one record at a time, unless it is built in.
+"""A linear problem that is not built in, applied to records: its code sees one record at a time.
 
 Built-in losses act on each number alone. A problem of another distribution gives its loss by a derivative,
 `coefficient`, and by the targets that it is defined for, `accepts`. Both run as graphs of one record
@@ -17,7 +17,7 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.problems.alone import FunctionModule, NotCapturedError, capture, each
-from fedsim.problems.glm import OWN, GeneralisedLinear
+from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.program import Program
 
 if TYPE_CHECKING:
@@ -25,18 +25,7 @@ if TYPE_CHECKING:
 
 
 def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
-    """l'(score, y) of every record, in the shape of the scores, as a new tensor.
-
-    Args:
-        scores: (..., records) for one output, (..., records, outputs) else.
-        target: of the same records, or of a shape that broadcasts to theirs; without the axis of outputs.
-        inverse_norm: 1 / |x|, like `target`.
-
-    Returns:
-        NaN where a record's coefficient cannot be computed.
-    """
-    if type(problem) in OWN:
-        return problem.coefficient(scores, target, inverse_norm)
+    """As `fedsim.problems.kinds.coefficient`, of a problem that is not built in."""
     shape, own = scores.shape[: target.dim()], scores.shape[target.dim() :]
     one = one_record(problem, scores.dtype)["coefficient"]
     rows = [scores.reshape(-1, 1, *own)]
@@ -47,8 +36,6 @@ def coefficient(problem: GeneralisedLinear, scores: Tensor, target: Tensor, inve
 
 def accepts(problem: GeneralisedLinear, target: Tensor) -> Tensor:
     """Which targets the loss is defined for, a mask in the shape of `target`."""
-    if type(problem) in OWN:
-        return problem.accepts(target)
     one = one_record(problem, target.dtype)["accepts"]
     values = each(lambda y: one({}, y).reshape(()), (), target.dtype, target.reshape(-1, 1))
     return values.view(target.shape) == 1  # NaN is not
@@ -60,8 +47,7 @@ def check(problem: GeneralisedLinear, dtype: torch.dtype) -> None:
     Raises:
         InputError: `coefficient` or `accepts` has no graph, or gives another shape.
     """
-    if type(problem) not in OWN:
-        one_record(problem, dtype)
+    one_record(problem, dtype)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.links import Hosts
-from silos.records import Records
-from silos.statistics import clipped_sum
+from silos.records import Records, clipped_sum
 from silos.sums import Block
 
 MOST = 500
@@ -134,5 +133,5 @@ class Watched(Records):
     def clipped_sum(
         self, problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
     ) -> Tensor:
-        """See `silos.statistics.clipped_sum`."""
+        """See `silos.records.clipped_sum`."""
         return clipped_sum(problem, block, points, clip, self._recorder)

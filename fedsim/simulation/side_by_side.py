@@ -2,7 +2,7 @@
 
 Each run has its own budgets, noise levels and ledgers; batches and noise are drawn once for all of them. Runs
 that share records differ in their points and clips, and the records are read once: a run is one more column
-of the matrix products. Every record's term is clipped run by run as in `silos.statistics`, with the same
+of the matrix products. Every record's term is clipped run by run as in `silos.records`, with the same
 guarantee; results equal those of the runs alone up to rounding.
 """
 
@@ -16,18 +16,16 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.problems import linear_records
 from fedsim.problems.glm import GeneralisedLinear
-from fedsim.problems.kinds import Problem, check
-from silos.records import Part, Records
-from silos.statistics import clipped_sum
+from fedsim.problems.kinds import Problem, check, coefficient
+from silos.records import Part, Records, clipped_sum
 from silos.sums import KEPT, Block, bounded, weighted_sum
 
 
 def shared_sum(
     problem: Problem, block: Block, points: Sequence[Tensor], clip: float | Tensor | None
 ) -> Tensor:
-    """Arguments and result as `silos.statistics.clipped_sum`, for a block that several runs share.
+    """Arguments and result as `silos.records.clipped_sum`, for a block that several runs share.
 
     Args:
         block: its `members` are the silos of the first run, those of the second, and so on.
@@ -69,7 +67,7 @@ def _coefficient(problem: GeneralisedLinear, block: Block, point: Tensor) -> Ten
     if problem.num_outputs > 1:
         scores = scores.view(silos, rows, copies, problem.num_outputs)
     target, inverse_norm = block.target.unsqueeze(-1), block.inverse_norm.unsqueeze(-1)
-    return linear_records.coefficient(problem, scores, target, inverse_norm)
+    return coefficient(problem, scores, target, inverse_norm)
 
 
 def _per_run(clip: float | Tensor, copies: int) -> float | Tensor:

@@ -30,8 +30,7 @@ from fedsim.protocol.terms import Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
 from silos.gate import Gate
-from silos.records import Records
-from silos.statistics import clipped_sum
+from silos.records import Records, clipped_sum
 
 SILO, TESTS = 2, 10  # of the noise
 SAMPLERS: list[Any] = [

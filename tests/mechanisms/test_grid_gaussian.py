@@ -22,8 +22,8 @@ from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Census, QueryShape, Release
+from silos.admission import FLOATING_POINT, silo_mechanism
 from silos.entropy import SystemEntropy, new_secret
-from silos.offers import FLOATING_POINT, silo_mechanism
 
 N, LIMIT = 10_000, LIMITS.max_noise_multiplier
 CENSUSES: dict[str, Census] = {

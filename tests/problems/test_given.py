@@ -19,8 +19,7 @@ from fedsim.problems.given import described, given
 from fedsim.problems.kinds import Problem, accepts
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Mlp
-from silos.records import Records
-from silos.statistics import clipped_sum
+from silos.records import Records, clipped_sum
 
 PROBLEMS: dict[str, Problem] = {
     "loss": hostile_modules.Indexing(6),

@@ -19,8 +19,7 @@ from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticReg
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.simulation.side_by_side import SideBySide
-from silos.records import Records
-from silos.statistics import clipped_sum
+from silos.records import Records, clipped_sum
 from silos.sums import weighted_sum
 
 D = 3

@@ -22,8 +22,7 @@ from fedsim.protocol.batch import Batch, Full, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
 from server.participation import schedule
 from silos.layers import Ghost, Matrix, Whole
-from silos.records import Records
-from silos.statistics import clipped_sum
+from silos.records import Records, clipped_sum
 
 SIZES = [2, 7, 6]
 

@@ -13,8 +13,7 @@ from torch.nn.functional import cross_entropy
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp
 from silos import network
-from silos.records import Records
-from silos.statistics import clipped_sum
+from silos.records import Records, clipped_sum
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -30,7 +30,7 @@ from fedsim.wire.messages import Mark, Offer
 from server.participation import schedule
 from shuffler.keys import Keys
 from silos.config import load_config
-from silos.pooled import check_summable
+from silos.pooled import Part
 from silos.silo import Silo
 
 SCENARIO = pooled_scenario()
@@ -187,7 +187,7 @@ def test_where_aggregators_add_the_noise_nothing_is_left_if_they_collude(tmp_pat
 
 def test_memory_is_refused_before_anything_is_paid_for() -> None:
     with pytest.raises(Refused, match="keeps memory"):
-        check_summable(Plan(()), remembers=True)
+        Part.check_summable(Plan(()), remembers=True)
 
 
 def test_a_report_is_all_that_leaves_and_the_same_bytes_whenever_it_is_asked_for(

@@ -75,11 +75,7 @@ WRONG: dict[str, tuple[str, Any, list[str]]] = {
         ["silo.records.scaling: 'silo_statistics': is fitted on records without noise"],
     ),
     "principal components": ("records.pca", 2, ["silo.records.pca: 2: is fitted on records without noise"]),
-    "a draw from all silos' records": (
-        "records",
-        {"name": "mnist", "draw": "published"},
-        ["silo.records.name: 'mnist': takes all silos' records together, which exists in simulation only"],
-    ),
+    "a data set of simulations": ("records", {"name": "mnist"}, ["silo.records.name: 'mnist'", "csv", "npz"]),
     "a download": (
         "records",
         {

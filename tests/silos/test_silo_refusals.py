@@ -19,8 +19,8 @@ from support.deployed import POLICY, Caller, enrolled, offer_of, resolved_of, wr
 
 import silos.open_runs
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
+from silos.config import Policy
 from silos.offers import Own, largest_dimension
-from silos.policy import Policy
 from silos.silo import Silo
 
 RESOLVED = resolved_of()
