@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fedsim.algorithms.registry import GROUP as ALGORITHMS
-from fedsim.algorithms.registry import shipped
+from fedsim.algorithms.registry import shipped_names
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.plugins import listed
 from fedsim.common.section import Section, check_flags, complaint
@@ -131,7 +131,7 @@ class Policy(Section):
     @property
     def allowed_algorithms(self) -> tuple[str, ...]:
         """By name."""
-        return self.allowed(shipped()) if self.algorithms is None else self.algorithms
+        return self.allowed(shipped_names()) if self.algorithms is None else self.algorithms
 
     @property
     def allowed_problems(self) -> tuple[str, ...]:
@@ -150,7 +150,7 @@ class Policy(Section):
         ):
             if low > high:
                 raise InputError(field, low, f"at most {field.replace('min', 'max', 1)}, {high:g}")
-        for field, known in (("algorithms", shipped()), ("problems", PROBLEMS)):
+        for field, known in (("algorithms", shipped_names()), ("problems", PROBLEMS)):
             for name in getattr(self, field) or ():
                 if name not in self.allowed(known):
                     hint = f"not shipped; {suggest(name, known)}, or list the plug-in under plug_ins too"

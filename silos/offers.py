@@ -11,26 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError, create_model
 
-from fedsim.algorithms.registry import shipped
+from fedsim.algorithms.registry import shipped_names
+from fedsim.algorithms.section import section_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.section import Section, complaint
-from fedsim.data.source import Outline
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
+from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Admitted, Terms
-from fedsim.scenario.algorithm import AlgorithmConfig, AlgorithmSection
-from fedsim.scenario.problem import ProblemSection, problem_of
 from fedsim.wire.messages import Offer
 from silos.admission import admit, silo_mechanism
 from silos.config import Policy
@@ -41,17 +40,10 @@ if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
     from silos.pooled import Part, Pinned
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
-_ALGORITHM: TypeAdapter[AlgorithmSection] = TypeAdapter(AlgorithmConfig)
 _LARGEST = 2**53
 _MANY = 1_000
 _NO_LOCK = nullcontext()
-
-
-class _Sections(Section):
-    """The parts of an offer that are sections of a scenario; errors name their fields as there."""
-
-    algorithm: AlgorithmConfig
-    problem: ProblemSection
+S = TypeVar("S", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -122,7 +114,7 @@ def proposal_of(
     _check_shape(offer, own)
     try:
         theirs, isolated = _theirs(offer, policy), None
-        if theirs or offer.algorithm["name"] not in shipped():
+        if theirs or offer.algorithm["name"] not in shipped_names():
             isolated = _isolated(offer, theirs, start)
         with alone:
             problem = isolated.problem if isolated and theirs else _problem(offer, policy)
@@ -239,12 +231,7 @@ def algorithm_of(given: Mapping[str, Any]) -> Algorithm:
     Raises:
         InputError: a number is missing, unknown or out of bounds.
     """
-    try:
-        section: AlgorithmSection = _ALGORITHM.validate_python(given)
-    except ValidationError as error:
-        check_few(error, "offer: algorithm")
-        raise complaint(error, {"algorithm": given}, "scenario", _Sections, ("algorithm",)) from None
-    return section.build()
+    return _validated("algorithm", given, section_of(str(given.get("name")))).build()
 
 
 def problem_section(given: Mapping[str, Any]) -> ProblemSection:
@@ -253,11 +240,17 @@ def problem_section(given: Mapping[str, Any]) -> ProblemSection:
     Raises:
         InputError: a field is missing, unknown or out of bounds.
     """
+    return _validated("problem", given, ProblemSection)
+
+
+def _validated(part: str, given: Mapping[str, Any], kind: type[S]) -> S:
+    """A part of the offer, which a scenario has too; errors name its fields as there."""
     try:
-        return ProblemSection.model_validate(given)
+        return kind.model_validate(given)
     except ValidationError as error:
-        check_few(error, "offer: problem")
-        raise complaint(error, {"problem": given}, "scenario", _Sections, ("problem",)) from None
+        check_few(error, f"offer: {part}")
+        whole = create_model("Offer", **{part: (kind, ...)})  # type: ignore[call-overload]
+        raise complaint(error, {part: given}, "scenario", whole, (part,)) from None
 
 
 def _problem(offer: Offer, policy: Policy) -> Problem:
@@ -265,15 +258,15 @@ def _problem(offer: Offer, policy: Policy) -> Problem:
     section = problem_section(offer.problem)
     if isinstance(section.model, Imported):
         raise Refused("offer: the network is to be given as {name: module, path: ...}")
-    shape = Outline(offer.shape.sizes, offer.shape.num_features, offer.shape.num_classes)
-    _check_dimension(_dimension(section, shape), policy)
-    return problem_of(section, shape, DTYPES[offer.dtype])
+    features, classes = offer.shape.num_features, offer.shape.num_classes
+    _check_dimension(_dimension(section, features, classes), policy)
+    return problem_of(section, features, classes, DTYPES[offer.dtype])
 
 
-def _dimension(section: ProblemSection, shape: Outline) -> int:
+def _dimension(section: ProblemSection, features: int, classes: int) -> int:
     """d, without the memory that a model of that size takes."""
     kind = PROBLEMS[section.name]
-    features, outputs = shape.num_features, kind.outputs(shape.num_classes)
+    outputs = kind.outputs(classes)
     if kind is not NeuralNetwork or section.model is None:
         return features * outputs
     with torch.device("meta"):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from fedsim.common.errors import Refused
+from fedsim.common.serialise import finite
 from fedsim.protocol.plain import digest
 from fedsim.wire.messages import Mark, Offer
 from silos.admission import spent

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
-from fedsim.data.source import Outline
 from fedsim.isolated.data import (
     DTYPES,
     Arrays,
@@ -34,12 +33,12 @@ from fedsim.isolated.data import (
 )
 from fedsim.problems.given import described
 from fedsim.problems.kinds import Problem
+from fedsim.problems.section import problem_of
 from fedsim.protocol.blame import raised
 from fedsim.protocol.contract import Algorithm, Combined, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import CohortMemory, plain_arrays, plain_queries, plain_tensor
-from fedsim.scenario.problem import problem_of
 from fedsim.wire.frames import Frame
 from silos.offers import algorithm_of, problem_section
 
@@ -84,9 +83,9 @@ class Server:
             self._algorithm, self._problem = pickle.loads(base64.b64decode(head["pickled"]))
         else:
             shape = head["shape"]
-            outline = Outline(shape["sizes"], shape["num_features"], shape["num_classes"])
             self._algorithm = algorithm_of(head["algorithm"])
-            self._problem = problem_of(problem_section(head["problem"]), outline, dtype)
+            section = problem_section(head["problem"])
+            self._problem = problem_of(section, shape["num_features"], shape["num_classes"], dtype)
         linear = {"linear": bool(self._algorithm.linear)}
         if not head["describe"]:
             return "made", linear, {}

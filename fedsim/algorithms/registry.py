@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import cast
 
 import fedsim.algorithms
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, suggest
 from fedsim.common.plugins import entry_points
 from fedsim.protocol.contract import Algorithm
 
@@ -34,19 +34,41 @@ def algorithms() -> dict[str, type[Algorithm]]:
     return dict(sorted(found.items()))
 
 
+_HELPERS = ("base", "registry", "section")  # modules of this package that hold no algorithm
+
+
+@cache
+def shipped_names() -> tuple[str, ...]:
+    """Names of the algorithms that fedsim ships, sorted; none of them is loaded for it."""
+    names = (module.name for module in pkgutil.iter_modules(fedsim.algorithms.__path__))
+    return tuple(sorted(name for name in names if name not in _HELPERS))
+
+
 @cache
 def shipped() -> dict[str, type[Algorithm]]:
     """{scenario name: dataclass} of the algorithms that fedsim ships."""
-    names = sorted(module.name for module in pkgutil.iter_modules(fedsim.algorithms.__path__))
-    modules = {name: importlib.import_module(f"fedsim.algorithms.{name}") for name in names}
-    return {name: kind for name, module in modules.items() if (kind := _algorithm_in(module))}
+    return {name: algorithm_class(name) for name in shipped_names()}
 
 
-def _algorithm_in(module: ModuleType) -> type[Algorithm] | None:
+@cache
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The algorithm of this scenario name; of those that fedsim ships only this one is loaded.
+
+    Raises:
+        InputError: there is none, or as `algorithms`.
+    """
+    if name in shipped_names():
+        return _algorithm_in(importlib.import_module(f"fedsim.algorithms.{name}"))
+    if name not in (known := algorithms()):
+        raise InputError("scenario.algorithm.name", name, suggest(name, known))
+    return known[name]
+
+
+def _algorithm_in(module: ModuleType) -> type[Algorithm]:
     for _, kind in inspect.getmembers(module, inspect.isclass):
         if kind.__module__ == module.__name__ and is_algorithm(kind):
             return cast(type[Algorithm], kind)
-    return None
+    raise TypeError(f"{module.__name__} holds no algorithm")
 
 
 def _algorithm(name: str, thing: object) -> type[Algorithm]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Discriminator, Field, Tag
@@ -13,10 +13,10 @@ from pydantic import Discriminator, Field, Tag
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import data_folder
 from fedsim.common.section import Section
-from fedsim.data.column_values import Cells, features_of
 from fedsim.data.dataset import Dataset, Wanted
 from fedsim.data.schema import (
     SCHEMA,
+    SILO,
     CategoryColumn,
     Label,
     NumberColumn,
@@ -37,7 +37,10 @@ from fedsim.data.source import (
     require_labels,
     whole_numbers,
 )
-from fedsim.data.table import SILO, JoinedTable, Table, open_table
+
+if TYPE_CHECKING:  # who reads no table loads neither
+    from fedsim.data.column_values import Cells
+    from fedsim.data.table import Table
 
 DATA = "scenario.data"
 _Several = Annotated[dict[Label, Path], Field(min_length=1)]
@@ -113,6 +116,8 @@ class Csv(Reading, Dataset):
 
 
 def _table(data: Csv) -> Table:
+    from fedsim.data.table import JoinedTable, open_table
+
     if isinstance(data.path, Path):
         return open_table(data.path, f"{DATA}.path", data)
     return JoinedTable(data.path, data.silo_column or SILO, f"{DATA}.path", data)
@@ -129,7 +134,7 @@ class _CsvSource(Source):
         self._schema = read_schema(data.columns)
         self._table, self._reading = _table(data), data
         self.target, self.silo_column = data.target, data.silo_column
-        if isinstance(self._table, JoinedTable):
+        if not isinstance(data.path, Path):
             self.silo_column = data.silo_column or SILO
         self.columns = self._table.names
         self._check()
@@ -198,9 +203,13 @@ class _CsvSource(Source):
         return self._of(column, values, np.arange(len(values)), field)
 
     def _of(self, column: str, values: Any, rows: Ints, field: str = SCHEMA) -> Cells:
+        from fedsim.data.column_values import Cells
+
         return Cells(values, rows, f"{field}.{column}", self._reading, self._table.place)
 
     def design(self, rows: Ints) -> Design:
+        from fedsim.data.column_values import features_of
+
         found = self._table.read(self._schema)
         cells = {name: self._of(name, values.take(rows), rows) for name, values in found.items()}
         features = features_of(self._features, cells)

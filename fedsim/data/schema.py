@@ -94,6 +94,8 @@ DEFAULTS = Reading()
 
 
 SCHEMA = "scenario.data.schema"
+SILO = "silo"
+"""What the column of silos' names is called where several files have none."""
 
 
 class _Column(Section):

@@ -19,7 +19,7 @@ import numpy as np
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import check_there
 from fedsim.data.column_values import Cells
-from fedsim.data.schema import DEFAULTS, DELIMITERS, Reading
+from fedsim.data.schema import DEFAULTS, DELIMITERS, SILO, Reading
 
 Columns = dict[str, Any]  # name to pyarrow.ChunkedArray
 
@@ -244,10 +244,6 @@ def _cuts(sample: str, delimiter: str) -> tuple[bool, int]:
     except csv.Error:  # such as a cell without end
         widths = []
     return len(set(widths)) == 1 and widths[0] > 1, widths[0] if widths else 0
-
-
-SILO = "silo"
-"""What the column of silos is called unless the person says otherwise."""
 
 
 class JoinedTable:

@@ -48,7 +48,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedsim.common.errors import Refused
-from fedsim.privacy import gaussian, loss
+from fedsim.privacy import gaussian
 from fedsim.privacy.pairs import (
     GaussianPair,
     Pair,
@@ -175,6 +175,8 @@ class Composition:
 
 @lru_cache(maxsize=4096)  # a sweep's runs, and a search's steps, come to the same plans and noise again
 def _on_grid(pairs: tuple[tuple[Pair, int], ...], delta: float) -> float:
+    from fedsim.privacy import loss  # which only sampled batches take
+
     return loss.epsilon(pairs, delta)
 
 

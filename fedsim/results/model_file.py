@@ -22,10 +22,9 @@ from fedsim.common.files import whole_file
 from fedsim.common.section import Section
 from fedsim.data.prepare import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
-from fedsim.data.source import Outline
 from fedsim.problems.kinds import Problem
+from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.results.summary import AGAIN, opened, read_json, validated
-from fedsim.scenario.problem import ProblemSection, problem_of
 
 FILE, FITTED = "model.json", "nonprivate_preparation.safetensors"
 
@@ -49,8 +48,7 @@ class ModelFile(Section):
         Raises:
             InputError: it is of a package that is not installed.
         """
-        shape = Outline({}, self.num_features, self.num_classes)
-        return problem_of(self.problem, shape, getattr(torch, self.dtype))
+        return problem_of(self.problem, self.num_features, self.num_classes, getattr(torch, self.dtype))
 
 
 Trained = tuple[ModelFile, dict[int, Fitted]]

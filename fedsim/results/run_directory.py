@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save
 from fedsim.common.errors import InputError
 from fedsim.common.files import UNFINISHED
 from fedsim.common.serialise import from_yaml, to_yaml
+from fedsim.problems.section import ProblemSection
 from fedsim.results.audit_file import AuditPart, read_audit
 from fedsim.results.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
 from fedsim.results.outcome import Deployed, Outcome, variants
@@ -25,7 +26,6 @@ from fedsim.results.silo_rows import spend
 from fedsim.results.summarise import summarise
 from fedsim.results.summary import AGAIN, FILE, Summary, opened, read_summary
 from fedsim.scenario.load import anchored, relative
-from fedsim.scenario.problem import ProblemSection
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,10 +11,10 @@ from fedsim.common.errors import InputError
 from fedsim.common.section import Section, Shorthand
 from fedsim.data.registry import DataConfig, PartitionConfig
 from fedsim.mechanisms.registry import MECHANISMS, check_serves
+from fedsim.problems.section import ProblemSection
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.metric import MetricName
 from fedsim.scenario.participation import AllSilos, Participation, PerSilo
-from fedsim.scenario.problem import ProblemSection
 from fedsim.theory.symbols import Constants
 
 MechanismName = Literal["gaussian", "none", "summed_gaussian", "shuffled_binomial", "shuffled_gaussian"]

@@ -29,6 +29,7 @@ from fedsim.problems.glm import BUILT_IN
 from fedsim.problems.kinds import Problem, is_shipped, problems
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
+from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import Trace
@@ -38,7 +39,6 @@ from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_num
 from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants, per_silo
-from fedsim.scenario.problem import ProblemSection, problem_of
 from fedsim.scenario.sums import Sums, sums_of
 from fedsim.theory.participants import Participants, effective_m
 from fedsim.theory.stated_noise import Prescribed
@@ -161,7 +161,7 @@ def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
     privacy, mechanism = scenario.privacy, MECHANISMS[scenario.privacy.mechanism]
     names, sizes = tuple(shape.sizes), tuple(shape.sizes.values())
     with blaming("problem", problems()[scenario.problem.name]):
-        problem = problem_of(scenario.problem, shape, dtype_of(scenario))
+        problem = problem_of(scenario.problem, shape.num_features, shape.num_classes, dtype_of(scenario))
     check_metric(scenario.report.metric, scenario.report.threshold, problem, shape.num_classes)
     epsilons, deltas = _epsilons(privacy, names), _deltas(privacy, names, sizes)
     weights = _weights(scenario.problem, names, sizes)

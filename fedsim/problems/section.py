@@ -1,4 +1,4 @@
-"""The `problem` section, and the problem that it makes."""
+"""The fields that a scenario or an offer has for a problem, and the problem that they make."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pydantic import Field
 
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section
-from fedsim.data.source import Outline
 from fedsim.problems.composite import Composite, Constraint, GroupLasso, Ridge, WholeSpace
 from fedsim.problems.glm import ClippedLogisticRegression, KinkedLoss, LogisticRegression
 from fedsim.problems.kinds import Problem, check, problems
@@ -82,14 +81,14 @@ class ProblemSection(Section):
     )
 
 
-def problem_of(section: ProblemSection, shape: Outline, dtype: torch.dtype) -> Problem:
-    """The problem for data of this outline: features become coordinates of w, and sizes are checked.
+def problem_of(section: ProblemSection, num_features: int, num_classes: int, dtype: torch.dtype) -> Problem:
+    """The problem for records of so many features and classes, 0 for a number; sizes are checked.
 
     Raises:
         InputError: names the field, the value and what would be right.
     """
-    kind = _kind(section.name, shape.num_classes)
-    features, outputs = shape.num_features, kind.outputs(shape.num_classes)
+    kind = _kind(section.name, num_classes)
+    features, outputs = num_features, kind.outputs(num_classes)
     public = _composite(section, features, outputs)
     if kind is NeuralNetwork:
         if section.model is None:

@@ -1,0 +1,105 @@
+"""The fields that a scenario or an offer has for an algorithm, made from those of its dataclass."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_type_hints
+
+from pydantic import Field, create_model, model_validator
+from pydantic.fields import FieldInfo
+
+from fedsim.algorithms.registry import algorithm_class
+from fedsim.common.errors import InputError
+from fedsim.common.section import Section
+from fedsim.protocol.blame import Blame
+from fedsim.protocol.contract import Algorithm
+
+NOT_NUMBERS = ("name", "parameters")
+"""Fields of a section that are none of the algorithm's."""
+
+
+class AlgorithmSection(Section):
+    """An algorithm's public numbers."""
+
+    required: ClassVar[tuple[str, ...]] = ()
+    name: str
+    parameters: Literal["given", "theorem"] = Field(
+        "given", description="theorem: numbers that are not given are those of the algorithm's theorem"
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        absent = [key for key in self.required if getattr(self, key) is None]
+        if self.parameters == "given" and absent:
+            raise InputError(absent[0], None, "is required")
+        return self
+
+    @property
+    def kind(self) -> type[Algorithm]:
+        """The algorithm's class."""
+        return algorithm_class(self.name)
+
+    def build(self) -> Algorithm:
+        """The algorithm itself.
+
+        Raises:
+            InputError: a number is still to be filled in by a theorem, or it finds its numbers at odds.
+        """
+        values = {key: getattr(self, key) for key in type(self).model_fields if key not in NOT_NUMBERS}
+        for key in self.required:
+            if values[key] is None:
+                hint = "is required: the theorem does not set it"
+                raise InputError(f"scenario.algorithm.{key}", None, hint)
+        try:
+            return self.kind(**values)
+        except InputError as error:
+            raise InputError(f"scenario.algorithm.{error.field}", error.value, error.hint) from None
+        except Exception as error:
+            Blame(self.kind).failed("its numbers", error)
+
+    def having(self, **numbers: Any) -> Self:
+        """The same with other numbers."""
+        return self.model_copy(update=numbers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The class is made when fedsim is imported, so it travels by its name."""
+        return _restored, (self.name, dict(self))
+
+
+def _restored(name: str, values: dict[str, Any]) -> AlgorithmSection:
+    return section_of(name)(**values)
+
+
+@cache
+def section_of(name: str) -> type[AlgorithmSection]:
+    """The section of the algorithm of this name.
+
+    Raises:
+        InputError: there is none, or a scenario cannot hold its fields.
+    """
+    kind = algorithm_class(name)
+    try:
+        return _made(name, kind)
+    except Exception as error:  # a plug-in's field may be anything
+        hint = f"fields that a scenario can hold ({type(error).__name__}: {error})"
+        raise InputError(f"algorithm {name}", kind.__qualname__, hint) from error
+
+
+def _made(name: str, kind: type[Algorithm]) -> type[AlgorithmSection]:
+    hints = get_type_hints(kind, include_extras=True)
+    members: dict[str, Any] = {"name": (Literal[name], Field(description="the algorithm"))}
+    for field in fields(kind):  # type: ignore[arg-type]
+        members[field.name] = _member(hints[field.name], field.default)
+    model = create_model(name, __base__=AlgorithmSection, __doc__=kind.__doc__, **members)
+    model.required = tuple(f.name for f in fields(kind) if f.default is MISSING)  # type: ignore[arg-type]
+    by_theorem: Any = {"properties": {"parameters": {"const": "theorem"}}, "required": ["parameters"]}
+    model.model_config["json_schema_extra"] = {"if": by_theorem, "else": {"required": list(model.required)}}
+    return model
+
+
+def _member(hint: Any, default: Any) -> tuple[Any, Any]:
+    if default is not MISSING:
+        return hint, default
+    described = next((info.description for info in get_args(hint) if isinstance(info, FieldInfo)), None)
+    return Annotated[hint | None, Field(description=described)], None  # `_complete` asks for it
