@@ -18,8 +18,8 @@ from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.contract import Asker, Memory, Public, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import Trace, dry_run
-from fedsim.protocol.halves import Played, SiloHalf
 from fedsim.protocol.limits import Limits
+from fedsim.protocol.passes import Pass
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
 
 D = 3
@@ -189,18 +189,18 @@ def test_a_statistic_the_silo_does_not_own_is_refused(query: Query) -> None:
 def test_a_round_of_many_numbers_is_not_held_to_be_played_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A silo's daemon tries out what any server offers, and the policy's numbers bound its memory too."""
     kept: list[list[Tensor]] = []
-    play = SiloHalf.play
+    play = Pass._play
 
-    def watched(*args: Any) -> Played:
-        played = play(*args)
-        kept.append(played.answers)
-        return played
+    def watched(*args: Any, **named: Any) -> Any:
+        reply = play(*args, **named)
+        kept.append(reply.answers)
+        return reply
 
-    monkeypatch.setattr(SiloHalf, "play", watched)
+    monkeypatch.setattr(Pass, "_play", watched)
     _trace(_asks(4))
     assert max(map(len, kept)) == 4
     kept.clear()
-    monkeypatch.setattr("fedsim.protocol.dryrun._MOST_KEPT", 2 * 4 * D - 1)
+    monkeypatch.setattr("fedsim.protocol.passes._MOST_KEPT", 2 * 4 * D - 1)
     rounds = len(_trace(_asks(4)).plan.rounds)
     assert kept == [[]] * 2 * rounds  # once on zeros, once on random answers
 
