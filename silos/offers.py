@@ -151,6 +151,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
     plan = trace.plan
     if plan.sampled and proposal.dtype == torch.float32:  # see `silos.sums`
         raise Refused("offer: float32 with sampled batches; rounding of such sums is bounded in float64 only")
+    mechanism: Mechanism
     if part is not None:
         part.check_summable(plan, trace.remembers)
         mechanism, notices = part.exact_mechanism(policy.exact_noise_dimension, seeded)

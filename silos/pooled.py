@@ -139,9 +139,9 @@ class Pinned:
         check_serves(mechanism, str(offer.algorithm["name"]), algorithm)
         return Part(roster, Share(pool, roster.names.index(own), told.clip), mechanism)
 
-    def ledger(self, run: RunLedger, part: Part, offer: Offer, plan: Plan) -> SealedLedger:
+    def ledger(self, run: RunLedger, part: Part, offer: Offer, plan: Plan, dimension: int) -> SealedLedger:
         """The run's ledger, which keeps sealed reports."""
-        occasions = Occasions(offer, plan, part.mechanism, part.mechanism.dimension)
+        occasions = Occasions(offer, plan, part.mechanism, dimension)
         return SealedLedger(run, part, occasions, self.identity)
 
 

@@ -44,21 +44,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedsim.common.errors import Refused
 from fedsim.privacy import gaussian
-from fedsim.privacy.pairs import (
-    GaussianPair,
-    Pair,
-    PoissonPair,
-    SampledPair,
-    SubsampledPair,
-    WithReplacementPair,
-)
 from fedsim.protocol.batch import Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Census, Release
+
+if TYPE_CHECKING:  # loaded where batches are sampled
+    from fedsim.privacy.pairs import Pair, SampledPair
 
 _LARGEST_SAMPLED_MU = 200.0  # a Gaussian of this mu costs epsilon 20,000
 _SMALLEST_SAMPLED_MU = 1e-9  # epsilon is below 1e-7 then, sampled or not
@@ -153,7 +149,7 @@ class Composition:
         terms, left = [self.weight], delta
         squares = self.weight**2
         for pair, count in self.sampled:
-            most, more = pair.most(rare) if isinstance(pair, WithReplacementPair) else (1, 0.0)
+            most, more = pair.most(rare)
             terms.append(most * pair.mu)
             squares += count * terms[-1] ** 2
             left -= count * more
@@ -165,6 +161,8 @@ class Composition:
 
     def pairs(self, z: float) -> list[tuple[Pair, int]]:
         """Return the dominating pairs at noise multiplier z > 0, with their counts."""
+        from fedsim.privacy.pairs import GaussianPair
+
         pairs: list[tuple[Pair, int]] = [
             (replace(pair, mu=pair.mu / z), count) for pair, count in self.sampled
         ]
@@ -175,7 +173,7 @@ class Composition:
 
 @lru_cache(maxsize=4096)  # a sweep's runs, and a search's steps, come to the same plans and noise again
 def _on_grid(pairs: tuple[tuple[Pair, int], ...], delta: float) -> float:
-    from fedsim.privacy import loss  # which only sampled batches take
+    from fedsim.privacy import loss
 
     return loss.epsilon(pairs, delta)
 
@@ -216,9 +214,11 @@ def _distinct(census: Census, n: int) -> list[tuple[Release, int]]:
 
 def _sampled(release: Release, n: int) -> SampledPair | None:
     """Return the pair of `release` at z = 1; None where every record, or each record once, is used."""
+    if isinstance(release.batch, Full | Fresh):
+        return None
+    from fedsim.privacy.pairs import PoissonPair, SubsampledPair, WithReplacementPair
+
     match release.batch:
-        case Full() | Fresh():
-            return None
         case Subsample() as batch:
             size = batch.size(n)
             return None if size >= n else SubsampledPair(release.weight, size / n)
@@ -249,7 +249,8 @@ def compose_runs(censuses: Sequence[Census], n: int) -> Composition:
     >>> compose_runs([one_pass] * 4, n=10).weight
     2.0
     """
-    weight, sampled = 0.0, Counter[SampledPair]()
+    weight = 0.0
+    sampled: Counter[SampledPair] = Counter()
     for census, times in Counter(censuses).items():
         one = compose(census, n)
         weight = math.hypot(weight, one.weight * math.sqrt(times))

@@ -87,6 +87,10 @@ class SubsampledPair:
     mu: float
     q: float
 
+    def most(self, tail: float) -> tuple[int, float]:
+        """(1, 0): a record is in a batch at most once."""
+        return 1, 0.0
+
     def profile(self, epsilon: Array) -> Array:
         """Return the profile above for eps' = epsilon >= 0, shape as epsilon."""
         return gaussian.profile(unamplified(epsilon, self.q), self.mu) * self.q
@@ -116,6 +120,10 @@ class PoissonPair:
 
     mu: float
     q: float
+
+    def most(self, tail: float) -> tuple[int, float]:
+        """(1, 0): a record is in a batch at most once."""
+        return 1, 0.0
 
     def profile(self, epsilon: Array) -> Array:
         """h(eps) = P(x > t) - e^eps Q(x > t) for eps >= 0, shape as epsilon."""

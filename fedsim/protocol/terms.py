@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedsim.common.errors import InputError
 from fedsim.protocol.batch import Batch
-from fedsim.protocol.pool import Pool
+
+if TYPE_CHECKING:
+    from fedsim.protocol.pool import Pool
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,83 @@
+"""What an organisation audits: the modules of ours that a silo's daemon loads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from support.deployed import resolved_of, write_silos
+
+MOST_LINES = 12_000
+LOADED = {
+    "fedsim": ["algorithms", "common", "data", "mechanisms", "privacy", "problems", "protocol", "wire"],
+    "fedsim.algorithms": ["registry", "section"],
+    "fedsim.data": ["arrays", "csv_table", "dataset", "prepare", "schema", "source"],
+    "fedsim.mechanisms": ["discrete_noise", "grid", "mechanism", "silo_gaussian"],
+    "fedsim.privacy": ["calibrate", "cost", "gaussian", "rounding"],
+    "fedsim.problems": [
+        "built_in",
+        "composite",
+        "glm",
+        "kinds",
+        "network",
+        "network_models",
+        "nonsmooth",
+        "section",
+    ],
+    "fedsim.protocol": ["batch", "blame", "contract", "dryrun", "limits", "passes", "plain", "plan", "terms"],
+    "fedsim.wire": ["daemon", "dial", "frames", "listener", "messages"],
+}
+"""By package, but for `fedsim.common` and `silos`, of which all modules may be loaded."""
+ON_DEMAND = {
+    "silos.network": "a network is offered",
+    "silos.pooled": "a roster is pinned",
+    "fedsim.secagg": "a roster is pinned",
+    "fedsim.isolated": "a plug-in is listed",
+    "fedsim.privacy.loss": "batches are sampled",
+    "fedsim.data.table": "records are a table",
+}
+PROGRAM = """
+import json, sys
+from pathlib import Path
+{statements}
+ours = [name for name in sys.modules if name.partition(".")[0] in ("fedsim", "silos", "server", "shuffler")]
+files = {{sys.modules[name].__file__ for name in ours}} - {{None}}
+print(json.dumps([ours, sum(Path(file).read_text(encoding="utf-8").count("\\n") for file in files)]))
+"""
+
+
+def loaded(statements: str) -> tuple[set[str], int]:
+    """Names of the modules that a new process has after these statements, and all their lines."""
+    command = [sys.executable, "-c", PROGRAM.format(statements=statements)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    names, lines = json.loads(done.stdout.splitlines()[-1])
+    return set(names), lines
+
+
+def allowed(names: set[str]) -> set[str]:
+    """Of these modules the ones that a silo may load at once."""
+    free = {name for name in names if name.startswith(("fedsim.common", "silos"))}
+    listed = {f"{package}.{module}" for package, modules in LOADED.items() for module in modules}
+    return (free | listed | {"fedsim"}) - ON_DEMAND.keys()
+
+
+def test_the_daemon_loads_these_modules_and_no_more_lines() -> None:
+    names, lines = loaded("import silos.service")
+    assert names <= allowed(names), sorted(names - allowed(names))
+    assert lines <= MOST_LINES
+
+
+def test_a_silo_that_enrols_and_opens_loads_no_others(tmp_path: Path) -> None:
+    file = write_silos(tmp_path, resolved_of())[0]
+    statements = [
+        "from silos.config import load_config",
+        "from silos.enrolment import enrol",
+        "from silos.silo import Silo",
+        f"config = load_config(Path({str(file)!r}))",
+        "enrol(config)",
+        "Silo.open(config).close()",
+    ]
+    names, _ = loaded("\n".join(statements))
+    assert names <= allowed(names), sorted(names - allowed(names))
