@@ -1,6 +1,6 @@
 """The gate: everything that leaves a cohort of co-hosted silos passes here, and nothing else reads records.
 
-(Private tuning releases one more thing, from records that no gate holds then: see `silos.parts`.)
+Private tuning, in a simulation, releases one more thing: see `fedsim.simulation.selection`.
 
 Guarantee (ISRL-DP, thesis Definitions 32 and 139): for every silo i, the transcript of all messages
 that the gate ever returns for it is (epsilon_i, delta_i)-DP with respect to replacing one of its

@@ -101,7 +101,7 @@ class Tuning(Part):
 
 
 class TunedSilo(Part):
-    """What private tuning and the reported run cost one silo; see `silos.selection`."""
+    """What private tuning and the reported run cost one silo; see `fedsim.simulation.selection`."""
 
     name: str
     n_tune: int

@@ -21,11 +21,11 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.clipping import Part, Recorder, Watched
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.run_digest import run_digest
+from fedsim.simulation.selection import GrantedRun
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
-from silos.parts import GrantedRun
 
 
 class SiloHost:
@@ -43,7 +43,7 @@ class SiloHost:
 
         Args:
             run: keys the silos' noise, if the whole run is not to (`fedsim.simulation.run_digest`).
-            granted: needed where private tuning counts who uses the records (`silos.parts`).
+            granted: needed where private tuning counts who uses the records (`fedsim.simulation.selection`).
         """
         self._granted, self._resolved, self._trial = granted, resolved, trial
         self._data, self._run = data.digest, run

@@ -23,8 +23,8 @@ from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.fold import fold_key
+from fedsim.simulation.selection import Grant, RunId
 from fedsim.simulation.trial import read
-from silos.parts import Grant, RunId
 
 
 class Cell(NamedTuple):

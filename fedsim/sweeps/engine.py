@@ -15,10 +15,10 @@ from fedsim.results.outcome import value
 from fedsim.results.record import CellResult, CellSource, Record
 from fedsim.scenario.metric import METRICS
 from fedsim.simulation.failures import Failure
+from fedsim.simulation.selection import Parts
 from fedsim.sweeps.cell import Cell, Outcome, cell_of, data_key, key_of
 from fedsim.sweeps.job import Job, Place
 from fedsim.sweeps.pool import Runner
-from silos.parts import Parts
 
 T = TypeVar("T")
 

@@ -16,12 +16,11 @@ from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Census
 from fedsim.scenario.model import Scenario, TuneSection
 from fedsim.scenario.resolve import Resolved, with_nonce
+from fedsim.simulation.selection import AdmittedSelection, Parts, SelectionTerms
 from fedsim.sweeps.cell import resolved_of
 from fedsim.sweeps.combinations import Combination, base_and_section, combinations
 from fedsim.sweeps.section import TUNE, where_fraction_is_given
 from server.participation import admitted_rounds, schedule
-from silos.parts import Parts
-from silos.selection import AdmittedSelection, SelectionTerms
 
 
 class Place(NamedTuple):
@@ -200,7 +199,7 @@ def _selection(combination: Combination, tune: TuneSection) -> Selection:
 
 
 def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
-    """Let every silo price all runs of all candidates together (`silos.selection` states the guarantee).
+    """Let every silo price all runs of all candidates together (`fedsim.simulation.selection` states the guarantee).
 
     Args:
         candidates: the scenarios as they would be reported, on the rest of the records; they differ in no

@@ -23,10 +23,10 @@ from fedsim.simulation.failures import failure
 from fedsim.simulation.fold import Folded, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
+from fedsim.simulation.selection import GrantedRun
 from fedsim.simulation.trial import Trial
 from fedsim.sweeps.cell import Cell, Outcome, records_of, resolved_of
 from silos.entropy import SeededEntropy
-from silos.parts import GrantedRun
 
 Measured = tuple[float, float | None, dict[str, float | None]]
 _FOREVER = 1e9  # seconds

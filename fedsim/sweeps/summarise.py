@@ -36,12 +36,12 @@ from fedsim.results.summarise import spreads
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import terms
+from fedsim.simulation.selection import AdmittedSelection
 from fedsim.sweeps.cell import cell_of, code_version, resolved_of
 from fedsim.sweeps.combinations import Combination
 from fedsim.sweeps.engine import Results, Row, mean
 from fedsim.sweeps.job import Job, Place, Selection, silos_rounds
 from silos.admission import admit
-from silos.selection import AdmittedSelection
 
 
 def summarise(

@@ -24,8 +24,8 @@ from fedsim.problems.network_models import Imported
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.simulation.selection import Scorer
 from silos.entropy import SeededEntropy
-from silos.parts import Scorer
 from silos.records import Records
 
 N, CLIP = 40, 0.02

@@ -17,13 +17,11 @@ LOADED = {
     "fedsim.mechanisms": ["discrete_noise", "grid", "mechanism", "silo_gaussian"],
     "fedsim.privacy": ["calibrate", "cost", "gaussian", "rounding"],
     "fedsim.problems": [
-        "built_in",
         "composite",
         "glm",
         "kinds",
         "network",
         "network_models",
-        "nonsmooth",
         "section",
     ],
     "fedsim.protocol": ["batch", "blame", "contract", "dryrun", "limits", "passes", "plain", "plan", "terms"],

@@ -11,10 +11,10 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from fedsim.scenario.load import parse, place
 from fedsim.scenario.resolve import resolve
+from fedsim.simulation.selection import Grant
 from fedsim.sweeps import cell
 from fedsim.sweeps.cell import cell_of, key_of
 from fedsim.sweeps.job import job_of
-from silos.parts import Grant
 
 
 def key(tree: dict[str, Any], trial: int = 0, train_loss: bool = False) -> str:

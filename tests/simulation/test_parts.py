@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import threading
 from collections.abc import Callable
 
 import numpy as np
@@ -17,9 +16,8 @@ from fedsim.protocol.batch import FULL, Poisson
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
 from fedsim.protocol.terms import Admitted, Terms
+from fedsim.simulation.selection import Grant, GrantedRun, Parts, RunId, SelectionTerms
 from silos.entropy import SeededEntropy
-from silos.parts import Grant, GrantedRun, Parts, RunId
-from silos.selection import SelectionTerms
 
 NAMES, RUNS, HALF = ("a", "b"), 4, 30
 PLAN = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),) * 10)
@@ -161,25 +159,6 @@ def test_a_reported_run_has_one_gate_and_no_score() -> None:
         using.train(PLAN, [])
     with pytest.raises(Refused, match="only a candidate's run is scored"):
         using.scorer([], LogisticRegression(3), SeededEntropy(0, 0, (), ()), Limits(), torch.float64)
-
-
-def test_a_grant_is_given_to_one_of_many_who_ask_at_once() -> None:
-    desk, given, together = parts(), list[Grant](), threading.Barrier(8)
-
-    def ask() -> None:
-        together.wait(30)
-        for trial in range(RUNS):
-            try:
-                given.append(desk.candidate(run(trial)))
-            except Refused:
-                continue
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert sorted(grant.run.trial for grant in given) == list(range(RUNS))
 
 
 def test_what_is_counted_is_what_was_admitted() -> None:

@@ -11,7 +11,7 @@ from fedsim.privacy import gaussian
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Release
-from silos.selection import SelectionTerms, admit_selection
+from fedsim.simulation.selection import SelectionTerms, admit_selection
 
 LONG, SHORT = ((Release(FULL, 1.0), 35),), ((Release(FULL, 1.0), 10),)
 DELTA = 1e-5

@@ -1,33 +1,55 @@
-"""Who uses which part of the records: private tuning's candidates, scores and reported run, counted.
+"""Private tuning: its price, and the count of what is handed out of the records.
 
-`silos.selection` prices a selection: so many runs on the training part, one score of each on the scoring
-part, one reported run on the rest. The price holds as long as nobody uses a part once more. `Parts` keeps
-count: it admits a selection, and from then on hands out each part as it was priced, once; the next request
-is refused. What it hands out is a `Grant`, and where the records are, a gate or a scorer on one of the parts
-is built through a `GrantedRun` alone:
+Before tuning each silo prices all candidates together, and sets the noise of every run and every score.
 
-* *training part*: to each priced run once, which must then answer exactly the releases that were priced for
-  it, at the noise that was admitted, in every silo;
-* *scoring part*: to one scorer of that run, which answers one request;
-* *the rest*: to one setting, whatever it is, since the gate keeps such a run within the silo's budget; once
-  in each trial, which is the reported run of a world of its own.
+**Guarantee.** Silo i's records are divided into three parts: h that train candidates, h that score them,
+and the rest, which the reported run uses (`fedsim.data.reserve`). For every i, the joint view of everything
+that the silo releases to choose a setting *and* of the reported run with the chosen setting is (eps,
+delta_i)-DP for replacing one of its records, with n_i fixed and public, for any behaviour of the server and
+the other silos, and
 
-All of them on one division of the records, that of the first. A grant names what is to be run, so it serves
-nothing else. A granted run may be repeated, because a worker was lost or a result is gone, only where its
-noise and batches are a function of the run, so that it gives the same bits. So the count is kept by whoever
-drives the selection, although its runs are in other processes or come from a cache. A silo whose entropy
-never repeats has to keep its own count, durably, beside its ledger.
+    eps = max(epsilon_training, epsilon_scores, epsilon_guaranteed of the reported run) <= eps_i.
 
-**Not covered**: a second selection, which has a `Parts` of its own and adds to the first, as does another run
-on records that were put aside. A grant is a form, not a secret: code that fills one in itself is not kept
-from it.
+Why:
+
+* *The division.* A silo permutes the positions of its records by a permutation drawn independently of their
+  values. Fix it: the record that differs between neighbouring data sets is in one part, the same in both.
+  The division is never changed, neither by candidate nor by repetition nor by trial.
+* *Parallel composition.* Releases of the other two parts are then the same functions of equal records,
+  noise that is independent of everything, and earlier releases: they are post-processing of what the first
+  part released, in whatever order and however adaptively the three take turns. So the view costs what the
+  differing part releases, at most the largest of the three. Averaging over permutations keeps the bound,
+  since the hockey-stick divergence is jointly convex. All three are priced at one delta_i, that of the
+  reported run, without which a maximum of epsilons would mean nothing.
+* *Training part.* It answers every candidate's plan, once for each repetition, with one base multiplier and
+  fresh noise each time: `fedsim.privacy.cost.compose_runs`, a sum. Nothing is saved because only one is
+  chosen.
+* *Scoring part.* It answers one count for each candidate and repetition (`Scorer`): as many Gaussian
+  releases of weight 1, mu^2 = (number of scores) / z^2. The models scored are releases of another part.
+* *The choice* is a function of noisy scores and public numbers; a candidate that fails does so by noisy
+  answers or public numbers. So the choice is free, and the reported run keeps within (eps_i, delta_i)
+  whatever is chosen.
+* *Test records* of the reported run come from the rest, and are used for nothing else.
+
+* *Nothing is used once more.* `Parts` admits a selection, and hands out each part as it was priced, once: the
+  training part to each priced run, which must then answer exactly the releases that were priced for it, at
+  the noise that was admitted, in every silo; the scoring part to one scorer of that run; the rest to one
+  setting, once in each trial. All of them are on one division of the records, that of the first. A run may
+  be repeated, because a worker was lost, only where its noise and batches are a function of the run.
+
+**Not covered**: a second selection, which has a `Parts` of its own and adds to the first.
+A silo that is absent from a candidate's rounds still scores its model, and pays for that.
+
+As for every run, it is assumed that features are prepared without looking at other records: scaling by
+statistics and principal components, which do look, are reported as not private.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from math import inf
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -35,13 +57,86 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
+from fedsim.privacy.calibrate import Budget, smallest_multipliers
+from fedsim.privacy.cost import compose_runs
 from fedsim.problems.kinds import Problem, scores_of_records
+from fedsim.protocol.batch import FULL
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import plain_tensor
-from fedsim.protocol.plan import Census, Plan
+from fedsim.protocol.plan import Census, Plan, Release
 from fedsim.protocol.terms import Admitted
 from silos.entropy import Entropy, Purpose
-from silos.selection import AdmittedSelection, SelectionTerms, admit_selection
+
+_SCORE: Census = ((Release(FULL, 1.0), 1),)
+
+
+@dataclass(frozen=True)
+class SelectionTerms:
+    """What one silo brings to a selection.
+
+    Args:
+        name: the silo.
+        half: h, records that train candidates, and as many that score them.
+        epsilon: its budget, which each part may spend; infinity without a mechanism.
+        delta: its delta.
+    """
+
+    name: str
+    half: int
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class AdmittedSelection:
+    """A silo's answer: z of every candidate's run, z of every score, and what each part costs."""
+
+    terms: SelectionTerms
+    noise_multiplier: float
+    score_noise_multiplier: float
+    epsilon_training: float
+    epsilon_scores: float
+
+    @property
+    def epsilon(self) -> float:
+        """Of all that is released in order to choose (module docstring)."""
+        return max(self.epsilon_training, self.epsilon_scores)
+
+
+def admit_selection(
+    runs: Sequence[Sequence[Census]], silos: Sequence[SelectionTerms], limits: Limits
+) -> list[AdmittedSelection]:
+    """The smallest noise of each silo within whose budget all runs and scores are (module docstring).
+
+    Args:
+        runs: for each silo what it answers in each run, a candidate's repetition; a score follows each run.
+        silos: in the same order.
+        limits: the largest noise multiplier.
+
+    Raises:
+        Refused: names the silo that cannot afford it at the largest noise that it allows.
+    """
+    found = []
+    for own, terms in zip(runs, silos, strict=True):
+        if terms.epsilon == inf:
+            found.append(AdmittedSelection(terms, 0.0, 0.0, inf, inf))
+            continue
+        budget = Budget(terms.half, terms.epsilon, terms.delta)
+        try:
+            training = _afford(tuple(own), budget, limits.max_noise_multiplier)
+            scores = _afford((_SCORE,) * len(own), budget, limits.max_noise_multiplier)
+        except Refused as refusal:
+            raise Refused(f"silo {terms.name!r}, {len(own)} runs to choose from: {refusal}") from None
+        found.append(AdmittedSelection(terms, training[0], scores[0], training[1], scores[1]))
+    return found
+
+
+@lru_cache(maxsize=64)  # silos are often alike
+def _afford(censuses: tuple[Census, ...], budget: Budget, limit: float) -> tuple[float, float]:
+    """(noise multiplier, its true cost)."""
+    composition = compose_runs(censuses, budget.n)
+    (z,) = smallest_multipliers({budget.n: composition}, [budget], limit)
+    return z, composition.epsilon(z, budget.delta)
 
 
 class Scorer:
@@ -68,7 +163,7 @@ class Scorer:
         self._records = [(torch.as_tensor(x).to(dtype), torch.as_tensor(y)) for x, y in silos]
         self._problem, self._entropy, self._limits = problem, entropy, limits
         self._multipliers = np.array(multipliers, dtype=np.float64)
-        self._once = threading.Lock()  # taken by the one request that is answered
+        self._answered = False
 
     def answer(self, w: Tensor) -> np.ndarray:
         """Each silo's noisy share of records that the model w, (d,), gets wrong; may lie outside [0, 1].
@@ -78,8 +173,9 @@ class Scorer:
         """
         w = plain_tensor(w, "a model")
         self._limits.check_point(w, self._problem.dimension)
-        if not self._once.acquire(blocking=False):
+        if self._answered:
             raise Refused("a score was released already; one is paid for")
+        self._answered = True
         wrong = [mistakes(scores_of_records(self._problem, x, w), y).sum() for x, y in self._records]
         streams = self._entropy.streams(range(len(self._records)), 0, Purpose.SCORE)
         noise = np.array([stream.standard_normal() for stream in streams])
@@ -131,14 +227,13 @@ class Parts:
     def __init__(
         self, runs: Sequence[Sequence[Census]], silos: Sequence[SelectionTerms], limits: Limits
     ) -> None:
-        """Admit a selection; arguments and errors as `silos.selection.admit_selection`."""
+        """Admit a selection; arguments and errors as `admit_selection`."""
         self.silos: list[AdmittedSelection] = admit_selection(runs, silos, limits)
         self._runs = list(zip(*runs, strict=True))
         self._candidates: set[int] = set()
         self._reported: set[int] = set()
         self._records: str | None = None
         self._setting: str | None = None
-        self._lock = threading.Lock()
 
     def candidate(self, run: RunId) -> Grant:
         """Leave for one of the priced runs, whose number is its trial.
@@ -150,8 +245,7 @@ class Parts:
             raise Refused(
                 f"{len(self._runs)} runs of candidates were priced, and run {run.trial!r} is none of them"
             )
-        with self._lock:
-            self._hand_out(run, self._candidates, "candidates")
+        self._hand_out(run, self._candidates, "candidates")
         noise = tuple(silo.noise_multiplier for silo in self.silos)
         score_noise = tuple(silo.score_noise_multiplier for silo in self.silos)
         return Grant("candidate", run, self._runs[run.trial], noise, score_noise)
@@ -163,11 +257,10 @@ class Parts:
             Refused: another setting is reported, this trial was handed out, or its records are divided in
                 another way.
         """
-        with self._lock:
-            if self._setting not in (None, run.setting):
-                raise Refused("another setting is reported already, and one is paid for")
-            self._hand_out(run, self._reported, "the reported run")
-            self._setting = run.setting
+        if self._setting not in (None, run.setting):
+            raise Refused("another setting is reported already, and one is paid for")
+        self._hand_out(run, self._reported, "the reported run")
+        self._setting = run.setting
         return Grant("reported", run)
 
     def _hand_out(self, run: RunId, given: set[int], what: str) -> None:

@@ -14,8 +14,8 @@ from fedsim.problems.kinds import problems
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.limits import Limits
+from fedsim.simulation.selection import Scorer, mistakes
 from silos.entropy import Purpose, SeededEntropy
-from silos.parts import Scorer, mistakes
 
 SIZES = (40, 5)
 NAMES = ("a", "b")
