@@ -199,7 +199,9 @@ def _selection(combination: Combination, tune: TuneSection) -> Selection:
 
 
 def _agreed(candidates: Sequence[Scenario], repetitions: int) -> Selection:
-    """Let every silo price all runs of all candidates together (`fedsim.simulation.selection` states the guarantee).
+    """Let every silo price all runs of all candidates together.
+
+    `fedsim.simulation.selection` states the guarantee.
 
     Args:
         candidates: the scenarios as they would be reported, on the rest of the records; they differ in no
