@@ -18,10 +18,10 @@ from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import audit_display, watching
 from fedsim.api.run import Run, Table, lines_html, table_html
 from fedsim.attacks import daemons
+from fedsim.attacks.audit import Observe, as_json, attack
+from fedsim.attacks.daemon_pair import daemons as started
 from fedsim.attacks.neighbours import neighbours
-from fedsim.attacks.run import Observe, as_json, attack
 from fedsim.attacks.setting import Setting, prepare
-from fedsim.attacks.started import daemons as started
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_file
 from fedsim.common.process import one_thread

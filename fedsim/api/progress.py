@@ -25,7 +25,7 @@ from fedsim.results.record import Measurement
 from fedsim.scenario.resolve import Resolved
 
 if TYPE_CHECKING:
-    from fedsim.attacks.run import Observe
+    from fedsim.attacks.audit import Observe
 
 Watch = Callable[[Resolved], AbstractContextManager[Observer]]
 """Opened when a run begins; told every measurement until it ends."""

@@ -8,29 +8,22 @@ What that attains is a lower bound on epsilon, to be compared with what the daem
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from fedsim.attacks.daemon_probes import probe
+from fedsim.attacks.audit import ALARM, Observe, bounds_row
+from fedsim.attacks.daemon_pair import OPTION, Openings, Played, Worlds
 from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussian, runs_needed, violated
-from fedsim.attacks.neighbours import Neighbours
+from fedsim.attacks.neighbours import WORLDS, Neighbours, noise, scores
 from fedsim.attacks.noise import Measured, judged
-from fedsim.attacks.played import OPTION, Played
-from fedsim.attacks.probes import outside
-from fedsim.attacks.reading import noise, scores
-from fedsim.attacks.run import ALARM, Observe, bounds_row
+from fedsim.attacks.probes import outside, probe_daemon
 from fedsim.attacks.setting import Setting
-from fedsim.attacks.two_worlds import WORLDS, Worlds
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.wire.messages import Admission, Offer
 from silos.open_runs import SEEDED
 
-Openings = Iterable[AbstractContextManager[Worlds]]
-"""Pairs of daemons, each with a lifetime budget of its own; the next is opened when one is spent."""
 _SECONDS, _RUN, _ROUND, _NUMBER = 100.0, 0.03, 0.01, 2e-5
 """By default an audit does work for about so long, at so much a run, a round and a number drawn."""
 _LEAST_RUNS, _WORTH_IT, _LISTENED = 25, 3000, 512
@@ -94,7 +87,7 @@ def attack(
             _check(setting, found.silo, worlds)
             if not played.runs:
                 beyond = outside(setting, found.silo)
-                findings = list(probe(worlds.alone(WORLDS[0]), offer, found.lines, beyond))
+                findings = list(probe_daemon(worlds.alone(WORLDS[0]), offer, found.lines, beyond))
             start, before = time.perf_counter(), played.runs
             refusal = played.fill(
                 worlds, offer, wanted, lambda runs: observe("worst server, over sockets", runs / wanted)

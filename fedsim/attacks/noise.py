@@ -20,10 +20,9 @@ import numpy as np
 import torch
 from scipy import special, stats
 
+from fedsim.attacks.cohorts import Heard, Tap, Wiretap
 from fedsim.attacks.search import Attack
-from fedsim.attacks.setting import Setting
-from fedsim.attacks.wiretap import Heard, Tap, Wiretap
-from fedsim.attacks.worst import beside
+from fedsim.attacks.setting import Setting, beside
 from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
 from fedsim.protocol.contract import Query
 

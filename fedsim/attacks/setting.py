@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.contributions import PARTIES, Added, Party, anonymous, party_gate, together
-from fedsim.attacks.gates import Answering, Data, cohort
-from fedsim.attacks.wiretap import Tap, Wiretap
+from fedsim.attacks.cohorts import Answering, Data, Record, Tap, Wiretap, cohort
+from fedsim.attacks.parties import PARTIES, Added, Party, anonymous, party_gate, together
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.mechanisms.registry import GAUSSIAN
@@ -30,6 +30,7 @@ from server.aggregate import summed, weighted
 from server.loop import run
 from server.participation import Schedule, schedule
 
+Others = Literal["own", "copies", "silent"]
 Broadcast = Mapping[str, Tensor]
 _MOST_SILOS = 10
 
@@ -262,3 +263,28 @@ def _link(setting: Setting) -> Link:
             for i, own in enumerate(data)
         ]
     )
+
+
+def others(setting: Setting, silo: int) -> Others:
+    """Which records the attacker puts beside the one that differs."""
+    samplers = {release.batch.sampler for release, _ in setting.census(silo)}
+    if samplers <= {"full"}:
+        return "own"
+    return "silent" if "poisson" in samplers else "copies"
+
+
+def beside(setting: Setting, silo: int, kind: Others, first: Record) -> Data:
+    """The silo's n records, of which the first is to be replaced."""
+    x, y = setting.data[silo]
+    if kind == "own":
+        return x, y
+    if kind == "copies":
+        return np.repeat(first[0][None], len(y), axis=0), np.full(len(y), first[1])
+    return np.full_like(x, np.nan), np.full(len(y), np.nan)
+
+
+def replaced(data: Data, record: Record, place: int = 0) -> Data:
+    """A neighbouring data set."""
+    x, y = data[0].copy(), data[1].copy()
+    x[place], y[place] = record
+    return x, y

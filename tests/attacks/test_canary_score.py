@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsim.attacks.score import Places, Scores, draws
-from fedsim.attacks.wiretap import Heard
+from fedsim.attacks.cohorts import Heard
+from fedsim.attacks.likelihood import Places, Scores, draws
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Query
 

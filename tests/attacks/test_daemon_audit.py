@@ -22,11 +22,10 @@ from support.half_noise import halve
 from typer.testing import CliRunner
 
 from fedsim.api.audit import offer_to
-from fedsim.attacks import started
+from fedsim.attacks import daemon_pair
 from fedsim.attacks.daemons import DaemonAudit, attack
-from fedsim.attacks.neighbours import neighbours, write
+from fedsim.attacks.neighbours import WORLDS, neighbours, write
 from fedsim.attacks.setting import Setting
-from fedsim.attacks.two_worlds import WORLDS
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.privacy import gaussian
@@ -74,7 +73,7 @@ def _running(
 
 def _attacked(setting: Setting, folder: Path, share: float = 0.001) -> DaemonAudit:
     found = neighbours(setting, SILO)
-    openings = started.daemons(setting, found, folder)
+    openings = daemon_pair.daemons(setting, found, folder)
     return attack(setting, found, offer_to(setting, SILO), openings, share, alarm=FALSE_ALARM)
 
 
@@ -115,7 +114,7 @@ def test_runs_alone_prove_daemons_of_half_the_noise_broken(
     setting = setting_of(algorithm={"num_rounds": 1})
     assert power(float(gaussian.mu(4.0, 1e-3)), 1000, FALSE_ALARM / 2) > 1 - 1e-6
     broken = Path(__file__).parents[1] / "support" / "half_noise.py"
-    monkeypatch.setattr(started, "COMMAND", [sys.executable, str(broken)])
+    monkeypatch.setattr(daemon_pair, "COMMAND", [sys.executable, str(broken)])
     found = _attacked(setting, folder, 0.401)
     assert found.worst.runs[0] >= 1000
     assert any("runs prove" in finding for finding in found.findings)

@@ -20,8 +20,8 @@ from torch import Tensor
 
 import silos.gate
 import silos.noise
-from fedsim.attacks import estimate, exact, gates, noise, probes, worst
-from fedsim.attacks.run import ALARM
+from fedsim.attacks import cohorts, estimate, noise, probes, sensitivity, servers
+from fedsim.attacks.audit import ALARM
 from fedsim.attacks.setting import Setting
 from fedsim.privacy import gaussian
 from fedsim.protocol.contract import Algorithm, Asker, Query
@@ -72,14 +72,14 @@ def test_a_right_gate_is_not_flagged_whatever_the_algorithm(attacked: Attacked, 
 
 
 def _assert_sound(setting: Setting, chosen: Any) -> None:
-    found = exact.search(setting, SILO, chosen, 3, 25)
-    assert 0.9 < found.sensitivity <= 1 + exact.TOLERANCE
-    assert found.cross <= exact.TOLERANCE
+    found = sensitivity.search(setting, SILO, chosen, 3, 25)
+    assert 0.9 < found.sensitivity <= 1 + sensitivity.TOLERANCE
+    assert found.cross <= sensitivity.TOLERANCE
     assert probes.probe(setting, SILO, chosen) == []
     measured = noise.measure(setting, SILO, chosen, ALARM)
     assert measured.faults == ()
     assert measured.ratio == pytest.approx(1.0, abs=5 / math.sqrt(2 * 1024 * 3 * 4))
-    samples = worst.attack(setting, SILO, chosen, 400)
+    samples = servers.malicious(setting, SILO, chosen, 400)
     assert estimate.violated([samples], _claim(setting), ALARM) is None
 
 
@@ -93,7 +93,7 @@ def _claim(setting: Setting) -> estimate.Claim:
 def test_a_full_batch_attains_its_claim(attacked: Attacked) -> None:
     """Scores of the worst server have the plan's own mu: within five standard errors, so 1e-6 by chance."""
     setting, chosen = attacked()
-    first, second = worst.attack(setting, SILO, chosen, 4000)
+    first, second = servers.malicious(setting, SILO, chosen, 4000)
     admitted = setting.admitted[SILO]
     mu = float(gaussian.mu(admitted.epsilon_guaranteed, admitted.terms.delta))
     spread = math.hypot(first.std(), second.std()) / math.sqrt(2)
@@ -156,7 +156,7 @@ class _Generous(Gate):
 
 
 def _break(monkeypatch: pytest.MonkeyPatch, kind: type[Gate]) -> None:
-    monkeypatch.setattr(gates, "Gate", kind)
+    monkeypatch.setattr(cohorts, "Gate", kind)
 
 
 def test_half_of_the_noise_is_seen_in_the_noise(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_runs_alone_prove_a_claim_broken(
     claim, runs = _claim(setting), 1000
     assert power(float(gaussian.mu(claim.epsilon, claim.delta)), runs, ALARM) > 1 - 1e-6
     _break(monkeypatch, kind)
-    above = estimate.violated([worst.attack(setting, SILO, chosen, runs)], claim, ALARM)
+    above = estimate.violated([servers.malicious(setting, SILO, chosen, runs)], claim, ALARM)
     assert above is not None
     assert above > claim.epsilon
 
@@ -191,7 +191,7 @@ def test_a_clip_that_is_doubled_is_found_by_the_exact_search(
 ) -> None:
     setting, chosen = attacked()
     _break(monkeypatch, _Wide)
-    assert exact.search(setting, SILO, chosen, 2, 20).sensitivity == pytest.approx(2.0)
+    assert sensitivity.search(setting, SILO, chosen, 2, 20).sensitivity == pytest.approx(2.0)
 
 
 def test_a_query_too_many_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def test_a_function_that_mixes_records_is_found_within_a_silo_and_across(
     setting, chosen = attacked()
     for records in (Records, SideBySide):
         monkeypatch.setattr(records, "clipped_sum", staticmethod(_mixing))
-    found = exact.search(setting, SILO, chosen, 3, 25)
+    found = sensitivity.search(setting, SILO, chosen, 3, 25)
     assert found.sensitivity > 1.1
     assert found.cross > 0.01
 
@@ -247,7 +247,7 @@ def test_a_record_that_decides_whether_a_silo_answers_is_found(
     setting, chosen = attacked()
     for records in (Records, SideBySide):
         monkeypatch.setattr(records, "clipped_sum", staticmethod(_raising))
-    found = exact.search(setting, SILO, chosen, 3, 25)
+    found = sensitivity.search(setting, SILO, chosen, 3, 25)
     assert found.sensitivity == math.inf
     assert "answer in one world and not in the other" in found.where["sensitivity"]
 
@@ -290,8 +290,8 @@ def test_noise_that_is_missing_in_one_round_is_found(
 
 def test_noise_that_two_silos_share_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     setting, chosen = attacked(data={"name": "synthetic", "rows": 60, "features": 40})
-    real = gates.randomness
-    monkeypatch.setattr(gates, "randomness", lambda seed, names: real(seed, ["same"] * len(names)))
+    real = cohorts.randomness
+    monkeypatch.setattr(cohorts, "randomness", lambda seed, names: real(seed, ["same"] * len(names)))
     assert any("correlation" in fault for fault in noise.measure(setting, SILO, chosen, ALARM).faults)
 
 
@@ -299,11 +299,11 @@ def test_an_accountant_that_promises_too_much_is_found_by_runs(attacked: Attacke
     """The noise is as stated; what it is said to cost is half of what it does."""
     setting, chosen = attacked()
     claim = replace(_claim(setting), epsilon=_claim(setting).epsilon / 2)
-    assert estimate.violated([worst.attack(setting, SILO, chosen, 2500)], claim, ALARM) is not None
+    assert estimate.violated([servers.malicious(setting, SILO, chosen, 2500)], claim, ALARM) is not None
 
 
 def test_members_draw_alike_only_where_they_are_told_to() -> None:
-    entropy = gates.randomness(0, ["a", "a", "b"])
+    entropy = cohorts.randomness(0, ["a", "a", "b"])
     drawn = [stream.standard_normal() for stream in entropy.streams(range(3), 0, 0)]  # type: ignore[arg-type]
     assert drawn[0] == drawn[1] != drawn[2]
     assert torch.tensor(drawn).isfinite().all()

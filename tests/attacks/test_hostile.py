@@ -10,7 +10,7 @@ import pytest
 from support import hostile_modules
 from support.audit_settings import SMALL
 
-from fedsim.attacks import exact
+from fedsim.attacks import sensitivity
 from fedsim.attacks.search import search
 from fedsim.attacks.setting import prepare
 from fedsim.common.errors import InputError, Refused
@@ -38,10 +38,10 @@ def _assert_refused_or_harmless(resolved: Resolved) -> None:
         setting = prepare(resolved)
     except (InputError, Refused):
         return
-    found = exact.search(setting, 0, search(setting, 0), 3, 30)
+    found = sensitivity.search(setting, 0, search(setting, 0), 3, 30)
     assert found.asked
-    assert found.sensitivity <= 1 + exact.TOLERANCE
-    assert found.cross <= exact.TOLERANCE
+    assert found.sensitivity <= 1 + sensitivity.TOLERANCE
+    assert found.cross <= sensitivity.TOLERANCE
 
 
 @pytest.mark.parametrize(("name", "place"), _in_both_places(MODULES))

@@ -16,11 +16,11 @@ from scipy import special, stats
 from support.audit_settings import Attacked
 
 from fedsim.attacks import noise
+from fedsim.attacks.audit import ALARM
+from fedsim.attacks.likelihood import Places
+from fedsim.attacks.neighbours import Line
+from fedsim.attacks.neighbours import noise as replies_noise
 from fedsim.attacks.noise import judged
-from fedsim.attacks.reading import Line
-from fedsim.attacks.reading import noise as replies_noise
-from fedsim.attacks.run import ALARM
-from fedsim.attacks.score import Places
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Query

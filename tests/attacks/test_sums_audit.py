@@ -17,10 +17,10 @@ from scipy import stats
 from support.audit_settings import Attacked, power, setting_of
 from torch import Tensor
 
-from fedsim.attacks import contributions, estimate, exact, gates, noise, probes, worst
-from fedsim.attacks.contributions import PARTIES, Party
+from fedsim.attacks import cohorts, estimate, noise, parties, probes, sensitivity, servers
+from fedsim.attacks.audit import ALARM, as_json, attack
 from fedsim.attacks.neighbours import neighbours
-from fedsim.attacks.run import ALARM, as_json, attack
+from fedsim.attacks.parties import PARTIES, Party
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Setting
 from fedsim.common.errors import InputError
@@ -58,7 +58,7 @@ def _claim(setting: Setting, silo: int) -> estimate.Claim:
 def _above(setting: Setting, silo: int, chosen: Attack, party: Party, runs: int) -> float | None:
     """What runs prove beyond the claim against a party."""
     own = setting.read_by(party)
-    return estimate.violated([worst.attack(own, silo, chosen, runs)], _claim(own, silo), ALARM)
+    return estimate.violated([servers.malicious(own, silo, chosen, runs)], _claim(own, silo), ALARM)
 
 
 # Sums that keep their promise.
@@ -79,9 +79,9 @@ def test_aggregators_noise_is_not_flagged(attacked: Attacked) -> None:
 
 def _assert_sound(setting: Setting, chosen: Attack, parties: Any = PARTIES) -> None:
     for silo in (LOOSE, STRICT):
-        found = exact.search(setting, silo, chosen, 2, 20)
-        assert 0.9 < found.sensitivity <= 1 + exact.TOLERANCE
-        assert found.cross <= exact.TOLERANCE
+        found = sensitivity.search(setting, silo, chosen, 2, 20)
+        assert 0.9 < found.sensitivity <= 1 + sensitivity.TOLERANCE
+        assert found.cross <= sensitivity.TOLERANCE
         assert noise.measure(setting, silo, chosen, ALARM).faults == ()
     assert probes.probe(setting, LOOSE, chosen) == []
     for party in parties:
@@ -110,9 +110,9 @@ def test_messages_without_names_attain_less_than_is_claimed(attacked: Attacked) 
     claim, named = _claim(setting, LOOSE), setting.read_by("both")
     assert setting.together == 80
     assert named.admitted[LOOSE].epsilon_guaranteed > 2 * claim.epsilon
-    found = estimate.bounds(*worst.attack(setting, LOOSE, chosen, 250), claim)
+    found = estimate.bounds(*servers.malicious(setting, LOOSE, chosen, 250), claim)
     assert max(found.assumption_free, found.mean_difference) <= claim.epsilon
-    told = estimate.bounds(*worst.attack(named, LOOSE, chosen, 250), claim)
+    told = estimate.bounds(*servers.malicious(named, LOOSE, chosen, 250), claim)
     assert told.mean_difference > claim.epsilon
 
 
@@ -125,7 +125,7 @@ def test_each_party_attains_its_claim(attacked: Attacked, party: Party) -> None:
     """
     setting, chosen = attacked(privacy=SUMS | {"honest_fraction": 1.0})
     setting = setting.read_by(party)
-    first, second = worst.attack(setting, LOOSE, chosen, 4000)
+    first, second = servers.malicious(setting, LOOSE, chosen, 4000)
     admitted = setting.admitted[LOOSE]
     mu = float(gaussian.mu(admitted.epsilon_guaranteed, admitted.terms.delta))
     spread = math.hypot(first.std(), second.std()) / math.sqrt(2)
@@ -136,9 +136,9 @@ def test_one_aggregator_alone_cannot_tell_worlds_apart_by_any_word(attacked: Att
     """Kolmogorov and Smirnov on its words along the record's own direction; alarm 1e-6."""
     setting, chosen = attacked(privacy=SUMS)
     own = setting.read_by("shuffler")
-    first, second = worst.attack(own, LOOSE, chosen, 300)
+    first, second = servers.malicious(own, LOOSE, chosen, 300)
     assert stats.ks_2samp(first, second).pvalue > 1e-6
-    told, other = worst.attack(setting.read_by("both"), LOOSE, chosen, 300)
+    told, other = servers.malicious(setting.read_by("both"), LOOSE, chosen, 300)
     assert stats.ks_2samp(told, other).pvalue < 1e-12  # what the same runs tell of the contributions
 
 
@@ -146,7 +146,7 @@ def test_one_aggregator_alone_cannot_tell_worlds_apart_by_any_word(attacked: Att
 
 
 def _break_gate(monkeypatch: pytest.MonkeyPatch, kind: type[Gate]) -> None:
-    monkeypatch.setattr(gates, "Gate", kind)
+    monkeypatch.setattr(cohorts, "Gate", kind)
 
 
 def _halved(real: Callable[..., float]) -> Callable[..., float]:
@@ -214,15 +214,15 @@ def test_a_clip_that_is_not_shortened_is_found(attacked: Attacked, monkeypatch: 
     assert share is not None
     assert share.clip < 0.5
     _break_gate(monkeypatch, _WholeClip)
-    found = exact.search(setting, STRICT, chosen, 2, 20)
+    found = sensitivity.search(setting, STRICT, chosen, 2, 20)
     assert found.sensitivity == pytest.approx(1 / share.clip, rel=1e-3)
-    assert exact.search(setting, LOOSE, chosen, 2, 20).sensitivity <= 1 + exact.TOLERANCE
+    assert sensitivity.search(setting, LOOSE, chosen, 2, 20).sensitivity <= 1 + sensitivity.TOLERANCE
 
 
 def test_a_weight_above_one_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
     setting, chosen = attacked(privacy=SUMS, partition=UNEQUAL)
     _break_gate(monkeypatch, _Heavy)
-    assert exact.search(setting, LOOSE, chosen, 2, 20).sensitivity == pytest.approx(2.0, rel=1e-3)
+    assert sensitivity.search(setting, LOOSE, chosen, 2, 20).sensitivity == pytest.approx(2.0, rel=1e-3)
 
 
 @pytest.mark.parametrize("bits", [0, 16])
@@ -236,7 +236,7 @@ def test_shares_that_are_not_uniform_are_found(
         mask = np.random.default_rng(0).integers(0, 2**bits, counts.shape)
         return mask, counts - mask
 
-    monkeypatch.setattr(contributions, "split", split)
+    monkeypatch.setattr(parties, "split", split)
     assert (_above(setting, LOOSE, chosen, "shuffler", 500) or 0.0) > 0.1
 
 
@@ -287,7 +287,7 @@ def test_what_is_read_is_the_mean_that_contributions_are_worth(attacked: Attacke
 
 
 def _heard(setting: Setting, point: Any) -> Tensor:
-    from fedsim.attacks.wiretap import Tap, Wiretap
+    from fedsim.attacks.cohorts import Tap, Wiretap
 
     tap = Tap()
     everyone = range(len(setting.data))

@@ -13,7 +13,7 @@ import yaml
 from support.report_runs import SMALL, simulate
 from typer.testing import CliRunner
 
-from fedsim.attacks import run as audit_run
+from fedsim.attacks import audit as audit_run
 from fedsim.cli.main import app
 from fedsim.protocol.terms import Admitted
 from fedsim.results.audit_file import FILE

@@ -1,8 +1,8 @@
 """An audit: attack a scenario's transcript, and set what the attack attains beside what is claimed.
 
-Each instrument finds what the others miss. The exact search (`exact`) tries whether a record's
+Each instrument finds what the others miss. The exact search (`sensitivity`) tries whether a record's
 term is that record's and within its clip; requests outside the plan (`probes`) and the noise (`noise`) are
-tried by themselves; and runs in two worlds (`worst`, `honest`) show what all of it together lets an
+tried by themselves; and runs in two worlds (`servers`) show what all of it together lets an
 adversary tell.
 """
 
@@ -13,23 +13,20 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from fedsim.attacks import exact, honest, noise, probes, worst
-from fedsim.attacks.contributions import Party
-from fedsim.attacks.effort import Effort, effort
-from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussian, violated
+from fedsim.attacks import noise, probes, sensitivity, servers
+from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, Effort, bounds, effort, is_gaussian, violated
+from fedsim.attacks.parties import Party
 from fedsim.attacks.search import Attack, search
-from fedsim.attacks.setting import Setting, prepare
-from fedsim.attacks.worst import Samples
+from fedsim.attacks.servers import Samples
+from fedsim.attacks.setting import Setting, others, prepare
 from fedsim.common.serialise import finite
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.scenario.resolve import Resolved
 
 ALARM = 1e-4
 """Probability that a scenario that keeps its promise is found broken, all silos and tests together."""
-
 ADVERSARY: dict[Party, str] = {"server": "worst_server", "shuffler": "shuffler", "both": "both"}
 """Of sums over silos, by the party that reads them."""
-
 Observe = Callable[[str, float], None]
 """(what is being done, share of it that is done)."""
 
@@ -51,7 +48,7 @@ class SiloAudit:
     name: str
     claim: Claim
     claims: dict[str, Claim]
-    exact: exact.Found
+    exact: sensitivity.Found
     noise: noise.Measured
     adversaries: dict[str, Bounds]
     others: str
@@ -109,7 +106,7 @@ def _claim(setting: Setting, silo: int) -> Claim:
     return Claim(setting.census(silo), terms.n, epsilon, terms.delta, setting.shaped)
 
 
-def _counted(observe: Observe, stage: str, total: int) -> worst.Done:
+def _counted(observe: Observe, stage: str, total: int) -> servers.Done:
     """What adds to how much of a stage is done."""
     done = 0
 
@@ -123,11 +120,12 @@ def _counted(observe: Observe, stage: str, total: int) -> worst.Done:
 
 def _searched(
     setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
-) -> dict[int, exact.Found]:
+) -> dict[int, sensitivity.Found]:
     points, records = planned.search
     count = _counted(observe, "exact search", len(attacks) * len(setting.kinds) * points * records)
     return {
-        silo: exact.search(setting, silo, chosen, points, records, count) for silo, chosen in attacks.items()
+        silo: sensitivity.search(setting, silo, chosen, points, records, count)
+        for silo, chosen in attacks.items()
     }
 
 
@@ -138,11 +136,11 @@ def _sampled(
         return _read_by_parties(setting, attacks, planned, observe)
     count = _counted(observe, "worst server", 2 * sum(planned.worst.values()))
     samples = {
-        silo: {"worst_server": worst.attack(setting, silo, chosen, planned.worst[silo], count)}
+        silo: {"worst_server": servers.malicious(setting, silo, chosen, planned.worst[silo], count)}
         for silo, chosen in attacks.items()
     }
     count = _counted(observe, "honest server", 2 * planned.honest)
-    read = honest.read(setting, honest.choose(setting, attacks), planned.honest, count)
+    read = servers.honest_but_curious(setting, servers.choose_pairs(setting, attacks), planned.honest, count)
     for silo in read.transcript:
         samples[silo] |= {"honest_server": read.transcript[silo], "model": read.model[silo]}
     return samples
@@ -156,7 +154,7 @@ def _read_by_parties(
     count = _counted(observe, "server, shuffler and both", 2 * len(parties) * sum(planned.worst.values()))
     return {
         silo: {
-            name: worst.attack(own, silo, chosen, planned.worst[silo], count)
+            name: servers.malicious(own, silo, chosen, planned.worst[silo], count)
             for name, own in parties.items()
             if isfinite(own.admitted[silo].epsilon_guaranteed)
         }
@@ -169,7 +167,7 @@ def _silo(
     silo: int,
     claim: Claim,
     chosen: Attack,
-    found: exact.Found,
+    found: sensitivity.Found,
     samples: dict[str, Samples],
     silos: int,
 ) -> SiloAudit:
@@ -179,7 +177,7 @@ def _silo(
     findings = [*_exact_findings(found), *probes.probe(setting, silo, chosen), *measured.faults]
     findings += _proven(claims, samples, alarm)
     adversaries = {name: bounds(*each, claims[name]) for name, each in samples.items()}
-    name, beside = setting.resolved.names[silo], worst.others(setting, silo)
+    name, beside = setting.resolved.names[silo], others(setting, silo)
     return SiloAudit(name, claim, claims, found, measured, adversaries, beside, tuple(findings))
 
 
@@ -205,12 +203,12 @@ def _proven(claims: dict[str, Claim], samples: dict[str, Samples], alarm: float)
     return lines
 
 
-def _exact_findings(found: exact.Found) -> list[str]:
+def _exact_findings(found: sensitivity.Found) -> list[str]:
     lines = []
-    if found.sensitivity > 1 + exact.TOLERANCE:
+    if found.sensitivity > 1 + sensitivity.TOLERANCE:
         ratio = f"{found.sensitivity:.4g} times its sensitivity"
         lines.append(f"one record moves an answer by {ratio} ({found.where['sensitivity']})")
-    if found.cross > exact.TOLERANCE:
+    if found.cross > sensitivity.TOLERANCE:
         lines.append(
             f"one record moves another silo's answer by {found.cross:.4g} times that silo's sensitivity "
             f"({found.where['cross']})"

@@ -1,41 +1,103 @@
-"""The honest server: it runs the algorithm as it is, with all silos, and somebody reads along.
+"""Runs of a malicious and of an honest-but-curious server in two worlds, and their scores.
 
-In every run each audited silo tosses a coin of its own for which of two records it has, so that one run
-serves all of them; towards one silo the others' coins are part of the other silos' behaviour, which may be
-any. Two readers: one of the silo's whole transcript, who computes the likelihood ratio (`score`) at the
-points that the run came to, and one who is given the final model alone.
+The malicious server sends in every round the broadcast at which the two worlds' records differ most. It hears
+each answer of the gate by itself, which is what the plan is priced for; where a silo sends something made of
+several answers (local SGD) that is more than it sends. The claim holds for every data set, so the attacker
+chooses the other records too where batches are sampled: copies of the first record, or under Poisson sampling
+records that count as zero, so that nothing but the noise hides the one that differs.
+
+The honest-but-curious server runs the algorithm as it is, with all silos, and reads along. In every run each
+audited silo tosses a coin for which of two records it has, so that one run serves all of them; for one silo
+the others' coins are part of the other silos' behaviour, which may be any. Two readers: one of the silo's
+whole transcript, which computes the likelihood ratio (`likelihood`) at the points of the run, and one that
+gets the final model alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.bench import Bench, Record, alone, narrowed, shape_of
-from fedsim.attacks.gates import Answering
-from fedsim.attacks.score import Scores
+from fedsim.attacks.cohorts import Answering, Data, Heard, Record, Tap, Wiretap, alone
+from fedsim.attacks.likelihood import Bench, Knowledge, Scores, narrowed, shape_of
+from fedsim.attacks.parties import anonymous
 from fedsim.attacks.search import Attack
-from fedsim.attacks.setting import Broadcast, Federated, Setting, drive
-from fedsim.attacks.wiretap import Heard, Tap, Wiretap
-from fedsim.attacks.worst import Knowledge, Samples, replaced
+from fedsim.attacks.setting import Broadcast, Federated, Setting, beside, drive, others, replaced
 from fedsim.common.seeds import digest128
+
+_CHUNK = 2_000_000
+"""Numbers that the records of the clones which run together take, about: 16 MB."""
+Done = Callable[[int], None]
+
+
+class Samples(NamedTuple):
+    """Scores of runs in the two worlds; larger in the second."""
+
+    first: np.ndarray
+    second: np.ndarray
+
+
+def malicious(setting: Setting, silo: int, chosen: Attack, runs: int, done: Done = lambda _: None) -> Samples:
+    """Scores of so many runs in each world, all of them clones of one silo."""
+    kind = others(setting, silo)
+    data = beside(setting, silo, kind, chosen.first)
+    worlds = replaced(data, chosen.first), replaced(data, chosen.second)
+    if setting.resolved.sums is not None and anonymous(setting.resolved.sums):
+        setting = dataclasses.replace(setting, crowd=worlds[0])
+    known = Knowledge(setting, silo, chosen.first, chosen.second, kind)
+    found: list[np.ndarray] = []
+    for clones in _chunks(2 * runs, data[0].size * setting.together):
+        coins = [clone % 2 for clone in clones]  # as many in each world
+        scores = _run(setting, silo, chosen, [worlds[coin] for coin in coins], clones, known)
+        found.append(np.stack([scores, coins]))
+        done(len(clones))
+    scores, coins_ = np.concatenate(found, axis=1)
+    return Samples(scores[coins_ == 0], scores[coins_ == 1])
+
+
+def _chunks(count: int, size: int) -> Iterator[range]:
+    width = max(16, min(2048, _CHUNK // max(1, size)))
+    for first in range(0, count, width):
+        yield range(first, min(count, first + width))
+
+
+def _run(
+    setting: Setting, silo: int, chosen: Attack, data: list[Data], clones: range, known: Knowledge
+) -> np.ndarray:
+    tap = Tap()
+    streams = [f"worst/{silo}/{clone}" for clone in clones]
+    gate = setting.gate(Wiretap(setting.algorithm, tap), [silo] * len(data), data, streams)
+    terms = setting.admitted[silo].terms
+    scores = Scores(len(data), terms.n, setting.admitted[silo].noise_multiplier)
+    by_round = {r: k for k, kind in enumerate(setting.kinds) for r in kind.rounds}
+    here = known.of(len(data))
+    for r in terms.rounds:
+        k = by_round.get(r)
+        if k is None:  # of a silo that would have come, had it been there: nobody saw what it is sent
+            continue
+        gate.answer(r, chosen.broadcasts[k])
+        for place, heard in enumerate(tap.take()):
+            scores.add(heard.queries[0].batch, heard, here.places(heard, (r, place), (k, place)))
+    return scores.ratios()
+
 
 _WIDTH = 2_000_000
 _PILOT_RUNS = 32
 _ROUNDS, _RECORDS = 8, 60
 """Of the pilot: how many asks and candidates a silo's pair of records is chosen by."""
-
 Pair = tuple[Record, Record]
 Hear = Callable[[int, int, list[Heard]], None]
 """(silo, round, asks)."""
 
 
 @dataclass(frozen=True)
-class Read:
+class HonestRuns:
     """What was read: for each audited silo the scores of its transcripts, and of the final models."""
 
     transcript: dict[int, Samples]
@@ -76,7 +138,7 @@ def _runs(
     return models.expand(len(names), -1)
 
 
-def choose(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, Pair]:
+def choose_pairs(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, Pair]:
     """For each silo the two records whose terms are furthest apart along a few honest runs."""
     runs = 4
     chosen = _spread(setting, _ROUNDS)
@@ -107,9 +169,9 @@ def _spread(setting: Setting, count: int) -> set[int]:
     return set(np.linspace(0, rounds - 1, min(count, rounds)).round().astype(int).tolist())
 
 
-def read(
+def honest_but_curious(
     setting: Setting, pairs: Mapping[int, Pair], runs: int, done: Callable[[int], None] = lambda _: None
-) -> Read:
+) -> HonestRuns:
     """Scores of so many runs in each world, or one less."""
     directions = _directions(setting, pairs)
     scores: dict[int, list[np.ndarray]] = {silo: [] for silo in pairs}
@@ -128,7 +190,7 @@ def read(
         done(len(names))
     final = torch.cat(models).double().numpy()
     coins = {silo: np.concatenate(parts) for silo, parts in tosses.items()}
-    return Read(
+    return HonestRuns(
         {silo: _split(np.concatenate(scores[silo]), coins[silo]) for silo in pairs},
         {silo: _by_model(final, coins[silo], directions[silo]) for silo in pairs},
     )

@@ -25,8 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.gates import Answering, Data, cohort
-from fedsim.attacks.wiretap import Heard, Tap, Wiretap
+from fedsim.attacks.cohorts import Answering, Data, Heard, Tap, Wiretap, cohort
 from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.mechanisms.shuffled_gaussian import ShuffledGaussian
 from fedsim.protocol.contract import Query
@@ -40,7 +39,6 @@ from server.aggregate import Totals
 
 Party = Literal["server", "shuffler", "both"]
 PARTIES: tuple[Party, ...] = ("server", "shuffler", "both")
-
 Read = Callable[[Tensor, int, int], Tensor]
 """Contributions (silos, d), of a round and of a query in it by number, to what a party reads: (runs, d), or
 (runs, messages, d) where it does not know whose they are."""

@@ -1,0 +1,179 @@
+"""Silos that are attacked: their records, a gate over them, and a tap at every answer of that gate.
+
+A message is made of answers; a tap hears each by itself, and can keep a silo half on a given path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import ClassVar, Protocol, cast
+
+import numpy as np
+from torch import Tensor
+
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.protocol.batch import FULL
+from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, PublicProblem, Query, ServerHalf
+from fedsim.protocol.limits import LIMITS
+from fedsim.protocol.plan import Plan
+from fedsim.protocol.terms import Share, Terms
+from fedsim.scenario.resolve import Resolved
+from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.side_by_side import SideBySide
+from silos.entropy import SeededEntropy
+from silos.gate import Gate, hold
+
+Floats = np.ndarray
+Data = tuple[Floats, Floats]
+"""A silo's records: features (n, f) and targets (n,), float64. Simulation only."""
+
+
+class Answering(Protocol):
+    """What answers as a gate does."""
+
+    def answer(
+        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None = None
+    ) -> dict[str, Tensor]:
+        """See `silos.gate.Gate.answer`."""
+        ...
+
+
+_DELTA = 1e-5  # of prices that nobody reads: what a plan costs is known before the audit
+
+
+def cohort(
+    resolved: Resolved,
+    algorithm: Algorithm,
+    plan: Plan,
+    data: Sequence[Data],
+    noise: Sequence[float],
+    streams: Sequence[str],
+    *,
+    rounds: Sequence[Sequence[int]] | None = None,
+    copies: int | None = None,
+    mechanism: Mechanism = GAUSSIAN,
+    shares: Sequence[Share] | None = None,
+) -> Gate:
+    """A gate over silos at given noise multipliers and without a budget.
+
+    Args:
+        resolved: what is attacked.
+        data: one silo's records each.
+        noise: z of each; 0 clips and adds nothing.
+        streams: whose batches and noise each draws: equal streams draw alike.
+        rounds: those in each silo's plan; all by default.
+        copies: runs side by side on the same records; then broadcasts may be (members, d), and member
+            c len(data) + s is silo s in copy c.
+        mechanism: adds the noise.
+        shares: each silo's part in sums over silos, of a mechanism of sums.
+    """
+    problem, dtype, repeats = resolved.halves[1], resolved.dtype, copies or 1
+    everything = [range(len(plan.rounds))] * len(data)
+    terms = [
+        Terms(f"{copy}/{place}", len(target), inf, _DELTA, own, z, shares[place] if shares else None)
+        for copy in range(repeats)
+        for place, ((_, target), own, z) in enumerate(zip(data, rounds or everything, noise, strict=True))
+    ]
+    entropy = randomness(resolved.scenario.seed, list(streams) * repeats)
+    records = hold(data, problem, dtype) if copies is None else SideBySide(data, problem, dtype, copies)
+    ledgers = [MemoryLedger() for _ in terms]
+    return Gate(records, problem, algorithm, plan, terms, mechanism, entropy, ledgers, LIMITS, dtype)
+
+
+def randomness(seed: int, streams: Sequence[str]) -> SeededEntropy:
+    """The audit's own random numbers, of a key that no run has."""
+    return SeededEntropy(seed, 0, streams, ["audit"] * len(streams))
+
+
+Record = tuple[np.ndarray, float]
+"""One record: features (f,) and target."""
+
+
+def alone(record: Record) -> Data:
+    """A silo of this one record, whose clipped mean is the record's clipped term."""
+    return record[0][None, :], np.array([record[1]])
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One ask: its queries as the silo half put them, and the gate's answers, each (members, d)."""
+
+    queries: tuple[Query, ...]
+    answers: tuple[Tensor, ...]
+
+
+Tell = Callable[[int, Heard], tuple[Tensor, ...]]
+"""(number of the ask in its round, what was heard) to what the silo half is told instead."""
+
+
+@dataclass
+class Tap:
+    """What to do with an ask.
+
+    Args:
+        full: ask for every record, whatever batch the silo half names.
+        tell: keeps the silo half on a path that does not depend on the answers heard.
+        greedy: at the end of a round ask once more than the silo half does.
+    """
+
+    full: bool = False
+    tell: Tell | None = None
+    greedy: bool = False
+    heard: list[Heard] = field(default_factory=list)
+    overheard: list[Heard] = field(default_factory=list)
+
+    def take(self) -> list[Heard]:
+        """What was heard since the last time."""
+        heard, self.heard = self.heard, []
+        return heard
+
+    def listen(self, ask: Asker, queries: tuple[Query, ...]) -> tuple[Tensor, ...]:
+        """Put the queries to the gate."""
+        if self.full:
+            queries = tuple(replace(query, batch=FULL) for query in queries)
+        heard = Heard(queries, _answers(ask, queries))
+        self.heard.append(heard)
+        return heard.answers if self.tell is None else self.tell(len(self.heard) - 1, heard)
+
+    def end(self, ask: Asker) -> None:
+        """The silo half has what it asked for; `overheard` is what the gate should have refused."""
+        if self.greedy and self.heard:
+            queries = self.heard[-1].queries
+            with suppress(Exception):
+                self.overheard.append(Heard(queries, _answers(ask, queries)))
+
+
+def _answers(ask: Asker, queries: tuple[Query, ...]) -> tuple[Tensor, ...]:
+    return ask(*queries) if len(queries) > 1 else (ask(queries[0]),)
+
+
+@dataclass(frozen=True)
+class Wiretap:
+    """An algorithm with a tap between its silo half and the gate."""
+
+    inner: Algorithm
+    tap: Tap
+    linear: ClassVar[bool] = False
+
+    def server(
+        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
+    ) -> ServerHalf:
+        """The algorithm's own."""
+        return self.inner.server(w, problem, public, rng)
+
+    def silo(
+        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        """The algorithm's own message, overheard."""
+
+        def tapped(*queries: Query) -> Tensor | tuple[Tensor, ...]:
+            answers = self.tap.listen(ask, queries)
+            return answers if len(queries) > 1 else answers[0]
+
+        message = self.inner.silo(problem, broadcast, cast(Asker, tapped), memory)
+        self.tap.end(ask)
+        return message

@@ -1,0 +1,298 @@
+"""The likelihood ratio of what a silo said: how much more probable it is in one world than in the other.
+
+The worlds differ in one record. Given how often that record is in an ask's batch (j times, with a public
+probability p_j), the ask's answers are Gaussian around L + j E, with E the record's clipped term over K and L
+what the others add, so that
+
+    ln P(answers | world) = ln sum_j p_j exp(j <answers - L, E> / s^2 - j^2 |E|^2 / (2 s^2)) + a constant,
+
+summed over an ask's queries inside the exponential, since they share the draw. No other function of the
+answers tells more where L is known (Neyman and Pearson). Where batches are full the score is Gaussian with
+variance mu^2 = sum |E - E'|^2 / s^2. Any score gives a valid bound; this one gives the best.
+
+What the attacker knows of the records gives L and E: clipped means without noise, at any points, from the
+silo's own gate at noise multiplier 0 on full batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedsim.attacks.cohorts import Data, Heard, Record, alone, cohort
+from fedsim.attacks.setting import Others, Setting, replaced
+from fedsim.privacy.pairs import multiplicities
+from fedsim.problems.glm import GeneralisedLinear
+from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
+from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, ServerHalf
+from fedsim.protocol.plan import Ask, Plan, QueryShape
+
+
+class _Asked:
+    """The query that is due."""
+
+    query: Query
+
+
+@dataclass(frozen=True)
+class _Direct:
+    """Asks what it is handed, at broadcast points."""
+
+    asked: _Asked
+    linear: ClassVar[bool] = False
+
+    def server(
+        self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
+    ) -> ServerHalf:
+        """Nobody drives it."""
+        raise NotImplementedError
+
+    def silo(
+        self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
+    ) -> Mapping[str, Tensor]:
+        """The mean at the points p0, p1."""
+        points, query = tuple(broadcast[name] for name in sorted(broadcast)), self.asked.query
+        return {"g": ask(Query(query.statistic, points, query.clip, FULL))}
+
+
+class Bench:
+    """Silos' clipped means, of a query of each of some shapes."""
+
+    def __init__(self, setting: Setting, silos: Sequence[Data], runs: int, shapes: Sequence[QueryShape]):
+        """`runs` of them side by side, each at points of its own."""
+        plan = Plan(
+            tuple((Ask(FULL, (QueryShape(shape.statistic, shape.points, 1.0),)),) for shape in shapes)
+        )
+        linear = isinstance(setting.resolved.problem, GeneralisedLinear)
+        self._silos, self._runs, self._asked = len(silos), runs, _Asked()
+        data = list(silos) if linear else list(silos) * runs  # networks share no records between runs
+        self._gate = cohort(
+            setting.resolved,
+            _Direct(self._asked),
+            plan,
+            data,
+            [0.0] * len(data),
+            [""] * len(data),
+            copies=runs if linear else 1,
+        )
+
+    def means(self, query: Query, place: int = 0) -> Tensor:
+        """Clipped means of a query of the shape at `place`, to be asked once; (runs, silos, d).
+
+        Points are (d,) or (runs, d), the clip a number or (runs, 1).
+        """
+        clip = query.clip.detach() if isinstance(query.clip, Tensor) else query.clip
+        self._asked.query = Query(query.statistic, (), self._each(clip) if _rows(clip) else clip)
+        broadcast = {f"p{k}": self._each(point.detach()) for k, point in enumerate(query.points)}
+        return self._gate.answer(place, broadcast)["g"].view(self._runs, self._silos, -1)
+
+    def _each(self, value: Tensor | float) -> Tensor:
+        """A row for every member."""
+        assert isinstance(value, Tensor)
+        if value.dim() < 2:
+            return value
+        rows = value.expand(self._runs, -1)
+        return rows.repeat_interleave(self._silos, 0).contiguous()
+
+
+def _rows(clip: Tensor | float) -> bool:
+    return isinstance(clip, Tensor) and clip.dim() == 2
+
+
+def shared(query: Query) -> bool:
+    """Whether all members are asked at the same points, with the same clip."""
+    return all(point.dim() == 1 for point in query.points) and not _rows(query.clip)
+
+
+def narrowed(query: Query) -> Query:
+    """Where points are shared and the clip is a column all the same, its first entry."""
+    if isinstance(query.clip, Tensor) and query.clip.dim() == 2 and all(p.dim() == 1 for p in query.points):
+        return Query(query.statistic, query.points, float(query.clip[0, 0]), query.batch, query.noise_ratio)
+    return query
+
+
+def single(query: Query, row: int = 0) -> Query:
+    """What one of the members was asked."""
+    clip = query.clip
+    if isinstance(clip, Tensor) and clip.dim() == 2:
+        clip = float(clip[row if len(clip) > 1 else 0, 0])
+    points = tuple(point if point.dim() == 1 else point[row] for point in query.points)
+    return Query(query.statistic, points, clip, query.batch, query.noise_ratio)
+
+
+def shape_of(query: Query) -> QueryShape:
+    """The part of a query that sets its cost."""
+    return QueryShape(query.statistic, len(query.points), float(query.noise_ratio))
+
+
+def term(setting: Setting, record: Record, query: Query) -> Tensor:
+    """A record's clipped term where all points are shared, (d,)."""
+    return Bench(setting, [alone(record)], 1, [shape_of(query)]).means(query)[0, 0].to(torch.float64)
+
+
+_RARE = 1e-12
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a query's answer lies: around base + j first in one world, base + j second in the other.
+
+    Each (runs, d), or (1, d) where it is the same in all runs.
+    """
+
+    base: Tensor
+    first: Tensor
+    second: Tensor
+
+
+def draws(batch: Batch, n: int) -> tuple[Tensor, Tensor]:
+    """j and ln p_j: how often one record is in the batch (of a Fresh one given that it is this one)."""
+    match batch:
+        case Full() | Fresh():
+            chance = np.array([0.0, 1.0])
+        case Subsample() as batch:
+            chance = np.array([1 - batch.size(n) / n, batch.size(n) / n])
+        case Poisson(fraction=q):
+            chance = np.array([1 - q, q])
+        case WithReplacement() as batch:
+            chance = multiplicities(n, batch.size(n))[0] if n > 1 else np.array([0.0, 1.0])
+    j = np.flatnonzero(chance > _RARE)
+    return torch.as_tensor(j, dtype=torch.float64), torch.as_tensor(np.log(chance[j]))
+
+
+class Scores:
+    """Log-likelihood ratios (second world over first) of so many runs, ask by ask."""
+
+    def __init__(self, runs: int, n: int, noise_multiplier: float) -> None:
+        self._n, self._z = n, noise_multiplier
+        self._total = torch.zeros(runs, dtype=torch.float64)
+        self._fresh: list[tuple[float, Tensor]] = []
+
+    def add(self, batch: Batch, heard: Heard, places: Sequence[Places]) -> None:
+        """One more ask."""
+        if heard.answers[0].dim() == 3:
+            self._total = self._total + self._unlinked(batch, heard, places)
+            return
+        j, log_chance = draws(batch, self._n)
+        worlds = []
+        for world in ("first", "second"):
+            exponent = log_chance
+            for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
+                term = getattr(place, world)
+                sensitivity = 2 * torch.as_tensor(query.clip).double() / batch.size(self._n)
+                variance = (query.noise_ratio * self._z * sensitivity).square().reshape(-1)
+                inner = ((answer.double() - place.base) * term).sum(-1) / variance
+                square = term.square().sum(-1) / variance
+                exponent = exponent + j * inner[:, None] - j.square() * square[:, None] / 2
+            worlds.append(torch.where(exponent.isnan(), log_chance, exponent).logsumexp(-1))
+        ratio = worlds[1] - worlds[0]  # clip 0 releases zero without noise: 0 / 0, which tells nothing
+        if isinstance(batch, Fresh):
+            self._fresh.append((batch.size(self._n) / self._n, ratio))
+        else:
+            self._total = self._total + ratio
+
+    def _unlinked(self, batch: Batch, heard: Heard, places: Sequence[Places]) -> Tensor:
+        """Of full batches, where answers are (runs, messages, d), all others around the first world's."""
+        exponent = torch.zeros((), dtype=torch.float64)
+        for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
+            variance = (query.noise_ratio * self._z * 2 * float(query.clip) / batch.size(self._n)) ** 2
+            moved = (place.second - place.first)[:, None]
+            left = answer.double() - (place.base + place.first)[:, None]
+            exponent = exponent + ((left * moved).sum(-1) - moved.square().sum(-1) / 2) / variance
+        mean: Tensor = exponent.logsumexp(-1) - np.log(exponent.shape[-1])
+        return mean
+
+    def ratios(self) -> np.ndarray:
+        """ln P(second) / P(first) of each run, (runs,)."""
+        total = self._total
+        if self._fresh:  # the record is in one of these batches, or in none of them
+            rest = max(0.0, 1 - sum(share for share, _ in self._fresh))
+            terms = [np.log(share) + ratio for share, ratio in self._fresh]
+            nowhere = torch.full_like(terms[0], np.log(max(rest, 1e-300)))
+            total = total + torch.stack([*terms, nowhere]).logsumexp(0)
+        return np.asarray(total)
+
+
+Key = tuple[int, int]
+
+
+class Knowledge:
+    """What the attacker works out for himself: where answers lie in each world."""
+
+    def __init__(self, setting: Setting, silo: int, first: Record, second: Record, kind: Others) -> None:
+        self._setting, self._silo, self._kind = setting, silo, kind
+        self._silos = [alone(first), alone(second)]
+        if kind == "own":
+            x, y = setting.data[silo]
+            self._silos.append(replaced((x, y), (np.full(x.shape[1], np.nan), float("nan"))))
+        self._known: dict[Key, list[Places]] = {}
+
+    def of(self, runs: int) -> InRuns:
+        """For so many runs side by side."""
+        return InRuns(self, runs)
+
+    def bench(self, runs: int, shapes: Sequence[QueryShape]) -> Bench:
+        """The means of both records alone and, where needed, of the others."""
+        return Bench(self._setting, self._silos, runs, shapes)
+
+    def shapes(self) -> dict[tuple[int, int, int], QueryShape]:
+        """Of every query of the silo's plan, by (round, ask, query)."""
+        return {
+            (r, a, q): shape
+            for r in self._setting.rounds(self._silo)
+            for a, ask in enumerate(self._setting.resolved.trace.plan.rounds[r])
+            for q, shape in enumerate(ask.queries)
+        }
+
+    def alike(self, key: Key, heard: Heard) -> list[Places]:
+        """Where answers lie whose points are the same in all runs; worked out once for equal keys."""
+        if key not in self._known:
+            bench = self.bench(1, [shape_of(query) for query in heard.queries])
+            means = [bench.means(narrowed(query), at) for at, query in enumerate(heard.queries)]
+            self._known[key] = self.places(means, heard.queries[0].batch)
+        return self._known[key]
+
+    def places(self, means: Sequence[Tensor], batch: Batch) -> list[Places]:
+        """Where the answers of an ask lie, from the clipped means (runs, silos, d) of its queries."""
+        size = batch.size(self._setting.admitted[self._silo].terms.n)
+        found = []
+        for mean in means:
+            first, second = mean[:, 0].double(), mean[:, 1].double()
+            if self._kind == "own":
+                found.append(Places(mean[:, 2].double(), first / size, second / size))
+            elif self._kind == "copies":
+                found.append(Places(first, torch.zeros_like(first), (second - first) / size))
+            else:
+                found.append(Places(torch.zeros_like(first), first / size, second / size))
+        return found
+
+
+class InRuns:
+    """`Knowledge` at the points of so many runs; what is the same in all of them is worked out once."""
+
+    def __init__(self, knowledge: Knowledge, runs: int) -> None:
+        self._knowledge, self._runs = knowledge, runs
+        self._bench: Bench | None = None
+        self._index: dict[tuple[int, int, int], int] = {}
+
+    def places(self, heard: Heard, at: tuple[int, int], key: Key | None = None) -> list[Places]:
+        """Where the answers of the ask `at` (round, ask) lie.
+
+        Asks with equal keys are at equal points wherever these do not differ between runs.
+        """
+        if all(shared(narrowed(query)) for query in heard.queries):
+            return self._knowledge.alike(key or at, heard)
+        if self._bench is None:
+            shapes = self._knowledge.shapes()
+            self._bench = self._knowledge.bench(self._runs, list(shapes.values()))
+            self._index = {where: place for place, where in enumerate(shapes)}
+        means = [
+            self._bench.means(narrowed(query), self._index[(*at, place)])
+            for place, query in enumerate(heard.queries)
+        ]
+        return self._knowledge.places(means, heard.queries[0].batch)
