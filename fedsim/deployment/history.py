@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import NamedTuple
@@ -21,14 +20,12 @@ from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from fedsim.results.outcome import Deployed, Outcome, Results, TrialResult
-from fedsim.results.record import Measurement
+from fedsim.results.record import AskedSilo, Measurement
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Admission, Closed, Greeting, Offer
 from server.federation import RemoteSilos
-from server.loop import Kept, Progress
+from server.loop import Progress
 from server.replies import shown
-
-_MOST_REASONS = 3
 
 
 class Step(NamedTuple):
@@ -78,9 +75,7 @@ class History:
             name: _admitted(resolved, offers[name], admissions[name]) for name in resolved.names
         }
         self._total, self._start = len(resolved.trace.plan.rounds), time.perf_counter()
-        self._asked: dict[str, dict[int, str]] = {name: {} for name in resolved.names}
-        self._answered: dict[str, set[int]] = {name: set() for name in resolved.names}
-        self._reasons: dict[str, list[str]] = defaultdict(list)
+        self._asked: list[AskedSilo] = []
         self._results, self._model = Results(), Tensor()
 
     def add(self, progress: Progress) -> Step:
@@ -88,7 +83,9 @@ class History:
         self._model, last, names = progress.answer, progress.last, self._resolved.names
         left_out = {} if last is None else {names[m]: reason for m, reason in last.left_out.items()}
         if last is not None:
-            self._keep(progress.rounds - 1, last, left_out)
+            why = dict.fromkeys(names[m] for m in last.members) | left_out
+            asked = (AskedSilo(0, name, progress.rounds - 1, last.broadcast, why[name]) for name in why)
+            self._asked.extend(asked)
         count = progress.participants if last is None else len(last.members)
         measurement = self._measured(progress.rounds, progress.answer, count)
         if measurement is not None:
@@ -96,16 +93,6 @@ class History:
         answered = 0 if last is None else len(last.members)
         metric = self._resolved.scenario.report.metric
         return Step(progress.rounds, self._total, answered, left_out, measurement, metric)
-
-    def _keep(self, r: int, last: Kept, left_out: Mapping[str, str]) -> None:
-        for member in last.members:
-            self._answered[self._resolved.names[member]].add(r)
-        for name in [*(self._resolved.names[member] for member in last.members), *left_out]:
-            self._asked[name][r] = last.broadcast
-        for name, reason in left_out.items():
-            known = self._reasons[name]
-            if reason not in known and len(known) <= _MOST_REASONS:
-                known.append(reason)
 
     def _measured(self, rounds: int, model: Tensor, participants: int) -> Measurement | None:
         every = self._resolved.scenario.report.evaluate_every
@@ -139,7 +126,7 @@ class History:
             for name in self._resolved.names
         ]
         fitted = _declared(self._resolved)
-        self._results.trials[0] = TrialResult(0, {"private": self._model}, statements, fitted=fitted)
+        self._results.finish(TrialResult(0, {"private": self._model}, statements, list(self._asked), fitted))
         receipts = {name: said.receipt for name, said in closed.items()}
         deployed = self._deployed(reasons, receipts, [*self._versions(), *remarks])
         return Outcome(
@@ -152,10 +139,12 @@ class History:
 
     def _odd(self, name: str, said: Closed) -> str:
         """What is wrong with a statement: rounds that were not asked for, or lost ones."""
-        stated, asked = dict(zip(said.rounds, said.broadcasts, strict=True)), self._asked[name]
-        if len(stated) < len(said.rounds) or any(asked.get(r) != sent for r, sent in stated.items()):
+        stated, asked = dict(zip(said.rounds, said.broadcasts, strict=True)), self._asked_of(name)
+        if len(stated) < len(said.rounds) or any(
+            r not in asked or asked[r].broadcast_sha256 != sent for r, sent in stated.items()
+        ):
             return "its statement has rounds that this server did not ask for"
-        if not self._answered[name] <= stated.keys():
+        if not {r for r, row in asked.items() if row.left_out is None} <= stated.keys():
             return "its statement lacks rounds that it answered"
         return ""
 
@@ -164,8 +153,12 @@ class History:
 
     def _unstated(self, name: str) -> Statement:
         """At most what it admitted; any round that was asked may have been paid for."""
-        admitted, asked = self._admitted[name], self._asked[name]
-        return Statement(admitted, admitted.epsilon_guaranteed, list(asked), list(asked.values()))
+        admitted, asked = self._admitted[name], self._asked_of(name)
+        digests = [row.broadcast_sha256 for row in asked.values()]
+        return Statement(admitted, admitted.epsilon_guaranteed, list(asked), digests)
+
+    def _asked_of(self, name: str) -> dict[int, AskedSilo]:
+        return {row.round: row for row in self._asked if row.silo == name}
 
     def _deployed(
         self, unstated: Mapping[str, str], receipts: Mapping[str, str], remarks: Sequence[str]
@@ -176,16 +169,10 @@ class History:
             for name in self._resolved.names
             for line in dict.fromkeys((*self._greetings[name].notices, *said[name].notices))
         ]
-        left_out = {
-            name: (len(self._asked[name]) - len(self._answered[name]), _few(reasons))
-            for name, reasons in self._reasons.items()
-        }
         return Deployed(
             notices=tuple(notices),
             accountants=tuple(sorted({shown(each.accountant) for each in said.values()})),
             min_silos=self._silos.least,
-            answered=[sum(r in own for own in self._answered.values()) for r in range(self._total)],
-            left_out=left_out,
             unstated=unstated,
             receipts=receipts,
             identities={name: key.hex() for name, key in self._silos.identities.items()},
@@ -217,10 +204,6 @@ def release(version: str) -> str:
     '0.1.0'
     """
     return version.partition("+")[0]
-
-
-def _few(reasons: Sequence[str]) -> tuple[str, ...]:
-    return (*reasons[:_MOST_REASONS], *(["..."] if len(reasons) > _MOST_REASONS else []))
 
 
 def _admitted(resolved: Resolved, offer: Offer, said: Admission) -> Admitted:

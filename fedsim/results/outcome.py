@@ -192,8 +192,6 @@ class Deployed:
         notices: the silos' own lines for the report, each with the silo's name.
         accountants: how the silos priced the plan.
         min_silos: answers that a round needed, where so many were asked.
-        answered: how many silos' answers every round counted.
-        left_out: for each silo that was, the number of rounds and the reasons.
         unstated: silos that gave no statement at the end, and why; their rounds are those that were asked.
         receipts: signed statements, JSON.
         identities: every silo's public key as its server knew it, hexadecimal.
@@ -205,8 +203,6 @@ class Deployed:
     notices: tuple[str, ...]
     accountants: tuple[str, ...]
     min_silos: int
-    answered: Sequence[int]
-    left_out: Mapping[str, tuple[int, tuple[str, ...]]]
     unstated: Mapping[str, str]
     receipts: Mapping[str, str]
     identities: Mapping[str, str]

@@ -137,6 +137,16 @@ class SiloStatement(NamedTuple):
     digests: list[str]
 
 
+class AskedSilo(NamedTuple):
+    """A silo that was asked in a round of a deployed run; `left_out` says why its answer did not count."""
+
+    trial: int
+    silo: str
+    round: int
+    broadcast_sha256: str
+    left_out: str | None
+
+
 class OptimumNote(NamedTuple):
     """How a trial's excess risk was measured; see `fedsim.results.summary.Objective`."""
 
@@ -214,6 +224,7 @@ TABLES = {
     "clipping": Table(ClippedRound, "made of training records; a federation would have to query for it"),
     "spend": Table(SiloSpend),
     "statements": Table(SiloStatement),
+    "asked": Table(AskedSilo),
     "objective": Table(OptimumNote),
     "warnings": Table(Warned),
     "finished": Table(Finished),

@@ -13,9 +13,16 @@ from typing import Any
 import numpy as np
 
 from fedsim.problems.kinds import gives_probabilities
-from fedsim.results.outcome import Deployed, HasMetrics, Outcome, value
+from fedsim.results.outcome import Deployed, HasMetrics, Outcome, Results, value
 from fedsim.results.privacy_statement import parameters, statement
-from fedsim.results.record import BaselineMeasurement, ClippedRound, Measurement, OptimumNote, Warned
+from fedsim.results.record import (
+    AskedSilo,
+    BaselineMeasurement,
+    ClippedRound,
+    Measurement,
+    OptimumNote,
+    Warned,
+)
 from fedsim.results.summary import (
     FEW,
     FORMAT,
@@ -73,7 +80,7 @@ def _simulated(outcome: Outcome) -> dict[str, Any]:
     """What was measured of training records, where it was asked for; of a deployed run what was not."""
     found: dict[str, Any] = {}
     if outcome.deployed is not None:
-        found["deployment"] = _deployment(outcome.deployed)
+        found["deployment"] = _deployment(outcome, outcome.deployed)
     if outcome.heterogeneity is not None:
         found["heterogeneity"] = Heterogeneity(**outcome.heterogeneity)
     for first in outcome.results.rows(OptimumNote)[:1]:
@@ -101,18 +108,30 @@ def _clipping(outcome: Outcome) -> Clipping | None:
     )
 
 
-def _deployment(deployed: Deployed) -> Deployment:
+_MOST_REASONS = 3
+
+
+def _deployment(outcome: Outcome, deployed: Deployed) -> Deployment:
+    reasons: dict[str, list[str]] = {}
+    for row in outcome.results.rows(AskedSilo):
+        if row.left_out is not None:
+            reasons.setdefault(row.silo, []).append(row.left_out)
     return Deployment(
         min_silos=deployed.min_silos,
         left_out=[
-            LeftOut(name=name, rounds=rounds, reasons=list(reasons))
-            for name, (rounds, reasons) in sorted(deployed.left_out.items())
+            LeftOut(name=name, rounds=len(given), reasons=_few(given))
+            for name, given in sorted(reasons.items())
         ],
         without_statement=dict(deployed.unstated),
         remarks=list(deployed.remarks),
         unmeasured=list(deployed.unmeasured),
         measured=deployed.measured,
     )
+
+
+def _few(reasons: Sequence[str]) -> list[str]:
+    different = list(dict.fromkeys(reasons))
+    return [*different[:_MOST_REASONS], *["..."] * (len(different) > _MOST_REASONS)]
 
 
 def baselines_of(rows: Sequence[BaselineMeasurement]) -> list[Baseline]:
@@ -196,7 +215,7 @@ def _participation(outcome: Outcome) -> Participation:
 def _observed(outcome: Outcome) -> np.ndarray:
     """M_r of every round of every finished trial; in a deployed run a round may be paid for and not count."""
     if outcome.deployed is not None:
-        return np.array(outcome.deployed.answered, dtype=float)
+        return np.array(list(answered(outcome.results).values()), dtype=float)
     counts = Counter(
         (number, r)
         for number, trial in outcome.results.trials.items()
@@ -204,6 +223,13 @@ def _observed(outcome: Outcome) -> np.ndarray:
         for r in said.rounds
     )
     return np.array(list(counts.values()), dtype=float)
+
+
+def answered(results: Results) -> dict[int, int]:
+    """By round of a deployed run, how many silos' answers it counted."""
+    counts = Counter({row.round: 0 for row in results.rows(AskedSilo)})
+    counts.update(row.round for row in results.rows(AskedSilo) if row.left_out is None)
+    return dict(sorted(counts.items()))
 
 
 def _versions() -> dict[str, str]:

@@ -22,6 +22,7 @@ from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import checkpoint_of, deploy
 from fedsim.mechanisms.discrete_noise import with_noise
 from fedsim.results.outcome import Outcome, Results
+from fedsim.results.summarise import answered
 from fedsim.scenario.resolve import resolve
 from fedsim.secagg import reports
 from fedsim.secagg.envelopes import EnvelopeKey
@@ -167,7 +168,7 @@ def test_a_silo_that_is_absent_or_whose_report_does_not_count_is_left_out_by_nam
         THIRD: (1, ["no reply within 0.1 s"]),
     }
     assert outcome.deployed is not None
-    assert list(outcome.deployed.answered) == [3, 2, 2, 2, 2, 3]
+    assert list(answered(outcome.results).values()) == [3, 2, 2, 2, 2, 3]
     assert bool(torch.isfinite(outcome.results.trials[0].models["private"]).all())
 
 
@@ -186,7 +187,7 @@ def test_a_server_that_is_killed_sends_the_very_same_request_again(
             outcome = deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=again)
         assert shuffler.sent[-1] == again.sent[0]
     assert outcome.deployed is not None
-    assert list(outcome.deployed.answered) == [3] * 6
+    assert list(answered(outcome.results).values()) == [3] * 6
     assert not any(kind == "ask" and head["round"] == 2 for _, kind, head in silos.asked)
 
 
@@ -240,7 +241,7 @@ def test_a_request_that_too_few_silos_count_in_is_made_anew(made: PooledFederati
         silos.faults = {}
         outcome = deploy(pooled_scenario(**TWO), made.federation, silos, out, True, shuffler=shuffler)
     assert outcome.deployed is not None
-    assert list(outcome.deployed.answered) == [3] * 6
+    assert list(answered(outcome.results).values()) == [3] * 6
 
 
 @pytest.mark.usefixtures("_unwritten")
