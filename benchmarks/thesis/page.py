@@ -15,8 +15,8 @@ from benchmarks.thesis.runs import ROOT, SCENARIOS, Taken
 from benchmarks.thesis.trials import Curve, epsilon_field, read_curves, with_accuracy
 from benchmarks.thesis.verdicts import verdict
 from fedsim.data.dataset import IGNORED
+from fedsim.report.audit import AuditPart
 from fedsim.report.sweep_summary import SweepSummary
-from fedsim.results.audit_file import AuditPart
 from fedsim.scenario.metric import METRICS
 
 PAGE, README = ROOT / "docs" / "results.md", ROOT / "scenarios" / "README.md"

@@ -16,8 +16,8 @@ from typing import Any
 
 import fedsim
 from fedsim.common.files import whole_file
+from fedsim.report.audit import AuditPart
 from fedsim.report.sweep_summary import read_sweep
-from fedsim.results.audit_file import AuditPart
 
 ROOT = Path(__file__).parents[2]
 SCENARIOS = ROOT / "scenarios" / "thesis"

@@ -20,8 +20,8 @@ from benchmarks.thesis.trials import (
 )
 from benchmarks.thesis.verdicts import Claim, Verdict, interval
 from fedsim.privacy.rounding import shown_down, shown_up
+from fedsim.report.audit import AuditPart
 from fedsim.report.sweep_summary import SweepSummary
-from fedsim.results.audit_file import AuditPart
 
 NONE = "none"
 _VERDICT = {"holds": "**holds**", "fails": "**fails**", "undecided": "undecided"}

@@ -29,9 +29,8 @@ from fedsim.data.dataset import Dataset
 from fedsim.deployment.offers import offers_of
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.contract import Algorithm
-from fedsim.report.audit_section import adversaries, audit_figure, audit_table, verdict
+from fedsim.report.audit import FILE, AuditPart, adversaries, audit_figure, audit_table, verdict
 from fedsim.report.page import write_page
-from fedsim.results.audit_file import FILE, AuditPart
 from fedsim.results.outcome import Outcome
 from fedsim.results.text_tables import TextTable
 from fedsim.scenario.resolve import Resolved

@@ -14,7 +14,7 @@ from fedsim.api.run import Run, Table
 from fedsim.api.sweep import Sweep
 from fedsim.common.errors import InputError
 from fedsim.common.files import check_free
-from fedsim.report import comparison as curves
+from fedsim.report import comparison
 from fedsim.report.comparison import Source, source_of
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Comparable = Run | Sweep | str | os.PathLike[str]
 class Comparison:
     """What `fedsim.compare` returns; `lines` is what is drawn."""
 
-    lines: curves.Comparison
+    lines: comparison.ComparisonData
 
     @property
     def errors(self) -> Table:
@@ -45,7 +45,7 @@ class Comparison:
         Raises:
             InputError: it holds something already, or cannot be written.
         """
-        curves.write(self.lines, check_free(Path(path)))
+        comparison.write(self.lines, check_free(Path(path)))
 
     def __repr__(self) -> str:
         return f"Comparison({len(self.lines.rows)} values: {self.lines.title})"
@@ -77,7 +77,7 @@ def compare(
         runs.items() if isinstance(runs, Mapping) else (("", run) for run in runs)
     )
     sources = [_source(name, run) for name, run in named]
-    return Comparison(curves.compare(sources, None if points is None else Path(points), metric))
+    return Comparison(comparison.compared(sources, None if points is None else Path(points), metric))
 
 
 def _source(name: str, run: Comparable) -> Source:

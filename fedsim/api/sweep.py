@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class Sweep:
     """What `fedsim.sweep` returns; `ended` has the cells that failed, and why."""
 
-    ended: sweeps.Sweep
+    ended: sweeps.FinishedSweep
 
     @property
     def summary(self) -> SweepSummary:

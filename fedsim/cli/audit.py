@@ -84,8 +84,7 @@ def _transcript(
     """Audit a scenario, or that of a run directory, and print a table or JSON; whether a claim is broken."""
     from fedsim.api.audit import audit as attack
     from fedsim.api.run import load_run
-    from fedsim.report.audit_section import audit_table
-    from fedsim.results.audit_file import FILE
+    from fedsim.report.audit import FILE, audit_table
 
     if (scenario is None) == (run is None):
         both = [scenario.name, str(run)] if scenario else []

@@ -15,7 +15,7 @@ from fedsim.cli.output import say, shown, titled
 from fedsim.privacy.rounding import shown_up
 
 if TYPE_CHECKING:
-    from fedsim.report.comparison import Comparison
+    from fedsim.report.comparison import ComparisonData
 
 
 @app.command(rich_help_panel=RUNS)
@@ -32,20 +32,20 @@ def compare(
     """Put several runs and sweeps into one table and one figure, a metric against epsilon."""
     with plain_errors():
         from fedsim.common.files import check_free
-        from fedsim.report import comparison as curves
+        from fedsim.report.comparison import FILES, compared, source_of, write
         from fedsim.report.sweep_summary import SHARED
 
-        comparison = curves.compare([curves.source_of(directory) for directory in runs], points, metric)
+        comparison = compared([source_of(directory) for directory in runs], points, metric)
         folder = check_free(out or Path("runs") / f"comparison-{datetime.now():%Y%m%d-%H%M%S}")
         console = Console()
         console.print(_table(comparison))
         if comparison.shares_noise:
             say(console, f"Not private: {SHARED}.")
-        curves.write(comparison, folder)
-        say(console, f"Wrote {shown(folder)}/ ({', '.join(curves.FILES)})")
+        write(comparison, folder)
+        say(console, f"Wrote {shown(folder)}/ ({', '.join(FILES)})")
 
 
-def _table(comparison: Comparison) -> Table:
+def _table(comparison: ComparisonData) -> Table:
     from fedsim.report.page import capital
     from fedsim.scenario.metric import METRICS
 

@@ -32,7 +32,7 @@ from fedsim.privacy.rounding import shown_up
 
 if TYPE_CHECKING:
     from fedsim.report.sweep_summary import Setting, SweepSummary
-    from fedsim.sweeps.run import Sweep
+    from fedsim.sweeps.run import FinishedSweep
 
 
 @app.command(rich_help_panel=RUNS)
@@ -42,7 +42,7 @@ def sweep(
     data_dir: DataDir = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Sweep directory; finished cells in it are used again. Default runs/NAME."),
+        typer.Option(help="FinishedSweep directory; finished cells in it are used again. Default runs/NAME."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Ray workers; default one per CPU; 0: in this process.")
@@ -69,7 +69,7 @@ def sweep(
         raise typer.Exit(_told(done, directory, output))
 
 
-def _told(sweep: Sweep, directory: Path, output: Output) -> int:
+def _told(sweep: FinishedSweep, directory: Path, output: Output) -> int:
     """Print what came of it; the exit code."""
     if sweep.interrupted:
         return _interrupted(output.errors, sweep, directory)
@@ -79,7 +79,7 @@ def _told(sweep: Sweep, directory: Path, output: Output) -> int:
     return FAILED if sweep.results.failures else DONE
 
 
-def _interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
+def _interrupted(console: Console, sweep: FinishedSweep, directory: Path) -> int:
     if sweep.lost:
         say(console, f"failed: {sweep.lost}", "red")
     again = f"the same command with --out {directory} goes on from there"
@@ -87,7 +87,7 @@ def _interrupted(console: Console, sweep: Sweep, directory: Path) -> int:
     return FAILED if sweep.lost else INTERRUPTED
 
 
-def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
+def _failures(console: Console, sweep: FinishedSweep, directory: Path) -> None:
     from fedsim.sweeps.run import failure_file
 
     for event, failure in sweep.results.failures:
@@ -97,7 +97,7 @@ def _failures(console: Console, sweep: Sweep, directory: Path) -> None:
         say(console, text, "red")
 
 
-def _report(console: Console, sweep: Sweep, directory: Path) -> None:
+def _report(console: Console, sweep: FinishedSweep, directory: Path) -> None:
     from fedsim.report.sweep_page import true_epsilons
 
     summary = sweep.summary

@@ -44,7 +44,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonData:
     """Rows in the order of their sources.
 
     Args:
@@ -92,7 +92,9 @@ class Source(NamedTuple):
     summary: Summary | SweepSummary
 
 
-def compare(sources: Sequence[Source], points: Path | None = None, metric: str | None = None) -> Comparison:
+def compared(
+    sources: Sequence[Source], points: Path | None = None, metric: str | None = None
+) -> ComparisonData:
     """Compare finished runs and sweeps.
 
     Args:
@@ -118,7 +120,7 @@ def compare(sources: Sequence[Source], points: Path | None = None, metric: str |
         else:
             rows += _of_run(source.summary, source.name, metric)
         rows += _baselines(source, metric, rows)
-    return Comparison(
+    return ComparisonData(
         (*rows, *(_read_points(points, metric) if points else [])), metric, _error(first), shared
     )
 
@@ -152,7 +154,7 @@ def _error(source: Source) -> str:
     return (summary.error_name or "") if isinstance(summary, SweepSummary) else summary.metrics.error_name
 
 
-def write(comparison: Comparison, folder: Path) -> None:
+def write(comparison: ComparisonData, folder: Path) -> None:
     """Write the rows as CSV beside the figure as PNG and SVG (`FILES`) into a new folder."""
     with whole_directory(folder) as draft:
         with (draft / FILES[0]).open("w", encoding="utf-8", newline="") as file:

@@ -14,11 +14,10 @@ from matplotlib.figure import Figure
 from fedsim.common.errors import InputError
 from fedsim.common.files import whole_directory, whole_files
 from fedsim.report import plots, style
-from fedsim.report.audit_section import audit_figure, audit_table, verdict
+from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit, verdict
 from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.plots import draw
 from fedsim.report.remarks import measured, remarks, unmeasured
-from fedsim.results.audit_file import AuditPart
 from fedsim.results.outcome import Outcome
 from fedsim.results.run_directory import RunData, data_of, read, write
 from fedsim.results.summary import FEW, SiloRow, Summary, spans
@@ -120,7 +119,7 @@ def render(run: RunData, figures: Path) -> str:
         description=run.description,
         facts=_facts(run.summary),
         table=silo_table(run.summary.privacy.silos, _MOST_SILOS),
-        audit=_audit(run.audit, figures),
+        audit=_audit(None if run.directory is None else read_audit(run.directory), figures),
         metric=run.summary.metrics.error_name if metric == "error" else METRICS[metric].title,
         results=measured(run.summary),
         metrics=metrics_table(run.summary),

@@ -18,7 +18,6 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import UNFINISHED
 from fedsim.common.serialise import from_yaml, to_yaml
 from fedsim.problems.section import ProblemSection
-from fedsim.results.audit_file import AuditPart, read_audit
 from fedsim.results.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
 from fedsim.results.outcome import Deployed, Outcome, variants
 from fedsim.results.record import EXPORTED, TABLES, LedgerRow, arrow, columns
@@ -46,7 +45,6 @@ class RunData:
         load_models: makes `models`.
         load_trained: makes `trained`.
         directory: where it was read from.
-        audit: what attacks attained, where the run was audited.
     """
 
     summary: Summary
@@ -56,7 +54,6 @@ class RunData:
     load_models: Callable[[], Models] = field(repr=False)
     load_trained: Callable[[], Trained] = field(repr=False)
     directory: Path | None = None
-    audit: AuditPart | None = None
     _tables: dict[str, pa.Table] = field(default_factory=dict, repr=False)
 
     def table(self, name: str) -> pa.Table:
@@ -198,7 +195,6 @@ def read(directory: Path) -> RunData:
         load_models=partial(_models, directory),
         load_trained=partial(_trained, directory),
         directory=directory,
-        audit=read_audit(directory),
     )
 
 

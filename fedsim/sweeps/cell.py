@@ -73,7 +73,7 @@ class Cell(NamedTuple):
         return RunId(records, _digest([tree, self.train_loss]), self.trial)
 
 
-Outcome = CellResult | Failure
+CellOutcome = CellResult | Failure
 
 
 def cell_of(scenario: Scenario, trial: int, train_loss: bool) -> Cell:

@@ -16,7 +16,7 @@ from fedsim.results.record import CellResult, CellSource, Record
 from fedsim.scenario.metric import METRICS
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.selection import Parts
-from fedsim.sweeps.cell import Cell, Outcome, cell_of, data_key, key_of
+from fedsim.sweeps.cell import Cell, CellOutcome, cell_of, data_key, key_of
 from fedsim.sweeps.job import Job, Place
 from fedsim.sweeps.pool import Runner
 
@@ -29,7 +29,7 @@ class Event(NamedTuple):
     place: Place
     key: str
     cell: Cell
-    outcome: Outcome
+    outcome: CellOutcome
     cached: bool
 
 
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 @dataclass
-class Results:
+class SweepResults:
     """Filled as a sweep goes on.
 
     Args:
@@ -79,9 +79,9 @@ class Engine:
         self._criterion = (job.tune.criterion or "") if job.tune else ""
         self._metric = job.scenario.report.metric
         self._untuned: dict[int, Parts] = {}  # of combinations with nothing to choose
-        self.results = Results()
+        self.results = SweepResults()
 
-    def run(self, runner: Runner, observe: Callable[[Event], None]) -> Results:
+    def run(self, runner: Runner, observe: Callable[[Event], None]) -> SweepResults:
         """Choose, then run what was chosen; `observe` is told every cell, for every place that it is for.
 
         If it is interrupted, `results` has what was done.
@@ -168,7 +168,7 @@ class Engine:
 _READ = {"private_error": "error", "final_train_loss": "train_loss"}
 
 
-def measure(criterion: str, metric: str, outcome: Outcome) -> float | None:
+def measure(criterion: str, metric: str, outcome: CellOutcome) -> float | None:
     """The criterion's value; None where it is not finite, or the run failed."""
     if not isinstance(outcome, CellResult):
         return None

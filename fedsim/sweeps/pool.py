@@ -13,11 +13,11 @@ import torch
 
 from fedsim.common.process import keep_memory, one_thread
 from fedsim.simulation.failures import Failure, WorkerLost, death, failure
-from fedsim.sweeps.cell import Cell, Outcome, records_key
+from fedsim.sweeps.cell import Cell, CellOutcome, records_key
 from fedsim.sweeps.run_cells import run_batch
 
 Batch = Sequence[Cell]
-Finished = tuple[Cell, Outcome]
+Finished = tuple[Cell, CellOutcome]
 T = TypeVar("T")
 _AHEAD = 2  # batches a worker has been given: the next one waits there, so that it is never idle
 
@@ -173,7 +173,7 @@ class CellWorker:
         torch.set_num_threads(1)
         keep_memory()
 
-    def run(self, cells: list[Cell]) -> list[Outcome]:
+    def run(self, cells: list[Cell]) -> list[CellOutcome]:
         """See `run_batch`."""
         return run_batch(cells)
 

@@ -32,7 +32,7 @@ from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario
 from fedsim.simulation.failures import Failure, WorkerLost
 from fedsim.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
-from fedsim.sweeps.engine import Engine, Event, Results, Row
+from fedsim.sweeps.engine import Engine, Event, Row, SweepResults
 from fedsim.sweeps.job import Job
 from fedsim.sweeps.pool import Local, Runner, Workers
 from fedsim.sweeps.summarise import summarise
@@ -42,7 +42,7 @@ Watch = Callable[[Job], AbstractContextManager[Callable[[Event], None]]]
 
 
 @dataclass(frozen=True)
-class Sweep:
+class FinishedSweep:
     """A sweep that has ended.
 
     Args:
@@ -56,7 +56,7 @@ class Sweep:
     """
 
     job: Job
-    results: Results
+    results: SweepResults
     summary: SweepSummary
     interrupted: bool = False
     lost: str = ""
@@ -70,7 +70,7 @@ def run(
     workers: int | None = None,
     watch: Watch = lambda job: nullcontext(lambda event: None),
     warn: Callable[[str], None] = warnings.warn,
-) -> Sweep:
+) -> FinishedSweep:
     """Run every cell that is not in the record, and write the results once all are done.
 
     An interrupt (KeyboardInterrupt, or the loss of Ray's workers) returns what there is. Then only finished
@@ -102,7 +102,7 @@ def run(
             seconds = time.perf_counter() - start
             summary = summarise(job, engine.results, compared, seconds, interrupted)
             files = write(job, engine.results, summary, out.resolve()) if out and not interrupted else []
-    return Sweep(job, engine.results, summary, interrupted, lost, kept, tuple(files))
+    return FinishedSweep(job, engine.results, summary, interrupted, lost, kept, tuple(files))
 
 
 def _runner(job: Job, workers: int | None) -> AbstractContextManager[Runner]:
@@ -144,7 +144,7 @@ def opened(directory: Path, tell: Callable[[str], None]) -> Iterator[Record]:
         yield record
 
 
-def write(job: Job, results: Results, summary: SweepSummary, directory: Path) -> list[str]:
+def write(job: Job, results: SweepResults, summary: SweepSummary, directory: Path) -> list[str]:
     """Write or replace the results; returns the names of the files."""
     scenario = SECRET + to_yaml(relative(job.tree, directory))
     with whole_files(directory) as draft:
@@ -179,7 +179,7 @@ def failure_file(event: Event, directory: Path) -> Path:
     return directory / FAILED / f"{event.key[:16]}.yaml"
 
 
-def cells_table(job: Job, results: Results) -> pa.Table:
+def cells_table(job: Job, results: SweepResults) -> pa.Table:
     """Varied and chosen fields as columns, then what was measured."""
     rows = [_row(job, row) for row in results.rows]
     names = list(rows[0]) if rows else []
@@ -216,7 +216,7 @@ def _column(values: Sequence[Any]) -> pa.Array:
     return pa.array([v if v is None or isinstance(v, str) else canonical(v) for v in values], pa.string())
 
 
-def measured(job: Job, results: Results, record: Record, runner: Runner) -> list[BaselineGroup]:
+def measured(job: Job, results: SweepResults, record: Record, runner: Runner) -> list[BaselineGroup]:
     """Of every combination that was reported, those with the same records and problem together.
 
     Args:

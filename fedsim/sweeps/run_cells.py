@@ -25,7 +25,7 @@ from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.selection import GrantedRun
 from fedsim.simulation.trial import Trial
-from fedsim.sweeps.cell import Cell, Outcome, records_of, resolved_of
+from fedsim.sweeps.cell import Cell, CellOutcome, records_of, resolved_of
 from silos.entropy import SeededEntropy
 
 Measured = tuple[float, float | None, dict[str, float | None]]
@@ -33,7 +33,7 @@ _FOREVER = 1e9  # seconds
 _NEVER = 10**9  # rounds between two evaluations: only the first and the last are made
 
 
-def run_batch(cells: Sequence[Cell]) -> list[Outcome]:
+def run_batch(cells: Sequence[Cell]) -> list[CellOutcome]:
     """Run cells and say what became of each, in order; a failed cell does not stop the others.
 
     Cells that fold together (`fedsim.simulation.fold`) run as one. Where one of them is refused they run in
@@ -74,7 +74,7 @@ def _run_alone(cell: Cell) -> CellResult:
     return _result(cell, resolved, data, outcome, measured, time.perf_counter() - start)
 
 
-def _run_folded(cells: Sequence[Cell]) -> list[Outcome]:
+def _run_folded(cells: Sequence[Cell]) -> list[CellOutcome]:
     """Cells that are every setting in every trial, of one `fold_key`."""
     start = time.perf_counter()
     trials = sorted({cell.trial for cell in cells})
@@ -90,7 +90,7 @@ def _run_folded(cells: Sequence[Cell]) -> list[Outcome]:
     outcomes = dict(zip(resolved, run_fold(list(resolved.values()), data), strict=True))
     evaluate = {t: _evaluator(first, own) for t, own in data.items()}
     seconds = (time.perf_counter() - start) / len(cells)
-    found: list[Outcome] = []
+    found: list[CellOutcome] = []
     for cell in cells:
         setting, trial = canonical(cell.scenario), cell.trial
         outcome = outcomes[setting][trials.index(trial)]

@@ -39,13 +39,13 @@ from fedsim.simulation.host import terms
 from fedsim.simulation.selection import AdmittedSelection
 from fedsim.sweeps.cell import cell_of, code_version, resolved_of
 from fedsim.sweeps.combinations import Combination
-from fedsim.sweeps.engine import Results, Row, mean
+from fedsim.sweeps.engine import Row, SweepResults, mean
 from fedsim.sweeps.job import Job, Place, Selection, silos_rounds
 from silos.admission import admit
 
 
 def summarise(
-    job: Job, results: Results, baselines: list[BaselineGroup], wall_seconds: float, interrupted: bool
+    job: Job, results: SweepResults, baselines: list[BaselineGroup], wall_seconds: float, interrupted: bool
 ) -> SweepSummary:
     """The summary of a sweep, of what there is if it was interrupted."""
     ended = "finished with failures" if results.failures else "finished"
@@ -68,7 +68,7 @@ def summarise(
     )
 
 
-def _combination(job: Job, results: Results, number: int) -> CombinationRow:
+def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow:
     combination, chosen = job.combinations[number], results.chosen.get(number)
     rows = [row for row in results.rows if row.place.combination == number]
     found, costliest = [row.result for row in rows], max(rows, key=_cost, default=None)
@@ -132,7 +132,7 @@ def _failure(job: Job, place: Place, failure: Failure) -> FailureRow:
     return FailureRow(varied=combination.varied, chosen=chosen, trial=place.trial, **asdict(failure))
 
 
-def _tuning(job: Job, results: Results) -> Tuning | None:
+def _tuning(job: Job, results: SweepResults) -> Tuning | None:
     if job.tune is None:
         return None
     rows = []

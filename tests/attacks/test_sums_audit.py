@@ -27,8 +27,7 @@ from fedsim.common.errors import InputError
 from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.privacy import gaussian
 from fedsim.protocol.terms import Share
-from fedsim.report.audit_section import audit_figure, audit_table
-from fedsim.results.audit_file import AuditPart
+from fedsim.report.audit import AuditPart, audit_figure, audit_table
 from fedsim.scenario.resolve import Resolved
 from silos.gate import Gate
 

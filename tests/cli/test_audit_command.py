@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from fedsim.attacks import audit as audit_run
 from fedsim.cli.main import app
 from fedsim.protocol.terms import Admitted
-from fedsim.results.audit_file import FILE
+from fedsim.report.audit import FILE
 
 LITTLE = ["--effort", "0.01"]
 

@@ -21,7 +21,7 @@ from fedsim.data.federation import Hosted
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import checkpoint_of, deploy
 from fedsim.protocol.links import Answered
-from fedsim.report.comparison import compare, source_of
+from fedsim.report.comparison import compared, source_of
 from fedsim.report.page import write_page
 from fedsim.results.outcome import Outcome, Results
 from fedsim.scenario.load import load, parse
@@ -197,7 +197,7 @@ def test_what_only_a_simulation_knows_is_left_out_by_name(
     assert "deployed" in page
     assert "no public test records" in repr(load_run(out))
     with pytest.raises(InputError, match="deployed without public test records"):
-        compare([source_of(out)])
+        compared([source_of(out)])
 
 
 @pytest.mark.skipif(BINARY is None, reason="needs Chromium")
@@ -215,7 +215,7 @@ def test_runs_with_public_records_can_be_compared(
     enrolled: Enrolled, channel: InMemory, test_file: Path, small_run: Path, tmp_path: Path
 ) -> None:
     deploy(scenario_of(), enrolled.again(test=str(test_file)), channel, tmp_path / "run")
-    rows = compare([source_of(tmp_path / "run"), source_of(small_run)]).rows
+    rows = compared([source_of(tmp_path / "run"), source_of(small_run)]).rows
     assert {row.source for row in rows} == {"run", small_run.name}
 
 

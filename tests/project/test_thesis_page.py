@@ -15,7 +15,7 @@ from benchmarks.thesis.tables import audit_line, errors, filled
 from benchmarks.thesis.trials import curves_of
 from benchmarks.thesis.verdicts import Claim
 from fedsim.privacy.rounding import shown_up
-from fedsim.results.audit_file import AuditPart
+from fedsim.report.audit import AuditPart
 
 SCENARIO = {
     "name": "made up",

@@ -12,8 +12,8 @@ from support.browser import BINARY, assert_fits, chromium
 from support.report_runs import HOSTILE
 
 from fedsim.common.errors import InputError
+from fedsim.report.audit import FILE
 from fedsim.report.page import write_page
-from fedsim.results.audit_file import FILE
 
 
 def _attained(value: float) -> dict[str, Any]:

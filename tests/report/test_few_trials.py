@@ -39,11 +39,11 @@ def test_equal_curves_of_spend_are_drawn_once_with_their_number(small_run: Path)
         for k, scale in enumerate((1.0, 1.0001, 3.0, 1.0))
         for r in (0, 5)
     ]
-    run = replace(read(small_run), price_spend=lambda: pa.Table.from_pylist(rows))
+    run = replace(read(small_run), load_table=lambda _: pa.Table.from_pylist(rows), _tables={})
     figure = plots.spend(run)
     assert figure is not None
-    names = {text.get_text().replace("\n", " ") for text in figure.axes[0].texts}
-    assert names == {"3 silos, as silo-0", "silo-2", "budget 4"}
+    names = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert names == {"3 silos, as silo-0", "silo-2", "budget"}
 
 
 def test_what_the_clip_takes_is_drawn_between_none_and_all(small_run: Path) -> None:

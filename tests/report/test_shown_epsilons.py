@@ -14,11 +14,10 @@ from fedsim.cli.output import print_silos, rendered
 from fedsim.cli.privacy import show_conversions
 from fedsim.cli.sweep import sweep_table
 from fedsim.privacy.convert import Guarantee
-from fedsim.report.audit_section import audit_table
-from fedsim.report.comparison import compare, source_of
+from fedsim.report.audit import AttainedPart, AuditedSilo, AuditPart, ConfidencePart, audit_table
+from fedsim.report.comparison import compared, source_of
 from fedsim.report.page import render
 from fedsim.report.sweep_figure import Point, Series, draw
-from fedsim.results.audit_file import AttainedPart, AuditedSilo, AuditPart, ConfidencePart
 from fedsim.results.run_directory import read
 from fedsim.results.silo_rows import Conversions, GroupPrivacy, SiloConversions
 from fedsim.sweeps.job import job_of
@@ -66,7 +65,7 @@ def test_on_the_page_and_in_a_notebook(costly: Path, tmp_path: Path) -> None:
 def test_in_a_comparison(costly: Path) -> None:
     from fedsim.cli.compare import _table
 
-    assert "1.00004" in printed(_table(compare([source_of(costly)])))
+    assert "1.00004" in printed(_table(compared([source_of(costly)])))
 
 
 def test_in_a_sweep() -> None:

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from fedsim.common.errors import InputError
-from fedsim.report.comparison import compare, source_of
+from fedsim.report.comparison import compared, source_of
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve
@@ -169,7 +169,7 @@ def test_ctrl_c_ends_a_run_before_its_trials_do_saves_what_there_is_and_leaves_n
         assert silo.get("epsilon_spent") is None
     assert "what was spent is not known" in summary["privacy"]["epsilon_spent_note"]
     with pytest.raises(InputError, match="no trial of it is complete"):
-        compare([source_of(tmp_path / "run")])
+        compared([source_of(tmp_path / "run")])
     assert not ray_processes()
 
 

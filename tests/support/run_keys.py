@@ -10,12 +10,13 @@ import pytest
 from support.sweep_helpers import BASE
 
 from fedsim.results.outcome import Results
+from fedsim.results.record import CellResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation import fold, host
 from fedsim.simulation import trial as in_process
 from fedsim.sweeps import run_cells
-from fedsim.sweeps.cell import Cell, CellResult
+from fedsim.sweeps.cell import Cell
 from fedsim.sweeps.run_cells import run_batch
 from silos.entropy import SeededEntropy
 

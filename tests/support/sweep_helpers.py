@@ -9,7 +9,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.sweeps.cell import Cell, CellResult, Outcome
+from fedsim.results.record import CellResult
+from fedsim.sweeps.cell import Cell, CellOutcome
 
 BASE: dict[str, Any] = {
     "seed": 0,
@@ -31,10 +32,10 @@ def result(error: float = 0.1, train_loss: float | None = None) -> CellResult:
 class FakeRunner:
     """Applies a function to each cell and remembers the cells."""
 
-    def __init__(self, outcome: Callable[[Cell], Outcome]) -> None:
+    def __init__(self, outcome: Callable[[Cell], CellOutcome]) -> None:
         self.outcome, self.cells = outcome, list[Cell]()
 
-    def run(self, batches: Sequence[Sequence[Cell]]) -> Iterator[tuple[Cell, Outcome]]:
+    def run(self, batches: Sequence[Sequence[Cell]]) -> Iterator[tuple[Cell, CellOutcome]]:
         for batch in batches:
             for cell in batch:
                 self.cells.append(cell)

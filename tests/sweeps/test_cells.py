@@ -10,6 +10,7 @@ import torch
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.measure.evaluator import Evaluator
+from fedsim.results.record import CellResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.failures import Failure
@@ -17,7 +18,7 @@ from fedsim.simulation.fold import shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Trial, read
 from fedsim.sweeps import run_cells
-from fedsim.sweeps.cell import Cell, CellResult, cell_of
+from fedsim.sweeps.cell import Cell, cell_of
 from fedsim.sweeps.run_cells import run_batch, train_loss
 
 

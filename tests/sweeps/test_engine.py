@@ -9,17 +9,19 @@ from typing import Any
 import pytest
 from support.sweep_helpers import FakeRunner, result
 
-from fedsim.results.record import Record
+from fedsim.results.record import CellResult, Record
 from fedsim.simulation.failures import Failure
-from fedsim.sweeps.cell import Cell, CellResult, Outcome
-from fedsim.sweeps.engine import Engine, Results, batches
+from fedsim.sweeps.cell import Cell, CellOutcome
+from fedsim.sweeps.engine import Engine, SweepResults, batches
 from fedsim.sweeps.job import job_of
 from fedsim.sweeps.run import cells_table
 
 STEPS = [0.1, 0.2, 0.4]
 
 
-def run(tree: dict[str, Any], folder: Path, outcome: Callable[[Cell], Outcome]) -> tuple[Results, FakeRunner]:
+def run(
+    tree: dict[str, Any], folder: Path, outcome: Callable[[Cell], CellOutcome]
+) -> tuple[SweepResults, FakeRunner]:
     runner = FakeRunner(outcome)
     with Record.open(folder / "cells.sqlite", pytest.fail) as record:
         return Engine(job_of(tree), record).run(runner, lambda _: None), runner
@@ -92,7 +94,7 @@ def test_train_loss_is_measured_only_where_it_chooses(base: dict[str, Any], tmp_
 
 
 def test_a_candidate_that_failed_once_is_not_chosen(base: dict[str, Any], tmp_path: Path) -> None:
-    def outcome(cell: Cell) -> Outcome:
+    def outcome(cell: Cell) -> CellOutcome:
         if distance(cell) == 0 and cell.trial == 1:
             return Failure("refused", "diverged")
         return result(0.5, distance(cell))
@@ -105,7 +107,7 @@ def test_a_candidate_that_failed_once_is_not_chosen(base: dict[str, Any], tmp_pa
 def test_where_every_candidate_fails_nothing_is_reported_and_the_rest_goes_on(
     base: dict[str, Any], tmp_path: Path
 ) -> None:
-    def outcome(cell: Cell) -> Outcome:
+    def outcome(cell: Cell) -> CellOutcome:
         failed = cell.scenario["privacy"].get("epsilon") == 1
         return Failure("failed", "no") if failed else result(0.5, distance(cell))
 
@@ -117,7 +119,7 @@ def test_where_every_candidate_fails_nothing_is_reported_and_the_rest_goes_on(
 def test_finished_cells_are_not_run_again_and_failed_ones_are(base: dict[str, Any], tmp_path: Path) -> None:
     tree = base | {"sweep": {"grid": {"privacy.epsilon": [1, 2, 4]}}}
 
-    def flaky(cell: Cell) -> Outcome:
+    def flaky(cell: Cell) -> CellOutcome:
         failed = cell.scenario["privacy"].get("epsilon") == 2
         return Failure("out of memory", "no") if failed else result(0.1)
 

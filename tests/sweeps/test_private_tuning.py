@@ -19,13 +19,13 @@ from fedsim.common.errors import Refused
 from fedsim.measure.evaluator import Evaluator
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.cost import compose_runs
-from fedsim.results.record import Record
+from fedsim.results.record import CellResult, Record
 from fedsim.scenario.load import place
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.fold import Folded
 from fedsim.simulation.host import SiloHost
 from fedsim.sweeps import run_cells
-from fedsim.sweeps.cell import Cell, CellResult
+from fedsim.sweeps.cell import Cell
 from fedsim.sweeps.engine import Engine, Event, batches
 from fedsim.sweeps.job import job_of
 from fedsim.sweeps.pool import Local

@@ -18,10 +18,10 @@ import pytest
 import yaml
 from support.sweep_helpers import BASE, grown
 
-from fedsim.results.record import keys_in
+from fedsim.results.record import CellResult, keys_in
 from fedsim.scenario.load import parse
 from fedsim.simulation.failures import Failure, WorkerLost
-from fedsim.sweeps.cell import Cell, CellResult, cell_of
+from fedsim.sweeps.cell import Cell, cell_of
 from fedsim.sweeps.pool import Workers
 from fedsim.sweeps.run_cells import run_batch
 

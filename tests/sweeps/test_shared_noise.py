@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support.run_keys import OTHER, TREE, changed, of_batch, of_run, recorded, twins
 
-from fedsim.results.record import Record
+from fedsim.results.record import CellResult, Record
 from fedsim.scenario.load import parse
 from fedsim.simulation.failures import Failure
-from fedsim.sweeps.cell import Cell, CellResult, cell_of
+from fedsim.sweeps.cell import Cell, cell_of
 from fedsim.sweeps.engine import Engine, Event
 from fedsim.sweeps.job import Place, job_of
 from fedsim.sweeps.run import failure_file, write_failure
