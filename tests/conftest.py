@@ -1,14 +1,12 @@
 """Settings and run directories that tests of several rooms share."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from support.report_runs import SMALL, simulate
+from support.scenarios import SMALL, simulate
 
 torch.set_num_threads(1)
 

@@ -1,7 +1,5 @@
 """A run that was cut short goes on with the trials it had not finished, and comes to what it would have."""
 
-from __future__ import annotations
-
 import resource
 import sqlite3
 import warnings

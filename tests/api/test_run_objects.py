@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import yaml
 from matplotlib.figure import Figure
-from support.report_runs import SMALL
+from support.scenarios import SMALL
 
 import fedsim
 from fedsim.api import simulate as simulation

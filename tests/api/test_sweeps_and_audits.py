@@ -1,13 +1,11 @@
 """`fedsim.sweep`, `compare` and `audit`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
-from support.report_runs import SMALL
+from support.scenarios import SMALL
 
 import fedsim
 

@@ -1,7 +1,5 @@
 """`fedsim audit`: what it prints, its JSON, its exit code, and the page of a run."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace
@@ -9,38 +7,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from support.report_runs import SMALL, simulate
-from typer.testing import CliRunner
+from click.testing import Result
+from support.scenarios import SMALL, invoke, refusal, run, simulate, write
 
 from fedsim.attacks import audit as audit_run
-from fedsim.cli.main import app
 from fedsim.protocol.terms import Admitted
 from fedsim.report.audit import FILE
 
-LITTLE = ["--effort", "0.01"]
+NO_NOISE = "privacy={epsilon: unlimited, calibration: sigma, noise_multiplier: 1e-120}"
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def audited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return simulate(tmp_path_factory.mktemp("audited"), SMALL)
 
 
 @pytest.fixture(scope="module")
 def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("scenario") / "small.yaml"
-    path.write_text(yaml.safe_dump(SMALL), encoding="utf-8")
-    return path
+    return write(tmp_path_factory.mktemp("scenario"), SMALL)
 
 
-def _audit(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["audit", *arguments, *LITTLE])
+def _audit(*arguments: object, code: int = 0) -> Result:
+    result = run("audit", *arguments, "--effort", "0.01")
+    assert result.exit_code == code, result.output
+    return result
 
 
 def test_json_has_for_each_silo_claim_attained_and_ratios(scenario: Path) -> None:
-    result = _audit(str(scenario), "--json")
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
+    found = json.loads(_audit(scenario, "--json").stdout)
     assert not found["broken"]
     assert [silo["name"] for silo in found["silos"]] == ["silo-00", "silo-01", "silo-02"]
     for silo, epsilon in zip(found["silos"], [1.0, 2.0, 4.0], strict=True):
@@ -58,22 +52,14 @@ def test_json_has_for_each_silo_claim_attained_and_ratios(scenario: Path) -> Non
 
 
 def test_the_same_command_finds_the_same(scenario: Path) -> None:
-    first, second = (_audit(str(scenario), "--json") for _ in range(2))
+    first, second = (_audit(scenario, "--json") for _ in range(2))
     assert first.stdout == second.stdout
 
 
 def test_the_table_says_what_was_tried(scenario: Path) -> None:
-    result = _audit(str(scenario))
-    assert result.exit_code == 0, result.output
-    said = (
-        "silo-02",
-        "95% confidence",
-        "without any assumption",
-        "over its sensitivity",
-        "No claim is broken",
-    )
-    for words in said:
-        assert words in result.output
+    output = _audit(scenario).output
+    said = ("silo-02", "95% confidence", "without any assumption", "its sensitivity", "No claim is broken")
+    assert [words for words in said if words not in output] == []
 
 
 def test_a_broken_claim_is_exit_code_1_and_says_why(scenario: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,17 +72,15 @@ def test_a_broken_claim_is_exit_code_1_and_says_why(scenario: Path, monkeypatch:
         return replace(setting, admitted=said)
 
     monkeypatch.setattr(audit_run, "prepare", lying)
-    result = _audit(str(scenario), "--set", "privacy.epsilon=60")
-    assert result.exit_code == 1
-    assert "BROKEN" in result.output
-    assert "runs prove an epsilon of at least" in result.output
+    output = _audit(scenario, "--set", "privacy.epsilon=60", code=1).output
+    assert "BROKEN" in output
+    assert "runs prove an epsilon of at least" in output
 
 
-def test_the_page_of_a_run_takes_the_audit(run: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(run, tmp_path / "copy"))
+def test_the_page_of_a_run_takes_the_audit(audited: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(audited, tmp_path / "copy"))
     assert "What attacks attained" not in (copy / "report.html").read_text(encoding="utf-8")
-    result = _audit("--run", str(copy))
-    assert result.exit_code == 0, result.output
+    _audit("--run", copy)
     found = json.loads((copy / FILE).read_text(encoding="utf-8"))
     page = (copy / "report.html").read_text(encoding="utf-8")
     assert "What attacks attained" in page
@@ -104,7 +88,7 @@ def test_the_page_of_a_run_takes_the_audit(run: Path, tmp_path: Path) -> None:
     for silo in found["silos"]:
         assert silo["name"] in page[page.index('id="audit"') : page.index('id="results"')]
     assert (copy / "figures" / "audit.png").exists()
-    assert CliRunner().invoke(app, ["report", str(copy)]).exit_code == 0
+    invoke("report", copy)
     assert (copy / "report.html").read_text(encoding="utf-8") == page
 
 
@@ -115,26 +99,13 @@ def test_the_page_of_a_run_takes_the_audit(run: Path, tmp_path: Path) -> None:
         (["SCENARIO", "--run", "nowhere"], "name a scenario, or --run DIR"),
         (["--run", "nowhere"], "no such directory"),
         (["--run", "RUN", "--set", "seed=1"], "a run has its scenario"),
-        (
-            ["SCENARIO", "--set", "sweep={grid: {seed: [1, 2]}}"],
-            "is many runs; `fedsim sweep` makes them all",
-        ),
-        (["SCENARIO", "--set", "privacy.mechanism=none"], "claims nothing, so there is nothing to audit"),
-        (
-            [
-                "SCENARIO",
-                "--set",
-                "privacy={epsilon: unlimited, calibration: sigma, noise_multiplier: 1e-120}",
-            ],
-            "no finite epsilon",
-        ),
+        (["SCENARIO", "--set", "sweep={grid: {seed: [1, 2]}}"], "`fedsim sweep`"),
+        (["SCENARIO", "--set", "privacy.mechanism=none"], "claims nothing"),
+        (["SCENARIO", "--set", NO_NOISE], "no finite epsilon"),
     ],
 )
 def test_what_cannot_be_audited_is_one_line(
-    scenario: Path, run: Path, arguments: list[str], words: str
+    scenario: Path, audited: Path, arguments: list[str], words: str
 ) -> None:
-    places = {"SCENARIO": str(scenario), "RUN": str(run)}
-    result = _audit(*[places.get(argument, argument) for argument in arguments])
-    assert result.exit_code == 2
-    assert words in result.output
-    assert len(result.output.strip().splitlines()) == 1
+    places = {"SCENARIO": str(scenario), "RUN": str(audited)}
+    assert words in refusal("audit", *[places.get(argument, argument) for argument in arguments])

@@ -1,7 +1,5 @@
 """What the commands print and write."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -15,21 +13,14 @@ import yaml
 from jsonschema import Draft202012Validator
 from safetensors.torch import load_file
 from support.distribution import install
-from typer.testing import CliRunner
+from support.scenarios import BASE, invoke, write
 
 from fedsim.algorithms.registry import algorithms
-from fedsim.cli.main import app
 from fedsim.privacy.rounding import shown_down
 from fedsim.scenario.load import load
 
 SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.yaml"))
 QUICKSTART = Path(__file__).parents[2] / "scenarios" / "quickstart.yaml"
-
-
-def invoke(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
 
 
 @pytest.fixture(scope="module")
@@ -114,21 +105,18 @@ def test_privacy_prices_the_run_that_simulate_does(run_directory: Path) -> None:
         assert before == {key: after[key] for key in before}
 
 
-def test_privacy_reads_no_feature_values_and_no_ray(tmp_path: Path) -> None:
-    code = (
-        "import sys; from fedsim.cli.main import app\n"
-        f"app(['privacy', {str(QUICKSTART)!r}], standalone_mode=False)\n"
-        "print([m for m in ('ray', 'flwr', 'sklearn', 'dp_accounting') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith("[]")
-
-
-def test_help_imports_nothing_heavy() -> None:
+@pytest.mark.parametrize(
+    ("arguments", "heavy"),
+    [
+        (["privacy", str(QUICKSTART)], ["ray", "flwr", "sklearn", "dp_accounting"]),  # and no feature values
+        (["--help"], ["torch", "ray", "flwr", "numpy", "pydantic"]),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(arguments: list[str], heavy: list[str]) -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from fedsim.cli.main import app\n"
-        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
-        "print([m for m in ('torch', 'ray', 'flwr', 'numpy', 'pydantic') if m in sys.modules])"
+        f"assert CliRunner().invoke(app, {arguments!r}).exit_code == 0\n"
+        f"print([m for m in {heavy!r} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -214,34 +202,12 @@ def test_a_drafted_schema_makes_a_runnable_scenario(tmp_path: Path) -> None:
     assert draft.startswith("#")
     assert "not private" in draft.split("\n\n")[0].lower() or "derived" in draft.lower()
     (tmp_path / "schema.yaml").write_text(draft)
-    tree = {
-        "name": "drafted",
+    tree = BASE | {
         "data": {"name": "csv", "path": "table.csv", "target": "sick", "schema": "schema.yaml"},
         "partition": {"name": "natural_id", "partition_by": "ward"},
-        "problem": "logistic_regression",
-        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 3, "step_size": 1.0, "clip_norm": 1.0},
         "privacy": {"epsilon": {"a": 1.0, "b": 2.0}},
-        "runtime": "inprocess",
     }
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(tree))
-    invoke("simulate", tmp_path / "scenario.yaml", "--out", tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["none.csv", "--target", "sick"], "error: TABLE: 'none.csv': no such file"),
-        (["table.csv", "--target", "ages"], "error: --target: 'ages'"),
-    ],
-)
-def test_a_draft_that_cannot_be_made_names_the_argument(
-    arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("table.csv").write_text("age,sick\n1,no\n2,yes\n")
-    result = CliRunner().invoke(app, ["schema-from", *arguments])
-    assert result.exit_code == 2
-    assert expected in result.output
+    invoke("simulate", write(tmp_path, tree), "--out", tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """`fedsim ledger`: what it prints of a ledger that a daemon is writing, and receipts checked elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

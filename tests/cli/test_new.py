@@ -1,7 +1,5 @@
 """`fedsim new`: what it writes runs as it is, and it writes over nothing."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -15,10 +13,9 @@ from typing import Any
 import pytest
 import yaml
 from support.distribution import ROOT
-from typer.testing import CliRunner
+from support.scenarios import invoke, refusal
 
 import fedsim
-from fedsim.cli.main import app
 from fedsim.common.section import fields as scenario_fields
 from fedsim.scenario.commented import STARTING, commented
 from fedsim.scenario.load import parse
@@ -26,15 +23,10 @@ from fedsim.scenario.model import Scenario
 from fedsim.testing import PROPERTIES
 
 
-def new(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["new", *map(str, arguments)])
-
-
 @pytest.fixture
 def package(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "mine"
-    done = new("my_sgd2", place)
-    assert done.exit_code == 0, done.output
+    invoke("new", "my_sgd2", place)
     yield place
     sys.modules.pop("my_sgd2", None)  # a name that is taken is refused
 
@@ -93,25 +85,18 @@ def test_the_package_installs_and_passes_as_it_is(package: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("My_sgd", "small letters"),
-        ("my-sgd", "small letters"),
-        ("../sgd", "small letters"),
-        ("2sgd", "small letters"),
-        ("lambda", "small letters"),
+        *((name, "small letters") for name in ("My_sgd", "my-sgd", "../sgd", "2sgd", "lambda")),
         ("local_sgd", "fedsim has an algorithm of this name"),
-        ("json", "is installed"),
-        ("numpy", "is installed"),
-        ("fedsim", "is installed"),
+        *((name, "is installed") for name in ("json", "numpy", "fedsim")),
     ],
 )
 def test_a_name_that_will_not_do_is_refused_and_nothing_is_written(
     name: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = new(name)
-    assert done.exit_code == 2
-    assert said in done.output
-    assert f"NAME: {name!r}" in done.output
+    line = refusal("new", name)
+    assert said in line
+    assert f"NAME: {name!r}" in line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -121,24 +106,20 @@ def test_what_is_there_is_left_as_it_is(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("there").write_text("mine")
-    done = new(*arguments)
-    assert done.exit_code == 2
-    assert "is there already" in done.output
+    assert "is there already" in refusal("new", *arguments)
     assert Path("there").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
 def test_a_folder_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
-    done = new("scenario", tmp_path / "nowhere" / "s.yaml")
-    assert (done.exit_code, done.output.count("\n")) == (2, 1)
-    assert "cannot be written" in done.output
+    assert "cannot be written" in refusal("new", "scenario", tmp_path / "nowhere" / "s.yaml")
 
 
 def test_a_new_scenario_runs_and_explains_every_field(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert new("scenario").exit_code == 0
+    invoke("new", "scenario")
     text = Path("scenario.yaml").read_text()
     assert yaml.safe_load(text) == STARTING
     above, missing = "", []
@@ -147,8 +128,7 @@ def test_a_new_scenario_runs_and_explains_every_field(
             missing += [] if above.lstrip().startswith("# ") else [found[1]]
         above = line
     assert missing == []
-    ran = CliRunner().invoke(app, ["simulate", "scenario.yaml", "--set", "trials=1", "--out", "run"])
-    assert ran.exit_code == 0, ran.output
+    invoke("simulate", "scenario.yaml", "--set", "trials=1", "--out", "run")
 
 
 def test_removing_the_comment_signs_changes_nothing() -> None:

@@ -1,17 +1,17 @@
 """docs/your-own-table.md, done: its commands run on the tables of examples/tables as they are."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from support import pages
 from support.distribution import ROOT
-from typer.testing import CliRunner
+from support.scenarios import invoke
 
-from fedsim.cli.main import app
+from fedsim.results.model_file import FILE, FITTED
 
 PAGE = (ROOT / "docs" / "your-own-table.md").read_text(encoding="utf-8")
 TABLES = ROOT / "examples" / "tables"
@@ -35,10 +35,9 @@ def test_a_command_of_the_guide_runs(command: str, folder: Path, monkeypatch: py
     monkeypatch.chdir(folder)
     asked, _, into = command.partition(" > ")
     quick = ["--set", "trials=1", "--set", "algorithm.num_rounds=2"] if asked.startswith("simulate") else []
-    result = CliRunner().invoke(app, [*shlex.split(asked), *quick])
-    assert result.exit_code == 0, result.output
+    output = invoke(*shlex.split(asked), *quick)
     if into:
-        (folder / into).write_text(result.output)
+        (folder / into).write_text(output)
 
 
 def test_there_is_a_command_of_each_kind_for_each_table() -> None:
@@ -51,3 +50,50 @@ def test_every_marker_and_option_is_named() -> None:
 
     for told in (*MARKERS, *(f"{option}:" for option in Reading.model_fields)):
         assert f"`{told}" in PAGE, told
+
+
+# docs/using-a-model.md, from its table to the models that leave.
+
+MODEL_PAGE = (ROOT / "docs" / "using-a-model.md").read_text(encoding="utf-8")
+FILES = dict(re.findall(r"<!-- file: (\S+) -->\n```\w+\n(.*?)```", MODEL_PAGE, re.S))
+STEPS = re.findall(rf"{pages.CONSOLE.pattern}|{pages.PYTHON.pattern}", MODEL_PAGE, re.S)
+
+
+def test_the_page_runs_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for commands, code, shown in STEPS:
+        for command in commands.splitlines():
+            invoke(*shlex.split(command)[1:])
+        exec(code, names)
+        assert pages.disagreement(shown, capsys.readouterr().out) is None
+    predicted = pd.read_csv(tmp_path / "predicted.csv")
+    assert list(predicted.columns) == ["patient", "prediction", "probability no", "probability yes"]
+    assert list(predicted["patient"]) == ["q1", "q2"]
+
+
+def test_the_files_that_it_names_are_the_run_s() -> None:
+    for name in (FILE, FITTED, "model.safetensors", "nonprivate_twin.safetensors", "scenario.yaml"):
+        assert f"`{name}`" in MODEL_PAGE
+
+
+# docs/architecture.md names files that are there, and every room.
+
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+
+def test_every_file_that_it_names_is_there() -> None:
+    named = re.findall(r"`([\w./-]+\.(?:py|md|toml|html|yaml))[^`]*`", ARCHITECTURE)
+    places = (ROOT, ROOT / "fedsim", ROOT / "docs")
+    missing = [name for name in named if not any((place / name).exists() for place in places)]
+    assert len(named) > 20
+    assert not [name for name in missing if "/" in name]
+
+
+def test_every_room_is_in_the_picture() -> None:
+    rooms = {folder.name for folder in (ROOT / "fedsim").iterdir() if (folder / "__init__.py").exists()}
+    assert rooms | {"silos", "server", "shuffler"} == set(re.findall(r'(\w+)\["', ARCHITECTURE))

@@ -1,17 +1,22 @@
 """Algorithms of other distributions, found by entry point."""
 
-from __future__ import annotations
-
 import json
+import os
+import sys
 from pathlib import Path
+from unittest import SkipTest
 
 import pytest
 import yaml
 from support.distribution import fedsim, install
+from support.scenarios import invoke
 
 from fedsim.algorithms.registry import GROUP, algorithms
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import entry_points
+from fedsim.isolated.confine import unavailable
+from fedsim.testing import PROPERTIES
+from fedsim.testing.check import check, examples
 
 SIGN = '''
 from dataclasses import dataclass
@@ -139,3 +144,160 @@ def test_two_distributions_with_one_name_are_refused(tmp_path: Path, monkeypatch
 
 def test_a_group_without_entries_is_empty() -> None:
     assert entry_points("fedsim.no_such_group") == {}
+
+
+# `fedsim check` on somebody's file: a right algorithm, a wrong one, and what is not an algorithm.
+
+SGD = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import fedsim
+from fedsim.testing import AlgorithmTests, Example
+
+
+@dataclass(frozen=True)
+class Plain:
+    linear: ClassVar[bool] = True
+    num_rounds: int
+    step_size: float
+    clip_norm: float
+    batch: fedsim.Batch = fedsim.FULL
+
+    def server(self, w, problem, public, rng):
+        for _ in range(self.num_rounds):
+            g = (yield fedsim.Round({"w": w}, answer=w))["g"]
+            w = problem.project(w - self.step_size * (g + problem.public_gradient(w)))
+        return w
+
+    def silo(self, problem, broadcast, ask, memory):
+        return {"g": ask(fedsim.Query("gradient", (broadcast["w"],), self.clip_norm, self.batch))}
+"""
+MEAN = SGD.replace("self.batch))}", "self.batch)).mean(0)}")
+FORGETFUL = SGD.replace(" + problem.public_gradient(w)", "")
+TESTED = (
+    SGD
+    + """
+
+class TestPlain(AlgorithmTests):
+    example = Example(
+        short=lambda batch: Plain(4, 0.1, 1.0, batch),
+        convergent=lambda step: Plain(500, step, 1.0),
+        tolerance=1e-6,
+        left_out={"softmax": "one case is enough here"},
+    )
+"""
+)
+
+
+def outcomes(tmp_path: Path, source: str) -> dict[str, tuple[str, str]]:
+    path = tmp_path / "somebodys_file.py"
+    path.write_text(source)
+    ((_, example),) = examples(str(path), {}, {}).items()
+    return {each.name: (each.outcome, each.reason) for each in check(example)}
+
+
+@pytest.mark.slow
+def test_a_right_algorithm_passes_by_its_fields_alone(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, SGD)
+    assert list(found) == [each.name for each in PROPERTIES]
+    assert {outcome for outcome, _ in found.values()} == {"passed"}
+
+
+@pytest.mark.slow
+def test_what_does_not_hold_is_named_with_its_reason(tmp_path: Path) -> None:
+    """Without f1's gradient it finds another optimum where there is an f1, and nowhere else."""
+    found = outcomes(tmp_path, FORGETFUL)
+    failed = {name: reason for name, (outcome, reason) in found.items() if outcome == "failed"}
+    assert set(failed) == {
+        f"{what} the optimum: {case}" for what in ("reaches", "stays at") for case in ("logistic", "softmax")
+    }
+    assert "from the optimum" in failed["reaches the optimum: logistic"]
+
+
+def test_without_a_dry_run_nothing_else_is_tried(tmp_path: Path) -> None:
+    found = outcomes(tmp_path, MEAN)
+    (first, reason), *rest = found.values()
+    assert first == "failed"
+    assert "the message's 'g' is another for a silo alone" in reason
+    assert {outcome for outcome, _ in rest} == {"not tried"}
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_the_halves_run_in_a_confined_process(tmp_path: Path) -> None:
+    """The same file passes beside records and not without them: its silo half needs the caller's process."""
+    path = tmp_path / "at_home.py"
+    path.write_text(SGD.replace("return {", f"assert os.getpid() == {os.getpid()}\n        return {{"))
+    path.write_text("import os\n" + path.read_text())
+    for isolated, outcome in ((False, "passed"), (True, "failed")):
+        ((_, example),) = examples(str(path), {}, {}, isolated).items()
+        assert next(check(example)).outcome == outcome
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_a_right_algorithm_passes_in_a_confined_process(tmp_path: Path) -> None:
+    path = tmp_path / "confined.py"
+    path.write_text(SGD)
+    invoke("check", path, "--isolated")
+
+
+def test_the_command_prints_a_table_and_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    path = tmp_path / "averaged.py"
+    path.write_text(MEAN)
+    output = invoke("check", path, code=1)
+    assert all(each.name in output for each in PROPERTIES)
+    assert "reduce over the last axis only" in output
+
+
+def test_a_file_with_tests_is_taken_at_their_example(tmp_path: Path) -> None:
+    path = tmp_path / "test_plain_file.py"
+    path.write_text(TESTED)
+    ((title, example),) = examples(str(path), {}, {"linear in a ball": "nor here"}).items()
+    assert title == "TestPlain"
+    assert example.tolerance == 1e-6
+    assert {each.name for each in PROPERTIES if each.left_out(example)} == {
+        f"{what} the optimum: {case}"
+        for what in ("reaches", "stays at")
+        for case in ("softmax", "linear in a ball")
+    }
+
+
+def test_what_is_left_out_is_a_property(tmp_path: Path) -> None:
+    ((_, example),) = examples("noisy_minibatch_sgd", {}, {"balls": "no"}).items()
+    with pytest.raises(InputError, match="left out: 'balls': must be one of dry run"):
+        next(check(example))
+
+
+@pytest.mark.parametrize(
+    ("named", "numbers", "expected"),
+    [
+        ("noisy_minibatch_sg", {}, "did you mean 'noisy_minibatch_sgd'"),
+        ("fractions:Fraction", {}, "must name a dataclass with methods server and silo"),
+        ("no_such_module:X", {}, "cannot be imported: raised ModuleNotFoundError"),
+        ("nowhere.py", {}, "cannot be imported: raised FileNotFoundError"),
+        ("noisy_minibatch_sgd", {"steps": 3}, "--set: 'steps': must be a field of NoisyMinibatchSGD"),
+        ("prox_svrg", {"epochs": 1, "inner_steps": 1}, "algorithm.difference_clip: None: needs a number"),
+        (
+            "prox_svrg",
+            {"epochs": 1, "inner_steps": 1, "difference_clip": 2.0},
+            "algorithm.inner_steps: 1: at least 2",
+        ),
+    ],
+)
+def test_what_cannot_be_checked_is_named(named: str, numbers: dict[str, object], expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        examples(named, numbers, {})
+
+
+def test_pytest_runs_the_properties_of_a_class(tmp_path: Path) -> None:
+    path = tmp_path / "test_their_file.py"
+    path.write_text(TESTED)
+    examples(str(path), {}, {})
+    kind = sys.modules["test_their_file"].TestPlain
+    tests = [name for name in dir(kind) if name.startswith("test_")]
+    assert len(tests) == len(PROPERTIES)
+    kind().test_messages_may_be_scaled()
+    with pytest.raises(SkipTest, match="one case is enough here"):
+        kind().test_reaches_the_optimum_softmax()

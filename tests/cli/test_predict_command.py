@@ -1,7 +1,7 @@
 """`fedsim predict` and `fedsim export`, as a person types them."""
 
-from __future__ import annotations
-
+import json
+import sys
 from pathlib import Path
 
 import joblib
@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import load_file
+from support.refusals import lacking
+from support.scenarios import invoke, refusal
 from support.used_models import clinic, clinic_tree, simulated
-from typer.testing import CliRunner
 
 import fedsim
-from fedsim.cli.main import app
 from fedsim.results.run_directory import write
 
 
@@ -31,24 +31,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def invoke(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[int, str]:
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(folder)
-    result = CliRunner().invoke(app, command.split())
-    return result.exit_code, result.output
+    return folder
 
 
 @pytest.mark.parametrize("made", ["out.csv", "out.parquet"])
 @pytest.mark.parametrize("given", ["new.csv", "new.parquet", "clinic.csv"])
-def test_a_table_is_predicted_in_its_order(
-    folder: Path, given: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_is_predicted_in_its_order(here: Path, given: str, made: str, tmp_path: Path) -> None:
     out = tmp_path / made
-    command = f"predict run {given} --out {out} --trial 1 --id patient"
-    code, said = invoke(command, folder, monkeypatch)
-    assert (code, said) == (0, f"Wrote {out}\n")
+    said = invoke("predict", "run", given, "--out", out, "--trial", 1, "--id", "patient")
+    assert said == f"Wrote {out}\n"
     found = pd.read_csv(out) if made.endswith("csv") else pd.read_parquet(out)
-    own = pd.read_csv(folder / "clinic.csv")
-    expected = fedsim.load_run(folder / "run").predict(own, trial=1)
+    own = pd.read_csv("clinic.csv")
+    expected = fedsim.load_run("run").predict(own, trial=1)
     assert list(found["patient"]) == list(own["patient"])
     assert list(found["prediction"]) == list(expected["prediction"])
     np.testing.assert_array_equal(found["probability ill"], expected["probability ill"])
@@ -63,60 +60,111 @@ def test_a_table_is_predicted_in_its_order(
         ("predict run new.csv --out no/out.csv", "is in no folder that exists"),
         ("predict run no.csv --out out.csv", "TABLE: 'no.csv': no such file"),
         ("predict run new.csv --out out.csv --trial 7", "--trial: 7: must be one of the finished ones, 0, 1"),
-        (
-            "predict run new.csv --out out.csv --id patien",
-            "--id: 'patien': new.csv has no such column; did you",
-        ),
+        ("predict run new.csv --out out.csv --id patien", "--id: 'patien': new.csv has no such column"),
         ("predict run few.csv --out out.csv", "TABLE: 'chol': few.csv has no such column"),
         (
             "predict run odd.csv --out out.csv",
             "TABLE.sex: 'x': row 2: not a declared category; known: 'male'",
         ),
-        (
-            "predict run named.csv --out out.csv --id prediction",
-            "--id: 'prediction': is the name of a column",
-        ),
+        ("predict run named.csv --out out.csv --id prediction", "--id: 'prediction': is the name of a"),
         ("predict nothing new.csv --out out.csv", "RUN: 'nothing': no such directory"),
         ("export run --to sklearn --out model.pt", "--out: 'model.pt': must end in .joblib"),
     ],
 )
-def test_what_is_wrong_is_one_line(
-    folder: Path, command: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "few.csv").write_text("age,sex\n30,male\n")
-    (folder / "odd.csv").write_text("age,sex,chol\n30,male,200\n40,x,210\n")
-    (folder / "named.csv").write_text("prediction,age,sex,chol\n1,30,male,200\n")
-    before = sorted(folder.iterdir())
-    code, output = invoke(command, folder, monkeypatch)
-    assert (code, output.count("\n")) == (2, 1)
-    assert said in output
-    assert sorted(folder.iterdir()) == before
+def test_what_is_wrong_is_one_line(here: Path, command: str, said: str) -> None:
+    (here / "few.csv").write_text("age,sex\n30,male\n")
+    (here / "odd.csv").write_text("age,sex,chol\n30,male,200\n40,x,210\n")
+    (here / "named.csv").write_text("prediction,age,sex,chol\n1,30,male,200\n")
+    before = sorted(here.iterdir())
+    assert said in refusal(*command.split())
+    assert sorted(here.iterdir()) == before
 
 
-def test_the_twin_is_predicted_with_by_name_only(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_twin_is_predicted_with_by_name_only(here: Path, tmp_path: Path) -> None:
     for option in ("", "--nonprivate"):
-        code, said = invoke(
-            f"predict run new.csv --out {tmp_path}/a{option}.csv {option}", folder, monkeypatch
-        )
-        assert code == 0, said
+        invoke(*f"predict run new.csv --out {tmp_path}/a{option}.csv {option}".split())
     assert (tmp_path / "a.csv").read_text() != (tmp_path / "a--nonprivate.csv").read_text()
 
 
-def test_models_leave_for_other_libraries(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, frame = fedsim.load_run(folder / "run"), pd.read_csv(folder / "new.csv")
-    code, said = invoke(f"export run --to sklearn --out {tmp_path}/model.joblib", folder, monkeypatch)
-    assert (code, said.splitlines()[1].split(":")[0]) == (0, "Loading it runs code that is in it")
+def test_models_leave_for_other_libraries(here: Path, tmp_path: Path) -> None:
+    run, frame = fedsim.load_run("run"), pd.read_csv("new.csv")
+    said = invoke("export", "run", "--to", "sklearn", "--out", tmp_path / "model.joblib")
+    assert said.splitlines()[1].startswith("Loading it runs code that is in it")
     assert (joblib.load(tmp_path / "model.joblib").predict(frame) == run.predict(frame)["prediction"]).all()
     for name in ("model.pt", "model.safetensors"):
-        code, said = invoke(f"export run --to torch --out {tmp_path}/{name}", folder, monkeypatch)
-        assert code == 0, said
+        invoke("export", "run", "--to", "torch", "--out", tmp_path / name)
     module = run.to_torch()
     for state in (torch.load(tmp_path / "model.pt"), load_file(tmp_path / "model.safetensors")):
         assert set(state) == {"weight", "bias"}
         fresh = torch.nn.Linear(4, 1, dtype=torch.float64)
         fresh.load_state_dict(state)
         assert torch.equal(fresh.weight, module.weight)
+
+
+# `fedsim inspect` and the options that it shares with `schema-from`.
+
+TABLE = "age;ward;sick\n" + "".join(
+    f"{20 + k};{'ab'[k % 2]};{'yes' if k % 3 == 0 else 'no'}\n" for k in range(30)
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    path = Path("table.csv")
+    path.write_text(TABLE + "50,5;[red];yes\n")
+    return path
+
+
+def test_a_table_at_a_glance(table: Path) -> None:
+    said = invoke("inspect", "table.csv", "--target", "sick", "--silo", "ward", "--decimal", ",")
+    assert "not private" in said.splitlines()[0]
+    assert "Keep it where the records are" in said.splitlines()[0]
+    columns = "table.csv: 31 records, 3 columns | age number 20 to 50.5 | ward category a 15, b 15, [red] 1"
+    target = "no: 20 (64.5%) | 3 silos by ward | [red] 1 no 0%, yes 100%"
+    assert lacking(" ".join(said.split()), f"{columns} | {target}") == []
+
+
+def test_the_same_as_json(table: Path) -> None:
+    found = json.loads(invoke("inspect", "table.csv", "--target", "sick", "--silo", "ward", "--json"))
+    assert found["records"] == 31
+    assert found["target"]["classes"] == {"no": 20, "yes": 11}
+    assert [silo["records"] for silo in found["silos"]["sizes"]] == [1, 15, 15]
+    assert "not private" in found["not_private"]
+
+
+def test_records_without_a_silo_are_counted_with_the_remedy(table: Path) -> None:
+    table.write_text(TABLE + "51;NA;no\n")
+    said = " ".join(invoke("inspect", "table.csv", "--silo", "ward").split())
+    assert "1 records name no silo" in said
+    assert "`without_silo`" in said
+
+
+@pytest.mark.parametrize("command", ["inspect", "schema-from"])
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["none.csv"], "error: TABLE: 'none.csv': no such file"),
+        (["table.csv", "--silo", "wart"], "error: --silo: 'wart': table.csv has no such column; did you"),
+        (["table.csv", "--delimiter", ";;"], "error: --delimiter: ';;': must be one character"),
+        (["table.csv", "--encoding", "klingon"], "error: --encoding: 'klingon': no such encoding"),
+        (["table.csv", "--decimal", "x"], "error: --decimal: 'x': "),
+        (["table.csv", "--encoding", "utf-16"], "error: TABLE: 'table.csv': not a readable CSV"),
+        (["table.csv", "--target", "ages"], "error: --target: 'ages'"),
+        (["table.csv", "table.csv"], "error: TABLE: 'table.csv': is given twice"),
+    ],
+)
+def test_bad_input_names_the_option(table: Path, command: str, arguments: list[str], expected: str) -> None:
+    assert expected in refusal(command, "--target", "sick", *arguments)
+
+
+@pytest.mark.parametrize("command", ["inspect", "schema-from"])
+def test_it_needs_nothing_that_a_silos_image_lacks(
+    table: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the records are is where it is run; torch would take seconds, pandas is not there."""
+    for module in ("torch", "pandas", "sklearn"):
+        monkeypatch.setitem(sys.modules, module, None)
+    for module in [name for name in sys.modules if name.startswith("fedsim.data")]:
+        monkeypatch.delitem(sys.modules, module)
+    invoke(command, "table.csv", "--target", "sick", "--silo", "ward")

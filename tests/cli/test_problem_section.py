@@ -1,29 +1,20 @@
 """The `problem` section: what it makes, and how it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
-from typer.testing import CliRunner
+from support.refusals import lacking
+from support.scenarios import BASE, changed, invoke, refusal, write
 
-from fedsim.cli.main import app
+from fedsim.common.errors import InputError
 from fedsim.problems.composite import GroupLasso, L2Ball, Ridge
 from fedsim.problems.glm import GeneralisedLinear, HingeLoss, SoftmaxRegression
-from fedsim.scenario.load import parse
+from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve
+from fedsim.simulation.trial import in_one_process
 
-GOOD: dict[str, Any] = {
-    "name": "good",
-    "data": {"name": "synthetic", "rows": 100, "features": 3},
-    "partition": {"name": "iid", "num_partitions": 4},
-    "problem": {"name": "logistic_regression"},
-    "algorithm": {"name": "prox_sgd", "num_rounds": 5, "step_size": 0.1, "clip_norm": 1.0},
-    "privacy": {"epsilon": 1.0},
-    "runtime": "inprocess",
-}
+GOOD = changed(BASE, {"algorithm.name": "prox_sgd", "problem": {"name": "logistic_regression"}})
 GROUPS = "regulariser={group_lasso: {weight: 0.1, groups: %s}}"
 
 
@@ -63,42 +54,33 @@ def test_a_group_of_features_holds_their_coefficients_for_every_output() -> None
 
 
 BAD = {
-    "smooth already": (["smoothing={beta: 1}"], ["problem.smoothing", "smooth already", "hinge_loss"]),
-    "beta zero": (["name=hinge_loss", "smoothing={beta: 0}"], ["problem.smoothing.beta", "greater than 0"]),
-    "hinge for numbers": (["name=absolute_error"], ["problem.name", "2 classes", "hinge_loss"]),
-    "unknown loss": (["name=hinge"], ["problem.name", "'hinge'", "hinge_loss"]),
-    "group lasso in a box": (
-        [GROUPS % "[[0, 1]]", "constraint={name: box, lower: -1, upper: 1}"],
-        ["problem.constraint.name", "'box'", "closed-form", "l2_ball"],
+    "smoothing={beta: 1}": "problem.smoothing | smooth already | hinge_loss",
+    "name=hinge_loss & smoothing={beta: 0}": "problem.smoothing.beta | greater than 0",
+    "name=absolute_error": "problem.name | 2 classes | hinge_loss",
+    "name=hinge": "problem.name | 'hinge' | hinge_loss",
+    GROUPS % "[[0, 1]]" + " & constraint={name: box, lower: -1, upper: 1}": (
+        "problem.constraint.name | 'box' | closed-form | l2_ball"
     ),
-    "no such feature": ([GROUPS % "[[0], [4]]"], ["group_lasso.groups.1", "4", "0 to 3"]),
-    "feature in two groups": (
-        [GROUPS % "[[0, 1], [1]]"],
-        ["groups.1", "disjoint", "feature 1 is in group 0"],
+    "regulariser={group_lasso: {weight: 0.1, groups: [[0], [4]]}}": "group_lasso.groups.1 | 4 | 0 to 3",
+    "regulariser={group_lasso: {weight: 0.1, groups: [[0, 1], [1]]}}": (
+        "groups.1 | disjoint | feature 1 is in group 0"
     ),
-    "feature twice in a group": ([GROUPS % "[[1, 1]]"], ["groups.0", "disjoint"]),
-    "negative feature": ([GROUPS % "[[-1]]"], ["groups", "-1", "greater than or equal to 0"]),
-    "group of size zero": ([GROUPS % "{size: 0}"], ["groups", "size", "greater than or equal to 1"]),
-    "centre of another length": (
-        ["ridge={weight: 1, centre: [1, 2]}"],
-        ["ridge.centre", "4 parameters, not 2"],
+    "regulariser={group_lasso: {weight: 0.1, groups: [[1, 1]]}}": "groups.0 | disjoint",
+    "regulariser={group_lasso: {weight: 0.1, groups: [[-1]]}}": "groups | -1 | greater than or equal to 0",
+    "regulariser={group_lasso: {weight: 0.1, groups: {size: 0}}}": (
+        "groups | size | greater than or equal to 1"
     ),
-    "ridge negative": (["ridge={weight: -1}"], ["problem.ridge.weight", "-1"]),
-    "centre infinite": (["ridge={weight: 1, centre: .inf}"], ["problem.ridge.centre", "finite"]),
+    "ridge={weight: 1, centre: [1, 2]}": "ridge.centre | 4 parameters, not 2",
+    "ridge={weight: -1}": "problem.ridge.weight | -1",
+    "ridge={weight: 1, centre: .inf}": "problem.ridge.centre | finite",
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_problems_name_field_value_and_remedy(case: str, tmp_path: Path) -> None:
-    overrides, expected = BAD[case]
-    path = tmp_path / "scenario.yaml"
-    path.write_text(yaml.safe_dump(GOOD))
-    sets = [part for override in overrides for part in ("--set", f"problem.{override}")]
-    result = CliRunner().invoke(app, ["privacy", str(path), *sets])
-    assert result.exit_code == 2
-    assert len(result.output.strip().splitlines()) == 1
-    for text in expected:
-        assert text in result.output, result.output
+@pytest.mark.parametrize("overrides", BAD)
+def test_bad_problems_name_field_value_and_remedy(overrides: str, tmp_path: Path) -> None:
+    sets = [part for override in overrides.split(" & ") for part in ("--set", f"problem.{override}")]
+    line = refusal("privacy", write(tmp_path, GOOD), *sets)
+    assert lacking(line, BAD[overrides]) == [], line
 
 
 @pytest.mark.parametrize("name", ["hinge_loss", "absolute_error"])
@@ -106,8 +88,78 @@ def test_a_run_with_every_wrapper(name: str, tmp_path: Path) -> None:
     link = "logistic" if name == "hinge_loss" else "linear"
     problem = {"name": name, "smoothing": {"beta": 1.0}, "ridge": {"weight": 0.1, "centre": 0.5}}
     tree = GOOD | {"problem": problem, "data": GOOD["data"] | {"link": link}}
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(tree))
-    result = CliRunner().invoke(
-        app, ["simulate", str(tmp_path / "scenario.yaml"), "--out", str(tmp_path / "run")]
-    )
-    assert result.exit_code == 0, result.output
+    invoke("simulate", write(tmp_path, tree), "--out", tmp_path / "run")
+
+
+# Networks in a scenario: the shipped one prices and trains, and bad input names its field.
+
+SHIPPED = Path(__file__).parents[2] / "scenarios" / "mlp_digits.yaml"
+
+
+def scenario(problem: dict[str, Any], data: dict[str, Any] | None = None) -> Any:
+    digits = {"name": "digits", "task": "digit", "intercept": False}
+    algorithm = {"name": "prox_sgd", "num_rounds": 3, "step_size": 0.1, "clip_norm": 1.0}
+    return parse(BASE | {"data": data or digits, "problem": problem, "algorithm": algorithm})
+
+
+@pytest.mark.parametrize(
+    ("problem", "field", "reason"),
+    [
+        ({"name": "neural_network"}, "problem.model", "required with neural_network"),
+        ({"name": "softmax_regression", "model": {"name": "mlp"}}, "problem.model", "needs problem.name"),
+        (
+            {"name": "neural_network", "model": "perceptron"},
+            "problem.model.name",
+            "must be one of mlp, paired_mlp, lenet",
+        ),
+        ({"name": "neural_network", "model": {"name": "mlp", "hidden": [0]}}, "model.hidden.0", "greater"),
+        ({"name": "neural_network", "model": {"name": "mlp", "widths": [4]}}, "model.widths", "unknown key"),
+        (
+            {"name": "neural_network", "model": {"name": "lenet", "image": [1, 28, 28]}},
+            "problem.model.image",
+            "64",
+        ),
+        (
+            {
+                "name": "neural_network",
+                "model": {"name": "module", "path": "support.network_modules:batch_norm"},
+            },
+            "problem.model",
+            "BatchNorm1d",
+        ),
+        (
+            {"name": "neural_network", "model": {"name": "module", "path": "nowhere:Net"}},
+            "problem.model.path",
+            "cannot be imported",
+        ),
+    ],
+)
+def test_bad_input_names_its_field(problem: dict[str, Any], field: str, reason: str) -> None:
+    with pytest.raises(InputError, match=reason) as caught:
+        resolve(scenario(problem))
+    assert caught.value.field.startswith("scenario.")
+    assert field in caught.value.field
+
+
+def test_the_dry_run_and_the_run_begin_at_the_same_public_point() -> None:
+    resolved = resolve(scenario({"name": "neural_network", "model": "mlp"}))
+    assert len(resolved.trace.plan.rounds) == 3
+    assert resolved.problem.dimension == 64 * 64 + 64 + 64 * 10 + 10
+
+
+def test_a_regression_network_runs() -> None:
+    data = {"name": "synthetic", "link": "linear", "rows": 80, "features": 3}
+    resolved = resolve(scenario({"name": "neural_network", "model": {"name": "mlp", "hidden": [4]}}, data))
+    trial = in_one_process(resolved, 0)
+    errors = [m.error for m in trial.advance(60)]
+    assert trial.finished
+    assert len(errors) == 8
+
+
+def test_the_shipped_scenario_learns_the_digits() -> None:
+    resolved = resolve(load(SHIPPED, ["trials=1", "report.evaluate_every=80"]))
+    trial = in_one_process(resolved, 0)
+    last = {m.variant: m.error for m in trial.advance(120)}
+    assert trial.finished
+    assert last["private"] < 0.15
+    assert last["nonprivate"] < 0.05

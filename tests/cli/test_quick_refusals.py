@@ -1,7 +1,5 @@
 """What is wrong without a look at records is said before anything heavy is loaded."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
@@ -9,24 +7,15 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from typer.testing import CliRunner
+from support.scenarios import invoke, refusal
 
-from fedsim.cli.main import app
 from fedsim.common import process
 from fedsim.common.errors import InputError
 from fedsim.common.process import check_reachable
 from fedsim.scenario import load
 
-HEAVY = (
-    "torch._C",
-    "scipy.stats._stats_py",
-    "scipy.special._ufuncs",
-    "sklearn",
-    "pandas",
-    "pyarrow",
-    "ray",
-    "flwr",
-)
+HEAVY = ("torch._C", "scipy.stats._stats_py", "scipy.special._ufuncs", "sklearn", "pandas", "pyarrow", "ray")
+HEAVY = (*HEAVY, "flwr")
 REFUSED = {
     "unknown field": ["simulate", "quickstart", "--set", "algorithm.clip_nrom=1"],
     "wrong type": ["simulate", "quickstart", "--set", "algorithm.num_rounds=many"],
@@ -80,16 +69,14 @@ def test_a_refusal_loads_neither_torch_nor_ray_nor_a_table_reader(tmp_path: Path
 
 
 def test_a_missing_table_is_said_with_where_it_may_stand() -> None:
-    done = CliRunner().invoke(app, REFUSED["missing table"])
-    assert re.search(
-        r"data.path: '.*no.csv': no such file, nor one .* in the data folder .*FEDSIM_DATA", done.output
-    )
+    line = refusal(*REFUSED["missing table"])
+    assert re.search(r"data.path: '.*no.csv': no such file, nor .* in the data folder .*FEDSIM_DATA", line)
 
 
 def test_a_command_reads_its_scenario_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = Mock(side_effect=load.read)
     monkeypatch.setattr(load, "read", read)
-    assert CliRunner().invoke(app, ["privacy", "quickstart"]).exit_code == 0
+    invoke("privacy", "quickstart")
     assert read.call_count == 1
 
 

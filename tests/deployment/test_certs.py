@@ -1,7 +1,5 @@
 """Certificates and keys: TLS holds with them and fails without, and nothing is overwritten."""
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

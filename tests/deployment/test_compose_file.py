@@ -1,7 +1,5 @@
 """docker-compose.yml and the two Dockerfiles: valid, and as closed as they say."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The commands of docker-compose.yml, started as processes: a model is trained through them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

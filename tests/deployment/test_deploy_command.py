@@ -1,7 +1,5 @@
 """What `fedsim deploy` says before anything is started."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

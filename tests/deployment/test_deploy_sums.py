@@ -1,7 +1,5 @@
 """Sums over deployed silos: the simulation's model, both guarantees, and who was left out."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.channels import Answer, Fault, absent, in_round, lying, read
+from support.deployed import SVRG
 from support.pooled import PooledFederation, pooled_federation, pooled_scenario
 
 from fedsim.api.run import load_run
@@ -31,12 +30,8 @@ from fedsim.simulation.trial import execute
 from fedsim.wire.frames import head_of, opened
 
 GENEROUS: dict[str, Any] = {
-    "lifetime": {
-        "epsilon": 20.0,
-        "delta": 0.1,
-        "expires": "2999-12-31",
-        "sampled": {"epsilon": 5.0, "delta": 0.05},
-    },
+    "lifetime": {"epsilon": 20.0, "delta": 0.1, "expires": "2999-12-31"}
+    | {"sampled": {"epsilon": 5.0, "delta": 0.05}},
     "per_run": {"epsilon": 10.0, "delta": 0.01},
 }
 
@@ -46,14 +41,6 @@ def run(made: PooledFederation, out: Path, seeded: bool = True, **changes: Any) 
         return deploy(pooled_scenario(**changes), made.federation, silos, out, shuffler=shuffler)
 
 
-SVRG = {
-    "name": "prox_svrg",
-    "epochs": 2,
-    "inner_steps": 2,
-    "step_size": 0.5,
-    "clip_norm": 1.0,
-    "difference_clip": 1.0,
-}
 PARITY: dict[str, dict[str, Any]] = {
     "as it is": {},
     "held silos, unequal budgets": {

@@ -1,7 +1,5 @@
 """federation.yaml: every error names the field and the value."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

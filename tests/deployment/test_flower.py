@@ -1,7 +1,5 @@
 """Frames through a real SuperLink over TLS, carried by nodes that are processes."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterator, Sequence

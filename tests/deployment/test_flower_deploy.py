@@ -1,7 +1,5 @@
 """`fedsim deploy` with real daemons: the model is the simulated one, whatever dies on the way to it."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
@@ -152,9 +150,7 @@ def interrupt(deployment: Deployment, process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.parametrize("fault", [kill_node, kill_superlink, kill_serverapp, interrupt])
 def test_a_broken_run_goes_on_to_the_same_model(
-    deployment: Deployment,
-    unbroken: np.ndarray,
-    fault: Callable[[Deployment, subprocess.Popen[bytes]], None],
+    deployment: Deployment, unbroken: np.ndarray, fault: Callable[[Deployment, subprocess.Popen[bytes]], None]
 ) -> None:
     out = fault.__name__
     with deployment.started(out) as process:

@@ -1,7 +1,5 @@
 """An image holds its own side alone: silo, server or shuffler, and nothing that only a simulation needs."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

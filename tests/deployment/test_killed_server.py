@@ -1,7 +1,5 @@
 """A server that is killed, over daemons' sockets: what it resumes to is what it would have come to."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

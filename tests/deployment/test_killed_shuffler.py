@@ -1,8 +1,6 @@
 """Sums over daemons through a shuffler, all processes of their own, each of them killed: no round is released
 twice, and the model is the one of a run that nothing disturbs."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -131,10 +129,7 @@ def test_a_shuffler_that_is_killed_around_its_note_gives_the_same_release_or_non
 def test_daemons_and_shuffler_that_are_killed_between_rounds_are_waited_for(
     made: PooledFederation, tmp_path: Path
 ) -> None:
-    with (
-        daemons(*files(made), insecure=True) as silos,
-        shuffler_process(made.shuffler_file) as shuffler,
-    ):
+    with daemons(*files(made), insecure=True) as silos, shuffler_process(made.shuffler_file) as shuffler:
 
         def disturb(step: Step) -> None:
             if step.rounds in (1, 4):

@@ -1,7 +1,5 @@
 """From a scenario to what each party would have."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

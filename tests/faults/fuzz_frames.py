@@ -6,8 +6,6 @@ cut. The parser refuses or reads them; the daemon refuses, hangs up, or answers 
 that it debits is one that it has answered. Then honest requests are answered, and both have their size.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import struct

@@ -8,8 +8,6 @@ was said: no round with two answers, none unpaid, nothing lost that had left. Pr
 exit code is 1 if anything was violated.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import hashlib

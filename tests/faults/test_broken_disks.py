@@ -1,7 +1,5 @@
 """A ledger that cannot be written, was damaged or is an older one, records that changed: nothing leaves."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

@@ -1,7 +1,5 @@
 """A hundred thousand frames that no honest server sends: refused, and the silo is as it was."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from itertools import islice

@@ -1,7 +1,5 @@
 """SIGKILL to a silo's daemon, wherever and whenever: what left was paid for, each round has one answer."""
 
-from __future__ import annotations
-
 import random
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Duplicates, other orders, two clients at once, clocks that jump: as if they had not happened."""
 
-from __future__ import annotations
-
 import random
 import threading
 from functools import partial

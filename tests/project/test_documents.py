@@ -1,7 +1,5 @@
 """Links between documents lead somewhere, here and on the site, which has the same paths."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

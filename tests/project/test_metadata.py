@@ -1,7 +1,5 @@
 """One version, one licence, and the same tools wherever the project names them."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from typing import Any

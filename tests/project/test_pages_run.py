@@ -1,7 +1,5 @@
 """The commands and the Python of the documents run, and print what the documents show."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The digest names one set of arrays and no other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The dry run: plan, holds, limits, and what makes two plans of one algorithm."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -60,10 +58,7 @@ def test_the_plan_is_a_table_of_rounds_and_asks() -> None:
     plan = _trace(scripted(half, 3)).plan
     assert plan == Plan((one_round,) * 3)
     assert plan.num_queries(range(3)) == 9
-    assert dict(plan.census()) == {
-        Release(Subsample(0.5), math.sqrt(1 / 4 + 1)): 3,
-        Release(FULL, 1.0): 3,
-    }
+    assert dict(plan.census()) == {Release(Subsample(0.5), math.sqrt(1 / 4 + 1)): 3, Release(FULL, 1.0): 3}
     assert dict(plan.census([1])) == {release: 1 for release, _ in plan.census()}
 
 

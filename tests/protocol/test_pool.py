@@ -1,7 +1,5 @@
 """A pool's units and weights: what silos contribute adds up to the server's weighted mean."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """Parts of other distributions: an installed one is found, and a bad one is named."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

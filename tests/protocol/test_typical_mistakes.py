@@ -1,7 +1,5 @@
 """What somebody writes who writes an algorithm for the first time, and the one line that it gives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

@@ -1,11 +1,9 @@
 """Run directories to report on, as `fedsim simulate` writes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-from support.report_runs import HOSTILE, SMALL, simulate
+from support.scenarios import HOSTILE, SMALL, simulate
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """The audit on a run's page: rounded the right way, and nothing in it becomes markup."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.browser import BINARY, assert_fits, chromium
-from support.report_runs import HOSTILE
+from support.scenarios import HOSTILE
 
 from fedsim.common.errors import InputError
 from fedsim.report.audit import FILE

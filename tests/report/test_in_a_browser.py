@@ -1,7 +1,5 @@
 """The page in headless Chromium: nothing sticks out, no request leaves, no script runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,26 +1,44 @@
 """What the run directory keeps for the page: errors per silo, and what the rounds had cost."""
 
-from __future__ import annotations
-
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from support.report_runs import SMALL, simulate
+from matplotlib.figure import Figure
+from rich.console import Console
+from support.scenarios import SMALL, simulate
 
+from fedsim.api.run import Run
+from fedsim.cli.output import print_silos, rendered
+from fedsim.cli.privacy import show_conversions
+from fedsim.cli.sweep import sweep_table
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Evaluator
 from fedsim.privacy import gaussian
+from fedsim.privacy.convert import Guarantee
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.terms import Admitted, Statement, Terms
-from fedsim.results.silo_rows import chosen, prefixes
+from fedsim.report import plots
+from fedsim.report.audit import AttainedPart, AuditedSilo, AuditPart, ConfidencePart, audit_table
+from fedsim.report.comparison import compared, source_of
+from fedsim.report.page import render
+from fedsim.report.remarks import result_line
+from fedsim.report.style import frame
+from fedsim.report.sweep_figure import Point, Series, draw
+from fedsim.results.run_directory import read
+from fedsim.results.silo_rows import Conversions, GroupPrivacy, SiloConversions, chosen, prefixes
+from fedsim.results.summarise import interval90
+from fedsim.sweeps.job import job_of
+from fedsim.sweeps.run import run
 
 
 def evaluator(problem: GeneralisedLinear, targets: list[list[float]]) -> Evaluator:
@@ -119,3 +137,176 @@ def test_the_silos_chosen_span_the_budgets() -> None:
     assert sorted(picked) == [0, 11, 22, 33, 44, 55, 66, 77, 88, 99]
     assert fmean(picked) == 49.5
     assert chosen(said[:3]) == said[:3]
+
+
+# Few trials are shown one by one; what is equal is drawn once; what the clip takes has a figure.
+
+
+def test_two_trials_are_points_and_no_band(small_run: Path) -> None:
+    run = read(small_run)
+    figure = plots.against_rounds(run, "error")
+    assert figure is not None
+    axes = figure.axes[0]
+    assert not axes.collections  # no band
+    assert sum(line.get_marker() == "." for line in axes.lines) == 4  # of two trials, private and not
+    assert "90 %" not in result_line(run.summary)
+    assert "in brackets from the lowest to the highest" in result_line(run.summary)
+    assert "90 %" not in (small_run / "report.html").read_text()
+
+
+def test_of_few_trials_an_interval_is_all_of_them() -> None:
+    assert interval90(np.array([0.3, 0.1, 0.2])) == (0.1, 0.3)
+    low, high = interval90(np.arange(101) / 100) or (0, 0)
+    assert (low, high) == pytest.approx((0.05, 0.95))
+
+
+def test_equal_curves_of_spend_are_drawn_once_with_their_number(small_run: Path) -> None:
+    rows = [
+        {"silo": f"silo-{k}", "round": r, "epsilon_spent": scale * r / 5, "budget": 4.0}
+        for k, scale in enumerate((1.0, 1.0001, 3.0, 1.0))
+        for r in (0, 5)
+    ]
+    run = replace(read(small_run), load_table=lambda _: pa.Table.from_pylist(rows), _tables={})
+    figure = plots.spend(run)
+    assert figure is not None
+    names = {text.get_text() for text in figure.legends[0].get_texts()}
+    assert names == {"3 silos, as silo-0", "silo-2", "budget"}
+
+
+def test_what_the_clip_takes_is_drawn_between_none_and_all(small_run: Path) -> None:
+    figure = plots.clipping(read(small_run))
+    assert figure is not None
+    names = {str(line.get_label()): np.asarray(line.get_ydata()) for line in figure.axes[0].lines}
+    assert 0 <= names["share clipped"].min() <= names["share clipped"].max() <= 1
+    assert figure.axes[0].get_ylim()[0] == 0
+    assert "query for it" in (small_run / "report.html").read_text()
+
+
+# Axes show what was measured, and say where they begin.
+
+CASES: dict[str, tuple[list[float], list[float], tuple[float, float], str]] = {
+    "from zero": ([0.1, 0.5], [], (0.0, 0.532), ""),
+    "in the upper half": ([0.2, 0.3], [], (0.192, 0.308), "axis from 0.192, not 0"),
+    "all alike": ([0.2, 0.2], [], (0.184, 0.216), "axis from 0.184, not 0"),
+    "below zero": ([-0.5, 0.5], [], (-0.58, 0.58), ""),
+    "a start far above the rest": (
+        [0.6, 0.08, 0.1],
+        [0.08, 0.1],
+        (0.0784, 0.1016),
+        "axis from 0.0784 to 0.102; the start is at 0.6",
+    ),
+    "a start that can be seen": ([0.6, 0.2, 0.4], [0.2, 0.4], (0.0, 0.632), ""),
+    "nothing": ([], [], (0.0, 1.08), ""),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_axis_shows_its_values_and_says_where_it_begins(case: str) -> None:
+    values, late, limits, said = CASES[case]
+    axes = Figure().subplots()
+    assert frame(axes, "y", values, late) == said
+    assert axes.get_ylim() == pytest.approx(limits, rel=0.01)
+
+
+# A true epsilon of 1.00004 is 1.001 wherever a person reads it, and a lower bound of 0.99999 is 0.9999.
+
+TRUE, LEAST = 1.00004, 0.99999
+
+
+@pytest.fixture
+def costly(run_copy: Path) -> Path:
+    """A run whose silos cost that, without a budget that would be shown in its place."""
+    path = run_copy / "summary.json"
+    tree = json.loads(path.read_text())
+    for silo in tree["privacy"]["silos"]:
+        silo |= {"epsilon_budget": None, "epsilon_guaranteed": TRUE, "epsilon_spent": TRUE}
+        silo |= {"epsilon_claimed": TRUE, "epsilon_attainable": LEAST, "delta": TRUE / 1e5}
+    path.write_text(json.dumps(tree))
+    scenario = run_copy / "scenario.yaml"
+    text = scenario.read_text()
+    scenario.write_text(text[: text.index("  epsilon:")] + "  epsilon: unlimited\n")
+    return run_copy
+
+
+def printed(*things: object) -> str:
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(*things)
+    return capture.get()
+
+
+def test_in_a_terminal(costly: Path) -> None:
+    console = Console(width=100)
+    with console.capture() as capture:
+        print_silos(console, read(costly).summary.privacy.silos)
+    (line,) = (line for line in capture.get().splitlines() if line.startswith("silo-00"))
+    assert line.split()[2:6] == ["1.001e-05", "1.001", "0.9999", "1.001"]
+
+
+def test_on_the_page_and_in_a_notebook(costly: Path, tmp_path: Path) -> None:
+    run = read(costly)
+    for text in (render(run, tmp_path), Run(run, costly)._repr_html_()):
+        assert "<td>1.001e-05</td><td>1.001</td><td>0.9999</td><td>1.001</td><td>1.001</td>" in text
+
+
+def test_in_a_comparison(costly: Path) -> None:
+    from fedsim.cli.compare import _table
+
+    assert "1.00004" in printed(_table(compared([source_of(costly)])))
+
+
+def test_in_a_sweep() -> None:
+    tree = SMALL | {"sweep": {"grid": {"privacy.epsilon": [1.0]}}}
+    done = run(job_of(tree), workers=0).summary
+    row = done.combinations[0].model_copy(update={"epsilon_guaranteed": TRUE})
+    assert "1.001" in printed(sweep_table(done.model_copy(update={"combinations": [row]})))
+
+
+def test_on_the_axis_of_a_figure() -> None:
+    series = [Series("one", (Point(TRUE, 0.2), Point(4.0, 0.1)))]
+    (axes,) = draw(series, "epsilon", "error", "", "").axes
+    axes.figure.canvas.draw()
+    assert "1.001" in [tick.get_text() for tick in axes.get_xticklabels()]
+
+
+def test_in_an_audit() -> None:
+    attained = AttainedPart(attained=LEAST, estimator="curve", runs=(1, 1), assumption_free=0.0)
+    silo = AuditedSilo(
+        name="a",
+        claimed=TRUE,
+        attained=LEAST,
+        sensitivity_ratio=1.0,
+        cross_silo_ratio=0.0,
+        noise_ratio=1.0,
+        worst_server=attained,
+        findings=[],
+    )
+    confidence = ConfidencePart(bound=0.95, false_alarm=1e-4)
+    found = AuditPart(broken=False, of_silos=1, confidence=confidence, silos=[silo])
+    assert audit_table(found).rows[0][1:3] == ["1.01", "0.999 (99 %)"]
+    assert "1.01" in printed(rendered(audit_table(found), "audit"))
+
+
+def test_in_other_units_and_a_budget_to_set_is_rounded_down() -> None:
+    pair = Guarantee(epsilon=TRUE, delta=1.01e-5)
+    silo = SiloConversions(
+        name="a",
+        n=2,
+        group_rule="rule",
+        group=[GroupPrivacy(records=2, guarantee=pair)],
+        user_level=pair,
+        record_level_for_user_level_budget=Guarantee(epsilon=LEAST, delta=9.99e-6),
+    )
+    console = Console(width=100)
+    with console.capture() as capture:
+        show_conversions(console, Conversions(central=pair, silos=[silo]))
+    assert capture.get().count("(1.001, 1.1e-05)") == 3
+    assert "(0.9999, 9.9e-06)" in capture.get()
+
+
+def test_an_infinite_cost_is_none(costly: Path) -> None:
+    silo = read(costly).summary.privacy.silos[0].model_copy(update={"epsilon_guaranteed": None})
+    console = Console(width=100)
+    with console.capture() as capture:
+        print_silos(console, [silo])
+    assert "none" in capture.get()

@@ -1,7 +1,5 @@
 """The page says what a reviewer asks, and nothing in a scenario becomes markup."""
 
-from __future__ import annotations
-
 import json
 import re
 from html.parser import HTMLParser
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from support.report_runs import HOSTILE
+from support.scenarios import HOSTILE
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app

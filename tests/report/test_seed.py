@@ -1,14 +1,12 @@
 """The seed, which removes the noise, is where a run is repeated from, and nowhere that is read by others."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from safetensors.torch import load_file
-from support.report_runs import SMALL, simulate
+from support.scenarios import SMALL, simulate
 from typer.testing import CliRunner
 
 import fedsim

@@ -1,7 +1,5 @@
 """Error against epsilon shows every point, bar and twin that it is given, each line with its own look."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A tracker of another distribution follows a run, and gets numbers made of records in simulation only."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -9,13 +7,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-import yaml
-from support.report_runs import SMALL, simulate
-from typer.testing import CliRunner
+from support.distribution import install
+from support.scenarios import SMALL, invoke, refusal, simulate, write
 
 import fedsim
 from fedsim.api.given import resolved_of
-from fedsim.cli.main import app
 from fedsim.report.trackers import Trackers, open_trackers
 from fedsim.results.outcome import Outcome, Results, TrialResult
 from fedsim.results.record import Measurement, SiloMeasurement
@@ -46,18 +42,16 @@ def cannot(simulation):
 """
 GIVEN = sorted(set(Scenario.model_fields) - {"seed", "nonce", "files"})
 """What a tracker is told of a scenario: not the seed, which removes the noise."""
-POINTS = "[fedsim.trackers]\nlines = tracker_of_a_test:Lines\nbroken = tracker_of_a_test:Broken\n"
+PARTS = {"lines": "Lines", "broken": "Broken", "cannot": "cannot"}
+POINTS = {name: f"tracker_of_a_test:{part}" for name, part in PARTS.items()}
 
 
 @pytest.fixture
 def lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A distribution with trackers is installed; the file that they write."""
     site, path = tmp_path / "site", tmp_path / "lines.json"
-    info = site / "tracker_dist-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tracker-dist\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(POINTS + "cannot = tracker_of_a_test:cannot\n")
-    (site / "tracker_of_a_test.py").write_text(MODULE.replace("{path!r}", repr(str(path))))
+    modules = {"tracker_of_a_test": MODULE.replace("{path!r}", repr(str(path)))}
+    install(site, "tracker-dist", modules, {"fedsim.trackers": POINTS})
     monkeypatch.syspath_prepend(str(site))
     monkeypatch.delitem(__import__("sys").modules, "tracker_of_a_test", raising=False)
     return path
@@ -68,12 +62,9 @@ def with_trackers(*names: str) -> dict[str, Any]:
 
 
 def refused(folder: Path, *names: str) -> str:
-    (folder / "scenario.yaml").write_text(yaml.safe_dump(with_trackers(*names)))
-    out = folder / "run"
-    result = CliRunner().invoke(app, ["simulate", str(folder / "scenario.yaml"), "--out", str(out)])
-    assert result.exit_code == 2, result.output
-    assert not out.exists()
-    return result.output
+    line = refusal("simulate", write(folder, with_trackers(*names)), "--out", folder / "run")
+    assert not (folder / "run").exists()
+    return line
 
 
 def test_a_tracker_follows_the_run(lines: Path, tmp_path: Path) -> None:
@@ -86,14 +77,7 @@ def test_a_tracker_follows_the_run(lines: Path, tmp_path: Path) -> None:
     assert rounds[0][1] == 0
     assert set(rounds[0][2]) == {
         f"trial-0/private/{key}"
-        for key in (
-            "error",
-            "loss",
-            "excess_risk",
-            "gradient_mapping_sq",
-            "participants",
-            "seconds",
-        )
+        for key in ("error", "loss", "excess_risk", "gradient_mapping_sq", "participants", "seconds")
     }
     assert "trial-1/nonprivate/silo/silo-02/error" in silos[1][2]
 
@@ -121,15 +105,11 @@ def test_outside_simulation_nothing_made_of_records_is_passed_on(lines: Path) ->
 
 
 def test_a_tracker_that_fails_is_dropped_and_the_run_goes_on(lines: Path, tmp_path: Path) -> None:
-    (tmp_path / "scenario.yaml").write_text(yaml.safe_dump(with_trackers("broken")))
-    out = tmp_path / "run"
-    result = CliRunner().invoke(app, ["simulate", str(tmp_path / "scenario.yaml"), "--out", str(out)])
-    assert result.exit_code == 0, result.output
-    assert "tracker broken failed and is left out: ConnectionError: server is away" in " ".join(
-        result.output.split()
-    )
-    assert result.output.count("is left out") == 1
-    assert (out / "summary.json").exists()
+    output = invoke("simulate", write(tmp_path, with_trackers("broken")), "--out", tmp_path / "run")
+    said = " ".join(output.split())
+    assert "tracker broken failed and is left out: ConnectionError: server is away" in said
+    assert output.count("is left out") == 1
+    assert (tmp_path / "run" / "summary.json").exists()
     assert not lines.exists()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.report_runs import SMALL
+from support.scenarios import SMALL
 
 from fedsim.common.errors import InputError
 from fedsim.report.page import save

@@ -1,7 +1,5 @@
 """A run's scenario.yaml names its files without absolute paths, says what was in them, and runs again."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from hashlib import sha256

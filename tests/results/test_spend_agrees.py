@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.report_runs import SMALL
+from support.scenarios import SMALL
 
 import fedsim
 from fedsim.api.given import one_run, resolved_of

@@ -1,7 +1,5 @@
 """The thesis's scenarios of images: every variant stands for runs that are valid, shown on small files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

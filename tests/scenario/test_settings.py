@@ -1,20 +1,30 @@
 """Settings that are one of several kinds: read, written and described by name."""
 
-from __future__ import annotations
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from typing import Any
-
+import numpy as np
 import pytest
+import torch
+import yaml
 from jsonschema import Draft202012Validator
 from pydantic import TypeAdapter
+from support.refusals import lacking
 
-from fedsim.common.section import kinds
+from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
+from fedsim.algorithms.prox_spider import ProxSPIDER
+from fedsim.common.errors import InputError
+from fedsim.common.section import fields, kinds
 from fedsim.problems.composite import Box, Constraint, L2Ball, WholeSpace
 from fedsim.problems.network_models import Imported, Lenet, Mlp, Model
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
-from fedsim.scenario.load import parse
+from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, Round, ServerHalf
+from fedsim.scenario.algorithm import GivenAlgorithm
+from fedsim.scenario.load import apply, full_name, parse, parse_sweep
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.participation import AllSilos, AvailableSilos, Participation, UniformSilos
+from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.theory.participants import RandomSize
 
 GOOD: dict[str, Any] = {
@@ -87,3 +97,201 @@ def test_a_default_is_described_as_it_would_be_written() -> None:
 
 def test_participation_is_a_choice() -> None:
     assert list(kinds(Participation)) == ["all", "uniform", "random_size", "availability", "trace"]
+
+
+# An error's field is one of the scenario's own, wherever it stands, and the value is what was given.
+
+BAD = {
+    "{problem: {name: neural_network, model: {name: mlp, hidden: [3, 0]}}}": (
+        "problem.model.hidden.1: 0: input should be greater than or equal to 1"
+    ),
+    "{problem.constraint: {name: l2_ball, radus: 1}}": "problem.constraint.radus: 1: unknown key | 'radius'",
+    "{algorithm.batch: {sampler: full, fraction: 0.5}}": "algorithm.batch.fraction: 0.5: unknown key",
+    "{problem.constraint: {name: box, lower: 2, upper: 1}}": "problem.constraint.lower: 2.0: at most upper",
+    "{participation: {name: random_size, min_silos: 3, max_silos: 2}}": (
+        "participation.min_silos: 3: at most max_silos, 2"
+    ),
+    "{participation: uniform}": "participation.num_silos: None: is required",
+    "{problem: logistic}": "problem.name: 'logistic': input should be",
+    "{algorithm.clip_norm: null}": "algorithm.clip_norm: None: is required",
+    "{privacy.epsilon: {silo-0: -1}}": "privacy.epsilon.silo-0: -1: input should be greater than 0",
+    "{problem.constraint: {name: l2_ball, radius: true}}": (
+        "problem.constraint.radius: True: must be a number, not true or false"
+    ),
+    "{report: []}": "report: []: must be a mapping with keys such as evaluate_every",
+    "{problem.constraint: {name: box, lower: -.inf, upper: 1}}": (
+        "problem.constraint.lower: -inf: input should be a finite number"
+    ),
+}
+"""Changes of a scenario, and what the refusal says of them; its field is one that the file has."""
+
+
+@pytest.mark.parametrize("changes", BAD)
+def test_the_field_is_the_files_own(changes: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse(apply(GOOD, yaml.safe_load(changes)))
+    assert lacking(caught.value, BAD[changes]) == []
+    assert str(caught.value).startswith(f"scenario.{BAD[changes].partition(' | ')[0]}")
+
+
+def test_a_sweep_is_read_on_its_own_and_named_in_full() -> None:
+    with pytest.raises(InputError, match=r"scenario.sweep.tune.gird: \{\}: unknown key; did you mean 'grid'"):
+        parse_sweep({"tune": {"gird": {}}})
+
+
+# Overrides by full and by short names.
+
+TREE: dict[str, Any] = {
+    "data": {"name": "synthetic", "rows": 100},
+    "partition": "iid",
+    "algorithm": {"name": "local_sgd", "batch": {"sampler": "poisson", "fraction": 0.5}},
+}
+
+
+@pytest.mark.parametrize(
+    ("short", "full"),
+    [
+        ("epsilon", "privacy.epsilon"),
+        ("step_size", "algorithm.step_size"),
+        ("trials", "trials"),
+        ("seed", "seed"),  # a field of the scenario, and only then one of the data
+        ("local_steps", "algorithm.local_steps"),
+        ("fraction", "algorithm.batch.fraction"),  # given; others might be
+        ("batch.fraction", "algorithm.batch.fraction"),
+        ("rows", "data.rows"),
+        ("nonprivate_twin", "report.nonprivate_twin"),
+        ("algorithm.stepsize", "algorithm.stepsize"),  # in full: validation says what is wrong with it
+    ],
+)
+def test_a_short_name_is_the_only_field_that_ends_so(short: str, full: str) -> None:
+    assert full_name(TREE, short) == full
+
+
+@pytest.mark.parametrize(
+    ("short", "told"),
+    [
+        ("beta", ["problem.smoothing.beta", "assumptions.beta"]),
+        ("epsilom", ["no such field", "'epsilon'"]),
+        ("privcy.epsilon", ["'privacy.epsilon'"]),
+        ("period", ["no such field"]),  # another algorithm's
+        ("privcy", ["'privacy'"]),
+    ],
+)
+def test_a_name_that_says_no_one_field_is_refused(short: str, told: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        apply(TREE, {short: 3})
+    for text in [short, "3", *told]:
+        assert text in str(caught.value)
+
+
+def test_changes_are_made_in_order_to_a_copy() -> None:
+    changed = apply(TREE, {"partition.num_partitions": 3, "batch": "full", "epsilon": 2.0})
+    assert changed["partition"] == {"name": "iid", "num_partitions": 3}
+    assert changed["algorithm"] == {"name": "local_sgd", "batch": "full"}
+    assert changed["privacy"] == {"epsilon": 2.0}
+    assert TREE["partition"] == "iid"
+    with pytest.raises(InputError, match="no such field"):
+        apply(TREE, {"algorithm": {"name": "prox_spider"}, "local_steps": 2})
+
+
+def test_the_fields_of_what_a_person_names_are_fields_too() -> None:
+    columns = {"age": {"kind": "number"}, "sick": {"kind": "category"}}
+    found = fields(
+        {"data": {"name": "csv", "schema": columns}, "privacy": {"epsilon": {"north": 1.0}}}, Scenario
+    )
+    assert {"data.schema.age.upper", "data.schema.sick.categories", "privacy.epsilon.north"} <= set(found)
+    assert "data.schema.sick.upper" not in found
+
+
+# An algorithm given as an object: it runs instead of the section's, and errors name it.
+
+
+@dataclass(frozen=True)
+class OneStep:
+    """A gradient step."""
+
+    linear: ClassVar[bool] = True
+    step_size: float
+
+    def server(
+        self, w: torch.Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
+    ) -> ServerHalf:
+        mean = yield Round({"w": w}, answer=w)
+        return w - self.step_size * mean["g"]
+
+    def silo(
+        self, problem: PublicProblem, broadcast: Mapping[str, torch.Tensor], ask: Asker, memory: Memory
+    ) -> Mapping[str, torch.Tensor]:
+        return {"g": ask(Query("gradient", (broadcast["w"],), 1.0))}
+
+
+def tree(algorithm: dict[str, Any], **privacy: Any) -> dict[str, Any]:
+    return {
+        "name": "given",
+        "data": {"name": "synthetic", "rows": 100, "features": 5, "test_fraction": 0.2},
+        "partition": {"name": "iid", "num_partitions": 2},
+        "problem": "logistic_regression",
+        "algorithm": algorithm,
+        "privacy": {"epsilon": 1.0, "delta": 1e-5, **privacy},
+    }
+
+
+SECTION = {"name": "noisy_minibatch_sgd", "num_rounds": 3, "step_size": 0.1, "clip_norm": 2.0}
+OTHER = {"name": "local_sgd", "num_rounds": 9, "local_steps": 2, "step_size": 1.0, "clip_norm": 7.0}
+STATED = {"epsilon": "unlimited", "calibration": "theorem", "claimed_epsilon": 0.5}
+
+
+def given(algorithm: Any, section: dict[str, Any], **privacy: Any) -> Resolved:
+    scenario = parse(tree(section, **privacy))
+    return resolve(scenario.model_copy(update={"algorithm": GivenAlgorithm.of(algorithm)}))
+
+
+def test_it_runs_instead_of_the_sections() -> None:
+    resolved = given(OneStep(0.5), SECTION)
+    assert resolved.algorithm == OneStep(0.5)
+    assert len(resolved.trace.plan.rounds) == 1
+
+
+def test_the_sections_numbers_count_for_nothing() -> None:
+    section = {"name": "prox_sgd", "parameters": "theorem"}  # without the constants that it would need
+    resolved = given(NoisyMinibatchSGD(3, 0.1, 2.0), section)
+    assert resolved.derived is None
+    assert resolved.symbols.L == 2.0  # its clip
+
+
+def test_the_theorem_of_a_shipped_one_states_its_noise() -> None:
+    by_name = resolve(parse(tree(SECTION, **STATED)))
+    assert given(NoisyMinibatchSGD(3, 0.1, 2.0), OTHER, **STATED).prescribed == by_name.prescribed
+
+
+def test_a_shipped_one_gets_the_theorems_ratio_of_its_two_noises() -> None:
+    numbers = {"num_rounds": 6, "period": 3, "step_size": 0.1, "clip_norm": 2.0}
+    by_name = resolve(parse(tree({"name": "prox_spider", **numbers}, **STATED)))
+    resolved = given(ProxSPIDER(**numbers), OTHER, **STATED)  # type: ignore[arg-type]
+    assert resolved.algorithm == by_name.algorithm
+    assert by_name.algorithm.difference_noise_ratio != 1  # type: ignore[attr-defined]
+    assert resolved.trace == by_name.trace
+
+
+BAD_GIVEN: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "a class": (OneStep, {}, r"algorithm: .*is a class"),
+    "anything": (object(), {}, r"algorithm: .*object.*with methods server and silo"),
+    "no theorem": (OneStep(1.0), STATED, r"privacy\.calibration: 'theorem': no theorem speaks of .*OneStep"),
+    "another of a shipped one's name": (
+        type("prox_sgd", (OneStep,), {})(1.0),
+        STATED,
+        r"privacy\.calibration: 'theorem': no theorem speaks of .*\.prox_sgd, only",
+    ),
+    "no clip": (
+        OneStep(1.0),
+        {"epsilon": "unlimited", "calibration": "sigma", "sigma": 1.0},
+        r"privacy\.sigma: 1\.0: OneStep has no clip_norm; use noise_multiplier",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_GIVEN)
+def test_what_is_wrong_is_named(case: str) -> None:
+    algorithm, privacy, expected = BAD_GIVEN[case]
+    with pytest.raises(InputError, match=expected):
+        given(algorithm, SECTION, **privacy)

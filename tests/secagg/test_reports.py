@@ -1,7 +1,5 @@
 """Reports and envelopes: they open for whom and for what they were sealed, and for nothing else."""
 
-from __future__ import annotations
-
 import stat
 import subprocess
 import sys

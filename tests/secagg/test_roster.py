@@ -1,7 +1,5 @@
 """roster.yaml: its digest names it, and what is wrong with it is said by field and value."""
 
-from __future__ import annotations
-
 import copy
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two shares of an integer: each alone is uniform, both together are exact."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A run's file: its records are read as they were written (see tests/common/test_append_log.py too)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The round loop, from broadcasts to the model, against a link that is not a silo."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Who takes part: uniform, public, and the same for everyone who knows the seed."""
 
-from __future__ import annotations
-
 from itertools import combinations, pairwise
 
 import numpy as np

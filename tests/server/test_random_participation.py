@@ -1,7 +1,5 @@
 """Random numbers of silos, independent availability and recorded attendance: laws, effective M, held sets."""
 
-from __future__ import annotations
-
 from itertools import combinations, product
 from math import prod
 

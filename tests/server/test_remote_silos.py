@@ -1,7 +1,5 @@
 """What a server believes of replies, and how a round goes on without a silo."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 

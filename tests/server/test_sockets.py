@@ -1,7 +1,5 @@
 """Frames over daemons' sockets: late, lost and stray replies, restarts, and nothing left behind."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

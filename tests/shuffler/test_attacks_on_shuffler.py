@@ -3,8 +3,6 @@
 What a server wants is one silo's own contribution, `numbers[k]`, which no sum over enough silos shows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Bytes that are not quite a report, a request or a release: none is accepted, and nothing breaks."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a shuffler has released is on its disk before anything leaves, and stays there."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

@@ -1,7 +1,5 @@
 """What a shuffler releases, to whom, and how often."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections import Counter

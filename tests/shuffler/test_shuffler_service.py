@@ -1,7 +1,5 @@
 """`python -m shuffler` and `fedsim shuffler`, as an operating system starts, asks and stops them."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

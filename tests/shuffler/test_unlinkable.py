@@ -4,8 +4,6 @@ Only contents could: where a silo's are like no other's, they identify it, which
 here are exchangeable across silos, extreme values included.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

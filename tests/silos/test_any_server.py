@@ -5,8 +5,6 @@ runs, while the silo's process dies before and after writes, and is started agai
 and nothing is asked of the silo's own books.
 """
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 from collections import defaultdict
@@ -178,10 +176,7 @@ class AnyServer(RuleBasedStateMachine):
 def _played(examples: int, steps: int) -> None:
     allowed = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     given = settings(
-        max_examples=examples,
-        stateful_step_count=steps,
-        suppress_health_check=allowed,
-        database=None,
+        max_examples=examples, stateful_step_count=steps, suppress_health_check=allowed, database=None
     )
     run_state_machine_as_test(AnyServer, settings=given)
 

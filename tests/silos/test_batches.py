@@ -4,8 +4,6 @@ Record j has feature e_j and target 1, so at w = 0 its gradient is -e_j: the un-
 is the indicator of the batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import combinations
 

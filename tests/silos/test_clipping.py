@@ -1,7 +1,5 @@
 """Clip bound and sensitivity: what one record can do to an answer before noise."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

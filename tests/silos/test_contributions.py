@@ -1,7 +1,5 @@
 """What a silo adds to a sum: its noise, and how far one record moves it."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

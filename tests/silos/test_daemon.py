@@ -1,7 +1,5 @@
 """The daemon's sockets, in this process: what clients can and cannot do to each other."""
 
-from __future__ import annotations
-
 import socket
 import stat
 import struct

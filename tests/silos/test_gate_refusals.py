@@ -4,8 +4,6 @@
 debit costs nothing, and one after it costs its round once and binds it to its broadcast.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -494,8 +492,7 @@ def _dependent(kind: str) -> SiloHalf:
 
 
 @pytest.mark.parametrize(
-    ("kind", "r"),
-    [("number of asks", 0), ("batch", 0), ("noise ratio", 0), ("statistic", 0), ("memory", 1)],
+    ("kind", "r"), [("number of asks", 0), ("batch", 0), ("noise ratio", 0), ("statistic", 0), ("memory", 1)]
 )
 def test_a_plan_that_depends_on_the_answers_is_refused_naming_the_round(kind: str, r: int) -> None:
     with pytest.raises(Refused, match=f"round {r}: the queries depend on the answers"):

@@ -1,7 +1,5 @@
 """Retries, memory and cohorts: the same bytes again, one debit, nothing kept without a reply."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Requests at the same time, and what torch has switched on."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 import threading

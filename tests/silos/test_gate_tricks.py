@@ -1,7 +1,5 @@
 """Silo halves that hand over something else than the contract's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -98,13 +96,7 @@ def test_what_another_thread_does_to_a_point_after_the_check_changes_nothing(
 
 @pytest.mark.parametrize(
     "broadcast",
-    [
-        [W],
-        {"w": W.as_subclass(_Nothing)},
-        {"w": torch.nn.Parameter(W)},
-        {0: W},
-        {"w": W.to_sparse()},
-    ],
+    [[W], {"w": W.as_subclass(_Nothing)}, {"w": torch.nn.Parameter(W)}, {0: W}, {"w": W.to_sparse()}],
     ids=["list", "subclass", "parameter", "number for a name", "sparse"],
 )
 def test_a_broadcast_that_is_not_plain_is_refused_before_the_debit(broadcast: Any) -> None:

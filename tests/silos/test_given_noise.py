@@ -1,7 +1,5 @@
 """Noise that is given is priced like any other: a silo adds it only if its true cost is within the budget."""
 
-from __future__ import annotations
-
 from math import inf
 
 import pytest

@@ -1,7 +1,5 @@
 """A plug-in that looks for its silo's records everywhere finds them in one process, and not in its own."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """A ledger that was altered, cut, damaged or put back to an earlier copy is not taken for whole."""
 
-from __future__ import annotations
-
 import contextlib
 import random
 import sqlite3

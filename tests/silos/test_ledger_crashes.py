@@ -1,7 +1,5 @@
 """Kills and losses of power, few of them: see `tests/faults/kill_ledger.py`, the command that does many."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A gate over a ledger on disk: as over one in memory, restarts and failing disks included."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -122,9 +120,7 @@ def _fail_at(file: LedgerFile, write: int, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(file, "note", failing)
 
 
-def test_an_interrupt_that_the_gate_saw_ends_the_round_for_good(
-    tmp_path: Path,
-) -> None:
+def test_an_interrupt_that_the_gate_saw_ends_the_round_for_good(tmp_path: Path) -> None:
     path = enrolled(tmp_path)[0]
 
     def interrupted(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:

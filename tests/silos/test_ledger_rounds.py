@@ -1,7 +1,5 @@
 """Rounds of a ledger on disk: one debit, one reply, the same bytes again, through restarts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

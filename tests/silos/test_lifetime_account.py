@@ -1,7 +1,5 @@
 """The lifetime account: its caps keep the promise, and no history of runs gets past them."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

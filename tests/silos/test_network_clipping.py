@@ -1,7 +1,5 @@
 """Clipped sums of networks: against a plain loop over records, and what one record can do to them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

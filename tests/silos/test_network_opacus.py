@@ -1,7 +1,5 @@
 """Norms and clipped sums against Opacus, an implementation by others."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

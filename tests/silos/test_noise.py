@@ -1,7 +1,5 @@
 """The noise of a gate's answers against the sigma that it claims."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

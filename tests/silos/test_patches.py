@@ -1,7 +1,5 @@
 """What a convolution sees at every place, against torch's own `unfold`."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn.functional import unfold

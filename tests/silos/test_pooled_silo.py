@@ -1,7 +1,5 @@
 """A silo in sums over silos: it answers by its own pinned roster, and what it says of others is sealed."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a plan costs the lifetime account, against the accountant of plans and of runs."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """A command of the operator's own writes the silo's table, once, and stays out of the daemon."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 from pathlib import Path

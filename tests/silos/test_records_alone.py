@@ -3,8 +3,6 @@
 Every hostile part is refused before records are read, or stays within the sensitivity that is paid for.
 """
 
-from __future__ import annotations
-
 import inspect
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Draws with replacement as the gate makes them, read off noise-free answers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Streams of random numbers: one for each silo, round and purpose, and no two alike."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`python -m silos` and `fedsim silo`, as an operating system starts, asks and stops them."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -84,8 +82,7 @@ def test_one_process_enrols_and_listens_but_once_only(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "field"),
-    [("name: ''\n", "silo.name"), ("name: a\nrecords: 3\n", "silo.state"), ("[\n", "silo")],
+    ("text", "field"), [("name: ''\n", "silo.name"), ("name: a\nrecords: 3\n", "silo.state"), ("[\n", "silo")]
 )
 def test_a_wrong_file_is_one_line_that_names_the_field(folder: Path, text: str, field: str) -> None:
     file = folder / "silo.yaml"

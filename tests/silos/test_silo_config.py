@@ -1,7 +1,5 @@
 """silo.yaml: what is wrong is named by field, value and remedy."""
 
-from __future__ import annotations
-
 import copy
 from datetime import date
 from pathlib import Path
@@ -57,11 +55,7 @@ WRONG: dict[str, tuple[str, Any, list[str]]] = {
     ),
     "an unknown problem": ("policy.problems", ["logit"], ["silo.policy.problems: 'logit': not shipped"]),
     "every plug-in": ("policy.plug_ins", True, ["silo.policy.plug_ins: True: list those that may run"]),
-    "clips the wrong way round": (
-        "policy.min_clip",
-        1e6 - 1,
-        ["silo.policy.min_clip", "at most max_clip"],
-    ),
+    "clips the wrong way round": ("policy.min_clip", 1e6 - 1, ["silo.policy.min_clip", "at most max_clip"]),
     "a port without a token": ("listen", {"port": 7000}, ["silo.listen"]),
     "an unknown data set": ("records", {"name": "sql"}, ["silo.records.name: 'sql'", "csv", "npz"]),
     "pooled scaling": (

@@ -1,7 +1,5 @@
 """What is fixed once: records, identity, lifetime; and what of it a later start refuses."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

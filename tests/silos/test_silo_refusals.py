@@ -1,7 +1,5 @@
 """Whatever a server sends, a silo says no, pays nothing, and says nothing that is made of records."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import threading

@@ -1,7 +1,5 @@
 """The clip bound of smoothed losses of moderate smoothness, by replacing every record of a silo."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

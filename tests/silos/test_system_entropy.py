@@ -1,7 +1,5 @@
 """A deployed silo's streams are new whenever they are asked for, but for permutations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

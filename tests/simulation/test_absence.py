@@ -1,7 +1,5 @@
 """A silo that is absent spends nothing; what its plan covers depends on whether it knew."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -10,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from typer.testing import CliRunner
+from support.refusals import lacking
+from support.scenarios import refusal, simulate, write
 
-from fedsim.cli.main import app
 from fedsim.privacy import cost
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import parse
@@ -137,17 +135,9 @@ def test_absence_is_the_same_on_ray() -> None:
     assert here.trials[0].statements != here.trials[1].statements
 
 
-def simulate(tmp_path: Path, participation: Any, **changes: Any) -> tuple[int, str, Path]:
-    scenario = tmp_path / "scenario.yaml"
-    scenario.write_text(yaml.safe_dump(GOOD | {"participation": participation} | changes))
-    out = tmp_path / "run"
-    result = CliRunner().invoke(app, ["simulate", str(scenario), "--out", str(out)])
-    return result.exit_code, result.output, out
-
-
 def test_the_summary_reports_effective_m_and_both_epsilons(tmp_path: Path) -> None:
-    code, output, out = simulate(tmp_path, AVAILABILITY | {"probability": [1, 1, 0.5, 0.5]}, trials=3)
-    assert code == 0, output
+    often = AVAILABILITY | {"probability": [1, 1, 0.5, 0.5]}
+    out = simulate(tmp_path, GOOD | {"participation": often, "trials": 3})
     summary = json.loads((out / "summary.json").read_text())
     found = summary["participation"]
     assert found["expected_inverse_m"] == pytest.approx(0.25 / 2 + 0.5 / 3 + 0.25 / 4)
@@ -165,66 +155,41 @@ def test_the_summary_reports_effective_m_and_both_epsilons(tmp_path: Path) -> No
         assert silo["epsilon_spent"] <= silo["epsilon_guaranteed"] <= 2
 
 
-BAD = {
-    "no file": (None, {}, ["scenario.participation.path", "there.csv", "no such file"]),
-    "unknown silo": (
-        "round,silo\n0,silo-00\n1,silo-7\n",
-        {},
-        ["scenario.participation.path", "'silo-7'", "row 2"],
-    ),
-    "round not a number": (
-        "round,silo\n-1,silo-00\n",
-        {},
-        ["scenario.participation.path", "'-1'", "whole number"],
-    ),
-    "too short": (
-        "round,silo\n0,silo-00\n",
-        {},
-        ["scenario.participation.path", "1 of the run's 12", "repeat: true"],
-    ),
-    "nobody ever": ("silo-00,silo-01,silo-02,silo-03\n0,0,0,0\n", {}, ["has no round with a silo in it"]),
-    "a silo left out": ("silo-00,silo-01,silo-02\n1,1,1\n", {}, ["'silo-03'", "no such column"]),
-    "no flag": ("silo-00,silo-01,silo-02,silo-03\n0,1,2,1\n", {}, ["'2'", "row 1", "silo silo-02", "0 or 1"]),
-    "not a table": ("", {}, ["scenario.participation.path", "there.csv"]),
-    "chance above 1": (
-        "",
-        {"name": "availability", "probability": 1.5},
-        ["participation.probability", "1.5"],
-    ),
-    "chance zero": (
-        "",
-        {"name": "availability", "probability": 0},
-        ["participation.probability", "greater than 0"],
-    ),
-    "too few chances": (
-        "",
-        {"name": "availability", "probability": [1]},
-        ["participation.probability", "4, not 1"],
-    ),
-    "upside down": (
-        "",
-        {"name": "random_size", "min_silos": 3, "max_silos": 2},
-        ["participation", "at most max_silos"],
-    ),
-    "M_r above N": (
-        "",
-        {"name": "random_size", "min_silos": 3, "max_silos": 5},
-        ["max_silos", "5", "at most 4"],
-    ),
+BAD_TRACES = {
+    None: "scenario.participation.path | there.csv | no such file",
+    "round,silo\n0,silo-00\n1,silo-7\n": "scenario.participation.path | 'silo-7' | row 2",
+    "round,silo\n-1,silo-00\n": "scenario.participation.path | '-1' | whole number",
+    "round,silo\n0,silo-00\n": "scenario.participation.path | 1 of the run's 12 | repeat: true",
+    "silo-00,silo-01,silo-02,silo-03\n0,0,0,0\n": "has no round with a silo in it",
+    "silo-00,silo-01,silo-02\n1,1,1\n": "'silo-03' | no such column",
+    "silo-00,silo-01,silo-02,silo-03\n0,1,2,1\n": "'2' | row 1 | silo silo-02 | 0 or 1",
+    "": "scenario.participation.path | there.csv",
+}
+BAD_CHANCES = {
+    "{name: availability, probability: 1.5}": "participation.probability | 1.5",
+    "{name: availability, probability: 0}": "participation.probability | greater than 0",
+    "{name: availability, probability: [1]}": "participation.probability | 4, not 1",
+    "{name: random_size, min_silos: 3, max_silos: 2}": "participation | at most max_silos",
+    "{name: random_size, min_silos: 3, max_silos: 5}": "max_silos | 5 | at most 4",
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_participation_names_field_value_and_remedy(case: str, tmp_path: Path) -> None:
-    text, participation, expected = BAD[case]
+@pytest.mark.parametrize(
+    ("text", "participation", "expected"),
+    [
+        *((text, "{name: trace, path: there.csv}", words) for text, words in BAD_TRACES.items()),
+        *((None, participation, words) for participation, words in BAD_CHANCES.items()),
+    ],
+)
+def test_bad_participation_names_field_value_and_remedy(
+    text: str | None, participation: str, expected: str, tmp_path: Path
+) -> None:
     if text is not None:
         (tmp_path / "there.csv").write_text(text)
-    code, output, out = simulate(tmp_path, participation or {"name": "trace", "path": "there.csv"})
-    assert code == 2, output
-    assert len(output.strip().splitlines()) == 1
-    for part in expected:
-        assert part in output
-    assert not out.exists()
+    tree = GOOD | {"participation": yaml.safe_load(participation)}
+    line = refusal("simulate", write(tmp_path, tree), "--out", tmp_path / "run")
+    assert lacking(line, expected) == []
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("participation", ["all", {"name": "uniform", "num_silos": 99}])

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from support.report_runs import SMALL
+from support.scenarios import SMALL
 
 import fedsim
 import silos
+from fedsim.common.errors import Refused
 from fedsim.problems.glm import LinearRegression
 from fedsim.simulation.clipping import MOST, Part, Recorder, Watched, joined, together
+from fedsim.simulation.memory_ledger import MemoryLedger
 from silos.gate import hold
 
 NORMS = [0.5, 1.0, 4.0, 0.0, 2.5]
@@ -112,3 +114,24 @@ def test_a_silo_of_its_own_tells_nobody_of_its_terms() -> None:
 
 def _name(call: ast.Call) -> str:
     return getattr(call.func, "id", getattr(call.func, "attr", ""))
+
+
+# The ledger of a simulated silo.
+
+
+def test_the_ledger_debits_before_it_knows_a_reply() -> None:
+    ledger = MemoryLedger()
+    assert ledger.find(4, b"a") is None
+    assert ledger.debited == []
+    ledger.debit(4, b"a")
+    assert ledger.debited == [4]
+    with pytest.raises(Refused, match="came to no reply"):
+        ledger.find(4, b"a")
+    with pytest.raises(Refused, match="paid for already"):
+        ledger.debit(4, b"a")
+    reply = {"g": torch.zeros(3)}
+    ledger.store(4, reply, {})
+    assert ledger.find(4, b"a") is reply
+    with pytest.raises(Refused):
+        ledger.find(4, b"b")
+    assert ledger.debited == [4]

@@ -1,7 +1,5 @@
 """A simulation with `runtime.plug_ins: isolated`: the same numbers, and the code in another process."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The count of private tuning: every part of the records is handed out as priced, once, and then no more."""
 
-from __future__ import annotations
-
 import math
 import pickle
 from collections.abc import Callable

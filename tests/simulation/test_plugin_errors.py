@@ -1,7 +1,5 @@
 """What another package's part raises in a run is one line that names it; the traceback comes with --debug."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The same transcript on every runtime, on a real Ray."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The noisy number of mistakes: what a record can change, and how much noise hides it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from support.report_runs import SMALL
+from support.scenarios import SMALL
 
 from fedsim.measure.evaluator import Evaluator
 from fedsim.results.outcome import Results

@@ -1,7 +1,5 @@
 """What silos agree to before private tuning."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

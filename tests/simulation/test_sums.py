@@ -1,7 +1,5 @@
 """Simulated sums over silos: who sees what, which noise, and the same model as without sums."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

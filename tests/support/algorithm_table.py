@@ -1,7 +1,5 @@
 """The algorithms under test: a new one is a row here, and every shared property runs through it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from fedsim.algorithms.accelerated_minibatch_sgd import AcceleratedMinibatchSGD

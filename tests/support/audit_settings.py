@@ -1,27 +1,21 @@
 """Small scenarios to attack."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any
 
 from scipy import stats
+from support.scenarios import BASE, changed
 
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Setting, prepare
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 
-SMALL: dict[str, Any] = {
-    "name": "small",
-    "data": {"name": "synthetic", "rows": 60, "features": 3},
-    "partition": {"name": "iid", "num_partitions": 3},
-    "problem": "logistic_regression",
-    "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 4, "step_size": 1.0, "clip_norm": 1.0},
-    "privacy": {"epsilon": [1.0, 2.0, 4.0], "delta": 1e-3},
-    "runtime": "inprocess",
-}
+SMALL = changed(
+    BASE,
+    {"data.rows": 60, "algorithm.step_size": 1.0, "privacy": {"epsilon": [1.0, 2.0, 4.0], "delta": 1e-3}},
+)
 
 Attacked = Callable[..., tuple[Setting, Attack]]
 

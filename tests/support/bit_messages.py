@@ -4,8 +4,6 @@ What `ShuffledBinomial` adds up has the same distribution and is all that a prod
 protocol itself, at sizes where every bit can be held.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -1,7 +1,5 @@
 """What a test breaks in a daemon's process before it serves: given to `Silo.start` as `before`."""
 
-from __future__ import annotations
-
 import os
 import signal
 from functools import wraps

@@ -1,8 +1,6 @@
 """Headless Chromium over a pipe of the DevTools protocol: a window of exactly the width asked for, and a list
 of everything that the page requests."""
 
-from __future__ import annotations
-
 import base64
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Channels without sockets: silos of this process, and everything that can go wrong on the way."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -81,15 +79,19 @@ def garbled(frame: bytes, silo: Answer) -> bytes | None:
     return bytes(reply)
 
 
-def lying(identity: Identity, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]) -> Fault:
-    """The silo itself signs other arrays."""
+def signing(identity: Identity, change: Callable[[Frame], Frame]) -> Fault:
+    """The silo itself signs another answer."""
 
     def fault(frame: bytes, silo: Answer) -> bytes | None:
-        said = read(silo(frame) or b"")
-        body = encode(Frame(said.kind, said.head, change(said.arrays)))
+        body = encode(change(read(silo(frame) or b"")))
         return sealed(body, identity.sign(body))
 
     return fault
+
+
+def lying(identity: Identity, change: Callable[[Mapping[str, Tensor]], Mapping[str, Tensor]]) -> Fault:
+    """The silo itself signs other arrays."""
+    return signing(identity, lambda said: Frame(said.kind, said.head, change(said.arrays)))
 
 
 @dataclass

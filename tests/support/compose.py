@@ -1,7 +1,5 @@
 """The services of docker-compose.yml as processes of this machine: their very commands, on loopback."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

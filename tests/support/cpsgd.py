@@ -1,7 +1,5 @@
 """What another paper states of binomial noise, to compare with."""
 
-from __future__ import annotations
-
 import math
 
 

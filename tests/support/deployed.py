@@ -1,7 +1,5 @@
 """Deployed silos without sockets: records and silo.yaml of a scenario, and a server that sends frames."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,6 +31,8 @@ SCENARIO: dict[str, Any] = {
     "privacy": {"epsilon": 2.0, "delta": 1e-6},
     "runtime": "inprocess",
 }
+SVRG: dict[str, Any] = {"name": "prox_svrg", "epochs": 2, "inner_steps": 2, "step_size": 0.5}
+SVRG |= {"clip_norm": 1.0, "difference_clip": 1.0}
 POLICY: dict[str, Any] = {
     "lifetime": {
         "epsilon": 8.0,

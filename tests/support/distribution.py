@@ -1,7 +1,5 @@
 """A tiny installed distribution: a module and the metadata that an installer would have written."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

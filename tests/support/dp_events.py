@@ -9,8 +9,6 @@ clip bound, and writes each accountant the event that it will read rightly.
 event conventions, and so covers every sampler.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any

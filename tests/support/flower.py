@@ -1,7 +1,5 @@
 """A SuperLink, nodes and stand-ins for daemons, as processes and threads of this machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

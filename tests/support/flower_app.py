@@ -1,7 +1,5 @@
 """A ServerApp for tests: sends frames through a channel, and writes down what came."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

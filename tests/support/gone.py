@@ -1,7 +1,5 @@
 """Whether a process has ended."""
 
-from __future__ import annotations
-
 import psutil
 
 

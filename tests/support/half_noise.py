@@ -1,7 +1,5 @@
 """`python half_noise.py --config ...`: a silo's daemon that adds half of the noise that it states."""
 
-from __future__ import annotations
-
 import sys
 
 from fedsim.mechanisms import grid

@@ -1,7 +1,5 @@
 """Small federations, gates over them, and an algorithm whose silo half can be exchanged after admission."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

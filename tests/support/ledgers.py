@@ -1,7 +1,5 @@
 """Ledgers on disk to spend from, and to damage."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from datetime import date

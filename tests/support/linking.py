@@ -4,8 +4,6 @@ Exact under the null: in every round the release's order is uniform and independ
 guesses of one slot's owner, by whatever was learnt on other rounds, are right with probability 1 / N each.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Frames that go wrong in every way: true ones, with changes to bytes, numbers and arrays."""
 
-from __future__ import annotations
-
 import copy
 import json
 import random

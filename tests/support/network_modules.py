@@ -1,7 +1,5 @@
 """Modules that tests name by `support.network_modules:attribute`; some suit, some do not."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

@@ -5,8 +5,6 @@ A console block is run line by line. `<!-- file: NAME -->` before a block is a f
 command in `<!-- output: COMMAND -->` or of the Python before `<!-- output -->`, or a `<!-- diagram -->`.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

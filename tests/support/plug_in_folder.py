@@ -1,7 +1,5 @@
 """A folder of plug-ins as `pip install --target` leaves it: a module and its distribution's metadata."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

@@ -1,7 +1,5 @@
 """What a disk may hold after a loss of power: of the writes that were not synchronised, any part."""
 
-from __future__ import annotations
-
 import random
 import struct
 from collections.abc import Iterator, Mapping

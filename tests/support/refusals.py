@@ -1,7 +1,5 @@
 """How a test says that input is refused: by field, value and kind, not by the sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,5 +31,9 @@ def refused(field: str, value: Any = ANY, *words: str) -> Iterator[pytest.Except
     error = caught.value
     assert error.field == field, str(error)
     assert error.value == value, str(error)
-    missing = [word for word in words if word not in str(error)]
-    assert not missing, f"{missing} not in {error}"
+    assert lacking(error, " | ".join(words)) == [], str(error)
+
+
+def lacking(text: object, words: str) -> list[str]:
+    """Which of `words`, separated by " | ", the text, or the error's text, does not have."""
+    return [word for word in words.split(" | ") if word not in str(text)]

@@ -1,7 +1,5 @@
 """Small federations with keys of their own: a roster, its silos' identities, and who opens what."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

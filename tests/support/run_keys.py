@@ -1,13 +1,11 @@
 """The keys of all noise and batches that a simulation draws, and runs that differ in one thing."""
 
-from __future__ import annotations
-
-import copy
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from support.sweep_helpers import BASE
+from support.scenarios import BASE
+from support.scenarios import changed as changed
 
 from fedsim.results.outcome import Results
 from fedsim.results.record import CellResult
@@ -48,17 +46,6 @@ OTHER: dict[str, dict[str, Any]] = {
     "participation": {"participation": {"name": "uniform", "num_silos": 2}},
 }
 """What may differ between two runs with one seed."""
-
-
-def changed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    found = copy.deepcopy(dict(tree))
-    for name, value in changes.items():
-        *parents, last = name.split(".")
-        branch = found
-        for parent in parents:
-            branch = branch[parent]
-        branch[last] = value
-    return found
 
 
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -1,7 +1,5 @@
 """What an attack on one shuffled round attains: a lower bound for `fedsim.privacy.blanket`."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A shuffler as a process of its own, which tests kill and start again."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -1,7 +1,5 @@
 """A shuffler over a small federation, and a server that asks it and reads what it gets."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Gates of silos whose answers are added up, and a server loop that reads the sums."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf

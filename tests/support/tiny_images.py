@@ -1,7 +1,5 @@
 """Files in the formats of MNIST and CIFAR-10, with few images that a seed makes."""
 
-from __future__ import annotations
-
 import gzip
 import struct
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether words of 64 bits look as if drawn at random, and splitters whose words are not."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy.stats import chi2
 

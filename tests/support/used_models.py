@@ -1,7 +1,5 @@
 """Small runs whose models are used, and the raw records that they were trained on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Wheels, built from a copy of the source and unpacked."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,12 +1,10 @@
 """A small scenario as plain mappings."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
 import pytest
-from support.sweep_helpers import BASE
+from support.scenarios import BASE
 
 
 @pytest.fixture

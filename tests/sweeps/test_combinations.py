@@ -1,16 +1,23 @@
 """What a sweep section stands for."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.refusals import lacking
+from support.scenarios import BASE
 
 from fedsim.common.errors import InputError
+from fedsim.report.sweep_summary import read_sweep
 from fedsim.scenario.load import load_tree
+from fedsim.simulation.failures import WorkerLost
 from fedsim.sweeps.combinations import combinations
+from fedsim.sweeps.engine import Event
+from fedsim.sweeps.job import Job, job_of
+from fedsim.sweeps.run import Watch, run
 
 LOCAL = {"name": "local_sgd", "num_rounds": 2, "local_steps": 3, "step_size": 0.5, "clip_norm": 1.0}
 FULL = {"sampler": "full"}
@@ -97,10 +104,7 @@ SPIDER = {
     "num_rounds": 4,
     "clip_norm": 1.0,
     "tune": {"step_size": [0.1, 0.3]},
-    "one_of": [
-        {"name": "spider_alternate"},
-        {"name": "prox_spider", "tune": {"period": [1, 2, 3]}},
-    ],
+    "one_of": [{"name": "spider_alternate"}, {"name": "prox_spider", "tune": {"period": [1, 2, 3]}}],
 }
 TUNED = MINIBATCH | {"label": "MB", "tune": {"step_size": [0.5, 1.0, 2.0]}}
 
@@ -155,128 +159,128 @@ def test_alternatives_name_files_relative_to_the_scenario_too(base: dict[str, An
 
 
 BAD = {
-    "a field that does not exist": (
-        {"grid": {"algorithm.step_sise": [1]}},
-        ["scenario.sweep.grid.algorithm.step_sise", "'step_size'"],
+    "{grid: {algorithm.step_sise: [1]}}": "scenario.sweep.grid.algorithm.step_sise | 'step_size'",
+    "{grid: {privcy.epsilon: [1]}}": "scenario.sweep.grid.privcy.epsilon | 'privacy'",
+    "{tune: {grid: {algorithm.clip: [1, 2]}}}": "scenario.sweep.tune.grid.algorithm.clip | 'clip_norm'",
+    "{cells: [{privacy.epsilom: 1}]}": "scenario.sweep.cells.privacy.epsilom | 'epsilon'",
+    "{grid: {privacy.epsilon: [1, -2]}}": "scenario.sweep.grid.privacy.epsilon | -2 | greater than 0",
+    "{gird: {}}": "scenario.sweep.gird | 'grid'",
+    "{grid: {privacy.epsilon: []}}": "scenario.sweep.grid.privacy.epsilon | [] | empty",
+    "{grid: {privacy.epsilon: 3}}": "privacy.epsilon | 3 | list",
+    "{}": "scenario.sweep | grid, cells or tune",
+    "{grid: {}}": "scenario.sweep | varies nothing",
+    "{cells: [{}]}": "scenario.sweep.cells.0 | empty",
+    "{tune: {repetitions: 2}}": "scenario.sweep.tune.grid | candidate values",
+    "{tune: {grid: {}}}": "scenario.sweep.tune.grid | candidate values",
+    "{tune: {grid: {algorithm.step_size: [1]}, criterion: best}}": (
+        "scenario.sweep.tune.criterion | 'best' | final_train_loss"
     ),
-    "a section that does not exist": (
-        {"grid": {"privcy.epsilon": [1]}},
-        ["scenario.sweep.grid.privcy.epsilon", "'privacy'"],
+    "{grid: {privacy.epsilon: [1, 2, 1.0]}}": "privacy.epsilon | 1 | twice",
+    "{cells: [{privacy.epsilon: 1}, {privacy.epsilon: 1.0}]}": "scenario.sweep.cells | duplicate",
+    "{grid: {algorithm.step_size: [1]}, tune: {grid: {algorithm.step_size: [1, 2]}}}": (
+        "scenario.sweep.tune.grid.algorithm.step_size | two places"
     ),
-    "a tuned field that does not exist": (
-        {"tune": {"grid": {"algorithm.clip": [1, 2]}}},
-        ["scenario.sweep.tune.grid.algorithm.clip", "'clip_norm'"],
-    ),
-    "a field of a cell that does not exist": (
-        {"cells": [{"privacy.epsilom": 1}]},
-        ["scenario.sweep.cells.privacy.epsilom", "'epsilon'"],
-    ),
-    "a value out of range": (
-        {"grid": {"privacy.epsilon": [1, -2]}},
-        ["scenario.sweep.grid.privacy.epsilon", "-2", "greater than 0"],
-    ),
-    "an unknown key in the section": ({"gird": {}}, ["scenario.sweep.gird", "'grid'"]),
-    "an empty grid": (
-        {"grid": {"privacy.epsilon": []}},
-        ["scenario.sweep.grid.privacy.epsilon", "[]", "empty"],
-    ),
-    "a value that is no list": ({"grid": {"privacy.epsilon": 3}}, ["privacy.epsilon", "3", "list"]),
-    "nothing": ({}, ["scenario.sweep", "grid, cells or tune"]),
-    "nothing varied": ({"grid": {}}, ["scenario.sweep", "varies nothing"]),
-    "an empty cell": ({"cells": [{}]}, ["scenario.sweep.cells.0", "empty"]),
-    "tune without grid": ({"tune": {"repetitions": 2}}, ["scenario.sweep.tune.grid", "candidate values"]),
-    "tune with an empty grid": ({"tune": {"grid": {}}}, ["scenario.sweep.tune.grid", "candidate values"]),
-    "a criterion that does not exist": (
-        {"tune": {"grid": {"algorithm.step_size": [1]}, "criterion": "best"}},
-        ["scenario.sweep.tune.criterion", "'best'", "final_train_loss"],
-    ),
-    "a value twice": ({"grid": {"privacy.epsilon": [1, 2, 1.0]}}, ["privacy.epsilon", "1", "twice"]),
-    "duplicate cells": (
-        {"cells": [{"privacy.epsilon": 1}, {"privacy.epsilon": 1.0}]},
-        ["scenario.sweep.cells", "duplicate"],
-    ),
-    "a field varied in two places": (
-        {"grid": {"algorithm.step_size": [1]}, "tune": {"grid": {"algorithm.step_size": [1, 2]}}},
-        ["scenario.sweep.tune.grid.algorithm.step_size", "two places"],
-    ),
-    "a field that changes no result": (
-        {"grid": {"runtime.name": ["ray"]}},
-        ["scenario.sweep.grid.runtime.name", "cannot be varied"],
-    ),
-    "too many runs": (
-        {"grid": {"seed": list(range(400)), "privacy.epsilon": list(range(1, 400))}},
-        ["scenario.sweep", "319200 runs", "100000"],
-    ),
-    "too many runs of candidates": (
-        {"grid": {"algorithm": [SPIDER, TUNED], "seed": list(range(4000))}},
-        [
-            "scenario.sweep",
-            "148000 runs",
-            "100000",
-        ],  # (2 + 6 + 3) 3 to tune and 2 x 2 to report, each 4000 times
-    ),
-    "an own candidate that does not exist": (
-        {"grid": {"algorithm": [MINIBATCH | {"tune": {"step_sise": [1]}}]}},
-        ["scenario.sweep.grid.algorithm.tune.step_sise", "'step_size'"],
-    ),
-    "an own candidate out of range": (
-        {"grid": {"algorithm": [MINIBATCH | {"tune": {"clip_norm": [1, -1]}}]}},
-        ["scenario.sweep.grid.algorithm.tune.clip_norm", "-1", "greater than 0"],
-    ),
-    "an own candidate that a cell's section lacks": (
-        {"cells": [{"algorithm": MINIBATCH | {"tune": {"period": [1]}}}]},
-        ["scenario.sweep.cells.algorithm.tune.period", "unknown key"],
-    ),
-    "own candidates that are no lists": (
-        {"grid": {"algorithm": [MINIBATCH | {"tune": {"step_size": 1}}]}},
-        ["scenario.sweep.grid.algorithm.tune.step_size", "1", "list"],
-    ),
-    "own candidates that are none": (
-        {"grid": {"algorithm": [MINIBATCH | {"tune": {"step_size": []}}]}},
-        ["scenario.sweep.grid.algorithm.tune.step_size", "empty"],
-    ),
-    "alternatives that are no list": (
-        {"grid": {"algorithm": [{"one_of": {"name": "prox_spider"}}]}},
-        ["scenario.sweep.grid.algorithm.one_of", "list"],
-    ),
-    "alternatives within alternatives": (
-        {"grid": {"algorithm": [{"one_of": [SPIDER]}]}},
-        ["scenario.sweep.grid.algorithm.one_of.0.one_of", "in one list"],
-    ),
-    "an alternative twice": (
-        {"grid": {"algorithm": [{"one_of": [MINIBATCH, MINIBATCH]}]}},
-        ["scenario.sweep.grid.algorithm.one_of", "twice"],
-    ),
-    "alternatives of one label": (
-        {"grid": {"algorithm": [{"one_of": [MINIBATCH | {"label": "a"}, LOCAL | {"label": "a"}]}]}},
-        ["scenario.sweep.grid.algorithm.one_of", "a label of its own"],
-    ),
-    "a field tuned by a section and its alternative": (
-        {"grid": {"algorithm": [{"tune": {"step_size": [1]}, "one_of": [TUNED]}]}},
-        ["scenario.sweep.grid.algorithm.one_of.0.tune.step_size", "two places"],
-    ),
-    "a field tuned by a section and for all": (
-        {"grid": {"algorithm": [TUNED]}, "tune": {"grid": {"algorithm.step_size": [1]}}},
-        ["scenario.sweep.grid.algorithm.tune.step_size", "two places"],
-    ),
-    "own candidates that private tuning cannot choose": (
-        {
-            "grid": {"privacy": [{"epsilon": 1, "tune": {"delta": [0.01, 0.1]}}]},
-            "tune": {"private": {"fraction": 0.2}},
-        },
-        ["scenario.sweep.grid.privacy", "private tuning cannot choose"],
-    ),
-    "equal labels": (
-        {"grid": {"algorithm": [LOCAL | {"label": "x"}, MINIBATCH | {"label": "x"}]}},
-        ["scenario.sweep.grid.algorithm", "label"],
+    "{grid: {runtime.name: [ray]}}": "scenario.sweep.grid.runtime.name | cannot be varied",
+    "{grid: {algorithm: [{one_of: {name: prox_spider}}]}}": "scenario.sweep.grid.algorithm.one_of | list",
+    "{grid: {privacy: [{epsilon: 1, tune: {delta: [0.01, 0.1]}}]}, tune: {private: {fraction: 0.2}}}": (
+        "scenario.sweep.grid.privacy | private tuning cannot choose"
     ),
 }
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_a_bad_section_is_named_with_field_value_and_remedy(case: str, base: dict[str, Any]) -> None:
-    section, expected = BAD[case]
+def own(**tune: Any) -> dict[str, Any]:
+    return MINIBATCH | {"tune": tune}
+
+
+BAD_ALGORITHMS: list[tuple[list[Any], str]] = [
+    ([own(step_sise=[1])], "algorithm.tune.step_sise | 'step_size'"),
+    ([own(clip_norm=[1, -1])], "algorithm.tune.clip_norm | -1 | greater than 0"),
+    ([own(step_size=1)], "algorithm.tune.step_size | 1 | list"),
+    ([own(step_size=[])], "algorithm.tune.step_size | empty"),
+    ([{"one_of": [SPIDER]}], "algorithm.one_of.0.one_of | in one list"),
+    ([{"one_of": [MINIBATCH, MINIBATCH]}], "algorithm.one_of | twice"),
+    (
+        [{"one_of": [MINIBATCH | {"label": "a"}, LOCAL | {"label": "a"}]}],
+        "algorithm.one_of | a label of its own",
+    ),
+    ([{"tune": {"step_size": [1]}, "one_of": [TUNED]}], "algorithm.one_of.0.tune.step_size | two places"),
+    ([LOCAL | {"label": "x"}, MINIBATCH | {"label": "x"}], "algorithm | label"),
+]
+COMMON = {"grid": {"algorithm.step_size": [1]}}
+BAD_SECTIONS: list[tuple[dict[str, Any], str]] = [
+    *((yaml.safe_load(section), words) for section, words in BAD.items()),
+    *(({"grid": {"algorithm": given}}, f"scenario.sweep.grid.{words}") for given, words in BAD_ALGORITHMS),
+    ({"grid": {"algorithm": [TUNED]}, "tune": COMMON}, "sweep.grid.algorithm.tune.step_size | two places"),
+    ({"cells": [{"algorithm": own(period=[1])}]}, "sweep.cells.algorithm.tune.period | unknown key"),
+    ({"grid": {"seed": [*range(400)], "privacy.epsilon": [*range(1, 400)]}}, "sweep | 319200 runs | 100000"),
+    # (2 + 6 + 3) 3 to tune and 2 x 2 to report, each 4000 times
+    ({"grid": {"algorithm": [SPIDER, TUNED], "seed": [*range(4000)]}}, "sweep | 148000 runs | 100000"),
+]
+
+
+@pytest.mark.parametrize(("section", "expected"), BAD_SECTIONS, ids=lambda each: str(each)[:60])
+def test_a_bad_section_is_named_with_field_value_and_remedy(
+    section: dict[str, Any], expected: str, base: dict[str, Any]
+) -> None:
     with pytest.raises(InputError) as error:
         swept(base, **section)
-    for text in expected:
-        assert text in str(error.value)
+    assert lacking(error.value, expected) == []
+
+
+# A sweep without the command line: in memory, watched, interrupted.
+
+TUNE = {"grid": {"algorithm.step_size": [0.01, 1.0]}, "repetitions": 2}
+TREE: dict[str, Any] = BASE | {"sweep": {"grid": {"privacy.epsilon": [0.5, 8]}, "tune": TUNE}}
+TUNING, ALL = 12, 18
+
+
+def ended_after(cells: int, error: BaseException) -> Watch:
+    @contextmanager
+    def watch(job: Job) -> Iterator[Callable[[Event], None]]:
+        seen: list[Event] = []
+
+        def observe(event: Event) -> None:
+            seen.append(event)
+            if len(seen) == cells:
+                raise error
+
+        yield observe
+
+    return watch
+
+
+def test_without_a_directory_nothing_is_written_and_the_results_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    job = job_of(TREE)
+    kept, written = run(job), run(job, tmp_path / "out")
+    assert list((tmp_path / "here").iterdir()) == []
+    assert kept.files == ()
+    assert read_sweep(tmp_path / "out") == written.summary
+    rows = [[row.model_dump(exclude={"seconds_per_run"}) for row in one.summary.combinations]
+            for one in (kept, written)]  # fmt: skip
+    assert rows[0] == rows[1]
+    assert kept.summary.privacy == written.summary.privacy
+    assert kept.summary.status == "finished"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), WorkerLost("Ray was ended")], ids=str)
+@pytest.mark.parametrize("cells", [5, TUNING + 3])
+def test_an_interrupt_returns_what_there_is_and_the_same_call_goes_on(
+    cells: int, error: BaseException, tmp_path: Path
+) -> None:
+    sweep = run(job_of(TREE), tmp_path / "out", watch=ended_after(cells, error))
+    assert sweep.interrupted
+    assert sweep.lost == str(error)
+    assert sweep.summary.status == "interrupted"
+    assert len(sweep.results.scores) == min(cells, TUNING)
+    assert (
+        len(sweep.results.rows) == max(0, cells - TUNING) == sum(r.trials for r in sweep.summary.combinations)
+    )
+    assert not (tmp_path / "out" / "summary.json").exists()
+    again = run(job_of(TREE), tmp_path / "out")
+    assert cells <= again.results.cached <= ALL
+    assert again.results.cached + again.results.ran == ALL
+    assert again.summary.combinations == read_sweep(tmp_path / "out").combinations

@@ -1,20 +1,30 @@
 """Tuning and resuming, with a runner whose results are made up."""
 
-from __future__ import annotations
-
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.sweep_helpers import FakeRunner, result
+import torch
+from support.scenarios import FakeRunner, result
 
+from fedsim.api import sweep
+from fedsim.common.errors import InputError, Refused
+from fedsim.measure.evaluator import Evaluator
 from fedsim.results.record import CellResult, Record
+from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
 from fedsim.simulation.failures import Failure
-from fedsim.sweeps.cell import Cell, CellOutcome
-from fedsim.sweeps.engine import Engine, SweepResults, batches
-from fedsim.sweeps.job import job_of
+from fedsim.simulation.fold import shared_key
+from fedsim.simulation.host import SiloHost
+from fedsim.simulation.trial import Trial, read
+from fedsim.sweeps import run_cells
+from fedsim.sweeps.cell import Cell, CellOutcome, CellResult, cell_of
+from fedsim.sweeps.engine import Engine, Event, SweepResults, batches
+from fedsim.sweeps.job import Place, job_of
 from fedsim.sweeps.run import cells_table
+from fedsim.sweeps.run_cells import run_batch, train_loss
 
 STEPS = [0.1, 0.2, 0.4]
 
@@ -147,3 +157,93 @@ def test_a_batch_holds_every_setting_in_every_trial(base: dict[str, Any], tmp_pa
         assert len({cell.trial for cell in batch}) * len(settings) == len(batch)
         assert len({cell.scenario["algorithm"]["num_rounds"] for cell in batch}) == 1
     assert sorted(map(len, batches(runner.cells, most=1))) == [1] * 12
+
+
+# What a worker does with a batch.
+
+
+def test_train_loss_is_the_weighted_mean_over_silos(base: dict[str, Any]) -> None:
+    base["problem"] = {"name": "logistic_regression", "silo_weights": "size", "regulariser": {"l2": 0.5}}
+    base["partition"] |= {"proportions": [1, 2, 5]}
+    resolved = resolve(parse(base))
+    silos = read(resolved, 0).silos
+    w = torch.linspace(-1, 1, resolved.problem.dimension, dtype=torch.float64)
+    pooled = []  # weights by size make the weighted mean that of all records
+    for silo in silos:
+        for x, y in zip(silo.train_features, silo.train_target, strict=True):
+            pooled.append(math.log1p(math.exp((1 - 2 * y) * float(x @ w.numpy()))))
+    assert train_loss(resolved, silos, w) == pytest.approx(sum(pooled) / len(pooled), rel=1e-12)
+    equal = resolve(parse(base | {"problem": "logistic_regression"}))
+    assert train_loss(equal, silos, w) != pytest.approx(train_loss(resolved, silos, w), rel=1e-6)
+
+
+def test_a_cell_is_the_trial_whatever_ran_before_it_in_the_process(base: dict[str, Any]) -> None:
+    scenarios = [parse(base | {"seed": seed}) for seed in (0, 1)]
+    wanted = [cell_of(scenario, trial, False) for scenario in scenarios for trial in (0, 1, 2, 0)]
+    for cell, found in zip(wanted, run_batch(wanted), strict=True):
+        assert isinstance(found, CellResult)
+        resolved = resolve(parse(cell.scenario))
+        data = read(resolved, cell.trial)
+        hosts = SiloHost(resolved, cell.trial, data, shared_key(resolved, data))
+        trial = Trial(
+            resolved, cell.trial, hosts, Evaluator(resolved.problem, data.silos, resolved.dtype), data.digest
+        )
+        last = trial.advance(1e9)[-1]
+        assert found.error == last.error
+        assert found.loss == pytest.approx(last.loss, rel=1e-12)  # cells that fold round otherwise
+        said = trial.result().statements
+        assert found.epsilon == max(one.admitted.epsilon_guaranteed for one in said)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (InputError("field", 1, "other"), "bad input"),
+        (Refused("no"), "refused"),
+        (MemoryError(), "out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), "out of memory"),
+        (ZeroDivisionError("x"), "failed"),
+    ],
+)
+def test_whatever_goes_wrong_is_that_cell_s_alone(
+    error: Exception, kind: str, base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good, bad = cell_of(parse(base), 0, False), cell_of(parse(base), 1, False)
+    real = run_cells._result
+
+    def result(cell: Cell, *rest: Any) -> CellResult:
+        if cell.trial == 1:
+            raise error
+        return real(cell, *rest)
+
+    monkeypatch.setattr(run_cells, "_result", result)
+    first, second, third = run_batch([good, bad, good])
+    assert isinstance(first, CellResult)
+    assert isinstance(second, Failure)
+    assert second.kind == kind
+    assert second.message
+    assert isinstance(third, CellResult)
+
+
+# What a person sees while a sweep runs.
+
+CELL = Cell({}, 0, False)
+
+
+def test_the_board_counts_and_names_the_best_private_mean_and_the_time_left(
+    base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(sweep.time, "monotonic", lambda: now)
+    board = sweep._Board(job_of(base | {"trials": 3, "sweep": {"grid": {"privacy.epsilon": [1, 2]}}}))
+    board.add(Event(Place(0, 0, 0), "key", CELL, result(0.4), True))
+    board.add(Event(Place(2, 0, 0), "key", CELL, result(0.1), False))  # the twin
+    assert board.seconds_left() is None
+    for trial, error in enumerate((0.1, 0.5)):  # lucky once
+        now += 3.0
+        board.add(Event(Place(1, 0, trial), "key", CELL, result(error + 0.2), False))
+    now += 3.0
+    board.add(Event(Place(0, 0, 1), "key", CELL, Failure("refused", "no"), False))
+    assert (board.done, board.cached, board.failed) == (5, 1, 1)
+    assert board.seconds_left() == pytest.approx(4 * 3.0)
+    assert board.text() == "1 failed; best so far 0.4000: epsilon=1"

@@ -1,13 +1,11 @@
 """Runs folded into one are the runs alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 import torch
-from support.sweep_helpers import BASE
+from support.scenarios import BASE
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.measure.evaluator import Evaluator
@@ -32,13 +30,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
         "clip_norm": 0.5,
     },
     "prox_sgd": ROUNDS,
-    "prox_svrg": {
-        "epochs": 2,
-        "inner_steps": 2,
-        "step_size": 0.1,
-        "clip_norm": 0.5,
-        "difference_clip": 0.4,
-    },
+    "prox_svrg": {"epochs": 2, "inner_steps": 2, "step_size": 0.1, "clip_norm": 0.5, "difference_clip": 0.4},
     "prox_pl_svrg": {
         "restarts": 2,
         "epochs": 1,

@@ -1,7 +1,5 @@
 """Cells on real Ray workers: the same results, a death survived, an interruption that loses nothing."""
 
-from __future__ import annotations
-
 import copy
 import json
 import signal
@@ -9,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 import yaml
-from support.sweep_helpers import BASE, grown
+from support.scenarios import BASE, grown
 
 from fedsim.results.record import CellResult, keys_in
 from fedsim.scenario.load import parse
 from fedsim.simulation.failures import Failure, WorkerLost
-from fedsim.sweeps.cell import Cell, cell_of
+from fedsim.sweeps.cell import Cell, CellResult, cell_of, records_key
 from fedsim.sweeps.pool import Workers
 from fedsim.sweeps.run_cells import run_batch
 
@@ -124,3 +123,34 @@ def test_ctrl_c_keeps_finished_cells_and_leaves_no_process(tmp_path: Path) -> No
     assert subprocess.run(again, check=False).returncode == 0
     runs = json.loads((out / "summary.json").read_text())["runs"]
     assert runs["from_cache"] >= finished - 12  # two workers run a little ahead of the trials asked for now
+
+
+# Records are prepared once where it can be helped: a worker goes on with those that it has.
+
+
+class Actor:
+    """Takes down what it is given; stands for a Ray actor, which does no more with it."""
+
+    def __init__(self) -> None:
+        self.trials: list[int] = []
+        self.run = self
+
+    def remote(self, cells: list[Cell]) -> object:
+        self.trials.append(cells[0].trial)
+        return object()
+
+
+def test_no_two_workers_read_the_same_records_until_one_would_be_idle() -> None:
+    cells = [cell_of(parse(copy.deepcopy(BASE)), trial, False) for trial in (0, 0, 1, 1, 1, 1, 2)]
+    first, second = Actor(), Actor()
+    workers: Any = Workers(2, None)
+    workers._actors, workers._given = [first, second], [deque(), deque()]
+    workers._waiting = deque((records_key(cell.scenario, cell.trial), [cell]) for cell in cells)
+    for _ in range(4):
+        workers._hand_out()
+        for queue in filter(None, workers._given):
+            queue.popleft()
+    assert first.trials[:3] == [0, 0, 2]
+    assert second.trials == [1, 1, 1]
+    assert first.trials[3:] == [1]  # nothing else is left
+    assert sorted(workers._homes.values()) == [0, 0, 1]

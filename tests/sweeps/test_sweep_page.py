@@ -1,18 +1,21 @@
 """A sweep's page: what it says, that it fits, and what it refuses to read."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from matplotlib.text import Text
 from support.browser import BINARY, assert_fits, chromium
-from support.sweep_helpers import BASE, invoke
+from support.scenarios import BASE, SMALL, invoke, refusal
 
+import fedsim
+from benchmarks.thesis.tables import true_costs
 from fedsim.privacy.rounding import shown_down, shown_up
-from fedsim.report.sweep_summary import SHARED
+from fedsim.report.sweep_page import CLAIMED, errors, true_epsilons, under_the_axis
+from fedsim.report.sweep_summary import SHARED, CombinationRow, SweepSummary
+from fedsim.scenario.model import TuneSection, with_criterion
 
 TRUE = [(shown_down, "epsilon_attainable"), (shown_up, "epsilon_guaranteed")]
 HOSTILE = "<script>window.pwned=1</script> $x$ & " + "long " * 12
@@ -33,8 +36,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     path = folder / "scenario.yaml"
     path.write_text(yaml.safe_dump(BASE | {"description": HOSTILE, "sweep": SWEEP}), encoding="utf-8")
-    code, output = invoke("sweep", path, "--out", folder / "out")
-    assert code == 0, output
+    invoke("sweep", path, "--out", folder / "out")
     return folder / "out"
 
 
@@ -63,8 +65,7 @@ def test_nothing_overflows_and_no_request_leaves(swept: Path, width: int) -> Non
 def test_the_page_is_made_again_from_the_directory(swept: Path) -> None:
     before = (swept / "report.html").read_text()
     (swept / "report.html").unlink()
-    code, output = invoke("report", swept)
-    assert code == 0, output
+    invoke("report", swept)
     assert (swept / "report.html").read_text() == before
 
 
@@ -82,16 +83,14 @@ def test_a_damaged_sweep_is_refused(change: Any, said: str, swept: Path, tmp_pat
     (tmp_path / "scenario.yaml").write_text((swept / "scenario.yaml").read_text())
     text = (swept / "summary.json").read_text()
     (tmp_path / "summary.json").write_text(json.dumps(change(json.loads(text))) if change else text[:200])
-    code, output = invoke("report", tmp_path)
-    assert code == 2
+    output = refusal("report", tmp_path)
     assert said in output
     assert not (tmp_path / "report.html").exists()
 
 
 def test_an_unfinished_sweep_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cells.sqlite").touch()
-    code, output = invoke("report", tmp_path)
-    assert code == 2
+    output = refusal("report", tmp_path)
     assert "its sweep has not finished" in output
 
 
@@ -101,19 +100,16 @@ def test_runs_that_share_noise_are_said_to_carry_no_guarantee_together(swept: Pa
     assert "these runs share noise, and carry no guarantee together" in " ".join(costs.split())
     assert SHARED in json.loads((swept / "summary.json").read_text())["privacy"]["not_private"]
     assert SHARED in page
-    code, output = invoke("compare", swept, "--out", tmp_path / "compared")
-    assert (code, f"Not private: {SHARED}." in output) == (0, True), output
+    assert f"Not private: {SHARED}." in invoke("compare", swept, "--out", tmp_path / "compared")
 
 
 def test_runs_that_add_up_are_not_said_to_share(tmp_path: Path) -> None:
     tree = BASE | {"privacy": {"epsilon": 1, "calibration": "sigma", "noise_multiplier": 40}}
     path = tmp_path / "scenario.yaml"
     path.write_text(yaml.safe_dump(tree | {"sweep": {"grid": {"privacy.epsilon": [1, 2]}}}), encoding="utf-8")
-    code, output = invoke("sweep", path, "--out", tmp_path / "out")
-    assert code == 0, output
+    invoke("sweep", path, "--out", tmp_path / "out")
     assert "share noise" not in (tmp_path / "out" / "report.html").read_text()
-    code, output = invoke("compare", tmp_path / "out", "--out", tmp_path / "compared")
-    assert (code, "share noise" in output) == (0, False), output
+    assert "share noise" not in invoke("compare", tmp_path / "out", "--out", tmp_path / "compared")
 
 
 def test_where_epsilon_is_claimed_the_true_one_comes_first_and_stands_beside_it(tmp_path: Path) -> None:
@@ -128,8 +124,7 @@ def test_where_epsilon_is_claimed_the_true_one_comes_first_and_stands_beside_it(
     tree = BASE | {"privacy": {"epsilon": "unlimited", "claimed_epsilon": 3, **stated}, "sweep": sweep}
     path = tmp_path / "scenario.yaml"
     path.write_text(yaml.safe_dump(tree), encoding="utf-8")
-    code, output = invoke("sweep", path, "--out", tmp_path / "out")
-    assert code == 0, output
+    output = invoke("sweep", path, "--out", tmp_path / "out")
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     found = [row for row in summary["combinations"] if row["private"]]
     assert [row["epsilon_claimed"] for row in found] == [1, 12]
@@ -145,3 +140,111 @@ def test_where_epsilon_is_claimed_the_true_one_comes_first_and_stands_beside_it(
     assert f"true for MB: {', '.join(shown_up(row['epsilon_guaranteed'], 3) for row in found)}" in page
     assert (tmp_path / "out" / "error_vs_claimed_epsilon.svg").exists()
     assert "budget epsilon" not in page
+
+
+# A sweep by another metric than the error: what it tunes, reports, draws and keeps; and its baselines.
+
+CHANGES: dict[str, Any] = {
+    "report.metric": "auc",
+    "sweep.grid": {"privacy.epsilon": [0.5, 2.0]},
+    "sweep.tune": {"grid": {"algorithm.step_size": [1e-6, 0.5]}, "repetitions": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("by-auc") / "out"
+
+
+@pytest.fixture(scope="module")
+def sweep(folder: Path) -> fedsim.Sweep:
+    return fedsim.sweep(SMALL, CHANGES, trials=1, out=folder)
+
+
+def test_the_candidate_of_the_largest_auc_is_chosen(sweep: fedsim.Sweep) -> None:
+    tuning = sweep.summary.tuning
+    assert tuning is not None
+    assert tuning.criterion == "final_metric"
+    for row in sweep.summary.combinations:
+        tried = [c for c in tuning.candidates if (c.varied, c.private) == (row.varied, row.private)]
+        best = max(tried, key=lambda candidate: candidate.final_metric or 0)
+        assert best.selected
+        assert row.chosen == best.candidate
+
+
+def test_every_metric_of_what_is_reported_is_kept(sweep: fedsim.Sweep, folder: Path) -> None:
+    assert all(0 < cell["auc"] <= 1 and 0 < cell["brier"] < 1 for cell in sweep.cells)
+    assert sweep.plot().axes[0].get_ylabel() == "ROC AUC"
+    assert (folder / "auc_vs_epsilon.png").exists()
+    assert errors(sweep.summary).columns[2] == "ROC AUC"
+    compared = fedsim.compare([folder]).errors
+    assert compared["auc"][:3] == [row.auc for row in sweep.summary.combinations]
+    assert fedsim.compare([folder], metric="error").errors["error"][0] == sweep.summary.combinations[0].error
+    with pytest.raises(fedsim.InputError, match="has no R"):
+        fedsim.compare([folder], metric="r2")
+    with pytest.raises(fedsim.InputError, match="did you mean 'auc'"):
+        fedsim.compare([folder], metric="acu")
+
+
+def test_baselines_are_fitted_once_for_the_same_records(
+    sweep: fedsim.Sweep, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (group,) = sweep.summary.baselines
+    assert group.combinations == [0, 1, 2]
+    assert [one.name for one in group.baselines] == ["majority", "silo_alone", "pooled"]
+    assert group.baselines[0].auc == 0.5
+    said = " ".join(text.get_text() for text in sweep.plot().findobj(Text))  # type: ignore[attr-defined]
+    assert "all silos pooled" in said
+    assert "majority class" in said
+    monkeypatch.setattr("fedsim.sweeps.run.baselines", lambda *_: pytest.fail("they are kept"))
+    again = fedsim.sweep(SMALL, CHANGES, trials=1, out=folder)
+    assert again.summary.baselines == sweep.summary.baselines
+
+
+def test_other_records_or_another_problem_have_baselines_of_their_own() -> None:
+    grid = {"problem.regulariser.l2": [0.0, 1.0], "algorithm.step_size": [0.1, 0.2]}
+    changes = {"sweep.grid": grid, "privacy": {"mechanism": "none"}}
+    found = fedsim.sweep(SMALL, changes, trials=1).summary
+    assert [group.combinations for group in found.baselines] == [[0, 1], [2, 3]]
+    assert [group.varied for group in found.baselines] == [{"problem.regulariser.l2": v} for v in (0.0, 1.0)]
+    assert "all silos pooled, l2=1" in [label for label, _ in found.levels()]
+
+
+@pytest.mark.parametrize(
+    ("metric", "private", "meant"),
+    [
+        (None, None, "final_train_loss"),
+        ("error", None, "final_train_loss"),
+        ("auc", None, "final_metric"),
+        ("auc", {"fraction": 0.2}, "private_error"),
+    ],
+)
+def test_the_criterion_that_is_meant(metric: str | None, private: Any, meant: str) -> None:
+    tune = TuneSection(grid={"algorithm.step_size": [1, 2]}, private=private)
+    assert with_criterion(tune, metric).criterion == meant
+    assert (
+        with_criterion(tune.model_copy(update={"criterion": "final_metric"}), None).criterion
+        == "final_metric"
+    )
+
+
+# What a sweep says of a claim that nothing bounds: never that it costs nothing.
+
+
+def row(claim: float, cost: float | None) -> CombinationRow:
+    return CombinationRow.model_construct(
+        varied={"algorithm": "MB", CLAIMED: claim},
+        private=True,
+        trials=2,
+        epsilon_claimed=claim,
+        epsilon_guaranteed=cost,
+        epsilon_attainable=None,
+    )
+
+
+def test_without_a_bound_it_is_infinite_everywhere() -> None:
+    rows = [row(1, 2.00001), row(12, None)]
+    sweep = SweepSummary.model_construct(combinations=rows, varied=["algorithm", CLAIMED])
+    assert true_epsilons(sweep) == ["MB: claimed epsilon 1, 12; true epsilon at most 2.001, inf"]
+    assert under_the_axis(sweep) == ["true for MB: 2.01, inf"]
+    assert true_costs(sweep, ["algorithm"]).splitlines()[-1].replace(" ", "") == "|MB|2.001|inf|"

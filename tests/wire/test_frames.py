@@ -1,7 +1,5 @@
 """Frames: the same bytes for the same message, and nothing but `Refused` for bytes that are none."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

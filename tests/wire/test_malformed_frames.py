@@ -1,7 +1,5 @@
 """Bytes of a hostile server: `Refused` and nothing else, and no memory for what was only announced."""
 
-from __future__ import annotations
-
 import json
 import random
 import socket

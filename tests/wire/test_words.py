@@ -1,7 +1,5 @@
 """Frames of bytes and words: who may carry them, and how little they need."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
