@@ -20,7 +20,7 @@ from support.scenarios import BASE, grown
 from fedsim.results.record import CellResult, keys_in
 from fedsim.scenario.load import parse
 from fedsim.simulation.failures import Failure, WorkerLost
-from fedsim.sweeps.cell import Cell, CellResult, cell_of, records_key
+from fedsim.sweeps.cell import Cell, cell_of, records_key
 from fedsim.sweeps.pool import Workers
 from fedsim.sweeps.run_cells import run_batch
 
