@@ -20,7 +20,7 @@ from fedsim.simulation.fold import shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Trial, read
 from fedsim.sweeps import run_cells
-from fedsim.sweeps.cell import Cell, CellOutcome, CellResult, cell_of
+from fedsim.sweeps.cell import Cell, CellOutcome, cell_of
 from fedsim.sweeps.engine import Engine, Event, SweepResults, batches
 from fedsim.sweeps.job import Place, job_of
 from fedsim.sweeps.run import cells_table
