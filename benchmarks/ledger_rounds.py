@@ -20,10 +20,9 @@ from statistics import median
 
 import torch
 
-from silos.account import Caps
+from silos.account import Caps, Price, Stretch
 from silos.chain import connect
 from silos.ledger_file import LedgerFile
-from silos.price import Price, Stretch
 
 DIMENSIONS = (50, 10_000)
 ROUNDS, REPETITIONS = 300, 5

@@ -23,7 +23,7 @@ from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRe
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import read
 from server.participation import admitted_rounds, schedule
-from silos import batches, gate, noise, records
+from silos import batches, entropy, gate, records, releases
 
 ROUNDS = 300
 WORKLOADS = {
@@ -44,12 +44,12 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
         (LogisticRegression, "coefficient"),
         (SoftmaxRegression, "coefficient"),
         (records, "bounded"),
-        (gate._RoundAsker, "_clipped_sum"),
+        (releases.RoundReleases, "_clipped_sum"),
     ],
     "batches drawn": [(batches, "_draw"), (batches.RoundBatches, "next")],
     "records gathered": [(records, "_gather")],
-    "noise drawn": [(noise.Noise, "round"), (noise.RoundNoise, "next")],
-    "noise added, divided by K": [(gate._RoundAsker, "_release")],
+    "noise drawn": [(entropy.Noise, "round"), (entropy.RoundNoise, "next")],
+    "noise added, divided by K": [(releases.RoundReleases, "_release")],
     "plan and limits checked": [
         (gate._RoundAsker, "_match"),
         (gate._RoundAsker, "_checked"),

@@ -50,9 +50,12 @@ from __future__ import annotations
 
 import math
 import sys
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from fractions import Fraction
+from typing import Any, NamedTuple
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import gaussian
@@ -129,6 +132,75 @@ def total(costs: Iterable[Cost]) -> Cost:
         for name, value in cost.tree().items():
             sums[name] += Fraction(value)
     return Cost(**{name: up(value) for name, value in sums.items()})
+
+
+class Stretch(NamedTuple):
+    """Rounds first, first + 1, ... of equal price: mu^2 of FULL, largest mu^2 of Fresh, distance."""
+
+    first: int
+    length: int
+    full: float
+    fresh: float
+    distance: float
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a run's rounds cost the account (`Account`).
+
+    Args:
+        stretches: the run's rounds, ascending.
+        sampled: the whole price of a plan with sampled batches, which any answered round costs; else free.
+    """
+
+    stretches: tuple[Stretch, ...]
+    sampled: Cost = FREE
+
+    @property
+    def whole(self) -> Cost:
+        """Of all rounds."""
+        return self.of(self.rounds)
+
+    @property
+    def rounds(self) -> list[int]:
+        """The run's rounds, ascending."""
+        return [r for stretch in self.stretches for r in range(stretch.first, stretch.first + stretch.length)]
+
+    def of(self, rounds: Iterable[int]) -> Cost:
+        """What these rounds cost together, rounded up: FULL adds, of Fresh batches the largest counts.
+
+        Raises:
+            Refused: one is not in the plan.
+        """
+        chosen = Counter(self.stretch(r) for r in set(rounds))
+        if not chosen or self.sampled != FREE:
+            return self.sampled if chosen else FREE
+        full = sum((count * Fraction(each.full) for each, count in chosen.items()), Fraction(0))
+        fresh = max(Fraction(each.fresh) for each in chosen)
+        distance = sum((count * Fraction(each.distance) for each, count in chosen.items()), Fraction(0))
+        return Cost(mu_sq=up(full + fresh), distance=up(distance))
+
+    def stretch(self, round_index: int) -> Stretch:
+        """The stretch that a round is in.
+
+        Raises:
+            Refused: it is not in the plan.
+        """
+        place = bisect_right(self.stretches, round_index, key=lambda stretch: stretch.first) - 1
+        if place >= 0:
+            found = self.stretches[place]
+            if round_index < found.first + found.length:
+                return found
+        raise Refused(f"round {round_index} is not in the run's plan")
+
+    def tree(self) -> dict[str, Any]:
+        """Plain values, for `from_tree`."""
+        return {"stretches": [list(each) for each in self.stretches], "sampled": self.sampled.tree()}
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> Price:
+        """The inverse of `tree`."""
+        return cls(tuple(Stretch(*each) for each in tree["stretches"]), Cost(**tree["sampled"]))
 
 
 @dataclass(frozen=True)

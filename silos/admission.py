@@ -1,11 +1,12 @@
-"""Before round 0: each silo prices the plan and sets its own noise."""
+"""Before round 0: each silo prices the plan, sets its own noise, and says what its account is to pay."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from fractions import Fraction
+from functools import cache, lru_cache
 from itertools import pairwise
 from math import inf
 from typing import cast
@@ -15,10 +16,16 @@ from fedsim.mechanisms.grid import GridGaussian
 from fedsim.mechanisms.mechanism import Mechanism, SumMechanism
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy.calibrate import Budget, over_budget
+from fedsim.privacy.cost import compose
 from fedsim.privacy.rounding import shown_up
+from fedsim.protocol.batch import Fresh
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plan import Census, Plan
+from fedsim.protocol.plan import Census, Plan, Release
 from fedsim.protocol.terms import Admitted, Terms
+from silos.account import Cost, Price, Stretch, up
+
+_MARGIN = 1 + Fraction(1, 10**12)
+"""Above the rounding errors of a weight, which are a few units in its last place."""
 
 
 def admit(plan: Plan, silos: Sequence[Terms], mechanism: Mechanism, limits: Limits) -> list[Admitted]:
@@ -139,6 +146,52 @@ def _named(
         if least > terms.epsilon:
             return Refused(f"silo {terms.name!r}: {over_budget(least, z, terms.epsilon)}")
     return refusal
+
+
+def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
+    """What an admitted plan costs, round by round, at the silo's noise.
+
+    A plan whose every release is of all records or of Fresh batches, with Gaussian noise, costs mu^2; any
+    other costs what its accountant found, (epsilon_guaranteed, delta), and as a whole.
+
+    Raises:
+        Refused: the mechanism guarantees nothing, or the plan has no finite price.
+    """
+    if not mechanism.private or not admitted.noise_multiplier > 0:
+        raise Refused("a run without noise has no price")
+    terms, z = admitted.terms, admitted.noise_multiplier
+    if compose(plan.census(terms.rounds), terms.n).sampled or not mechanism.squares_add:
+        own = Cost(epsilon=float(admitted.epsilon_guaranteed), delta=float(terms.delta))
+        return Price(_stretches((r, (0.0, 0.0, 0.0)) for r in terms.rounds), own)
+
+    @cache  # rounds are alike as a rule
+    def numbers(census: Census) -> tuple[float, float, float]:
+        fresh = [entry for entry in census if isinstance(entry[0].batch, Fresh)]
+        full = [entry for entry in census if entry not in fresh]
+        return _mu_sq(full, terms.n, z), _mu_sq(fresh, terms.n, z), _distance(mechanism, census, z)
+
+    return Price(_stretches((r, numbers(plan.census([r]))) for r in terms.rounds))
+
+
+def _mu_sq(part: Sequence[tuple[Release, int]], n: int, z: float) -> float:
+    return up(_MARGIN * Fraction(compose(tuple(part), n).weight) ** 2 / Fraction(z) ** 2)
+
+
+def _distance(mechanism: Mechanism, census: Census, z: float) -> float:
+    """Of the noise of a mechanism that draws something else than Gaussian noise."""
+    distance = getattr(mechanism, "distance", None)
+    return 0.0 if distance is None else up(_MARGIN * Fraction(distance(census, z)))
+
+
+def _stretches(rounds: Iterable[tuple[int, tuple[float, float, float]]]) -> tuple[Stretch, ...]:
+    found: list[Stretch] = []
+    for index, numbers in rounds:
+        last = found[-1] if found else None
+        if last is not None and index == last.first + last.length and numbers == last[2:]:
+            found[-1] = last._replace(length=last.length + 1)
+        else:
+            found.append(Stretch(index, 1, *numbers))
+    return tuple(found)
 
 
 def spent(plan: Plan, admitted: Admitted, debited: Iterable[int], mechanism: Mechanism) -> float:

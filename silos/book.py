@@ -11,9 +11,8 @@ from typing import Any
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.wire.messages import Mark
-from silos.account import Account, Caps, Cost
+from silos.account import Account, Caps, Cost, Price
 from silos.chain import GENESIS, Entry, entries, knows, readable, reading
-from silos.price import Price
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,7 @@ from silos.config import ROOT, Config
 from silos.journal import SECOND
 from silos.ledger_file import LedgerFile
 from silos.offers import Own, largest_dimension
-from silos.own_records import OwnRecords, read_records
-from silos.reader import write_table
+from silos.own_records import OwnRecords, read_records, write_table
 
 
 @dataclass(frozen=True)

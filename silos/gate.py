@@ -46,19 +46,17 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.problems.kinds import Problem, check
-from fedsim.protocol.batch import Batch
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import CohortMemory, PlainQuery, digests, plain_arrays, plain_queries
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from silos.admission import admit, spent
-from silos.batches import Batches, RoundBatches
 from silos.entropy import Entropy
 from silos.ledger import Ledger, Reply
-from silos.noise import Noise
 from silos.records import Records
-from silos.sums import Block, check_surroundings
+from silos.releases import Releases
+from silos.sums import check_surroundings
 
 
 def hold(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:
@@ -116,13 +114,8 @@ class Gate:
         limits.check_plan(plan, self._dimension)
         self._plan = plan
         self.admitted = admit(plan, silos, mechanism, limits)
-        rounds = [terms.rounds for terms in silos]
-        self._batches = Batches(records, plan, rounds, names, entropy)
-        self._rounds = [frozenset(own) for own in rounds]
-        self._multipliers = torch.tensor([[_base(a, mechanism)] for a in self.admitted], dtype=torch.float64)
-        self._shares = [terms.share for terms in silos if terms.share is not None]
-        drawing = records.drawing(range(len(silos)))
-        self._noise = Noise(mechanism, entropy, plan, len(drawing), self._dimension)
+        self._rounds = [frozenset(terms.rounds) for terms in silos]
+        self._releases = Releases(records, problem, mechanism, entropy, plan, self.admitted, dtype)
         self._ledgers = [ledger for ledger, _ in zip(ledgers, silos, strict=True)]
         if len({id(ledger) for ledger in ledgers}) < len(silos):
             raise Refused("two silos of one cohort have the same ledger")
@@ -206,7 +199,7 @@ class Gate:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
             asker.finish()
             if self._mechanism.sums_only:
-                reply = asker.contributions(memory)
+                reply = asker.releases.contributions(memory)
             else:
                 plain = plain_arrays(message, "a message")
                 reply = {name: _widened(plain[name], shape) for name in sorted(plain)}
@@ -233,12 +226,6 @@ class Gate:
         debited = ledger.debited  # once: another thread may be at a round
         digests = [ledger.digest(r) for r in debited]
         return Statement(admitted, spent(self._plan, admitted, debited, self._mechanism), debited, digests)
-
-
-def _base(admitted: Admitted, mechanism: Mechanism) -> float:
-    """What the mechanism scales noise by; in sums over silos it is common to all of them."""
-    common = admitted.terms.noise_multiplier
-    return common if mechanism.sums_only and common is not None else admitted.noise_multiplier
 
 
 def _one_row(kept: Reply, dimension: int, dtype: torch.dtype) -> CohortMemory:
@@ -277,17 +264,13 @@ def _merged(reply: Mapping[str, Tensor], stored: Sequence[Reply | None]) -> dict
 
 
 class _RoundAsker:
-    """`ask` for one round of one cohort: match the plan, check the limits, then read records."""
+    """`ask` for one round of one cohort: match the plan, check the limits, then release."""
 
     def __init__(self, gate: Gate, round_index: int, members: list[int]) -> None:
         self._gate, self._members = gate, members
         self._planned = gate._plan.rounds[round_index]
         self._position, self._open = 0, True
-        self._batches: RoundBatches = gate._batches.round(members, round_index)
-        everyone = len(members) == len(gate._multipliers)
-        self._multipliers = gate._multipliers if everyone else gate._multipliers[members]
-        self._noise = gate._noise.round(gate._records.drawing(members), round_index)
-        self._contributions: list[Tensor] = []
+        self.releases = gate._releases.round(members, round_index)
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         self._check_open()
@@ -297,10 +280,10 @@ class _RoundAsker:
         self._position += 1  # now only: a refusal that the silo half swallows leaves the next ask this place
         self._open = False  # until there are answers: an ask that breaks down ends the round
         if torch.is_grad_enabled():
-            answers = self._answers(planned, checked)
+            answers = self.releases.answers(planned, checked)
         else:  # of the silo half's own; networks need gradients
             with torch.enable_grad():
-                answers = self._answers(planned, checked)
+                answers = self.releases.answers(planned, checked)
         self._open = True
         return answers if len(answers) > 1 else answers[0]
 
@@ -332,16 +315,6 @@ class _RoundAsker:
         if not self._open:
             raise Refused("the round is over, or an ask of it is under way or broke down")
 
-    def contributions(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of a mechanism of sums, the members' parts of the round's answers by number: all that they send.
-
-        The silo half has seen zeros for answers. What it makes of the real ones is made of their sum, by the
-        server (`server.aggregate`).
-        """
-        if memory:
-            raise Refused("the silo half keeps memory between rounds, and in sums it has no answers to keep")
-        return {str(number): value for number, value in enumerate(self._contributions)}
-
     def finish(self) -> None:
         """Close the round: later asks are refused, and so is a message of fewer answers than planned."""
         self._check_open()
@@ -354,69 +327,3 @@ class _RoundAsker:
     def close(self) -> None:
         """Refuse every later ask, whoever has kept this object."""
         self._open = False
-
-    def _answers(self, planned: Ask, queries: Sequence[PlainQuery]) -> tuple[Tensor, ...]:
-        """The releases of one ask, of the plan's own batch and noise ratios, without a graph."""
-        blocks, divisors = self._batches.next(planned.batch)
-        shapes = planned.queries
-        if self._gate._mechanism.sums_only:
-            weights = self._weights(planned.batch)
-            for query, shape in zip(queries, shapes, strict=True):
-                self._contributions.append(self._contribution(query, shape.noise_ratio, blocks, weights))
-            nothing = torch.zeros(len(self._members), self._gate._dimension, dtype=self._gate._dtype)
-            return tuple(nothing.clone() for _ in queries)
-        return tuple(
-            self._release(query, shape.noise_ratio, blocks, divisors).detach()
-            for query, shape in zip(queries, shapes, strict=True)
-        )
-
-    def _release(
-        self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor | None
-    ) -> Tensor:
-        """The clipped sum over K records and the mechanism's noise, divided by K; (members, d).
-
-        2 clip is the L2 sensitivity of the sum under replace-one, which the mechanism's noise is scaled to.
-        Division by the public K is post-processing.
-        """
-        total = self._clipped_sum(query, blocks)
-        self._gate._mechanism.perturb(total, noise_ratio, self._multipliers, query.clip, self._noise.next)
-        return (total if divisors is None else total.div_(divisors)).to(self._gate._dtype)
-
-    def _contribution(
-        self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], weights: Tensor
-    ) -> Tensor:
-        """The members' parts of a sum over silos, (members, d), float64.
-
-        w_i in (0, 1] times a sum of terms of norm <= kappa_i clip, with the silo's share of the noise: at the
-        query's one clip its sensitivity is 2 w_i kappa_i clip, which the silo has priced (`Share`).
-        """
-        if isinstance(query.clip, Tensor) and query.clip.dim() == 2:
-            raise Refused("a sum over silos has one clip for all of them, this is one a silo")
-        shares = [self._gate._shares[member].clip for member in self._members]
-        shorter = query.clip * torch.tensor(shares, dtype=torch.float64).unsqueeze(-1)
-        own = query if set(shares) == {1.0} else query._replace(clip=shorter.to(self._gate._dtype))
-        total = self._clipped_sum(own, blocks).mul_(weights)
-        self._gate._mechanism.perturb(
-            total, noise_ratio, self._multipliers, float(query.clip), self._noise.next
-        )
-        return total.detach()
-
-    def _weights(self, batch: Batch) -> Tensor:
-        """w_i of the members, (members, 1)."""
-        weights = [self._gate._shares[member].weight(batch) for member in self._members]
-        return torch.tensor(weights, dtype=torch.float64).unsqueeze(-1)
-
-    def _clipped_sum(self, query: PlainQuery, blocks: Sequence[Block]) -> Tensor:
-        """The blocks' clipped sums in the order of the members, (members, d)."""
-        problem, clipped_sum = self._gate._problem, self._gate._records.clipped_sum
-        clip = query.clip if self._gate._mechanism.clips else None
-        if len(blocks) == 1:  # its silos are in the members' order
-            return clipped_sum(problem, blocks[0], query.points, clip)
-        total = torch.empty(len(self._members), self._gate._dimension, dtype=torch.float64)
-        place = {member: row for row, member in enumerate(self._members)}
-        for block in blocks:
-            rows = torch.tensor([place[member] for member in block.members])
-            points = [point if point.dim() == 1 else point[rows] for point in query.points]
-            own = clip[rows] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
-            total[rows] = clipped_sum(problem, block, points, own)
-        return total

@@ -12,12 +12,11 @@ from typing import Any, Self
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity, is_signed, public_key
-from silos.account import Account, Cost
+from silos.account import Account, Cost, Price
 from silos.book import Enrolment, Run, contents
 from silos.chain import text
 from silos.journal import SECOND, Journal
 from silos.ledger import RunLedger
-from silos.price import Price
 
 _DAY = 86_400 * SECOND
 _UNPAID = 100  # runs in 24 hours of which no round was paid for

@@ -1,14 +1,23 @@
-"""A deployed silo's own records, and what it remembers them by."""
+"""A deployed silo's own records, and what it remembers them by.
+
+Where they live elsewhere, a command of the operator (`reader`) writes them as a table, once. It is named in
+silo.yaml alone, runs in a process of its own with the operator's environment (a database's password, say),
+and has ended before the silo reads what it wrote. The daemon loads none of its code.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import os
+import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from fedsim.common.errors import InputError
+from fedsim.common.files import remove_drafts, whole_file
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
 from fedsim.data.source import Floats, Source, Target, require_labels
@@ -80,3 +89,32 @@ def _check_alone(source: Source) -> None:
         hint = "must hold this silo's records alone, and has a column of silos' names"
         raise InputError("scenario.data.path", labels.names[:3], hint)
     require_labels(labels.codes, source.silo_column, "scenario.data.silo_column")
+
+
+def write_table(config: Config) -> None:
+    """Write the table at `records.path` by the command `reader`, unless it is there already.
+
+    Raises:
+        InputError: the command cannot be started, or fails; then no table is there.
+    """
+    place = getattr(config.records, "path", None)
+    if not config.reader or not isinstance(place, Path) or place.exists():
+        return
+    remove_drafts(place.parent)  # of a command that was killed, with records
+    with whole_file(place) as draft, open(draft, "xb", opener=_for_the_owner) as table:
+        try:
+            done = subprocess.run(
+                config.reader, stdin=subprocess.DEVNULL, stdout=table, cwd=place.parent, check=False
+            )
+        except OSError as error:
+            raise _wrong(config, f"cannot be started: {error.strerror}") from None
+        if done.returncode:
+            raise _wrong(config, f"ended with exit code {done.returncode}, so no table is kept")
+
+
+def _for_the_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _wrong(config: Config, hint: str) -> InputError:
+    return InputError(f"{ROOT}.reader", list(config.reader), hint)

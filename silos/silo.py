@@ -36,6 +36,7 @@ from fedsim.wire.messages import (
     Refusal,
     Reply,
 )
+from silos.admission import price
 from silos.config import ROOT, Config, Policy
 from silos.enrolment import check_enrolment, check_modes
 from silos.entropy import new_secret
@@ -44,7 +45,6 @@ from silos.ledger_file import LedgerFile, signed_receipt
 from silos.offers import Own, check_few, largest_dimension
 from silos.open_runs import Busy, OpenRuns
 from silos.own_records import read_records
-from silos.price import price
 
 log = logging.getLogger("silos.silo")
 

@@ -14,14 +14,14 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pytest
 import torch
+from fedsim.attacks.run import ALARM
 from scipy import stats
 from support.audit_settings import Attacked, power
 from torch import Tensor
 
+import silos.entropy
 import silos.gate
-import silos.noise
-from fedsim.attacks import cohorts, estimate, noise, probes, sensitivity, servers
-from fedsim.attacks.audit import ALARM
+from fedsim.attacks import estimate, noise, probes
 from fedsim.attacks.setting import Setting
 from fedsim.privacy import gaussian
 from fedsim.protocol.contract import Algorithm, Asker, Query
@@ -252,7 +252,7 @@ def test_a_record_that_decides_whether_a_silo_answers_is_found(
     assert "answer in one world and not in the other" in found.where["sensitivity"]
 
 
-class _Repeated(silos.noise.Noise):
+class _Repeated(silos.entropy.Noise):
     """Round 1 has the noise of round 0."""
 
     def round(self, members: Sequence[int], round_index: int) -> Any:
@@ -269,7 +269,7 @@ def test_noise_that_is_used_twice_is_found(attacked: Attacked, monkeypatch: pyte
     assert any("correlation" in fault for fault in measured.faults)
 
 
-class _Missing(silos.noise.Noise):
+class _Missing(silos.entropy.Noise):
     """Round 2 has none."""
 
     def round(self, members: Sequence[int], round_index: int) -> Any:

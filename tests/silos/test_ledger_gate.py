@@ -14,10 +14,11 @@ from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.protocol.terms import Terms
+from silos.account import Price
+from silos.admission import price
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, hold
 from silos.ledger_file import LedgerFile
-from silos.price import Price, price
 
 D, ROUNDS = 4, 6
 PROBLEM = LogisticRegression(D)

@@ -23,10 +23,9 @@ from support.ledgers import (
 )
 
 from fedsim.common.errors import Refused
-from silos.account import FREE, Cost, total
+from silos.account import FREE, Cost, Price, Stretch, total
 from silos.book import read
 from silos.ledger_file import LedgerFile
-from silos.price import Price, Stretch
 
 
 @pytest.fixture

@@ -239,7 +239,7 @@ def test_noise_does_not_depend_on_how_far_ahead_it_is_drawn(
 ) -> None:
     visits = [(r, [0, 1, 2]) for r in range(3)]
     expected = _uneven(visits, 600, 3)
-    monkeypatch.setattr("silos.noise._AHEAD", ahead)
+    monkeypatch.setattr("silos.entropy._AHEAD", ahead)
     found = _uneven(visits, 600, 3)
     assert all(torch.equal(found[place], value) for place, value in expected.items())
 

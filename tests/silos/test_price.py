@@ -15,8 +15,8 @@ from fedsim.privacy.cost import compose, compose_runs
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.terms import Admitted, Terms
-from silos.account import FREE, Cost, total
-from silos.price import Price, Stretch, price
+from silos.account import FREE, Cost, Price, Stretch, total
+from silos.admission import price
 
 N, DELTA = 1000, 1e-6
 SHAPE = st.builds(QueryShape, st.just("gradient"), st.just(1), st.floats(0.1, 10))

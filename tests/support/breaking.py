@@ -12,8 +12,9 @@ def kill_at(place: str, round_index: int) -> None:
     """Arrange that this process kills itself at a place of a round, as a loss of power would."""
     import fedsim.wire.daemon
     from fedsim.wire.frames import head_of, opened
-    from silos.gate import Gate, _RoundAsker
+    from silos.gate import Gate
     from silos.ledger import RunLedger
+    from silos.releases import RoundReleases
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -52,7 +53,7 @@ def kill_at(place: str, round_index: int) -> None:
             around(RunLedger, "debit", after=at_round)
         case "after noise":
             around(Gate, "_reply", before=lambda _, asked, *rest: now.append(asked))
-            around(_RoundAsker, "_release", after=lambda *_: at_round(None, now[-1]))
+            around(RoundReleases, "_release", after=lambda *_: at_round(None, now[-1]))
         case "after store":
             around(RunLedger, "store", after=at_round)
         case "mid-send":

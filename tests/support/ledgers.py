@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from fedsim.common.identity import Identity
-from silos.account import Caps, Cost
+from silos.account import Caps, Cost, Price, Stretch
 from silos.book import Book
 from silos.chain import entries
 from silos.ledger import RunLedger
 from silos.ledger_file import LedgerFile
-from silos.price import Price, Stretch
 
 CAPS = Caps.of(4.0, 1e-5, 1.0, 1e-6)
 FAR = date(2999, 12, 31)

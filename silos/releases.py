@@ -1,0 +1,142 @@
+"""The releases of a run: clipped sums of records with the mechanism's noise, as the gate asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedsim.common.errors import Refused
+from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.problems.kinds import Problem
+from fedsim.protocol.batch import Batch
+from fedsim.protocol.plain import PlainQuery
+from fedsim.protocol.plan import Ask, Plan
+from fedsim.protocol.terms import Admitted
+from silos.batches import Batches
+from silos.entropy import Entropy, Noise
+from silos.records import Records
+from silos.sums import Block
+
+
+class Releases:
+    """What the answers of one admitted run are computed with."""
+
+    def __init__(
+        self,
+        records: Records,
+        problem: Problem,
+        mechanism: Mechanism,
+        entropy: Entropy,
+        plan: Plan,
+        admitted: Sequence[Admitted],
+        dtype: torch.dtype,
+    ) -> None:
+        self.records, self.problem, self.mechanism = records, problem, mechanism
+        self.dimension, self.dtype = problem.dimension, dtype
+        silos = [own.terms for own in admitted]
+        names, rounds = [own.name for own in silos], [own.rounds for own in silos]
+        self.batches = Batches(records, plan, rounds, names, entropy)
+        self.multipliers = torch.tensor([[_base(own, mechanism)] for own in admitted], dtype=torch.float64)
+        self.shares = [own.share for own in silos if own.share is not None]
+        drawing = records.drawing(range(len(silos)))
+        self.noise = Noise(mechanism, entropy, plan, len(drawing), self.dimension)
+
+    def round(self, members: list[int], round_index: int) -> RoundReleases:
+        """Those of one round."""
+        return RoundReleases(self, members, round_index)
+
+
+def _base(admitted: Admitted, mechanism: Mechanism) -> float:
+    """What the mechanism scales noise by; in secure aggregation it is common to all silos."""
+    common = admitted.terms.noise_multiplier
+    return common if mechanism.sums_only and common is not None else admitted.noise_multiplier
+
+
+class RoundReleases:
+    """The releases of one round, in the order of its asks."""
+
+    def __init__(self, run: Releases, members: list[int], round_index: int) -> None:
+        self._run, self._members = run, members
+        everyone = len(members) == len(run.multipliers)
+        self._multipliers = run.multipliers if everyone else run.multipliers[members]
+        self._batches = run.batches.round(members, round_index)
+        self._noise = run.noise.round(run.records.drawing(members), round_index)
+        self._contributions: list[Tensor] = []
+
+    def contributions(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Of a mechanism of sums, the members' parts of the round's answers by number: all that they send.
+
+        The silo half has seen zeros for answers. What it makes of the real ones is made of their sum, by the
+        server (`server.aggregate`).
+        """
+        if memory:
+            raise Refused("the silo half keeps memory between rounds, and in sums it has no answers to keep")
+        return {str(number): value for number, value in enumerate(self._contributions)}
+
+    def answers(self, planned: Ask, queries: Sequence[PlainQuery]) -> tuple[Tensor, ...]:
+        """The releases of one ask, of the plan's own batch and noise ratios, without a graph."""
+        blocks, divisors = self._batches.next(planned.batch)
+        shapes = planned.queries
+        if self._run.mechanism.sums_only:
+            weights = self._weights(planned.batch)
+            for query, shape in zip(queries, shapes, strict=True):
+                self._contributions.append(self._contribution(query, shape.noise_ratio, blocks, weights))
+            nothing = torch.zeros(len(self._members), self._run.dimension, dtype=self._run.dtype)
+            return tuple(nothing.clone() for _ in queries)
+        return tuple(
+            self._release(query, shape.noise_ratio, blocks, divisors).detach()
+            for query, shape in zip(queries, shapes, strict=True)
+        )
+
+    def _release(
+        self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor | None
+    ) -> Tensor:
+        """The clipped sum over K records and the mechanism's noise, divided by K; (members, d).
+
+        2 clip is the L2 sensitivity of the sum under replace-one, which the mechanism's noise is scaled to.
+        Division by the public K is post-processing.
+        """
+        total = self._clipped_sum(query, blocks)
+        self._run.mechanism.perturb(total, noise_ratio, self._multipliers, query.clip, self._noise.next)
+        return (total if divisors is None else total.div_(divisors)).to(self._run.dtype)
+
+    def _contribution(
+        self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], weights: Tensor
+    ) -> Tensor:
+        """The members' parts of a sum over silos, (members, d), float64.
+
+        w_i in (0, 1] times a sum of terms of norm <= kappa_i clip, with the silo's share of the noise: at the
+        query's one clip its sensitivity is 2 w_i kappa_i clip, which the silo has priced (`Share`).
+        """
+        if isinstance(query.clip, Tensor) and query.clip.dim() == 2:
+            raise Refused("a sum over silos has one clip for all of them, this is one a silo")
+        shares = [self._run.shares[member].clip for member in self._members]
+        shorter = query.clip * torch.tensor(shares, dtype=torch.float64).unsqueeze(-1)
+        own = query if set(shares) == {1.0} else query._replace(clip=shorter.to(self._run.dtype))
+        total = self._clipped_sum(own, blocks).mul_(weights)
+        self._run.mechanism.perturb(
+            total, noise_ratio, self._multipliers, float(query.clip), self._noise.next
+        )
+        return total.detach()
+
+    def _weights(self, batch: Batch) -> Tensor:
+        """w_i of the members, (members, 1)."""
+        weights = [self._run.shares[member].weight(batch) for member in self._members]
+        return torch.tensor(weights, dtype=torch.float64).unsqueeze(-1)
+
+    def _clipped_sum(self, query: PlainQuery, blocks: Sequence[Block]) -> Tensor:
+        """The blocks' clipped sums in the order of the members, (members, d)."""
+        problem, clipped_sum = self._run.problem, self._run.records.clipped_sum
+        clip = query.clip if self._run.mechanism.clips else None
+        if len(blocks) == 1:  # its silos are in the members' order
+            return clipped_sum(problem, blocks[0], query.points, clip)
+        total = torch.empty(len(self._members), self._run.dimension, dtype=torch.float64)
+        place = {member: row for row, member in enumerate(self._members)}
+        for block in blocks:
+            rows = torch.tensor([place[member] for member in block.members])
+            points = [point if point.dim() == 1 else point[rows] for point in query.points]
+            own = clip[rows] if isinstance(clip, Tensor) and clip.dim() == 2 else clip
+            total[rows] = clipped_sum(problem, block, points, own)
+        return total
