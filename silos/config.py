@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import date
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, ValidationError, model_validator
 
 from fedsim.algorithms.registry import GROUP as ALGORITHMS
 from fedsim.algorithms.registry import shipped_names
@@ -15,8 +16,7 @@ from fedsim.common.errors import InputError, suggest
 from fedsim.common.plugins import listed
 from fedsim.common.section import Section, check_flags, complaint
 from fedsim.common.serialise import mapping
-from fedsim.data.arrays import Npz
-from fedsim.data.csv_table import Csv
+from fedsim.data.dataset import Dataset
 from fedsim.problems.kinds import GROUP as PROBLEM_GROUP
 from fedsim.problems.kinds import PROBLEMS
 from fedsim.protocol.limits import Limits
@@ -30,8 +30,27 @@ ROOT = "silo"
 if TYPE_CHECKING:  # loaded where a plug-in is listed
     from fedsim.isolated.confine import Child
 
-Records = Annotated[Csv | Npz, Field(discriminator="name")]
-"""What a silo reads: a table by its schema, or arrays in a file, and none of a simulation's data sets."""
+_READS = {"csv": ("fedsim.data.csv_table", "Csv"), "npz": ("fedsim.data.arrays", "Npz")}
+
+
+def _data_set(value: Any) -> Any:
+    """The data set of this name; only its own module is loaded, and none of a simulation's."""
+    if not isinstance(value, dict):
+        return value
+    name = value.get("name")
+    if name not in _READS:
+        raise InputError("name", name, suggest(name, _READS))
+    module, attribute = _READS[name]
+    kind: type[Dataset] = getattr(import_module(module), attribute)
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        wrong = complaint(error, value, "records", kind)
+        raise InputError(wrong.field.removeprefix("records."), wrong.value, wrong.hint) from None
+
+
+Records = Annotated[SerializeAsAny[Dataset], BeforeValidator(_data_set)]
+"""What a silo reads: a table by its schema (csv), or arrays in a file (npz)."""
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 Epsilon = Annotated[float, Field(gt=0, le=500)]
 Count = Annotated[int, Field(ge=1)]
@@ -283,7 +302,7 @@ def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
     return str(folder / tree) if isinstance(tree, str) and is_file else tree
 
 
-def _check_records(records: Csv | Npz) -> None:
+def _check_records(records: Dataset) -> None:
     """Refuse what a silo alone cannot do."""
     records.check_alone(f"{ROOT}.records")
     for field in ("test_fraction", "reserve", "origin"):

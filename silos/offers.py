@@ -11,21 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
-from pydantic import ValidationError, create_model
 
 from fedsim.algorithms.registry import shipped_names
-from fedsim.algorithms.section import section_of
+from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.section import Section, complaint
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
-from fedsim.problems.section import ProblemSection, problem_of
+from fedsim.problems.section import ProblemSection, problem_of, problem_section
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.plan import Plan
@@ -41,9 +39,7 @@ if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
-_MANY = 1_000
 _NO_LOCK = nullcontext()
-S = TypeVar("S", bound=Section)
 
 
 @dataclass(frozen=True)
@@ -182,12 +178,6 @@ def largest_dimension(policy: Policy, own: Own) -> int:
     return min(policy.max_dimension, own.num_features * outputs)
 
 
-def check_few(error: ValidationError, what: str) -> None:
-    """Refuse to go through a million things that are wrong in one frame: that takes a gigabyte."""
-    if (count := error.error_count()) > _MANY:
-        raise Refused(f"{what}: {count:,} things are wrong with it")
-
-
 def _check_shape(offer: Offer, own: Own) -> None:
     shape = offer.shape
     stated = shape.sizes.get(own.name), shape.num_features, shape.num_classes
@@ -224,34 +214,6 @@ def _isolated(offer: Offer, theirs: bool, start: Callable[[], Child] | None) -> 
     isolated = Isolated(start, {**parts, "dtype": offer.dtype, "describe": theirs})
     isolated.made  # noqa: B018  it is started and waited for
     return isolated
-
-
-def algorithm_of(given: Mapping[str, Any]) -> Algorithm:
-    """The algorithm with these numbers, by its name.
-
-    Raises:
-        InputError: a number is missing, unknown or out of bounds.
-    """
-    return _validated("algorithm", given, section_of(str(given.get("name")))).build()
-
-
-def problem_section(given: Mapping[str, Any]) -> ProblemSection:
-    """The problem's section of a scenario with these fields.
-
-    Raises:
-        InputError: a field is missing, unknown or out of bounds.
-    """
-    return _validated("problem", given, ProblemSection)
-
-
-def _validated(part: str, given: Mapping[str, Any], kind: type[S]) -> S:
-    """A part of the offer, which a scenario has too; errors name its fields as there."""
-    try:
-        return kind.model_validate(given)
-    except ValidationError as error:
-        check_few(error, f"offer: {part}")
-        whole = create_model("Offer", **{part: (kind, ...)})  # type: ignore[call-overload]
-        raise complaint(error, {part: given}, "scenario", whole, (part,)) from None
 
 
 def _problem(offer: Offer, policy: Policy) -> Problem:

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity
+from fedsim.common.section import check_few
 from fedsim.wire.frames import MAX_HEAD, Frame, decode, encode, opened, sealed
 from fedsim.wire.messages import (
     Admission,
@@ -42,7 +43,7 @@ from silos.enrolment import check_enrolment, check_modes
 from silos.entropy import new_secret
 from silos.ledger import RunLedger
 from silos.ledger_file import LedgerFile, signed_receipt
-from silos.offers import Own, check_few, largest_dimension
+from silos.offers import Own, largest_dimension
 from silos.open_runs import Busy, OpenRuns
 from silos.own_records import read_records
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from functools import cache
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_type_hints
@@ -11,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from fedsim.algorithms.registry import algorithm_class
 from fedsim.common.errors import InputError
-from fedsim.common.section import Section
+from fedsim.common.section import Section, validated
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm
 
@@ -65,6 +66,15 @@ class AlgorithmSection(Section):
     def __reduce__(self) -> tuple[Any, ...]:
         """The class is made when fedsim is imported, so it travels by its name."""
         return _restored, (self.name, dict(self))
+
+
+def algorithm_of(given: Mapping[str, Any]) -> Algorithm:
+    """The algorithm with these numbers, by its name.
+
+    Raises:
+        InputError: a number is missing, unknown or out of bounds.
+    """
+    return validated(section_of(str(given.get("name"))), "algorithm", given).build()
 
 
 def _restored(name: str, values: dict[str, Any]) -> AlgorithmSection:

@@ -10,13 +10,20 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    ValidationError,
+    create_model,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
-from fedsim.common.errors import InputError, nearest, suggest
+from fedsim.common.errors import InputError, Refused, nearest, suggest
 
 
 @dataclass(frozen=True)
@@ -167,6 +174,31 @@ def complaint(
         None if kind == "missing" else first["input"],
         _expected(first, path, lambda place: keys(place, tree, model)),
     )
+
+
+MANY = 1_000
+S = TypeVar("S", bound=Section)
+
+
+def check_few(error: ValidationError, what: str) -> None:
+    """Refuse to go through a million things that are wrong in one message: that takes a gigabyte."""
+    if (count := error.error_count()) > MANY:
+        raise Refused(f"{what}: {count:,} things are wrong with it")
+
+
+def validated(kind: type[S], part: str, given: Mapping[str, Any]) -> S:
+    """A section of a scenario, which an offer has too; errors name its fields as in a scenario.
+
+    Raises:
+        InputError: a field is missing, unknown or out of bounds.
+        Refused: `MANY` are.
+    """
+    try:
+        return kind.model_validate(given)
+    except ValidationError as error:
+        check_few(error, f"offer: {part}")
+        whole = create_model("Offer", **{part: (kind, ...)})  # type: ignore[call-overload]
+        raise complaint(error, {part: given}, "scenario", whole, (part,)) from None
 
 
 def check_flags(given: Any, understood: Any, field: str) -> None:

@@ -24,7 +24,7 @@ from typing import Any, Self
 from fedsim.common.errors import InputError, Refused
 from fedsim.isolated import confined
 
-CHILD = "silos.plug_in_child"
+CHILD = "fedsim.isolated.child"
 """The module that a child of a silo or a simulation runs; nothing here imports it."""
 
 _ENVIRONMENT = {

@@ -67,7 +67,7 @@ class Isolated:
         """Nothing is started before it is needed.
 
         Args:
-            start: starts a child that runs `silos.plug_in_child`.
+            start: starts a child that runs `fedsim.isolated.child`.
             recipe: what it makes, the head of a frame "make".
         """
         self._start, self._recipe, self._seconds = start, dict(recipe), SECONDS

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 
 from fedsim.common.errors import InputError
-from fedsim.common.section import Section
+from fedsim.common.section import Section, validated
 from fedsim.problems.composite import Composite, Constraint, GroupLasso, Ridge, WholeSpace
 from fedsim.problems.glm import ClippedLogisticRegression, KinkedLoss, LogisticRegression
 from fedsim.problems.kinds import Problem, check, problems
@@ -79,6 +79,15 @@ class ProblemSection(Section):
     silo_weights: Literal["equal", "size"] | tuple[Share, ...] | dict[str, Share] = Field(
         "equal", description="p_i: equal (1/N), by number of records, or one weight a silo (scaled to sum 1)"
     )
+
+
+def problem_section(given: Mapping[str, Any]) -> ProblemSection:
+    """The section with these fields.
+
+    Raises:
+        InputError: a field is missing, unknown or out of bounds.
+    """
+    return validated(ProblemSection, "problem", given)
 
 
 def problem_of(section: ProblemSection, num_features: int, num_classes: int, dtype: torch.dtype) -> Problem:

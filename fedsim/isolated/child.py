@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.isolated.data import (
     DTYPES,
@@ -33,14 +34,13 @@ from fedsim.isolated.data import (
 )
 from fedsim.problems.given import described
 from fedsim.problems.kinds import Problem
-from fedsim.problems.section import problem_of
+from fedsim.problems.section import problem_of, problem_section
 from fedsim.protocol.blame import raised
 from fedsim.protocol.contract import Algorithm, Combined, Query, Round, ServerHalf
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plain import CohortMemory, plain_arrays, plain_queries, plain_tensor
 from fedsim.wire.frames import Frame
-from silos.offers import algorithm_of, problem_section
 
 _LIMIT = 1 << 40  # the parent is believed
 
