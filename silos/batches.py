@@ -147,7 +147,7 @@ def _bounds(
     """Where each fresh batch of the silo's own rounds begins and ends in its permutation."""
     bounds: dict[Position, tuple[int, int]] = {}
     start = 0
-    # `cost` refuses such a census too, by its counts alone. This one guards what is drawn: slices past the
+    # `cost` refuses such a plan too, by its counts alone. This one guards what is drawn: slices past the
     # end of the permutation would be short batches without a word, also where nothing is priced.
     for r in rounds:
         for a, batch in fresh.get(r, ()):

@@ -64,7 +64,7 @@ class Run:
     """An admitted run; `before` and `after` are the chain's heads around it, `admitted` its admission's.
 
     `contents` is the digest of its row, and `notices` are lines of the processes that paid for its rounds.
-    `mark` is the shuffler's, of sums over silos, that the last round paid for was asked with.
+    `mark` is the shuffler's mark of the last round paid for, with secure aggregation.
     """
 
     run: str

@@ -43,7 +43,7 @@ class Purpose(IntEnum):
 class Entropy(Protocol):
     """The random numbers of a cohort of silos.
 
-    The guarantee assumes that nobody outside a silo can predict its numbers, and that streams of different
+    The guarantee assumes that no one outside a silo can predict its numbers, and that streams of different
     silos, rounds and purposes are independent, in this run and from those of every run that it adds up with.
     A round's stream may be a new one each time or begin anew with the same numbers: no two answers are ever
     made of it, since a reply is stored (`silos.ledger`).
@@ -60,7 +60,7 @@ class Entropy(Protocol):
 
 
 class SeededEntropy:
-    """The streams of a cohort of simulated silos; whoever knows the seed knows the noise.
+    """The streams of a cohort of simulated silos, reproducible from a seed and therefore not private.
 
     NumPy's SFC64, whose 256 bits of state are SHA-256(key, purpose, round), key = 128 bits of SHA-256(seed,
     trial, silo, run). Every silo has its own key, so its noise does not depend on which silos it shares a
@@ -110,7 +110,7 @@ class SystemEntropy:
     """
 
     def __init__(self, secret: bytes) -> None:
-        """`secret`: drawn once a run (`new_secret`), and kept where nobody else can read it.
+        """`secret`: drawn once a run (`new_secret`), and kept where only the silo can read it.
 
         Raises:
             ValueError: it is too short to be one.

@@ -4,9 +4,9 @@ Private tuning, in a simulation, releases one more thing: see `fedsim.simulation
 
 Guarantee (ISRL-DP, thesis Definitions 32 and 139): for every silo i, the transcript of all messages
 that the gate ever returns for it is (epsilon_i, delta_i)-DP with respect to replacing one of its
-records, n_i fixed, for any behaviour of the server and of the other silos. (With a mechanism of sums over
-silos the gate returns contributions, of which that holds at the epsilon of collusion; of what the server sees
-of them, which are sums, the mechanism says what holds.) Why:
+records, n_i fixed, for any behaviour of the server and of the other silos. (With secure aggregation the gate
+returns contributions. For one contribution this holds at the epsilon of collusion; for the sums, which are
+all that the server sees, the mechanism states the guarantee.) Why:
 
 * Adaptive composition: an answer is a release of the run's mechanism (a Gaussian mechanism, or its
   subsampled form: `fedsim.mechanisms.silo_gaussian`) whose points and clip are functions of broadcasts and
@@ -325,5 +325,5 @@ class _RoundAsker:
             )
 
     def close(self) -> None:
-        """Refuse every later ask, whoever has kept this object."""
+        """Refuse every later ask on this object."""
         self._open = False

@@ -24,8 +24,8 @@ Reply = Mapping[str, "Tensor"]
 class Ledger(Protocol):
     """One silo's run: which rounds are paid for, by which broadcast, and the last reply.
 
-    What `debit`, `store` and `refuse` were told is kept once they return. The gate calls `find`, `debit`, and
-    `store` or `refuse`, one round at a time.
+    What `debit`, `store` and `refuse` were given is kept once they return. The gate calls `find`, `debit`,
+    and `store` or `refuse`, one round at a time.
     """
 
     def find(self, round_index: int, digest: bytes) -> Reply | None:

@@ -73,7 +73,7 @@ class Admissible:
     """A plan that the silo can afford by itself; whether its account can, the ledger says.
 
     `broadcasts` are the names of each round's arrays, `notices` lines for the report; `colluding` is the
-    epsilon of sums over silos that is left if server and shuffler collude.
+    epsilon that is left of secure aggregation if server and shuffler collude.
     """
 
     proposal: Proposal
@@ -182,9 +182,9 @@ def _check_shape(offer: Offer, own: Own) -> None:
     shape = offer.shape
     stated = shape.sizes.get(own.name), shape.num_features, shape.num_classes
     held = own.n, own.num_features, own.num_classes
-    for what, said, found in zip(("records", "features", "classes"), stated, held, strict=True):
-        if said != found:
-            raise Refused(f"offer: silo {own.name!r} has {found} {what}, the offer says {said}")
+    for what, offered, actual in zip(("records", "features", "classes"), stated, held, strict=True):
+        if offered != actual:
+            raise Refused(f"offer: silo {own.name!r} has {actual} {what}, the offer says {offered}")
     if offer.silo != own.name:
         raise Refused(f"offer: it is for silo {offer.silo!r}, this is {own.name!r}")
     if max(shape.sizes.values()) > _LARGEST:

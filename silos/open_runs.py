@@ -115,13 +115,13 @@ class OpenRuns:
     def answer(
         self, run: RunLedger, round_index: int, broadcast: Mapping[str, Tensor], mark: Mark | None = None
     ) -> dict[str, Tensor]:
-        """One round's message, {name: (d,)}; of sums over silos the sealed report, {"report": (bytes,)}.
+        """One round's message, {name: (d,)}; with secure aggregation the sealed report, {"report": (bytes,)}.
 
         Args:
             run: the run.
             round_index: which round of its plan.
             broadcast: what it is asked with.
-            mark: the shuffler's, for sums over silos.
+            mark: the shuffler's, for secure aggregation.
 
         Raises:
             Busy: the run's plan is not in memory, and another one is being tried out.

@@ -45,7 +45,7 @@ class OwnRecords:
     def digest(self, identity: Identity) -> str:
         """What these records are recognised by, 64 hexadecimal digits, of a key that only the silo has.
 
-        A plain digest would tell whoever can guess the records whether the guess is right, and the heads of
+        A digest without a key would confirm a guess at the records, and the heads of
         the ledger's chain, which leave the silo, are made of it.
         """
         key = identity.sign(b"fedsim records\n")  # which is signed nowhere else

@@ -1,4 +1,4 @@
-"""A silo's part in sums over silos: what its operator has pinned decides, not the server.
+"""A silo's part in secure aggregation: the roster that its operator has pinned decides, not the server.
 
 A server that could choose who else is in a sum would fill it with silos of its own and read what is left. So
 an offer names a roster by its digest, and everything that the silo's guarantee rests on is taken from the
@@ -119,13 +119,13 @@ class Pinned:
             Refused: the offer is of another roster than those that are pinned, or of other silos than it has.
             InputError: the mechanism cannot serve the algorithm.
         """
-        told = offer.pooled
-        assert told is not None
-        roster = self.rosters.get(told.roster)
+        pooled = offer.pooled
+        assert pooled is not None
+        roster = self.rosters.get(pooled.roster)
         if roster is None:
-            raise Refused(f"offer: roster {told.roster} is none that the silo's operator has pinned")
-        if told.mechanism not in MECHANISMS or not MECHANISMS[told.mechanism].sums_only:
-            raise Refused(f"offer: {told.mechanism!r} is no mechanism of sums over silos")
+            raise Refused(f"offer: roster {pooled.roster} is none that the silo's operator has pinned")
+        if pooled.mechanism not in MECHANISMS or not MECHANISMS[pooled.mechanism].sums_only:
+            raise Refused(f"offer: {pooled.mechanism!r} is no mechanism of sums over silos")
         if tuple(offer.shape.sizes) != roster.names:
             raise Refused("offer: its silos are not those of the roster, in the order of their names")
         if offer.noise_multiplier is None:
@@ -133,11 +133,11 @@ class Pinned:
         try:
             sizes = tuple(offer.shape.sizes.values())
             pool = Pool(sizes, offer.weights, roster.min_silos, roster.honest_fraction)
-            mechanism = sum_mechanism(told.mechanism, dimension, pool, roster.noise_by, told.steps)
+            mechanism = sum_mechanism(pooled.mechanism, dimension, pool, roster.noise_by, pooled.steps)
         except InputError as error:
             raise Refused(f"offer: {error}") from None
         check_serves(mechanism, str(offer.algorithm["name"]), algorithm)
-        return Part(roster, Share(pool, roster.names.index(own), told.clip), mechanism)
+        return Part(roster, Share(pool, roster.names.index(own), pooled.clip), mechanism)
 
     def ledger(self, run: RunLedger, part: Part, offer: Offer, plan: Plan, dimension: int) -> SealedLedger:
         """The run's ledger, which keeps sealed reports."""
@@ -148,7 +148,7 @@ class Pinned:
 class SealedLedger(RunLedger):
     """A run's ledger that keeps a silo's contributions as sealed reports, and nowhere in the clear.
 
-    A report is made once, with new shares, and stored before it leaves; whoever asks again gets the same
+    A report is made once, with new shares, and stored before it leaves; a repeated request gets the same
     bytes. Two reports of one contribution would be two splits of it, of which no two parts must ever meet.
     A report is for one start of the shuffler's process (`shuffler.store`). None is made for another,
     whatever a server says, so that a shuffler whose notes were set back cannot release the round again.

@@ -4,9 +4,9 @@ Silos of similar size share a block, padded with zero rows: the gradient of a ge
 model at a zero feature vector is zero, so padding adds nothing to a sum. That of a network is not: its
 blocks always have a mask.
 
-Guarantee of `clipped_sum`: a record's term is made of that record alone, whoever wrote the problem or the
-module, and every record adds a vector of L2 norm at most `clip` (up to floating-point rounding, below
-1e-12 relative in float64) to the sum, whatever the record, the points and the clip. So replacing one
+Guarantee of `clipped_sum`: a record's term is made of that record alone, for any problem or module, and
+every record adds a vector of L2 norm at most `clip` (up to floating-point rounding, below 1e-12 relative in
+float64) to the sum, whatever the record, the points and the clip. So replacing one
 record moves the sum by at most 2 clip; in float32 1e-4 of the clip is held back for rounding, in terms and
 in their sum (`silos.sums`). A term that is not finite counts as the zero vector, decided
 after clipping and before summing: one NaN would otherwise mark the whole answer. Networks
@@ -205,7 +205,7 @@ def clipped_sum(
         block: the records, (silos, rows, ...).
         points: one or two tensors, (d,) or (silos, d).
         clip: bound on a term's norm, a number or (silos, 1); None does not clip (mechanism `none`).
-        seen: a simulation's, told the terms before they are clipped; no gate of a silo has one.
+        seen: a simulation's, called with the terms before they are clipped; no gate of a silo has one.
 
     Returns:
         (silos, d), float64.

@@ -109,7 +109,7 @@ class Silo:
 
     @property
     def frame_bytes(self) -> int:
-        """Of the longest frame that an honest server sends."""
+        """Length of the longest frame that the protocol needs."""
         return MAX_HEAD + _ARRAYS * 8 * largest_dimension(self._policy, self._own)
 
     def close(self) -> None:

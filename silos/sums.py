@@ -46,8 +46,8 @@ class Block:
 PIECE = 32
 
 Seen = Callable[[Tensor, Tensor, Tensor | None], None]
-"""Told (lengths, bounds, mask) of terms, (silos, rows) each: a term is clipped where its length is above its
-bound. Nothing of it is noised: only a simulation looks."""
+"""Called with (lengths, bounds, mask) of terms, (silos, rows) each: a term is clipped where its length is
+above its bound. Nothing of it has noise: only a simulation uses it."""
 
 KEPT = {torch.float64: 1.0, torch.float32: 1 - 1e-4}
 """The share of the clip that terms are shortened to: for the sum's rounding, and for that of clip / |x|."""
@@ -62,7 +62,7 @@ def bounded(
         coefficient: (silos, rows, ..) of one output, or with a last axis of outputs; may be overwritten.
         bound: clip / |x|, in as many axes as a coefficient of one output has; None does not clip.
         mask: (silos, rows), 0 for a row that adds nothing.
-        seen: told of coefficients before they are shortened.
+        seen: called with coefficients before they are shortened.
     """
     if bound is not None:
         coefficient = _shortened(coefficient, bound, mask, seen)

@@ -1,7 +1,7 @@
 """Which of its n records a silo uses in one release.
 
-`Batch` is a sealed union: every member has its own accountant in `fedsim.privacy`, so a sampler
-that nobody can price cannot be asked for.
+`Batch` is a sealed union: every member has its accountant in `fedsim.privacy`, so no sampler
+without a price can be asked for.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is said where code of an algorithm fails: which one, from where, which half and which round."""
+"""Errors of plug-in code: which algorithm or part failed, where it comes from, in which half and round."""
 
 from __future__ import annotations
 

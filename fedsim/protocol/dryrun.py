@@ -1,12 +1,12 @@
 """The dry run: what an algorithm would ask for, found without data, and whether it keeps to the contract.
 
 The coroutine runs twice, in step: for one silo whose answers are zeros and for two silos whose answers are
-random (and on two different assumptions about the noise). Its queries must not depend on what it is told,
+random (and on two different assumptions about the noise). Its queries must not depend on the answers,
 since the plan is priced before round 0; the first round that differs is an error that names it.
 
 Early rounds of every kind are played again: with all that the silo half was given, and for each silo alone. A
-message must be a function of broadcast, answers and memory, and a silo's own row of it must be the same
-whoever shares a process with the silo: else a run gives another result on other hosts, and a silo's message
+message must be a function of broadcast, answers and memory, and a silo's row of it must be the same
+for any other silos in the process: else a run gives another result on other hosts, and a silo's message
 is made of other silos' answers.
 """
 

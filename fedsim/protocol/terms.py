@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Share:
-    """A silo's part in sums over silos; all of it is public.
+    """A silo's part in secure aggregation; all of it is public.
 
     Args:
         pool: the silos whose answers are added up.
@@ -55,7 +55,7 @@ class Terms:
         noise_multiplier: noise that is given; by default the silo takes the smallest within its budget.
             Either way it refuses a plan whose true cost exceeds epsilon. Of a sum over silos it is the sum's:
             common to all of them, relative to the largest sensitivity that a silo may have.
-        share: the silo's part in sums over silos; None where it answers for itself.
+        share: the silo's part in secure aggregation; None where it answers for itself.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Admitted:
     Its whole transcript is (epsilon_guaranteed, delta)-DP with respect to replacing one of its n
     records (thesis Definition 139), whatever the server and the other silos do; see
     `fedsim.privacy.cost` for the arithmetic. `noise_multiplier` is sigma over the silo's own sensitivity. In
-    sums over silos the guarantee is the mechanism's: of what the server sees.
+    secure aggregation the guarantee is the mechanism's: of what the server sees.
     """
 
     terms: Terms
