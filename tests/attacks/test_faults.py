@@ -14,14 +14,14 @@ from typing import Any, ClassVar, cast
 import numpy as np
 import pytest
 import torch
-from fedsim.attacks.run import ALARM
 from scipy import stats
 from support.audit_settings import Attacked, power
 from torch import Tensor
 
 import silos.entropy
 import silos.gate
-from fedsim.attacks import estimate, noise, probes
+from fedsim.attacks import cohorts, estimate, noise, probes, sensitivity, servers
+from fedsim.attacks.audit import ALARM
 from fedsim.attacks.setting import Setting
 from fedsim.privacy import gaussian
 from fedsim.protocol.contract import Algorithm, Asker, Query

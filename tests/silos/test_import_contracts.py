@@ -46,7 +46,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("silos/service.py", READS, "records"),
         ("silos/service.py", LATER + READS, "records"),
         ("silos/account.py", TYPES + READS, "records"),
-        ("server/totals.py", "import silos.network", "records"),
+        ("server/aggregate.py", "import silos.network", "records"),
         ("fedsim/simulation/trial.py", READS, "records"),
         ("silos/offers.py", "from silos.own_records import read_records", "records-file"),
         ("silos/chain.py", LATER + "import silos.service", "acyclic"),
