@@ -97,41 +97,41 @@ def _transcript(
     if run is not None:
         found.save(run)
     title = f"{found.tree['scenario']}: epsilon that attacks attained of each claim"
-    _print(found, audit_table(found.part), title, _said(found, time.perf_counter() - start), as_json)
+    _print(found, audit_table(found.part), title, _lines(found, time.perf_counter() - start), as_json)
     if run is not None and not as_json:
         say(Console(), f"Wrote {shown(run / FILE)} and the run's page")
     return found.broken
 
 
 def _daemons(scenario: Scenario | None, folder: Path, silo: str | None, effort: float, as_json: bool) -> bool:
-    """Play the worst server against the daemons in a folder and print what it attained; whether a claim is
-    broken.
+    """Attack the daemons in a folder as a malicious server and print the attained epsilon; True if a claim
+    is broken.
     """
     from fedsim.api.audit import audit_daemons
 
     if scenario is None:
         raise InputError("fedsim audit", None, "name the scenario that the daemons are to be attacked by")
     found = audit_daemons(scenario, folder, silo=silo, effort=effort, progress=True)
-    title = f"{found.tree['scenario']}: epsilon that the worst server attained of a daemon's claim"
-    _print(found, found.table, title, _said_of_daemons(found.tree), as_json)
+    title = f"{found.tree['scenario']}: epsilon that a malicious server attained of a daemon's claim"
+    _print(found, found.table, title, _daemon_lines(found.tree), as_json)
     return found.broken
 
 
 def _print(
-    found: Audit | DaemonAudit, table: TextTable, title: str, said: Iterator[str], as_json: bool
+    found: Audit | DaemonAudit, table: TextTable, title: str, lines: Iterator[str], as_json: bool
 ) -> None:
     if as_json:
         typer.echo(json.dumps(found.tree, indent=2, allow_nan=False))
         return
     console = Console()
     console.print(rendered(table, title), "", sep="\n")
-    for line in said:
+    for line in lines:
         say(console, line)
     for line in found.verdict:
         say(console, line[0].upper() + line[1:], "bold red" if found.broken else "bold")
 
 
-def _said(audited: Audit, seconds: float) -> Iterator[str]:
+def _lines(audited: Audit, seconds: float) -> Iterator[str]:
     found, part = audited.tree, audited.part
     silos, search = found["silos"], found["search"]
     if found["of_silos"] > found["audited"]:
@@ -139,10 +139,10 @@ def _said(audited: Audit, seconds: float) -> Iterator[str]:
     runs = sorted({sum(silo["worst_server"]["runs"]) for silo in silos})
     span = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"
     honest = max((sum(silo["honest_server"]["runs"]) for silo in silos if "honest_server" in silo), default=0)
-    said = f"by the worst server, {honest:,} by the honest one" if honest else "by each party"
+    by = f"by the malicious server, {honest:,} by the honest-but-curious one" if honest else "by each party"
     yield (
         f"Attained: lower bounds, {part.confidence.bound:.0%} confidence each, one in twenty above the truth "
-        f"by chance; {span} runs a silo {said}."
+        f"by chance; {span} runs a silo {by}."
     )
     worst = [silo["worst_server"] for silo in silos]
     shares = (row["assumption_free"] / silo["claimed"] for row, silo in zip(worst, silos, strict=True))
@@ -167,7 +167,7 @@ def _said(audited: Audit, seconds: float) -> Iterator[str]:
     yield f"Noise: {min(noise):.3f} to {max(noise):.3f} times what is stated. {seconds:,.0f} s."
 
 
-def _said_of_daemons(tree: dict[str, Any]) -> Iterator[str]:
+def _daemon_lines(tree: dict[str, Any]) -> Iterator[str]:
     share = floor(100 * tree["assumption_free"] / tree["claimed"]) if tree["claimed"] else 0
     yield (
         f"Attained: a lower bound at {tree['confidence']['bound']:.0%} confidence, by the "

@@ -37,7 +37,7 @@ NOTE = "every constant and logarithmic factor in n, R and N is set to one: compa
 UNEQUAL = "n is the smallest, noise is xi = min(Xi / M', xi_max / M), constants are of N p_i f (Theorem 140)"
 SUMS = (
     "SDP bounds count on two parties of which one keeps to the protocol, central ones on the server; ISRL "
-    "ones are those of silos that trust nobody, which sums over silos may beat"
+    "ones hold for silos that trust no other party, and secure aggregation may beat them"
 )
 CLASS = (
     "lower ISRL bounds are for algorithms that compose as advanced composition does (C = 1) and spend at "
@@ -111,7 +111,7 @@ def _drawn(run: RunData, directory: Path, resolved: Resolved, symbols: Symbols, 
 
     columns = measured(run)
     proximal = resolved.scenario.algorithm.name.startswith("prox_")
-    # Of silos that trust nobody only their own; of sums also what they gain, and what no trust could.
+    # Without secure aggregation ISRL bounds alone; with it also SDP and central ones, for comparison.
     trusts = {"ISRL": ""} if resolved.sums is None else {t: f"{t}, " for t in ("SDP", "ISRL", "central")}
     lines = [
         line._replace(name=named + line.name)
@@ -202,7 +202,7 @@ def _table(console: Console, found: Found, symbols: Symbols) -> None:
 
 
 def _conditions(console: Console, asked: Mapping[Check, Sequence[str]]) -> None:
-    """Every condition once with what it meets, those that are not met last and marked as in the table."""
+    """Print every condition once with its value; unmet ones come last, marked as in the table."""
     for check in sorted(asked, key=lambda check: not check.holds):
         met = "  met" if check.holds else "* not met"
         value = check.value if isinstance(check.value, str) else f"{check.value:.6g}"

@@ -244,7 +244,7 @@ def telling(console: Console) -> Iterator[Tell]:
 
 
 def _kept(console: Console, job: Job, running: str | None, code: int) -> int:
-    """Print what is kept, and how to go on; the exit code."""
+    """Print the rounds kept and the command that resumes; return the exit code."""
     from fedsim.deployment.run import checkpoint_of
 
     there = checkpoint_of(job.out).exists()

@@ -27,9 +27,7 @@ _WORDS = {
     "delta": "delta of sampled plans",
     "distance": "distance of discrete noise",
 }
-_POOLED = (
-    "That counts its runs of sums over silos as what they cost while server and shuffler do not collude."
-)
+_POOLED = "Runs with secure aggregation count with their cost while server and shuffler do not collude."
 _SHORT = 12  # digits of a run's id that stand for it
 
 ledger = typer.Typer(
@@ -140,7 +138,7 @@ def _time(microseconds: int) -> str:
 
 
 def _affordable(book: Book, delta: float) -> float:
-    """The epsilon of a Gaussian plan that takes what is left, rounded down."""
+    """The epsilon of a Gaussian plan that uses up the account, rounded down."""
     from fedsim.privacy import gaussian
 
     return float(gaussian.epsilon(sqrt(book.account.left.mu_sq) * (1 - 1e-9), delta))
@@ -179,7 +177,7 @@ def _runs(book: Book) -> Table:
 
 
 def _pooled(book: Book) -> bool:
-    """Whether a run was one of sums over silos."""
+    """Whether a run used secure aggregation."""
     return any("epsilon_colluding" in run.terms for run in book.runs.values())
 
 

@@ -23,11 +23,12 @@ Trial = Annotated[int | None, typer.Option(min=0, help="Whose model; default: th
 NonPrivate = Annotated[
     bool,
     typer.Option(
-        "--nonprivate", help="Take a model that nothing protects: the twin, or of a run without privacy."
+        "--nonprivate",
+        help="Take a model without privacy: the non-private baseline, or that of a run without privacy.",
     ),
 ]
 _SPOKEN = {"table": "TABLE", "trial": "--trial", "nonprivate": "--nonprivate", "model": "RUN"}
-_UNSAFE = "Loading it runs code that is in it: load only what you, or somebody you trust, have written."
+_UNSAFE = "Loading it runs code that is in it: load only files from yourself or people you trust."
 
 
 @app.command(rich_help_panel=RUNS)

@@ -35,17 +35,17 @@ class Output:
 
     @cached_property
     def progress(self) -> Console:
-        """Where it is shown how far a command is."""
+        """The console for progress."""
         return self._console(stderr=self.as_json, quiet=self.quiet)
 
     @cached_property
     def results(self) -> Console:
-        """Where a person reads what came of it."""
+        """The console for results."""
         return self._console(stderr=False, quiet=self.quiet or self.as_json)
 
     @cached_property
     def errors(self) -> Console:
-        """Where it is said what went wrong: beside the results, where they are shown."""
+        """The console for errors: beside the results where those are shown."""
         return self._console(stderr=self.quiet or self.as_json, quiet=False)
 
     def summary(self, tree: Mapping[str, Any]) -> None:
@@ -64,18 +64,18 @@ def shown(path: Path) -> str:
 
 
 def say(console: Console, line: str, style: str = "") -> None:
-    """Print a line of plain text, whatever is in it, which the terminal wraps."""
+    """Print a line of plain text without markup; the terminal wraps it."""
     console.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_notices(console: Console, lines: Sequence[str]) -> None:
-    """Print in bold what must be read before any number."""
+    """Print notices in bold, before any number."""
     for line in lines:
         say(console, line, "bold")
 
 
 def print_warnings(console: Console, lines: Sequence[str]) -> None:
-    """Print what is allowed and hardly meant."""
+    """Print warnings: allowed settings that are hardly intended."""
     for line in lines:
         say(console, f"warning: {line}", "yellow")
 

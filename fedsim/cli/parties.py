@@ -38,7 +38,7 @@ def certs(
             secret = "  secret" if file.stat().st_mode & 0o044 == 0 else ""
             typer.echo(f"{file.relative_to(directory)}{secret}")
         readme = directory / "README"
-        typer.echo(f"\n{readme} says who gets what: a folder for each party, `authority` for nobody.")
+        typer.echo(f"\n{readme} says who gets what: a folder for each party; `authority` stays with you.")
 
 
 @app.command(rich_help_panel=DEPLOYMENT)

@@ -76,7 +76,7 @@ def _print_parts() -> None:
 
 
 def _trackers() -> dict[str, str]:
-    """{name: where from} of what is installed; not loaded, since a tracker may need what is not there."""
+    """{name: origin} of installed trackers; not loaded, since a tracker may lack its library."""
     from fedsim.report.trackers import GROUP
 
     points = sorted(metadata.entry_points(group=GROUP), key=lambda point: point.name)

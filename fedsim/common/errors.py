@@ -26,8 +26,8 @@ class Refused(Exception):
 class PluginError(Exception):
     """Code of an algorithm or of another part failed: says which, where and why, in one line.
 
-    The text quotes the error that the code raised, so it is for whoever holds what the code was given: a
-    simulation, a dry run, a server. A silo's daemon tells nobody. The error itself is the cause.
+    The text quotes the error that the code raised, so it is shown only to a party that holds the code's
+    input: a simulation, a dry run, a server. A silo's daemon never sends it. The error itself is the cause.
     """
 
 

@@ -113,7 +113,7 @@ def public_key(text: str, field: str = "identity") -> bytes:
 
 
 def signed_part(body: bytes) -> bytes:
-    """What is signed for a body, 32 bytes."""
+    """The SHA-256 of a body, which is signed: 32 bytes."""
     return hashlib.sha256(body).digest()
 
 

@@ -172,7 +172,7 @@ def complaint(
     return InputError(
         field,
         None if kind == "missing" else first["input"],
-        _expected(first, path, lambda place: keys(place, tree, model)),
+        _hint(first, path, lambda place: keys(place, tree, model)),
     )
 
 
@@ -245,18 +245,20 @@ def _unknown_name(field: str, given: Any, key: str, known: Sequence[str]) -> Inp
     return InputError(field, name, f"must be one of {', '.join(known)}{hint}")
 
 
-def _expected(error: ErrorDetails, path: Path, known_at: Callable[[Path], Sequence[str]]) -> str:
-    """What would be right."""
+def _hint(error: ErrorDetails, path: Path, known_at: Callable[[Path], Sequence[str]]) -> str:
+    """The hint of an error."""
     kind = error["type"]
     if kind in _UNKNOWN:
         return f"unknown key; {suggest(path[-1], known_at(path[:-1]))}"
     if kind in ("model_type", "dataclass_type", "dict_type"):
         known = known_at(path)
         return "must be a mapping" + (f" with keys such as {', '.join(known)}" if known else "")
-    said = error["msg"].removeprefix("Value error, ").removesuffix(" after validation, not 0")
-    said = said.replace("Tuple should have", "list should have")
-    said = re.sub(r"0\.0{8,}\d+", lambda found: f"{float(found[0]):g}", said)  # pydantic writes all zeros
-    return _WANTED.get(kind, said[:1].lower() + said[1:])
+    message = error["msg"].removeprefix("Value error, ").removesuffix(" after validation, not 0")
+    message = message.replace("Tuple should have", "list should have")
+    message = re.sub(
+        r"0\.0{8,}\d+", lambda found: f"{float(found[0]):g}", message
+    )  # pydantic writes all zeros
+    return _WANTED.get(kind, message[:1].lower() + message[1:])
 
 
 Node = dict[str, Any]
@@ -281,7 +283,7 @@ def nodes(path: Sequence[str | int], tree: Any, model: type[BaseModel]) -> dict[
 
 
 def names(path: Sequence[str | int], key: str, tree: Any, model: type[BaseModel]) -> list[str]:
-    """What `key`, by which kinds are told apart at `path`, may be."""
+    """The values that the discriminator `key` may take at `path`."""
     kinds = _fields_of(model).kinds_at(path, tree)
     return [kind["properties"][key]["const"] for kind in kinds if "properties" in kind]
 

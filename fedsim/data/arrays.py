@@ -1,4 +1,4 @@
-"""A person's own arrays, in memory or in a file."""
+"""A user's own arrays, in memory or in a file."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class Arrays(_OwnArrays):
     Args:
         features: numbers, shape (n, p).
         target: shape (n,): whole numbers from 0 are classes, real numbers are regressed on.
-        silo: whose record it is, n texts or whole numbers; None where a partition deals records out.
+        silo: the silo of each record, n texts or whole numbers; None where a partition divides the records.
         ranges: (lower, upper), each a number or of shape (p,), declared and not taken from the records.
-        classes: how many, also of those that no record here happens to have; default: as many as the largest
-            target asks for.
+        classes: the number of classes, including classes without records here; default: the largest target
+            plus one.
         scaling: as in every data set; by default `declared` with ranges and `none` without.
         options: the other fields of `Dataset`: intercept, pca, preprocessing_cost, record_norm,
             test_fraction, reserve.
@@ -213,7 +213,7 @@ def _require_length(name: str, values: NDArray[Any], records: int) -> None:
 
 
 def _frozen(values: NDArray[Any]) -> NDArray[Any]:
-    """A copy that nobody writes to."""
+    """A read-only copy."""
     own = values.copy()
     own.flags.writeable = False
     return own
@@ -234,8 +234,8 @@ class Npz(_OwnArrays):
     classes: int | None = Field(
         None,
         ge=2,
-        description="Classes of a target of whole numbers, also those that no record here happens to have; "
-        "default: as many as the largest target asks for.",
+        description="Number of classes of an integer target, including classes without records here; "
+        "default: the largest target plus one.",
     )
     scaling: Scaling = Field(
         "none",

@@ -40,7 +40,7 @@ class NaturalIdPartition(Partition):
     )
     without_silo: Label = Field(
         "error",
-        description="Records that have no value there: error, drop (nobody holds them), or the name of the "
+        description="Records that have no value there: error, drop (no silo holds them), or the name of the "
         "silo that gets them.",
     )
     equal_sizes: bool = Field(
@@ -48,7 +48,7 @@ class NaturalIdPartition(Partition):
     )
 
     def deal(self, source: Source, rng: np.random.Generator) -> Assignment:
-        """Nothing is drawn but what `equal_sizes` drops."""
+        """Assign by value; the generator is used for `equal_sizes` alone."""
         column = self.partition_by or source.silo_column
         if column is None:
             raise InputError(BY, None, "name the column that says whose record it is")
@@ -69,7 +69,7 @@ class NaturalIdPartition(Partition):
 
 
 def levelled(dealt: Assignment, rng: np.random.Generator) -> Assignment:
-    """Every silo keeps as many records, drawn at random, as the smallest has; nobody has the others."""
+    """Every silo keeps as many records, drawn at random, as the smallest has; the others are unused."""
     smallest, owner = dealt.counts().min(), dealt.owner.copy()
     for silo in range(len(dealt.names)):
         owner[rng.permutation(np.flatnonzero(dealt.owner == silo))[smallest:]] = UNUSED

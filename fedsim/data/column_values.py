@@ -18,7 +18,7 @@ Mask = NDArray[np.bool_]
 
 
 def counted(row: int) -> str:
-    """Where a table's row stands, the first being 1 in a person's words."""
+    """The row's place in the table, counted from 1."""
     return f"row {row + 1}"
 
 
@@ -30,8 +30,8 @@ class Cells:
         values: the cells, a pyarrow.ChunkedArray of length n.
         rows: their row numbers in the table from 0, shape (n,), for errors.
         field: what an error is about.
-        reading: what means no value, and what stands before decimals.
-        place: where a row of the table stands, for errors.
+        reading: missing-value markers and the decimal separator.
+        place: describes a row's place in the table, for errors.
     """
 
     values: Any
@@ -55,7 +55,7 @@ class Cells:
         return np.where(found == NO_LABEL, fill, found)
 
     def places(self, column: CategoryColumn) -> Ints:
-        """As `codes`, and NO_LABEL where the cell has no value: nothing is filled."""
+        """Positions as in `codes`, but NO_LABEL where the cell has no value: nothing is filled."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -82,7 +82,7 @@ class Cells:
         return self._marked(self.as_texts())
 
     def finite(self) -> Floats:
-        """As `as_numbers`; InputError names the first row that is infinite."""
+        """Finite numbers, NaN where missing; InputError names the first row that is infinite."""
         values = self.as_numbers()
         if np.isinf(values).any():
             at = int(np.isinf(values).argmax())
@@ -110,7 +110,7 @@ class Cells:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        if pa.types.is_floating(self.values.type):  # a whole number reads '3', not '3.0', whoever wrote it
+        if pa.types.is_floating(self.values.type):  # a whole number reads '3', not '3.0'
             return pa.array([_plain(value) for value in self.values.to_pylist()], pa.string())
         try:
             texts = pc.utf8_trim_whitespace(pc.cast(self.values, pa.string()))
@@ -121,7 +121,7 @@ class Cells:
 
     @property
     def _are_numbers(self) -> bool:
-        """Whether the file itself says so, as Parquet does."""
+        """Whether the file's own type is numeric (Parquet)."""
         import pyarrow as pa
 
         kind = self.values.type
@@ -184,7 +184,7 @@ def _cure(text: str) -> str:
 
 
 def is_number(text: str) -> bool:
-    """Whether Python reads it as one; `nan` and `inf` are."""
+    """Whether Python reads it as a float; `nan` and `inf` count."""
     try:
         float(text)
     except ValueError:
@@ -241,4 +241,4 @@ def _block(cells: Cells, column: Input) -> Floats:
         block = np.zeros((len(codes), column.width))
         block[np.arange(len(codes)), codes] = 1.0
         return block
-    return cells.numbers(column)[:, None]  # type: ignore[arg-type]  # of which it asks the fill
+    return cells.numbers(column)[:, None]  # type: ignore[arg-type]  # uses only its fill

@@ -1,4 +1,4 @@
-"""A person's own table under a declared schema."""
+"""The data set `csv`: a user's own table under a declared schema."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ OneOrSeveral = Annotated[
 
 
 class Origin(Section):
-    """Where a table's file is published, and what must be in it."""
+    """Where a table's file is published, and its checksum."""
 
     url: str = Field(
         pattern="^https?://", description="Of the file, or of the zip or tar file that it is in."
     )
     sha256: str = Field(
         pattern="^[0-9a-f]{64}$",
-        description="SHA-256 of what is in the file at `path`: with a member, of the member and not of the "
-        "zip or tar file; where `path` ends in .gz, of what is compressed in it and not of the .gz file.",
+        description="SHA-256 of the content of the file at `path`: with a member, of the member and not of "
+        "the zip or tar file; where `path` ends in .gz, of the uncompressed content.",
     )
     member: str | None = Field(None, min_length=1, description="The file's name in the zip or tar file.")
 
@@ -93,11 +93,11 @@ class Csv(Reading, Dataset):
 
     @property
     def wanted(self) -> tuple[Wanted, ...]:
-        """The table's file, where its origin is said.
+        """The table's file, if it has an origin.
 
         Raises:
             InputError: there are several files, and only one can have an origin; or it is missing, and its
-                place is outside the data folder, where nobody's scenario may write.
+                place is outside the data folder, the only place where a scenario may write.
         """
         if self.origin is None:
             return ()
@@ -110,7 +110,7 @@ class Csv(Reading, Dataset):
 
     @property
     def not_private(self) -> list[str]:
-        """The schema too."""
+        """Also that the schema counts as public."""
         schema = "the schema: its ranges, categories and fill values count as public, so take them from "
         return [*super().not_private, schema + "documentation, not from the data"]
 

@@ -1,4 +1,4 @@
-"""What every data set can be asked for."""
+"""The interface of a data set: its settings, files, and notices of what the guarantee does not cover."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedsim.data.source import Source
 Scaling = Literal["declared", "none", "training_statistics", "silo_statistics"]
 
 IGNORED = "at a privacy cost that is ignored"
-"""Ends what is said of preparation that is fitted on records."""
+"""The end of every notice about preparation that is fitted on records."""
 FITTED_SCALINGS = (
     "training_statistics: standardise by all silos' pooled training records; silo_statistics: standardise "
     "each silo's records, training and test together, by themselves. Neither is private (simulation only)."
@@ -99,16 +99,16 @@ class Dataset(Section, ABC):
 
     @abstractmethod
     def open(self) -> Source:
-        """The records; of a table only the header is read yet."""
+        """Open the records; of a table, only the header is read."""
 
     @property
     def pools_records(self) -> bool:
-        """Whether preparing one silo's records takes those of others, or what nobody accounts for."""
+        """Whether preparing one silo's records uses other silos' records, or steps outside the account."""
         return bool(self.fitted)
 
     @property
     def fitted(self) -> dict[str, str]:
-        """{field: what it does}: preparation that is fitted on records, without noise."""
+        """{field: description} of preparation that is fitted on records without noise."""
         found = dict[str, str]()
         if self.scaling == "training_statistics":
             found["scaling"] = "features were scaled by statistics of the training records"
@@ -119,7 +119,7 @@ class Dataset(Section, ABC):
         return found
 
     def check(self) -> None:
-        """Check that what is fitted on records is said to cost what nobody accounts for.
+        """Require `preprocessing_cost: ignored` where preprocessing is fitted on records without noise.
 
         Raises:
             InputError: names the field.
@@ -150,22 +150,22 @@ class Dataset(Section, ABC):
 
     @property
     def knows_optimum(self) -> bool:
-        """Whether its `Source.optimum` is that of the features as they are prepared."""
+        """Whether `Source.optimum` is the optimum for the prepared features."""
         return False
 
     @property
     def not_private(self) -> list[str]:
-        """What the guarantee does not cover in how records are prepared."""
+        """Steps of the preparation that the guarantee does not cover."""
         return [f"{what} ({field}: {getattr(self, field)}), {IGNORED}" for field, what in self.fitted.items()]
 
     @property
     def wanted(self) -> tuple[Wanted, ...]:
-        """Files that can be had from where they were published, and must be what was published."""
+        """Files with a download address and a checksum."""
         return ()
 
     @property
     def files(self) -> dict[str, Path]:
-        """Files that the records depend on, by the field that names them."""
+        """Files that the records depend on, by field."""
         found: dict[str, Path] = {}
         for name, info in type(self).model_fields.items():
             value, field = getattr(self, name), info.alias or name

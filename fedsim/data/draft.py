@@ -1,4 +1,4 @@
-"""A first draft of a table's schema, to be corrected by somebody who knows the columns.
+"""A first draft of a table's schema, to be corrected by a person who knows the columns.
 
 Where records have no value, the draft fills by a constant that is public whatever the records are: the middle
 of the declared range, or a category of its own.
@@ -56,7 +56,7 @@ def draft_schema(
 
 
 def _options(reading: Reading) -> str:
-    """What the scenario must say too, so that it reads what the draft has read."""
+    """Comments with the reading options that the scenario needs too."""
     given = reading.model_dump(mode="json", exclude_defaults=True)
     lines = to_yaml(given, default_flow_style=None, allow_unicode=True).splitlines() if given else []
     return "".join(f"# The scenario's data section needs: {line}\n" for line in lines)
@@ -96,7 +96,7 @@ def _written(name: str, entry: Entry) -> str:
 
 
 def _short(value: float) -> float | int:
-    """18 rather than 18.0: somebody will edit this file."""
+    """18 rather than 18.0, for the person who edits the file."""
     return int(value) if value.is_integer() and abs(value) < 1e15 else value
 
 

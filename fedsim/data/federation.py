@@ -27,7 +27,7 @@ Splits = dict[str, tuple[Ints, Ints]]
 
 
 def outline(data: Dataset, partition: Partition, seed: int) -> Outline:
-    """What `load` will give, without reading feature values; labels and ids only where they are needed.
+    """Sizes of what `load` returns, without reading feature values; labels and ids only where needed.
 
     Files that are missing are downloaded now, once, before a run has processes.
     """
@@ -145,7 +145,7 @@ def load_silos(
     places = {
         name: (np.searchsorted(rows, train), np.searchsorted(rows, test))
         for name, (train, test) in own.items()
-    }  # where the silo's rows stand among those that are read
+    }  # positions of the silo's rows among the rows read
     return _silos(places, _prepared(data, source, rows, places))
 
 
@@ -179,7 +179,7 @@ def _silos(splits: Splits, records: Prepared) -> tuple[SiloSplit, ...]:
 
 
 def _digest(features: Floats, target: Target, splits: Splits) -> str:
-    """See `Federation`; of whole arrays, so that ten thousand silos cost no more than one."""
+    """`Federation.digest`, of whole arrays, so that ten thousand silos cost no more than one."""
     found = hashlib.sha256(repr([(name, len(train)) for name, (train, _) in splits.items()]).encode())
     for array in (_joined(splits, (0,)), features, target):
         found.update(f"{array.dtype.str}{array.shape}".encode())

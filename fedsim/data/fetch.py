@@ -1,4 +1,4 @@
-"""Files that a data set can have from where they were published: downloaded once, checked always.
+"""Downloads: a published file is fetched once, and checked whenever it is used.
 
 A download goes to a draft beside its place and is moved there when it holds what its checksum says, so that
 nothing half-written or changed is ever read. Only http and https are spoken, and https stays https.
@@ -47,7 +47,7 @@ _BROKEN = (
 )
 
 Show = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-"""Opened with what is downloaded and its bytes, if known; told of each block's bytes."""
+"""A progress display: opened with a title and the total bytes, if known; called with each block's bytes."""
 
 
 @contextmanager
@@ -59,7 +59,7 @@ SHOW: ContextVar[Show] = ContextVar("SHOW", default=_silently)
 
 
 def obtain(wanted: Sequence[Wanted]) -> None:
-    """See that every file is at its place and is the one that was published.
+    """Download every file that is missing, and check that each is the published one.
 
     Raises:
         InputError: one cannot be had, says which to put where; or its content is another.
@@ -104,7 +104,7 @@ def _fetch(wanted: Sequence[Wanted]) -> None:
 
 
 def _download(wanted: Wanted, draft: Path) -> None:
-    """From the first place that has it."""
+    """Download from the first address that answers."""
     reasons = []
     for url in wanted.urls:
         try:
@@ -154,7 +154,7 @@ def _read(url: str, draft: Path) -> None:
 
 
 def _block(reply: IO[bytes]) -> bytes:
-    """The next bytes; errors of the network are told from those of the disk."""
+    """Read the next block; network errors are kept apart from disk errors."""
     try:
         return reply.read(_BLOCK)
     except OSError as error:
@@ -177,7 +177,7 @@ def _unpack(archive: Path, wanted: Sequence[Wanted]) -> None:
 
 
 def _copy(inside: IO[bytes] | None, wanted: Wanted, draft: Path) -> None:
-    """Not by what the archive says that a member has: by what comes out of it."""
+    """Copy a member out; limited by the bytes that come out, not by the size that the archive states."""
     if inside is None:  # a folder of a tar file
         raise KeyError(wanted.member)
     most = MOST if wanted.size is None else wanted.size
@@ -201,13 +201,13 @@ def _opened(archive: Path) -> Iterator[Callable[[str], IO[bytes] | None]]:
 
 
 MOST = 4 << 30
-"""Bytes that are unpacked of one file at most: a small one may hold more than any disk."""
+"""The most bytes that one file may hold: a small archive may unpack to more than any disk."""
 
 
 def content(path: Path, field: str) -> str:
     """SHA-256 of a file's content, 64 hexadecimal digits.
 
-    Of a file that ends in .gz it is what is compressed in it: many hands compress the same data anew.
+    For a file that ends in .gz it is the hash of the uncompressed content, which compression does not change.
 
     Raises:
         InputError: on `field`: it cannot be read, is no whole gzip file, or unpacks to more than `MOST`.
@@ -216,11 +216,11 @@ def content(path: Path, field: str) -> str:
 
 
 class _TooLong(Exception):
-    """More than was to be read."""
+    """The content exceeds its limit."""
 
 
 def _blocks(read: Callable[[int], bytes], most: float) -> Iterator[bytes]:
-    """All that a file has, piece by piece, by what reads so many bytes of it; `_TooLong` after `most`."""
+    """Yield a file's blocks, given its `read(size)`; raise `_TooLong` after `most` bytes."""
     seen = 0
     while block := read(1 << 20):
         seen += len(block)
@@ -230,7 +230,7 @@ def _blocks(read: Callable[[int], bytes], most: float) -> Iterator[bytes]:
 
 
 def _digest(path: Path, place: Path, field: str, unpack: bool = True) -> str:
-    """As `content`, of a file or a draft of it that errors call by its `place`; else of its own bytes."""
+    """SHA-256 as in `content`, or with `unpack` false of the raw bytes; errors name `place`."""
     try:
         found = path.stat()
         return _read_digest(path, unpack and place.suffix == ".gz", found.st_mtime_ns, found.st_size)

@@ -1,4 +1,4 @@
-"""What data sets of labelled images have in common: which images become records, and what that repeats."""
+"""Common parts of image data sets: which images become records, and which images repeat."""
 
 from __future__ import annotations
 
@@ -22,34 +22,36 @@ class Images(Dataset):
     """Images whose records are drawn once and for all, apart from a scenario's own seed."""
 
     repeated: ClassVar[str]
-    """Where the published draw repeats an image, as the beginning of a sentence."""
+    """Where the published draw repeats an image: the start of a notice."""
 
     draw: Literal["distinct", "published"] = Field(
         "distinct",
         description="distinct: an image is one record; published: records are drawn with replacement from "
         "images, as the thesis's experiments did, so that an image is several records (simulation only).",
     )
-    seed: int = Field(0, ge=0, description="Seed of what is kept and drawn, apart from the scenario's seed.")
+    seed: int = Field(
+        0, ge=0, description="Seed of the images kept and drawn, apart from the scenario's seed."
+    )
 
     @property
     def pools_records(self) -> bool:
-        """The published draw is of what no deployed silo has."""
+        """The published draw exists in simulation only."""
         return super().pools_records or self.draw == "published"
 
     @property
     def not_private(self) -> list[str]:
-        """What the published draw repeats."""
+        """Also which images the published draw repeats."""
         if self.draw == "distinct":
             return super().not_private
-        said = (
+        notice = (
             f"{self.repeated}, and in training and test records alike (draw: published): the guarantee "
             "is for a record, not for an image, and test errors are near training errors"
         )
-        return [said, *super().not_private]
+        return [notice, *super().not_private]
 
 
 class ImageSource(Matrix):
-    """Images of which only the pixels that are asked for become numbers."""
+    """Images whose pixels become numbers only for the requested rows."""
 
     @abstractmethod
     def pixels(self, rows: Ints) -> Floats:
@@ -57,11 +59,11 @@ class ImageSource(Matrix):
 
     @property
     def features(self) -> Floats:
-        """Of all records."""
+        """Brightness of all records, (n, d)."""
         return self.pixels(np.arange(self.num_rows))
 
     def design(self, rows: Ints) -> Design:
-        """Of these rows alone."""
+        """The design of these rows alone."""
         return Design(self.pixels(rows), self.ranges, self.other(self.target)[rows], None)
 
 
@@ -79,10 +81,10 @@ def of_each(
 
     Args:
         labels: of every image, codes among `names`.
-        count: how many of each.
-        names: of the labels.
+        count: images of each label.
+        names: the labels' names.
         rng: draws them.
-        field: that asks for so many.
+        field: the setting that asks for `count`.
 
     Raises:
         InputError: on `field`: there are fewer of a label.

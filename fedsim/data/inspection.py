@@ -83,7 +83,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Target:
-    """What is to be predicted: records of each class, or the numbers' quantiles."""
+    """The target: records of each class, or quantiles of a number."""
 
     column: str
     missing: int
@@ -113,7 +113,7 @@ class Silos:
 
 @dataclass(frozen=True)
 class Inspection:
-    """See the module."""
+    """What `inspect` reports of a table."""
 
     not_private: str
     tables: list[str]
@@ -188,7 +188,7 @@ def _silos(table: Table, reading: Reading, silo: str, target: Survey | None) -> 
 
 
 def _balance(table: Table, reading: Reading, target: Survey | None) -> Callable[[list[int]], Balance]:
-    """Of some rows: the counts of the target's classes, or its mean."""
+    """A function from row numbers to counts of the target's classes, or to its mean."""
     if target is not None and target.looks_like_classes:
         texts, classes = _cells(table, target.name, reading).names(), list(dict(target.counts.most_common()))
         return lambda rows: (_counts([texts[row] for row in rows], classes), None)

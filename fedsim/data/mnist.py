@@ -49,7 +49,7 @@ PUBLISHED = {
     "t10k-images-idx3-ubyte.gz": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
     "t10k-labels-idx1-ubyte.gz": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
 }
-"""SHA-256 of what is compressed in the files."""
+"""SHA-256 of the files' uncompressed content."""
 
 
 class Mnist(Images):
@@ -84,7 +84,7 @@ class Mnist(Images):
 
     @property
     def wanted(self) -> tuple[Wanted, ...]:
-        """The part's files."""
+        """The files of the part, with download addresses."""
         return tuple(
             Wanted(path, tuple(folder + name for folder in FOLDERS), PUBLISHED[name])
             for name, path in self.files.items()
@@ -192,11 +192,11 @@ def _read(path: Path, axes: int, field: str, changed: int, size: int) -> Bytes:
             hint = f"must be an idx file of bytes with {axes} axes: it begins with {head[:4].hex(' ')}"
             raise InputError(field, str(path), hint)
         shape: tuple[Any, ...] = struct.unpack(f">{axes}I", head[4:])
-        said, count = f"says that it has {' x '.join(map(str, shape))} numbers", prod(shape)
+        stated, count = f"says that it has {' x '.join(map(str, shape))} numbers", prod(shape)
         if count > MOST:
-            raise InputError(field, str(path), f"{said}: at most {MOST:,} are unpacked")
+            raise InputError(field, str(path), f"{stated}: at most {MOST:,} are unpacked")
         numbers = np.frombuffer(file.read(count + 1), dtype=np.uint8)  # no more, whatever is in it
     if len(numbers) != count:
         found = f"{len(numbers):,}" if len(numbers) < count else "more"
-        raise InputError(field, str(path), f"{said}, and has {found}")
+        raise InputError(field, str(path), f"{stated}, and has {found}")
     return numbers.reshape(shape)

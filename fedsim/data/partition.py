@@ -1,4 +1,4 @@
-"""What a partition is, and what it gives: which record belongs to which silo."""
+"""Partitions: which record belongs to which silo."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NumPartitions = Annotated[int, Field(ge=1, description="Number of silos.")]
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Silo `names[owner[r]]` holds record r; nobody does where owner[r] is UNUSED."""
+    """Silo `names[owner[r]]` holds record r; no silo does where owner[r] is UNUSED."""
 
     names: tuple[str, ...]
     owner: Ints
@@ -52,7 +52,7 @@ class Partition(Section, ABC):
     not_private: ClassVar[tuple[str, ...]] = (
         "who holds which record: the partition looks at labels or features to deal records out",
     )
-    """What the guarantee does not cover in how records are dealt out."""
+    """Notices about the partition that the guarantee does not cover."""
 
     if TYPE_CHECKING:
         name: str  # by which a scenario chooses it; in a subclass a field with one literal value
@@ -67,7 +67,7 @@ class Partition(Section, ABC):
 
     @abstractmethod
     def deal(self, source: Source, rng: np.random.Generator) -> Assignment:
-        """As `assign`, which makes the generator from the seed."""
+        """Divide the records with this generator (see `assign`)."""
 
     def counts(self, source: Source) -> list[int] | None:
         """Records per silo in the order of the silos' numbers, where they follow from the row count alone."""
@@ -125,7 +125,7 @@ class IidPartition(_Cut):
     proportions: Proportions = None
 
     def counts(self, source: Source) -> list[int]:
-        """By proportions."""
+        """Sizes in the given proportions."""
         return quotas(self.proportions, self.num_partitions, source.num_rows)
 
 
@@ -140,7 +140,7 @@ class SizePartition(_Cut):
     )
 
     def counts(self, source: Source) -> list[int]:
-        """As given."""
+        """The given sizes, checked against the number of records."""
         sizes, total = list(self.partition_sizes), source.num_rows
         if sum(sizes) > total:
             hint = f"they sum to {sum(sizes)}, the data set has {total} records"
@@ -158,12 +158,12 @@ class SortedPartition(_Cut):
     descending: bool = Field(False, description="The first silo gets the largest values.")
 
     def counts(self, source: Source) -> list[int]:
-        """By proportions."""
+        """Sizes in the given proportions."""
         resolve(source, self.by, f"{PARTITION}.by")
         return quotas(self.proportions, self.num_partitions, source.num_rows)
 
     def _order(self, source: Source, rng: np.random.Generator) -> Ints:
-        """By value; ties keep the order of the records."""
+        """Row numbers sorted by value; ties keep the records' order."""
         field = f"{PARTITION}.by"
         keys = source.keys(resolve(source, self.by, field), field)
         return np.argsort(-keys if self.descending else keys, kind="stable")
@@ -198,7 +198,7 @@ def quotas(proportions: Sequence[float] | None, count: int, total: int) -> list[
 def cut(order: Ints, counts: Sequence[int]) -> Assignment:
     """Give the first records of `order` to the first silo, the next to the second, and so on.
 
-    >>> cut(np.array([3, 1, 0, 2]), [1, 2]).owner  # -1: nobody's
+    >>> cut(np.array([3, 1, 0, 2]), [1, 2]).owner  # -1: unused
     array([ 1,  1, -1,  0])
     """
     owner = np.full(len(order), UNUSED, dtype=np.int64)

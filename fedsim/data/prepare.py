@@ -42,7 +42,7 @@ class Components(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What is done to every record; `standard` and `components` are simulation only, not private."""
+    """The preparation of a record; `standard` and `components` are not private and in simulation only."""
 
     scaling: Scaling
     intercept: bool
@@ -182,7 +182,7 @@ def standardised(values: Floats, ranges: Ranges, standard: Standard) -> Floats:
 
 
 def by_silo(values: Floats, ranges: Ranges, silos: Sequence[Ints]) -> Floats:
-    """Each silo's records standardised by their own mean and deviation; those of nobody stay as they are."""
+    """Standardise each silo's records by its own mean and deviation; unused records stay unchanged."""
     mapped = values.copy()
     for own in silos:
         mapped[own] = standardised(values[own], ranges, standard_of(values[own]))

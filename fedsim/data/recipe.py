@@ -1,4 +1,4 @@
-"""What turns a table's columns into a model's features: kept with a model, so that it can be used.
+"""Recipes: how a table's columns become a model's features. A model is kept with its recipe.
 
 A recipe has public constants alone: names, declared ranges, categories, fill values. What a simulation fits
 on all silos' pooled training records stands apart, in `Fitted`, and is not private.
@@ -45,7 +45,7 @@ class Recipe(Section):
     """From columns to features, and from scores to what was to be predicted."""
 
     columns: dict[str, Input] = Field(description="What features are made of, in their order.")
-    target: str = Field(description="Name of what is predicted.")
+    target: str = Field(description="Name of the target.")
     predicts: Input = Field(description="Its classes, or the range by which a number is scaled.")
     scaling: Scaling
     intercept: bool
@@ -65,7 +65,7 @@ class Recipe(Section):
 
     @property
     def names(self) -> list[str]:
-        """Of the prepared features: a column's name, with its category's behind it; `1` is the constant."""
+        """Names of the prepared features: column, or column=category; `1` is the constant feature."""
         made = [name for column, kind in self.columns.items() for name in names_of(column, kind)]
         components = [f"component_{k}" for k in range(self.pca or 0)]
         return [*(components or made), *(["1"] if self.intercept else [])]
@@ -81,7 +81,7 @@ class Fitted:
 
     @cached_property
     def preparation(self) -> Preparation:
-        """What is done to records of these columns; the very code that training uses."""
+        """The preparation of these columns: the same code as in training."""
         recipe, predicts = self.recipe, self.recipe.predicts
         return Preparation(
             recipe.scaling,
@@ -124,7 +124,7 @@ def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
 
 
 def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recipe | None:
-    """What is known without any record: of a declared schema, or of a data set that everybody has.
+    """The recipe that needs no record: from a declared schema, or from a public data set.
 
     Args:
         data: a scenario's section; nothing is opened but a schema's file.
@@ -136,7 +136,7 @@ def declared_recipe(data: Dataset, num_features: int, num_classes: int) -> Recip
     """
     try:
         made = _declared(data)
-    except InputError:  # a schema's file that is not here, which nobody needs
+    except InputError:  # the schema's file is elsewhere; no recipe is needed then
         return None
     fits = made and (made.num_features, len(made.classes)) == (num_features, num_classes)
     return made if fits else None
@@ -223,7 +223,7 @@ def columns_of(given: Any, names: Collection[str], reading: Reading = DEFAULTS) 
     Args:
         given: a pandas.DataFrame, the path of a CSV or Parquet file, or an array (n, d) whose columns are
             `names` in their order.
-        names: what is needed.
+        names: the columns to read.
         reading: how a file is read.
 
     Raises:

@@ -31,13 +31,13 @@ from fedsim.common.serialise import mapping
 from fedsim.data.source import Ranges
 
 MARKERS = ("NA", "N/A", "null", "NaN", "-", ".", "?")
-"""What a cell without a value says, in any case of letters; an empty one has none in any table."""
+"""Default missing-value markers, case-insensitive; an empty cell is missing in any table."""
 
 DELIMITERS = (",", ";", "\t", "|")
 
 
 def as_text(value: Any) -> Any:
-    """Cells are texts; YAML's yes, null, true and 1.0 are refused, for the table's own text is lost."""
+    """Refuse YAML's yes, null, true and 1.0 as labels: the table's own text is lost in them."""
     if value is None or isinstance(value, bool | float):
         raise ValueError(
             f"write this label in quotes: YAML reads it as {value!r}, which is not the table's text"
@@ -90,7 +90,7 @@ class Reading(Section):
 
 
 DEFAULTS = Reading()
-"""What a scenario that says nothing reads with."""
+"""The reading options of a scenario that gives none."""
 
 
 SCHEMA = "scenario.data.schema"
@@ -130,7 +130,7 @@ class NumberColumn(_Column):
             ends = float(given["lower"]), float(given["upper"])
             return {**given, "fill": _middle(*ends, given.get("scale") == "log")}
         except (KeyError, TypeError, ValueError):
-            return {**given, "fill": None}  # the range is what is wrong, and is named
+            return {**given, "fill": None}  # the error names the range
 
     @model_validator(mode="after")
     def _range_makes_sense(self) -> NumberColumn:
@@ -144,7 +144,7 @@ class NumberColumn(_Column):
 
 
 def _middle(lower: float, upper: float, log: bool) -> float:
-    """What is mapped to 0.
+    """The value that is mapped to 0.
 
     >>> _middle(20, 80, log=False), _middle(1, 100, log=True)
     (50.0, 10.0)
@@ -178,7 +178,7 @@ class CategoryColumn(_Column):
 
 
 class MeasuredColumn(_Column):
-    """A number whose range nobody has declared."""
+    """A number without a declared range."""
 
     kind: Literal["measured"] = Field("measured", description="The column holds numbers.")
     scaled: bool = Field(True, description="Whether statistics scale it; false: it stays as it is.")
@@ -212,7 +212,7 @@ def read_schema(schema: Schema | Path) -> Schema:
 
 
 def names_of(name: str, column: Input) -> list[str]:
-    """Names of a column's features: its own, with each category's behind it."""
+    """Names of a column's features: the column, or column=category for each category."""
     if isinstance(column, CategoryColumn):
         return [f"{name}={category}" for category in column.categories]
     return [name]

@@ -1,4 +1,4 @@
-"""What the loader asks of a data set: counts and labels cheaply, feature values once."""
+"""Sources: what the loader asks of a data set. Counts and labels are cheap; feature values are read once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Target = Floats | Ints
 
 
 NO_LABEL = -1
-"""The code of a record that has no value: none is ever made up for it."""
+"""The code of a record without a value; a label is never imputed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Ranges:
 
     @classmethod
     def linear(cls, lower: Floats, upper: Floats) -> Ranges:
-        """Of measured numbers, none of them on a log scale."""
+        """Ranges of measured numbers, none on a log scale."""
         return cls(lower, upper, np.zeros(len(lower), dtype=bool), np.ones(len(lower), dtype=bool))
 
 
@@ -73,7 +73,7 @@ class Source(ABC):
 
     Attributes:
         target: name of the target column.
-        columns: those that a partition may name.
+        columns: the columns that a partition may name.
         num_rows: records in the data set.
         num_features: features, the intercept not counted.
         num_classes: classes of the target; 0 for regression.
@@ -98,13 +98,13 @@ class Source(ABC):
 
     @property
     def feature_names(self) -> tuple[str, ...]:
-        """Of the features, in their order; by default the columns that say nothing else of a record."""
+        """Names of the features in order; by default, the columns that are neither target, label nor silo."""
         others = (self.target, self.label_column, self.silo_column)
         return tuple(column for column in self.columns if column not in others)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the target's classes, in the order of their codes, also of one that no record has."""
+        """Names of the target's classes in the order of their codes, including classes without records."""
         return tuple(str(k) for k in range(self.num_classes))
 
     @abstractmethod
@@ -124,8 +124,8 @@ class Matrix(Source):
     """A source whose features are a matrix in memory.
 
     Attributes:
-        names: of the features, in the order of the matrix's columns.
-        ranges: of the features.
+        names: the features' names, in the order of the matrix's columns.
+        ranges: the features' declared ranges.
     """
 
     names: tuple[str, ...]
@@ -186,7 +186,7 @@ def whole_numbers(values: Floats, column: str, field: str) -> Labels:
 
 
 def require_labels(codes: Ints, column: str, field: str, cure: str = "complete the records first") -> None:
-    """A partition deals out records by what they say, never by a value that fills a gap.
+    """Refuse missing labels: a partition uses recorded values only, never imputed ones.
 
     Raises:
         InputError: on `field`: some records have no label; says how many, and the cure.

@@ -38,12 +38,12 @@ class FileTable:
 
     @property
     def title(self) -> str:
-        """What errors call it."""
+        """The file's name in errors."""
         return self.path.name
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its columns, without spaces around them, in the file's order."""
+        """Column names, stripped, in the file's order."""
         return tuple(self.stored)
 
     @cached_property
@@ -97,7 +97,7 @@ class FileTable:
 
 
 def open_table(path: Path, field: str, reading: Reading = DEFAULTS) -> FileTable:
-    """Look at the header only.
+    """Open a file; reads the header only.
 
     Raises:
         InputError: on `field`: the file is no table, or two of its columns have one name.
@@ -128,7 +128,7 @@ def _unique(names: Sequence[str], field: str, title: str) -> Sequence[str]:
 
 @contextmanager
 def _mendable(path: Path, field: str, csv: CsvFile | None) -> Iterator[None]:
-    """What a reader cannot read inside the block is the person's file, not our fault."""
+    """Turn a reader's errors inside the block into an InputError on the user's file."""
     import pyarrow as pa
 
     try:
@@ -177,7 +177,7 @@ class CsvFile:
 
     @classmethod
     def found(cls, path: Path, reading: Reading) -> CsvFile:
-        """As the options say, and as the file's beginning does where they do not."""
+        """Take the options; where they say nothing, detect from the file's beginning."""
         encoding = reading.encoding or _encoding(path)
         return cls(path, reading.delimiter or _delimiter(path, encoding), encoding, reading.multiline)
 
@@ -250,9 +250,9 @@ class JoinedTable:
     """The files' records one after another, and a column that names the silo.
 
     Args:
-        paths: of the files by silo.
-        silo_column: what the column is called.
-        field: what an error is about; of one file `field.silo`.
+        paths: {silo: file}.
+        silo_column: name of the column of silos.
+        field: named by errors; for one file, `field.silo`.
         reading: how the files are read.
 
     Raises:
@@ -282,7 +282,7 @@ class JoinedTable:
 
     @property
     def num_rows(self) -> int:
-        """Of all files."""
+        """Records of all files together."""
         return self._ends[-1]
 
     def require(self, column: str, field: str) -> None:
@@ -299,7 +299,7 @@ class JoinedTable:
         return f"{part.title}, {part.place(row - start)}"
 
     def read(self, columns: Collection[str]) -> Columns:
-        """As of any table; where files differ in a column's type, as texts."""
+        """The named columns; as texts where files differ in a column's type."""
         stored = [name for name in columns if name != self._silo_column]
         found = [part.read(stored) for part in self._files]
         read = {name: _joined([each[name] for each in found], name) for name in stored}

@@ -36,7 +36,7 @@ CHOICES: dict[str, Callable[[Case], Derived]] = {
     "prox_pl_svrg": prox_pl_svrg,
     "prox_spider": prox_spider,
 }
-"""{algorithm: its theorem's choice}; the others have no utility theorem, or none that can be computed."""
+"""{algorithm: its theorem's choice}; other algorithms have no utility theorem that can be computed."""
 
 
 def claims(
@@ -57,7 +57,7 @@ def claims(
 
 
 def constants(scenario: Scenario) -> Constants:
-    """Those that the scenario states; L is else the algorithm's clip, D that of a ball."""
+    """The constants that the scenario states; L defaults to the clipping norm, D to a ball's diameter."""
     stated, constraint = scenario.assumptions, scenario.problem.constraint
     ball = 2 * constraint.radius if isinstance(constraint, L2Ball) else None
     defaults = {"L": getattr(scenario.algorithm, "clip_norm", None), "D": ball}
@@ -67,7 +67,7 @@ def constants(scenario: Scenario) -> Constants:
 
 
 def need_privacy(scenario: Scenario) -> None:
-    """Refuse a scenario of which theorems say nothing.
+    """Refuse a scenario without privacy: no theorem covers it.
 
     Raises:
         InputError: its mechanism adds no noise.
@@ -116,11 +116,11 @@ def _chosen(scenario: Scenario, premises: Premises, given: Mapping[str, Any]) ->
     clip = given.get("clip_norm", L / s.heaviest)
     derived = CHOICES[name](Case(s, clip, batch, given, _noise(scenario.privacy, premises)))
     sums = MECHANISMS[scenario.privacy.mechanism].sums_only
-    return replace(derived, theorem=f"{derived.theorem}, on sums over silos") if sums else derived
+    return replace(derived, theorem=f"{derived.theorem}, with secure aggregation") if sums else derived
 
 
 def _noise(privacy: PrivacySection, premises: Premises) -> Noise:
-    """Of a round's mean: each silo's own, or the one that is common to sums over silos."""
+    """The noise of a round's mean: each silo's own, or the common noise of secure aggregation."""
     own = averaged_noise(premises)
     if not MECHANISMS[privacy.mechanism].sums_only:
         return own
@@ -139,7 +139,7 @@ def with_stated_noise(scenario: Scenario, premises: Premises) -> tuple[Scenario,
     """
     privacy, section = scenario.privacy, scenario.algorithm
     algorithm, allowed, kind = section.build(), privacy.allow_violations, section.kind
-    known = algorithms().get(section.name) is kind  # else a class of somebody's that may have any name
+    known = algorithms().get(section.name) is kind  # else a user's class, which may have any name
     name = section.name if known else f"{kind.__module__}.{kind.__qualname__}"
     prescribed, ratio = stated_noise(name, algorithm, premises, privacy.theorem, allowed)
     if hasattr(algorithm, _RATIO):

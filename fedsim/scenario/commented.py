@@ -70,10 +70,10 @@ def _about(path: tuple[str, ...], tree: Mapping[str, Any], node: Node) -> str:
     words = node.get("enum", [])
     if "const" in node:
         words = names(above, key, _with(tree, above, {}), Scenario)
-    said = node.get("description", "").rstrip(".")
-    told = len(words) < 2 or all(word in said for word in words)
-    one_of = "" if told else f"one of {', '.join(words)}"
-    return "; ".join(filter(None, (said, one_of)))
+    text = node.get("description", "").rstrip(".")
+    named = len(words) < 2 or all(word in text for word in words)
+    one_of = "" if named else f"one of {', '.join(words)}"
+    return "; ".join(filter(None, (text, one_of)))
 
 
 def _plain(value: Any) -> str:

@@ -1,6 +1,6 @@
 """Read a scenario file: YAML, overrides, variants, validation, and errors that a person can act on.
 
-The files that a scenario names are found from its folder, and what is in them has digests.
+Files that a scenario names are found relative to its folder, and their contents are hashed.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _change(override: str) -> tuple[str, Any]:
 def anchored(tree: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A scenario with the file names in it made absolute.
 
-    What is not in `folder` may be in the data folder, and is downloaded there where the data say from where.
+    What is not in `folder` may be in the data folder, and is downloaded there if the data set has an origin.
 
     Args:
         tree: nested mappings.
@@ -271,7 +271,7 @@ _FILES = "scenario.files"
 
 
 def digests(data: Dataset, attendance: Path | None) -> dict[str, str]:
-    """SHA-256 of what is in every file that records or rounds depend on, by the field that names it.
+    """SHA-256 of every file that records or rounds depend on, by field.
 
     Args:
         data: the data set.
@@ -289,7 +289,7 @@ def digests_of(scenario: Scenario) -> dict[str, str]:
 
 
 def check_unchanged(scenario: Scenario) -> None:
-    """Check that the files are those that the scenario says it was run with, if it says so.
+    """Check that the files are unchanged since the run that wrote this scenario, if it lists digests.
 
     Raises:
         InputError: one has other contents, or is not named any more.

@@ -1,4 +1,4 @@
-"""What may be measured of a model on test records: names, words, and which way is better.
+"""Metrics of a model on test records: names, titles, and which direction is better.
 
 `error` and `loss` are the problem's own. scikit-learn computes the others (`fedsim.measure.metrics`).
 """
@@ -46,7 +46,7 @@ else:
 
 
 def applicable(problem: Problem, classes: int) -> tuple[str, ...]:
-    """The metrics of a problem on a target of so many classes, 0 for a number."""
+    """The metrics that apply to a problem and a target of `classes` classes, 0 for a number."""
     kind = "classes" if classes else "numbers"
     known = gives_probabilities(problem)
     return tuple(

@@ -21,7 +21,7 @@ MechanismName = Literal["gaussian", "none", "summed_gaussian", "shuffled_binomia
 Positive = Annotated[float, Field(gt=0, le=1e6)]
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 Delta = Annotated[float, Field(ge=1e-100, le=0.1)]
-"""With probability delta a silo may publish all that it has: nobody means that of one run in ten."""
+"""With probability delta a silo may publish all its records, so a delta above 0.1 is surely a mistake."""
 
 
 class PrivacySection(Section):
@@ -30,7 +30,8 @@ class PrivacySection(Section):
     mechanism: MechanismName = Field(
         "gaussian",
         description="gaussian: clip and add noise in every silo; summed_gaussian, shuffled_binomial, "
-        "shuffled_gaussian: sums over silos, by two parties that do not collude; none: neither (no privacy)",
+        "shuffled_gaussian: secure aggregation by two parties that do not collude; none: no clipping, no "
+        "noise (no privacy)",
     )
     epsilon: PerSilo[Positive] | Literal["unlimited"] | None = Field(
         None,
@@ -71,11 +72,13 @@ class PrivacySection(Section):
         None,
         gt=0,
         le=1,
-        description="sums: of min_silos, the silos that add their noise and keep it to themselves; required "
-        "where silos add it",
+        description="secure aggregation: of min_silos, the share of silos that add their noise and keep it "
+        "secret; required where silos add it",
     )
     min_silos: int | None = Field(
-        None, ge=1, description="sums: silos that a sum has at least; default: as many as a round has"
+        None,
+        ge=1,
+        description="secure aggregation: the least silos in a sum; default: as many as a round has",
     )
     noise_by: Literal["silos", "aggregators"] = Field(
         "silos", description="summed_gaussian: who adds noise; aggregators: both, 1.41 times as much"
@@ -112,7 +115,7 @@ class PrivacySection(Section):
             raise InputError("scenario.privacy.epsilon", self.epsilon, hint)
 
     def _check_sums(self) -> None:
-        """Fields of sums over silos, and those that sums cannot have."""
+        """Check the fields of secure aggregation, and those that it cannot have."""
         sums, binomial = MECHANISMS[self.mechanism].sums_only, self.mechanism == "shuffled_binomial"
         summed = self.mechanism == "summed_gaussian"
         required = binomial or (summed and self.noise_by == "silos")
@@ -124,7 +127,7 @@ class PrivacySection(Section):
             "honest_fraction": (protected, "where noise of several silos protects each of them"),
             "steps": (binomial, f"with mechanism shuffled_binomial, this one is {self.mechanism}"),
             "noise_by": (summed, f"with mechanism summed_gaussian, this one is {self.mechanism}"),
-            "min_silos": (sums, "with mechanisms of sums over silos"),
+            "min_silos": (sums, "with mechanisms of secure aggregation"),
         }
         for field, (fits, hint) in only.items():
             if not fits and (value := getattr(self, field)) != type(self).model_fields[field].default:
@@ -155,8 +158,8 @@ class RuntimeSection(Section):
     dtype: Literal["float64", "float32"] = Field("float64", description="type of parameters and features")
     shuffler: Literal["total", "shares", "envelopes"] = Field(
         "total",
-        description="sums: how far the protocol is played; total: contributions are added at once; shares, "
-        "envelopes: by the real shuffler, under ray in an actor of its own",
+        description="secure aggregation: how much of the protocol runs; total: contributions are added at "
+        "once; shares, envelopes: by the real shuffler, under ray in an actor of its own",
     )
 
     def check(self) -> None:
@@ -167,7 +170,7 @@ class RuntimeSection(Section):
 
 
 class ReportSection(Section):
-    """What is measured along the way; all of it exists in simulation only."""
+    """What is measured during a run, in simulation only."""
 
     evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations on the test records")
     metric: MetricName = Field(

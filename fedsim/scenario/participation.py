@@ -38,9 +38,9 @@ class UniformSilos:
 
 @dataclass(frozen=True)
 class AvailableSilos:
-    """Each silo is there on its own with its probability; a round that nobody attends is asked for again.
+    """Each silo is there on its own with its probability; a round without silos is drawn again.
 
-    Nobody knows beforehand who comes, so every silo's plan covers all rounds and only `epsilon_guaranteed`
+    Attendance is not known in advance, so every silo's plan covers all rounds and only `epsilon_guaranteed`
     comes near the budget. Silos that are there more often count for more: the server's sum is unbiased only
     where the probabilities are equal, and a run says by how much it is not. Where an algorithm holds its
     silos over an epoch, attendance is drawn once an epoch.
@@ -57,7 +57,7 @@ class AvailableSilos:
 
 @dataclass(frozen=True)
 class TracedSilos:
-    """A file says who is there in each round; rounds with nobody there pass without an update.
+    """A file says who is there in each round; rounds without silos pass without an update.
 
     Where an algorithm holds its silos over an epoch, those of them that the file has there answer.
     """

@@ -57,7 +57,7 @@ class Resolved:
         sizes: n_i, training records.
         epsilons: budgets; infinity with mechanism `none`.
         weights: p_i, summing to 1.
-        active: who takes part: None for all, M for so many at random, or another way.
+        active: participation: None for all silos, M for M at random, or another law.
         premises: what theorems start from.
         derived: the algorithm's numbers that a theorem chose; None where all are given.
         prescribed: the silos' noise, where the scenario fixes it; None where each silo finds its own.
@@ -79,12 +79,12 @@ class Resolved:
 
     @property
     def mechanism(self) -> Mechanism:
-        """What protects the run."""
+        """The privacy mechanism."""
         return MECHANISMS[self.scenario.privacy.mechanism] if self.sums is None else self.sums.mechanism
 
     @cached_property
     def sums(self) -> Sums | None:
-        """What silos agree on where their answers are added up; None where each answers for itself."""
+        """The terms of secure aggregation; None where each silo answers for itself."""
         privacy = self.scenario.privacy
         if not MECHANISMS[privacy.mechanism].sums_only:
             return None
@@ -198,10 +198,10 @@ def _check_sums(resolved: Resolved) -> None:
     given = resolved.noise_multipliers
     if resolved.sums is not None and given is not None:
         if resolved.scenario.privacy.sigma is not None:
-            hint = "noise_multiplier: of sums over silos it is the sum's"
+            hint = "noise_multiplier: with secure aggregation the noise is the sum's"
             raise InputError("scenario.privacy.sigma", resolved.scenario.privacy.sigma, hint)
         if len(set(given)) > 1:
-            hint = "one number: the noise of a sum over silos is common to them"
+            hint = "one number: the noise of secure aggregation is common to all silos"
             raise InputError("scenario.privacy.noise_multiplier", given, hint)
 
 

@@ -100,7 +100,7 @@ def test_theorems_choose_for_the_noise_that_the_run_will_have(name: str) -> None
     resolved = resolve(parse(TREE | {"algorithm": {"name": name, "parameters": "theorem"}}))
     derived = resolved.derived
     assert derived is not None
-    assert derived.theorem.endswith("on sums over silos")
+    assert derived.theorem.endswith("with secure aggregation")
     z = preview(resolved)[0].terms.noise_multiplier
     assert z is not None
     # All 20 silos of 50 records add 1/(0.9 * 20) of the variance each.
