@@ -1,7 +1,5 @@
 """Tables and schemas that the data tests share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

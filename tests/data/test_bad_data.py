@@ -1,7 +1,5 @@
 """Bad input is named: the field, the value and what would be right."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Where data files are looked for, and how missing ones are had: from a real server on a loopback port."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,16 +1,21 @@
 """The outline says, before any feature is read, what loading will give."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from fedsim.common.errors import InputError
 from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.by_label import (
     DirichletPartition,
@@ -18,10 +23,14 @@ from fedsim.data.by_label import (
     NaturalIdPartition,
     PathologicalPartition,
 )
+from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
+from fedsim.data.draft import draft_schema
 from fedsim.data.federation import load, outline
+from fedsim.data.inspection import inspect
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 from fedsim.data.registry import PartitionConfig
+from fedsim.data.schema import Reading
 
 SOFTMAX = Synthetic(link="softmax", rows=300, features=3, classes=4)
 CASES: list[tuple[Dataset, Partition]] = [
@@ -124,3 +133,218 @@ def test_registered_sizes_are_the_real_ones() -> None:
         federation = load(data, IidPartition(num_partitions=1), 0, 0)
         records = sum(len(silo.train_target) + len(silo.test_target) for silo in federation.silos)
         assert records == {"breast_cancer": 569, "digits": 1797}[data.name]
+
+
+# The first look at a table counts what is there.
+
+FRAME = pd.DataFrame(
+    {
+        "id": range(100, 160),
+        "age": [None if k % 10 == 0 else 20 + k for k in range(60)],
+        "ward": [("north", "south", None)[k % 3] for k in range(60)],
+        "day": pd.date_range("2024-01-01", periods=60),
+        "nothing": [None] * 60,
+        "cost": np.linspace(0, 1, 60),
+        "ill": [int(k % 4 == 0) for k in range(60)],
+    }
+)
+
+
+@pytest.fixture(params=["csv", "parquet"])
+def path(request, tmp_path):
+    path = tmp_path / f"table.{request.param}"
+    if request.param == "csv":
+        FRAME.to_csv(path, index=False, sep=";", na_rep="NA")
+    else:
+        FRAME.to_parquet(path)
+    return path
+
+
+def test_columns_are_counted(path) -> None:
+    found = inspect(path)
+    assert (found.records, found.target, found.silos) == (60, None, None)
+    columns = {column.name: column for column in found.columns}
+    assert list(columns) == list(FRAME.columns)
+    kinds = {name: column.kind for name, column in columns.items()}
+    assert kinds == {
+        "id": "number",
+        "age": "number",
+        "ward": "category",
+        "day": "date",
+        "nothing": "empty",
+        "cost": "number",
+        "ill": "number",
+    }
+    assert {name: column.missing for name, column in columns.items() if column.missing} == {
+        "age": 6,
+        "ward": 20,
+        "nothing": 60,
+    }
+    assert (columns["age"].lower, columns["age"].upper, columns["age"].distinct) == (21, 79, 54)
+    assert columns["ward"].values == {"north": 20, "south": 20}
+    assert {name for name, column in columns.items() if column.remark} == {"id", "day", "nothing"}
+
+
+def test_a_class_is_balanced_within_each_silo(path) -> None:
+    found = inspect(path, "ill", "ward")
+    assert found.target is not None
+    assert found.target.classes == {"0": 45, "1": 15}
+    assert found.silos is not None
+    assert found.silos.without == 20
+    assert [(silo.name, silo.records, silo.classes) for silo in found.silos.sizes] == [
+        ("north", 20, {"0": 15, "1": 5}),
+        ("south", 20, {"0": 15, "1": 5}),
+    ]
+
+
+def test_a_number_has_quantiles_and_means(path) -> None:
+    found = inspect(path, "cost", "ward")
+    assert found.target is not None
+    assert found.silos is not None
+    assert found.target.mean == pytest.approx(0.5)
+    assert list((found.target.quantiles or {}).values()) == pytest.approx([0, 0.25, 0.5, 0.75, 1])
+    wards = FRAME.groupby("ward")["cost"].mean()
+    assert [silo.mean for silo in found.silos.sizes] == pytest.approx(list(wards))
+
+
+def test_a_file_for_each_silo_has_sizes_without_a_column(tmp_path) -> None:
+    for name, count in (("a", 3), ("b", 5)):
+        FRAME.head(count).to_csv(tmp_path / f"{name}.csv", index=False)
+    found = inspect([tmp_path / "a.csv", tmp_path / "b.csv"], "ill")
+    assert found.silos is not None
+    assert [(silo.name, silo.records) for silo in found.silos.sizes] == [("a", 3), ("b", 5)]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target": "il"}, r"^target: 'il'.*did you mean 'ill'"),
+        ({"silo": "wards"}, r"^silo: 'wards'.*did you mean 'ward'"),
+        ({"reading": Reading(delimiter="|")}, None),
+    ],
+)
+def test_a_column_that_is_not_there_is_named(path, options, message) -> None:
+    if message is None:
+        assert len(inspect(path, **options).columns) in (1, len(FRAME.columns))  # Parquet has no delimiter
+        return
+    with pytest.raises(InputError, match=message):
+        inspect(path, **options)
+
+
+# The draft of a schema reads its own table, and warns.
+
+ROWS = 90
+RNG = np.random.default_rng(0)
+TABLE = pa.table(
+    {
+        "id": pa.array(range(100, 100 + ROWS)),
+        "bmi": pa.array(
+            [None if k % 9 == 0 else v for k, v in enumerate(RNG.normal(25, 4, ROWS))], pa.float64()
+        ),
+        "children": pa.array(RNG.integers(0, 4, ROWS)),
+        "smoker": pa.array([None if k % 7 == 0 else ("no", "yes")[k % 2] for k in range(ROWS)]),
+        "insured": pa.array([k % 3 == 0 for k in range(ROWS)]),
+        "name": pa.array([f"person {k}" for k in range(ROWS)]),
+        "empty": pa.nulls(ROWS, pa.float64()),
+        "constant": pa.array([3.0] * ROWS),
+        "charges": pa.array(RNG.lognormal(9, 1, ROWS)),
+        "level": pa.array(RNG.integers(0, 3, ROWS)),
+    }
+)
+
+
+@pytest.fixture(params=["csv", "parquet"])
+def drafted(request, tmp_path):
+    drafted = tmp_path / f"table.{request.param}"
+    (pa_csv.write_csv if request.param == "csv" else pq.write_table)(TABLE, drafted)
+    return drafted
+
+
+@pytest.mark.parametrize(("target", "classes"), [("charges", 0), ("level", 3), ("insured", 2)])
+def test_a_table_loads_with_its_draft(drafted, target: str, classes: int) -> None:
+    draft = draft_schema(drafted, target)
+    entries = yaml.safe_load(draft)
+    assert list(entries)[-1] == target
+    file = drafted.with_suffix(".yaml")
+    file.write_text(draft)
+    for schema in (file, entries):
+        federation = load(
+            Csv(path=drafted, target=target, schema=schema), IidPartition(num_partitions=3), 0, 0
+        )
+        assert federation.num_classes == classes
+        assert max(np.abs(silo.train_features).max() for silo in federation.silos) <= 1
+
+
+def test_the_draft_says_that_it_is_not_private(drafted) -> None:
+    first = draft_schema(drafted, "level").splitlines()[0]
+    assert first.startswith("#")
+    assert "DERIVED FROM THE DATA" in first
+    assert "NOT PRIVATE" in first
+
+
+def test_the_draft_leaves_out_what_is_no_feature_and_says_why(drafted) -> None:
+    draft = draft_schema(drafted, "level")
+    assert set(yaml.safe_load(draft)) == {"bmi", "children", "smoker", "insured", "charges", "level"}
+    for remark in (
+        "# 'id' is left out: it looks like a record number",
+        "# 'name' is left out: it has 90 different texts",
+        "# 'empty' is left out: it has no values",
+        "# 'constant' is left out: all its values are equal",
+    ):
+        assert remark in draft
+
+
+def test_missing_values_get_a_fill_that_no_record_has_a_say_in(drafted) -> None:
+    draft = draft_schema(drafted, "level")
+    entries = yaml.safe_load(draft)
+    filled = {name: entry["fill"] for name, entry in entries.items() if "fill" in entry}
+    assert filled == {"bmi": "middle", "smoker": "missing"}
+    assert entries["smoker"]["categories"] == ["no", "yes", "missing"]
+    assert "CONFIRM each" in draft
+    assert "# 'bmi': 10 of 90 records have no value" in draft
+    complete = draft_schema(drafted, "level", silo="bmi").replace("smoker", "")
+    assert "# 'bmi' is left out: it names the silo" in complete
+
+
+MARKED = (
+    "dose,visit,age,level\n1.5,2024-01-31,30,0\nNA,1.2.2024,-,1\n.,?,N/A,0\n2.5,2024-01-31,unknown,1\n"
+    + ("2.0,2024-02-01,41,0\n" * 20)
+)
+
+
+def test_numbers_are_seen_behind_markers_and_the_rest_is_explained(tmp_path) -> None:
+    drafted = tmp_path / "table.csv"
+    drafted.write_text(MARKED)
+    draft = draft_schema(drafted, "level")
+    assert yaml.safe_load(draft)["dose"] == {"kind": "number", "lower": 1.5, "upper": 2.5, "fill": "middle"}
+    assert "# 'visit' is left out: it holds dates or times, such as '2024-01-31'; make a number" in draft
+    assert (
+        "# 'age' is left out: it holds numbers, and 'unknown' in 1 of 24 records: if that means no value"
+        in draft
+    )
+    told = draft_schema(drafted, "level", Reading(missing=["NA", "N/A", "-", ".", "?", "unknown"]))
+    assert yaml.safe_load(told)["age"] == {"kind": "number", "lower": 30, "upper": 41, "fill": "middle"}
+    assert "# The scenario's data section needs: missing: [NA, N/A, '-', ., '?', unknown]" in told
+
+
+def test_files_of_several_silos_make_one_draft(tmp_path) -> None:
+    for name, rows in (("a", "1;2,5\n2;3,5\n"), ("b", "3;9,5\n4;8,5\n")):
+        (tmp_path / f"{name}.csv").write_text("level;dose\n" + rows)
+    draft = draft_schema([tmp_path / "a.csv", tmp_path / "b.csv"], "level", Reading(decimal=","))
+    assert yaml.safe_load(draft)["dose"] == {"kind": "number", "lower": 2.5, "upper": 9.5}
+    assert "# 'silo' is left out: it names the silo" in draft
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("levels", r"^target: 'levels'.*did you mean 'level'"),
+        ("name", "cannot be predicted: it has 90 different texts"),
+        ("smoker", "cannot be predicted: 13 of 90 records have no value; remove them first"),
+        ("empty", "cannot be predicted: it has no values"),
+        ("constant", "cannot be predicted: all its values are equal"),
+    ],
+)
+def test_a_column_that_is_no_target_is_named(drafted, target: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        draft_schema(drafted, target)

@@ -1,7 +1,5 @@
 """A silo reads its own records: another one's never reach the process that hosts it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

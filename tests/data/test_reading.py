@@ -1,7 +1,5 @@
 """Tables as they come: markers, delimiters, encodings, one file or several."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa

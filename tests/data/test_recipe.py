@@ -1,7 +1,5 @@
 """A recipe prepares a table's records as training prepared them, for every data set."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """The audit of the thesis: its table, the theorems of the shuffle model, and the least private oracle."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from support.helpers import Silo, asking, divisor, open_gate, problems, scripted, silos_of
 from torch import Tensor
 
-from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
+from fedsim.problems.glm import (
+    AbsoluteError,
+    GeneralisedLinear,
+    HingeLoss,
+    LinearRegression,
+    LogisticRegression,
+    SoftmaxRegression,
+)
 from fedsim.protocol.batch import Batch, Fresh, Full, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.simulation.side_by_side import SideBySide
@@ -335,3 +342,49 @@ def test_replacing_a_record_moves_the_answer_by_at_most_2c_over_k_and_by_that_mu
         largest = max(largest, float((answers((silo[0], flipped)) - before).norm(dim=-1).max()))
     sensitivity = 2 * CLIP / divisor(batch, N)
     assert 0.98 * sensitivity <= largest <= sensitivity * (1 + 1e-9)
+
+
+# The clip bound of smoothed losses of moderate smoothness, by replacing every record of a silo.
+
+D_SMOOTHED, N_SMOOTHED, CLIP_SMOOTHED = 3, 6, 0.7
+
+
+@pytest.mark.parametrize("kind", [HingeLoss, AbsoluteError])
+@pytest.mark.parametrize("beta", [1e-3, 0.5, 100.0])
+@pytest.mark.parametrize("statistic", ["gradient", "gradient_difference"])
+def test_replacing_a_record_moves_the_answer_by_at_most_2c_over_n(
+    kind: type[HingeLoss] | type[AbsoluteError], beta: float, statistic: str
+) -> None:
+    """Where the term can be that long, also by nearly as much: the record is chosen for it."""
+    problem = kind(D_SMOOTHED, smoothing=beta)
+    point = {"w": torch.tensor([0.1, 0.0, 0.0], dtype=torch.float64)}
+    (silo,) = silos_of(problem, [N_SMOOTHED], seed=4)
+
+    def answer(held: Silo) -> torch.Tensor:
+        gate = open_gate([held], problem, scripted(asking(statistic, CLIP_SMOOTHED)), epsilon=np.inf)
+        return gate.answer(0, point)["g"][0]
+
+    far = 1e12 if kind is AbsoluteError else 1.0
+    records = [
+        (np.full(D_SMOOTHED, 1e11), 0.0),
+        (np.full(D_SMOOTHED, 1e-160), 1.0),
+        (np.zeros(D_SMOOTHED), 1.0),
+        (np.full(D_SMOOTHED, np.nan), 1.0),
+        (np.array([np.inf, 0, 1]), np.nan),
+        *(
+            (scale * sign * np.array([1.0, 0, 0]), y)
+            for scale in (0.72, 30)
+            for sign in (1, -1)
+            for y in (0.0, far)
+        ),
+    ]
+    for i in range(N_SMOOTHED):
+        answers = []
+        for x, y in records:
+            held = silo[0].copy(), silo[1].copy()
+            held[0][i], held[1][i] = x, y
+            answers.append(answer(held))
+        moved = torch.cdist(torch.stack(answers), torch.stack(answers)).max()
+        assert float(moved) <= 2 * CLIP_SMOOTHED / N_SMOOTHED * (1 + 1e-9)
+        if statistic == "gradient" and beta >= 0.5:
+            assert float(moved) >= 0.9 * 2 * CLIP_SMOOTHED / N_SMOOTHED

@@ -1,7 +1,5 @@
 """Time in a ledger: days of runs and of the silo's life, and clocks that jump."""
 
-from __future__ import annotations
-
 import time
 from datetime import UTC, date, datetime
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A disk that is full, read-only or broken: refused, nothing from memory, and right again after a restart."""
 
-from __future__ import annotations
-
 import resource
 import sqlite3
 from collections.abc import Callable, Iterator

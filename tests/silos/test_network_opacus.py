@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, unfold
 
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported, Lenet, Mlp
 from silos import network
+from silos.layers import _patches
 from silos.records import Records, clipped_sum
 
 with warnings.catch_warnings():
@@ -54,4 +55,31 @@ def test_norms_and_clipped_sums_are_those_of_opacus(name: str) -> None:
     got = clipped_sum(problem, block, [w], clip)[0]
     torch.testing.assert_close(
         got, (terms * (clip / expected).clamp_max(1)[:, None]).sum(0), rtol=1e-5, atol=1e-6
+    )
+
+
+# What a convolution sees at every place, against torch's own `unfold`.
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation"),
+    [
+        ((5, 5), (1, 1), (0, 0), (1, 1)),
+        ((3, 2), (2, 1), (1, 0), (1, 2)),
+        ((3, 3), (1, 3), (2, 1), (2, 1)),
+        ((1, 1), (2, 2), (0, 0), (1, 1)),
+    ],
+)
+def test_patches_are_those_of_unfold(
+    kernel: tuple[int, int],
+    stride: tuple[int, int],
+    padding: tuple[int, int],
+    dilation: tuple[int, int],
+    flipped: bool,
+) -> None:
+    x = torch.randn(6, 3, 11, 9, generator=torch.Generator().manual_seed(0))
+    x = x.transpose(2, 3).contiguous().transpose(2, 3) if flipped else x
+    assert torch.equal(
+        _patches(x, kernel, stride, padding, dilation), unfold(x, kernel, dilation, padding, stride)
     )

@@ -1,7 +1,5 @@
 """Plug-in algorithms of a deployed silo run in a confined process, and what such a process may do wrong."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What a silo's Flower side takes from a SuperLink, without one: the bytes of one frame, and no more."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole runs through deployed silos: as simulated, through retries, restarts and runs at the same time."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """What an organisation audits: the modules of ours that a silo's daemon loads."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -16,14 +14,7 @@ LOADED = {
     "fedsim.data": ["dataset", "prepare", "source"],
     "fedsim.mechanisms": ["discrete_noise", "grid", "mechanism", "silo_gaussian"],
     "fedsim.privacy": ["calibrate", "cost", "gaussian", "rounding"],
-    "fedsim.problems": [
-        "composite",
-        "glm",
-        "kinds",
-        "network",
-        "network_models",
-        "section",
-    ],
+    "fedsim.problems": ["composite", "glm", "kinds", "network", "network_models", "section"],
     "fedsim.protocol": ["batch", "blame", "contract", "dryrun", "limits", "passes", "plain", "plan", "terms"],
     "fedsim.wire": ["daemon", "dial", "frames", "listener", "messages"],
 }

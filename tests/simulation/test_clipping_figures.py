@@ -1,7 +1,5 @@
 """What the clip takes away: counted right, in every kind of run, and by nobody but a simulation."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A round's time is that of the round: neither what measures the model nor who looks at it is in it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any
