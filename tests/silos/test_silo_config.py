@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from support.deployed import POLICY
+from support.refusals import lacking
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
@@ -34,75 +35,49 @@ def changed(path: str, value: Any) -> dict[str, Any]:
     return tree
 
 
-WRONG: dict[str, tuple[str, Any, list[str]]] = {
-    "an unknown key": ("policy.max_round", 5, ["silo.policy.max_round: 5: unknown key", "'max_rounds'"]),
-    "an unknown section": ("polcy", {}, ["silo.polcy", "'policy'"]),
-    "a name that is a path": ("name", "../silo", ["silo.name: '../silo'"]),
-    "no budget": ("policy.lifetime", None, ["silo.policy.lifetime: None: "]),
-    "an unlimited lifetime": (
-        "policy.lifetime.epsilon",
-        "unlimited",
-        ["silo.policy.lifetime.epsilon: 'unlimited': ", "number"],
-    ),
-    "an infinite lifetime": ("policy.lifetime.epsilon", float("inf"), ["silo.policy.lifetime.epsilon: inf"]),
-    "delta one": ("policy.lifetime.delta", 1, ["silo.policy.lifetime.delta: 1: "]),
-    "no last day": ("policy.lifetime.expires", "soon", ["silo.policy.lifetime.expires: 'soon': "]),
-    "true for a number": ("policy.max_rounds", True, ["silo.policy.max_rounds: True: must be a number"]),
-    "an unknown algorithm": (
-        "policy.algorithms",
-        ["prox_sdg"],
-        ["silo.policy.algorithms: 'prox_sdg': not shipped", "did you mean 'prox_sgd'?"],
-    ),
-    "an unknown problem": ("policy.problems", ["logit"], ["silo.policy.problems: 'logit': not shipped"]),
-    "every plug-in": ("policy.plug_ins", True, ["silo.policy.plug_ins: True: list those that may run"]),
-    "clips the wrong way round": ("policy.min_clip", 1e6 - 1, ["silo.policy.min_clip", "at most max_clip"]),
-    "a port without a token": ("listen", {"port": 7000}, ["silo.listen"]),
-    "an unknown data set": ("records", {"name": "sql"}, ["silo.records.name: 'sql'", "csv", "npz"]),
-    "pooled scaling": (
+DOWNLOAD = {
+    "name": "csv",
+    "path": "t.csv",
+    "target": "age",
+    "schema": {name: {"kind": "number", "lower": 0, "upper": 9} for name in ("age", "dose")},
+    "origin": {"url": "https://somewhere.example/t.csv", "sha256": "0" * 64},
+}
+WRONG: list[tuple[str, Any, str]] = [
+    ("policy.max_round", 5, "silo.policy.max_round: 5: unknown key | 'max_rounds'"),
+    ("polcy", {}, "silo.polcy | 'policy'"),
+    ("name", "../silo", "silo.name: '../silo'"),
+    ("policy.lifetime", None, "silo.policy.lifetime: None: "),
+    ("policy.lifetime.epsilon", "unlimited", "silo.policy.lifetime.epsilon: 'unlimited': | number"),
+    ("policy.lifetime.epsilon", float("inf"), "silo.policy.lifetime.epsilon: inf"),
+    ("policy.lifetime.delta", 1, "silo.policy.lifetime.delta: 1: "),
+    ("policy.lifetime.expires", "soon", "silo.policy.lifetime.expires: 'soon': "),
+    ("policy.max_rounds", True, "silo.policy.max_rounds: True: must be a number"),
+    ("policy.algorithms", ["prox_sdg"], "silo.policy.algorithms: 'prox_sdg': not shipped | 'prox_sgd'?"),
+    ("policy.problems", ["logit"], "silo.policy.problems: 'logit': not shipped"),
+    ("policy.plug_ins", True, "silo.policy.plug_ins: True: list those that may run"),
+    ("policy", {**POLICY, "min_clip": 2.0, "max_clip": 1.0}, "silo.policy.min_clip | at most max_clip"),
+    ("listen", {"port": 7000}, "silo.listen"),
+    ("records", {"name": "sql"}, "silo.records.name: 'sql' | csv | npz"),
+    ("records", {"name": "mnist"}, "silo.records.name: 'mnist' | csv | npz"),
+    ("records", DOWNLOAD, "silo.records.origin | exists in simulation"),
+    (
         "records.scaling",
         "training_statistics",
-        ["silo.records.scaling: 'training_statistics': is fitted on records without noise"],
+        "silo.records.scaling: 'training_statistics': | fitted on records",
     ),
-    "scaling by a silo's own records": (
-        "records.scaling",
-        "silo_statistics",
-        ["silo.records.scaling: 'silo_statistics': is fitted on records without noise"],
-    ),
-    "principal components": ("records.pca", 2, ["silo.records.pca: 2: is fitted on records without noise"]),
-    "a data set of simulations": ("records", {"name": "mnist"}, ["silo.records.name: 'mnist'", "csv", "npz"]),
-    "a download": (
-        "records",
-        {
-            "name": "csv",
-            "path": "t.csv",
-            "target": "age",
-            "schema": {name: {"kind": "number", "lower": 0, "upper": 9} for name in ("age", "dose")},
-            "origin": {"url": "https://somewhere.example/t.csv", "sha256": "0" * 64},
-        },
-        ["silo.records.origin", "exists in simulation"],
-    ),
-    "test records": ("records.test_fraction", 0.2, ["silo.records.test_fraction: 0.2: exists in simulation"]),
-    "a reserve": (
-        "records.reserve",
-        {"fraction": 0.1},
-        ["silo.records.reserve", "exists in simulation only"],
-    ),
-    "a run that is no digest": (
-        "insecure_simulation",
-        {"seed": 1, "run": "abc"},
-        ["silo.insecure_simulation.run: 'abc'"],
-    ),
-}
+    ("records.scaling", "silo_statistics", "silo.records.scaling: 'silo_statistics': | fitted on records"),
+    ("records.pca", 2, "silo.records.pca: 2: is fitted on records without noise"),
+    ("records.test_fraction", 0.2, "silo.records.test_fraction: 0.2: exists in simulation"),
+    ("records.reserve", {"fraction": 0.1}, "silo.records.reserve | exists in simulation only"),
+    ("insecure_simulation", {"seed": 1, "run": "abc"}, "silo.insecure_simulation.run: 'abc'"),
+]
 
 
-@pytest.mark.parametrize(("path", "value", "said"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_named(path: str, value: Any, said: list[str]) -> None:
-    tree = changed(path, value)
-    if path == "policy.min_clip":
-        tree["policy"]["max_clip"] = 1.0
+@pytest.mark.parametrize(("path", "value", "words"), WRONG)
+def test_what_is_wrong_is_named(path: str, value: Any, words: str) -> None:
     with pytest.raises(InputError) as caught:
-        parse_config(tree)
-    assert all(part in str(caught.value) for part in said), str(caught.value)
+        parse_config(changed(path, value))
+    assert lacking(caught.value, words) == []
 
 
 def test_a_key_that_stands_twice_is_an_error_with_its_line(tmp_path: Path) -> None:
