@@ -205,7 +205,7 @@ def raw_cifar(silo: Any) -> np.ndarray:
     return np.round(both[:, :3] * 255).astype(int)
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("cifar")
 def test_a_silo_of_each_class_holds_that_classs_images_of_all_files() -> None:
     data = Cifar10(scaling="none", intercept=False)
     federation = load(data, BY_CLASS, 0, 0)
@@ -229,7 +229,7 @@ def test_pixels_stand_as_in_the_file(cifar: Path) -> None:
     np.testing.assert_allclose(design.features * 255, held[[7, 2], 1:])
 
 
-@pytest.mark.usefixtures("folder")
+@pytest.mark.usefixtures("cifar")
 def test_some_of_each_class_are_kept_or_drawn_again_and_again() -> None:
     few = load(Cifar10(images_per_class=10, scaling="none"), BY_CLASS, 0, 0)
     assert [len(np.unique(raw_cifar(silo), axis=0)) for silo in few.silos] == [10] * 10
