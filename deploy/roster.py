@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.secagg.roster import load_roster, parse_roster
 
 
@@ -26,7 +26,7 @@ def main(place: Path, server: Path, shuffler: Path, silos: dict[str, Path]) -> N
         "honest_fraction": 1.0,
     }
     if not place.exists():
-        with whole_file(place) as draft:
+        with atomic_file(place) as draft:
             draft.write_text(yaml.safe_dump(parse_roster(told).model_dump(mode="json"), sort_keys=False))
             draft.chmod(0o444)
     print(load_roster(place).digest)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.common.head_file import Head, HeadFile
 from silos.account import Caps
 from silos.book import Book, Enrolment, Run, replayed
@@ -82,7 +82,7 @@ class Journal:
             if path.exists():
                 raise InputError("ledger", str(path), "there is one already: a silo enrols once")
             enrolment = Enrolment(silo, records, identity, caps, _end_of(expires))
-            with whole_file(path) as draft:
+            with atomic_file(path) as draft:
                 HeadFile.create(path, _write_first(draft, enrolment))
             _sync(path.parent)
         except (sqlite3.Error, OSError) as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import remove_drafts, whole_file
+from fedsim.common.files import atomic_file, remove_drafts
 from fedsim.common.identity import Identity
 from fedsim.data.prepare import prepare
 from fedsim.data.source import Floats, Source, Target, require_labels
@@ -101,7 +101,7 @@ def write_table(config: Config) -> None:
     if not config.reader or not isinstance(place, Path) or place.exists():
         return
     remove_drafts(place.parent)  # of a command that was killed, with records
-    with whole_file(place) as draft, open(draft, "xb", opener=_for_the_owner) as table:
+    with atomic_file(place) as draft, open(draft, "xb", opener=_for_the_owner) as table:
         try:
             done = subprocess.run(
                 config.reader, stdin=subprocess.DEVNULL, stdout=table, cwd=place.parent, check=False

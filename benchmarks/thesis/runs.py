@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import fedsim
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.report.audit import AuditPart
 from fedsim.report.sweep_summary import read_sweep
 
@@ -62,7 +62,7 @@ def _read(file: Path) -> Any:
 
 def _write(file: Path, tree: Mapping[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(file) as draft:
+    with atomic_file(file) as draft:
         draft.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
 
 

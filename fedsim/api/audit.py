@@ -23,7 +23,7 @@ from fedsim.attacks.daemon_pair import daemons as started
 from fedsim.attacks.neighbours import neighbours
 from fedsim.attacks.setting import Setting, prepare
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.common.process import one_thread
 from fedsim.data.dataset import Dataset
 from fedsim.deployment.offers import offers_of
@@ -83,7 +83,7 @@ class Audit:
         """
         path = Path(run) / FILE
         try:
-            with whole_file(path) as draft:
+            with atomic_file(path) as draft:
                 draft.write_text(json.dumps(self.tree, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         except OSError as error:
             raise InputError("RUN", str(path), f"cannot be written ({error.strerror})") from None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedsim.common.errors import InputError, suggest
-from fedsim.common.files import check_free, whole_directory
+from fedsim.common.files import atomic_directory, check_free
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report import page
 from fedsim.report.plots import figure_of
@@ -158,7 +158,7 @@ class Run:
         try:
             if isinstance(self.source, Outcome):
                 return page.save(self.source, place)
-            with whole_directory(place) as draft:
+            with atomic_directory(place) as draft:
                 shutil.copytree(self.source, draft, dirs_exist_ok=True)
                 move_scenario(draft / "scenario.yaml", self.source, place)
         except OSError as error:

@@ -26,7 +26,7 @@ from fedsim.attacks.likelihood import Knowledge, Places, Scores, narrowed
 from fedsim.attacks.search import Attack, search
 from fedsim.attacks.setting import Broadcast, Others, Setting, beside, others, replaced
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.common.seeds import generator
 from fedsim.mechanisms.grid import STEPS
 from fedsim.protocol.batch import Fresh, Full
@@ -196,7 +196,7 @@ def _write(setting: Setting, silo: int, data: Data, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     classes = setting.resolved.outline.num_classes
     target = data[1].astype(np.int64) if classes else data[1]
-    with whole_file(folder / RECORDS) as draft:
+    with atomic_file(folder / RECORDS) as draft:
         np.savez(draft, features=data[0], target=target)
     records = {"name": "npz", "path": RECORDS, "scaling": "none", "intercept": False}
     tree = {
@@ -206,7 +206,7 @@ def _write(setting: Setting, silo: int, data: Data, folder: Path) -> Path:
         "listen": {"socket": SOCKET},
         "policy": _policy(setting, silo),
     }
-    with whole_file(folder / CONFIG) as draft:
+    with atomic_file(folder / CONFIG) as draft:
         draft.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
     return folder / CONFIG
 

@@ -37,7 +37,7 @@ app = typer.Typer(
 
 
 def scenarios(incomplete: str) -> list[str]:
-    """What a shell offers for SCENARIO: names of shipped scenarios, YAML files and folders."""
+    """Shell completion of SCENARIO: names of shipped scenarios, YAML files and folders."""
     from fedsim.scenario.catalogue import shipped
 
     near = Path(incomplete or ".")
@@ -119,7 +119,7 @@ def plain_errors() -> Iterator[None]:
 
 @contextmanager
 def _traceback() -> Iterator[None]:
-    """With `fedsim --debug`, print the traceback of whatever is about to become one line."""
+    """With `fedsim --debug`, print the traceback of an error before it becomes one line."""
     try:
         yield
     except Exception:

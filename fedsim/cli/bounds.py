@@ -276,7 +276,7 @@ def _condition(condition: Mapping[str, Any], lowest: float) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> dict[str, str]:
-    """By column; those of an entry have the same columns."""
+    """{column: cell}; all rows of an entry have the same columns."""
     true = {name: _figure(name, value) for name, value in row["true"].items()}
     zcdp = {} if row["zcdp"] is None else {"zCDP": _figure("zCDP", row["zcdp"])}
     outside = f" (outside: {'; '.join(row['outside'])})" if row["outside"] else ""

@@ -219,7 +219,7 @@ def _superlink_folder(out: Path) -> Path:
 
 
 def _place(address: str) -> tuple[str, int]:
-    """Where to listen so that silos find it at `address`."""
+    """Host and port to listen on, so that silos reach the server at `address`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise InputError("federation.superlink", address, "host:port")

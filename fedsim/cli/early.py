@@ -60,7 +60,7 @@ def swept(path: Path, overrides: Sequence[str]) -> dict[str, Any]:
 
 def _check(scenario: Scenario) -> None:
     scenario.check()
-    obtain(scenario.data.wanted)
+    obtain(scenario.data.downloads)
     for field, file in scenario.data.files.items():
         check_there(f"scenario.data.{field}", file)
     if scenario.runtime.address is not None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from fedsim.cli.app import DEPLOYMENT, app, plain_errors
 from fedsim.cli.output import titled
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def ledger_receipt(
         if out is None:
             typer.echo(signed)
             return
-        with whole_file(out) as draft:
+        with atomic_file(out) as draft:
             draft.write_text(f"{signed}\n")
         typer.echo(f"Wrote {out}")
 

@@ -123,7 +123,7 @@ def _to_torch(model: Predictor, place: Path) -> None:
 @contextmanager
 def _new_file(place: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     """Yield where to write; `place` is checked before anything is done for it, and is whole or not there."""
-    from fedsim.common.files import whole_file
+    from fedsim.common.files import atomic_file
 
     if place.suffix not in suffixes:
         raise InputError("--out", str(place), f"must end in {' or '.join(suffixes)}")
@@ -132,7 +132,7 @@ def _new_file(place: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     if not place.parent.is_dir():
         raise InputError("--out", str(place), "is in no folder that exists")
     try:
-        with whole_file(place) as draft:
+        with atomic_file(place) as draft:
             yield draft
     except OSError as error:
         raise InputError("--out", str(place), f"cannot be written ({error.strerror})") from None

@@ -15,7 +15,7 @@ import typer
 
 from fedsim.cli.app import SCENARIOS, app, plain_errors
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_directory, whole_file
+from fedsim.common.files import atomic_directory, atomic_file
 
 _FILES = {
     "pyproject.toml": "pyproject.toml",
@@ -60,7 +60,7 @@ def _scenario(place: Path) -> None:
 
     _check_free(place)
     try:
-        with whole_file(place) as draft:
+        with atomic_file(place) as draft:
             draft.write_text(commented(), encoding="utf-8")
     except OSError as error:
         raise InputError("FILE", str(place), f"cannot be written ({error.strerror})") from None
@@ -79,7 +79,7 @@ def _package(name: str, place: Path) -> list[Path]:
         for template, where in _FILES.items()
     }
     try:
-        with whole_directory(place) as draft:
+        with atomic_directory(place) as draft:
             for where, text in texts.items():
                 (draft / where).parent.mkdir(exist_ok=True)
                 (draft / where).write_text(text, encoding="utf-8")

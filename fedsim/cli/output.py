@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Output:
-    """How much is printed.
+    """Consoles for progress, results and errors, by the options --quiet and --json.
 
     Args:
         quiet: nothing but errors.

@@ -111,7 +111,7 @@ def _told(done: Run, directory: Path, output: Output) -> int:
 
 
 def _kept(done: Run, directory: Path) -> str:
-    """Which trials another process need not run again."""
+    """A line on the finished trials, and the command that resumes."""
     from fedsim.api.simulate import finished_in
 
     command = shlex.join(["fedsim", "simulate", "--resume", shown(directory)])

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Self
 
 from fedsim.common.errors import Refused
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.common.head_file import Head
 
 _VERSION = 3
@@ -63,7 +63,7 @@ class AppendLog:
             OSError: it cannot be written.
         """
         first = following(_GENESIS, None, body)
-        with _as_os_errors(path.name), whole_file(path) as draft:
+        with _as_os_errors(path.name), atomic_file(path) as draft:
             os.close(os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             with closing(sqlite3.connect(draft)) as connection:
                 connection.executescript(_SCHEMA)

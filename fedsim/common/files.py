@@ -26,7 +26,7 @@ _PREFIX = ".writing-"
 
 
 @contextmanager
-def whole_file(place: Path, sync: bool = True) -> Iterator[Path]:
+def atomic_file(place: Path, sync: bool = True) -> Iterator[Path]:
     """Yield where to write a file; when the block ends, it replaces what is at `place`.
 
     If the block raises, `place` is left as it was and nothing else stays behind.
@@ -50,10 +50,10 @@ def whole_file(place: Path, sync: bool = True) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_directory(place: Path) -> Iterator[Path]:
+def atomic_directory(place: Path) -> Iterator[Path]:
     """Yield a directory to fill; when the block ends, it is at `place`, which must be free or empty.
 
-    Parents are made. Errors as of `whole_file`.
+    Parents are made. Errors as of `atomic_file`.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = place.with_name(f"{_PREFIX}{token_hex(8)}")
@@ -69,10 +69,10 @@ def whole_directory(place: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_files(directory: Path) -> Iterator[Path]:
+def atomic_files(directory: Path) -> Iterator[Path]:
     """Yield a directory to fill; when the block ends, its files go to the same places in `directory`.
 
-    Each file is whole, and none is replaced before the block has ended. Errors as of `whole_file`.
+    Each file is whole, and none is replaced before the block has ended. Errors as of `atomic_file`.
     """
     with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=directory) as folder:
         draft = Path(folder)
@@ -126,7 +126,7 @@ def check_there(field: str, file: Path) -> None:
 
 
 def placed(beside: Path, name: Path, fetched: bool) -> Path:
-    """Where the file is that a scenario's data name.
+    """The place of a file that a scenario's data section names.
 
     Args:
         beside: the name taken as relative to the scenario.

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 
 if TYPE_CHECKING:  # who signs nothing loads no cryptography
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -55,7 +55,7 @@ class Identity:
 
     def publish(self, folder: Path) -> None:
         """Write `identity.pub`, whatever is there."""
-        with whole_file(folder / PUBLIC_FILE) as draft:
+        with atomic_file(folder / PUBLIC_FILE) as draft:
             draft.write_text(f"{self.public}\n")
 
     def sign(self, body: bytes) -> bytes:
@@ -71,7 +71,7 @@ def write_key(place: Path, secret: bytes, field: str) -> None:
     """
     if place.exists():
         raise InputError(field, str(place), "there is a key already; it is never replaced")
-    with whole_file(place) as draft:
+    with atomic_file(place) as draft:
         handle = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(handle, "w") as file:
             file.write(f"{secret.hex()}\n")

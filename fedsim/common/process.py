@@ -65,7 +65,7 @@ _LOCK = RLock()
 
 
 def lazily(*names: str) -> None:
-    """From here on `import torch` only notes that it was asked for, and the first `torch.name` runs it.
+    """Import these modules at first use: `import torch` loads nothing, the first `torch.name` does.
 
     `from torch import Tensor` and `import torch.nn` are uses: where a scenario is read, such a line stands
     under TYPE_CHECKING. A library that is not there, or that has run already, is left alone.
@@ -110,7 +110,7 @@ _NAMES = ("server", "shuffler", "silos")
 
 
 def pin() -> None:
-    """From here on `import server`, `shuffler` and `silos` find the packages that belong to this `fedsim`.
+    """Make `import server`, `shuffler` and `silos` find the packages that belong to this `fedsim`.
 
     Raises:
         ImportError: another module has one of the names already.

@@ -329,7 +329,7 @@ def _is_named(kind: Node, given: Any) -> bool:
 
 
 def _children(kind: Node, given: Any) -> dict[Any, Node]:
-    """What may stand in a mapping, by its key; a key that the person chooses is there where it is given."""
+    """{key: schema} of a mapping's fields; free keys appear as given."""
     patterns = kind.get("patternProperties", {})  # of keys that must look like something
     free = next(iter(patterns.values()), kind.get("additionalProperties"))
     chosen = given if isinstance(free, dict) and isinstance(given, Mapping) else ()

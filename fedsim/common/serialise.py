@@ -53,7 +53,7 @@ def to_yaml(tree: Any, **style: Any) -> str:
 
 
 def from_yaml(text: str) -> Any:
-    """What a YAML text says.
+    """Parse a YAML text.
 
     Raises:
         yaml.YAMLError: it is none.

@@ -104,16 +104,16 @@ class Arrays(_OwnArrays):
         return _ArraysSource(self)
 
     def __eq__(self, other: object) -> bool:
-        """By content."""
+        """Whether all settings and arrays are equal."""
         return isinstance(other, Arrays) and self.model_dump_json() == other.model_dump_json()
 
     def __hash__(self) -> int:
-        """By content."""
+        """A hash of settings and arrays."""
         return hash(self.model_dump_json())
 
 
 class _ArraysSource(Matrix):
-    """All columns by name."""
+    """The source of arrays; columns are known by name."""
 
     target = TARGET
 

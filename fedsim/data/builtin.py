@@ -94,7 +94,7 @@ class BreastCancer(Dataset):
     name: Literal["breast_cancer"] = Field("breast_cancer", description="The data set's name.")
 
     def open(self) -> Matrix:
-        """All that is public; records are read when asked for."""
+        """The source; records are read at first use."""
         return _BreastCancerSource()
 
 
@@ -131,7 +131,7 @@ class Digits(Dataset):
     )
 
     def open(self) -> Matrix:
-        """All that is public; records are read when asked for."""
+        """The source; records are read at first use."""
         return _DigitsSource(self.task)
 
 
@@ -174,7 +174,7 @@ class Synthetic(Dataset):
     seed: int = Field(0, ge=0, description="Seed of parameters and records, apart from the scenario's seed.")
 
     def open(self) -> SyntheticSource:
-        """All that is public; records are made when asked for."""
+        """The source; records are made at first use."""
         return SyntheticSource(self)
 
     @property

@@ -190,7 +190,7 @@ def present_labels(source: Source, column: str | None) -> Labels:
 
 
 def _present(labels: Labels) -> Labels:
-    """Without the names that no record has."""
+    """The labels without names that no record has, renumbered."""
     found = np.unique(labels.codes[labels.codes != NO_LABEL])
     codes = np.where(labels.codes == NO_LABEL, NO_LABEL, np.searchsorted(found, labels.codes))
     return Labels(codes.astype(np.int64), tuple(labels.names[k] for k in found))

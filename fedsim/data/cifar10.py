@@ -20,7 +20,7 @@ from pydantic import Field
 from fedsim.common.errors import InputError
 from fedsim.common.files import data_folder
 from fedsim.common.seeds import generator
-from fedsim.data.dataset import Wanted
+from fedsim.data.dataset import Download
 from fedsim.data.images import BRIGHTEST, FIELD, Images, ImageSource, of_each, there
 from fedsim.data.source import Floats, Ints, Matrix, Ranges
 
@@ -70,10 +70,10 @@ class Cifar10(Images):
         return {name: data_folder() / "cifar10" / name for name in PARTS[self.part]}
 
     @property
-    def wanted(self) -> tuple[Wanted, ...]:
+    def downloads(self) -> tuple[Download, ...]:
         """The part's files, which are in one archive."""
         return tuple(
-            Wanted(path, (URL,), None, INSIDE + name, PUBLISHED, BYTES) for name, path in self.files.items()
+            Download(path, (URL,), None, INSIDE + name, PUBLISHED, BYTES) for name, path in self.files.items()
         )
 
 
@@ -102,7 +102,7 @@ class _Cifar10Source(ImageSource):
 
     @cached_property
     def _drawn(self) -> Ints:
-        """Of each record its image's place in the files."""
+        """The place in the files of each record's image."""
         data = self._data
         if data.draw == "distinct" and data.images_per_class is None:
             return np.arange(len(self._classes))

@@ -76,7 +76,7 @@ class Cells:
         return [None if gone else str(t) for t, gone in zip(texts.to_pylist(), self.missing(), strict=True)]
 
     def missing(self) -> Mask:
-        """Which cells have no value, shape (n,), whatever is declared of the column."""
+        """Mask of the cells without a value, shape (n,); independent of the schema."""
         if self._are_numbers:
             return np.isnan(self._coded(_floats(self.values)))
         return self._marked(self.as_texts())

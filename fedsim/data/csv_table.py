@@ -13,7 +13,7 @@ from pydantic import Discriminator, Field, Tag
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import data_folder
 from fedsim.common.section import Section
-from fedsim.data.dataset import Dataset, Wanted
+from fedsim.data.dataset import Dataset, Download
 from fedsim.data.schema import (
     SCHEMA,
     SILO,
@@ -92,7 +92,7 @@ class Csv(Reading, Dataset):
         return _CsvSource(self)
 
     @property
-    def wanted(self) -> tuple[Wanted, ...]:
+    def downloads(self) -> tuple[Download, ...]:
         """The table's file, if it has an origin.
 
         Raises:
@@ -106,7 +106,7 @@ class Csv(Reading, Dataset):
         if not self.path.exists() and not self.path.resolve().is_relative_to(data_folder().resolve()):
             hint = f"is not there, and is downloaded only into the data folder {data_folder()}"
             raise InputError(f"{DATA}.path", str(self.path), f"{hint}: give a name without folders above it")
-        return (Wanted(self.path, (self.origin.url,), self.origin.sha256, self.origin.member),)
+        return (Download(self.path, (self.origin.url,), self.origin.sha256, self.origin.member),)
 
     @property
     def not_private(self) -> list[str]:

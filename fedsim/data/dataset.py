@@ -26,7 +26,7 @@ FITTED_SCALINGS = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Download:
     """A file, where it is published, and what must be in it.
 
     Args:
@@ -47,7 +47,7 @@ class Wanted:
 
     @property
     def archive(self) -> Path:
-        """Where the archive is looked for before it is downloaded: beside the file's place."""
+        """A copy of the archive here, beside the file, is used instead of a download."""
         name = Path(urlsplit(self.urls[0]).path).name
         return self.path.with_name(name if name.strip(".") else "archive")
 
@@ -159,7 +159,7 @@ class Dataset(Section, ABC):
         return [f"{what} ({field}: {getattr(self, field)}), {IGNORED}" for field, what in self.fitted.items()]
 
     @property
-    def wanted(self) -> tuple[Wanted, ...]:
+    def downloads(self) -> tuple[Download, ...]:
         """Files with a download address and a checksum."""
         return ()
 

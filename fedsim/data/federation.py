@@ -31,7 +31,7 @@ def outline(data: Dataset, partition: Partition, seed: int) -> Outline:
 
     Files that are missing are downloaded now, once, before a run has processes.
     """
-    obtain(data.wanted)
+    obtain(data.downloads)
     source = data.open()
     records = _records(source, partition, seed)
     sizes = {name: training_records(n, data.test_fraction, data.reserve, name) for name, n in records}
@@ -218,7 +218,7 @@ def _missed(values: Floats, ranges: Ranges, names: Sequence[str]) -> list[str]:
 
 
 def training_records(records: int, test_fraction: float, reserve: Reserve | None, silo: str) -> int:
-    """How many of a silo's records train.
+    """The number of a silo's training records.
 
     Raises:
         InputError: the silo cannot put aside two records and keep one.

@@ -27,8 +27,8 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import HOW, whole_file
-from fedsim.data.dataset import Wanted
+from fedsim.common.files import HOW, atomic_file
+from fedsim.data.dataset import Download
 
 FIELD = "scenario.data"
 _PATIENCE = 30.0  # seconds without a byte
@@ -58,7 +58,7 @@ def _silently(title: str, total: int | None) -> Iterator[Callable[[int], None]]:
 SHOW: ContextVar[Show] = ContextVar("SHOW", default=_silently)
 
 
-def obtain(wanted: Sequence[Wanted]) -> None:
+def obtain(wanted: Sequence[Download]) -> None:
     """Download every file that is missing, and check that each is the published one.
 
     Raises:
@@ -70,7 +70,7 @@ def obtain(wanted: Sequence[Wanted]) -> None:
         _check(each.path, each)
 
 
-def _check(path: Path, wanted: Wanted) -> None:
+def _check(path: Path, wanted: Download) -> None:
     """Check what stands at `path`, which is the wanted file's place or a draft of it."""
     length, found = path.stat().st_size, ""
     if wanted.size is not None and length != wanted.size:
@@ -82,12 +82,12 @@ def _check(path: Path, wanted: Wanted) -> None:
         raise InputError(FIELD, str(wanted.path), hint)
 
 
-def _fetch(wanted: Sequence[Wanted]) -> None:
+def _fetch(wanted: Sequence[Download]) -> None:
     first = wanted[0]
     try:
         first.path.parent.mkdir(parents=True, exist_ok=True)
         if first.member is None:
-            with whole_file(first.path) as draft:
+            with atomic_file(first.path) as draft:
                 _download(first, draft)
                 _check(draft, first)
         elif first.archive.exists():
@@ -103,7 +103,7 @@ def _fetch(wanted: Sequence[Wanted]) -> None:
         raise InputError(FIELD, str(first.path), f"cannot be written ({error.strerror}); {HOW}") from None
 
 
-def _download(wanted: Wanted, draft: Path) -> None:
+def _download(wanted: Download, draft: Path) -> None:
     """Download from the first address that answers."""
     reasons = []
     for url in wanted.urls:
@@ -161,7 +161,7 @@ def _block(reply: IO[bytes]) -> bytes:
         raise _Unreachable(str(error)) from None
 
 
-def _unpack(archive: Path, wanted: Sequence[Wanted]) -> None:
+def _unpack(archive: Path, wanted: Sequence[Download]) -> None:
     asked = wanted[0].archive_sha256
     if asked is not None and (found := _digest(archive, archive, FIELD, unpack=False)) != asked:
         hint = f"is not the archive that was published: SHA-256 {found}, not {asked}"
@@ -169,14 +169,14 @@ def _unpack(archive: Path, wanted: Sequence[Wanted]) -> None:
     try:
         with _opened(archive) as member:
             for each in wanted:
-                with whole_file(each.path) as draft:
+                with atomic_file(each.path) as draft:
                     _copy(member(each.member or ""), each, draft)
                     _check(draft, each)
     except _BROKEN as error:
         raise InputError(FIELD, str(archive), f"is not a whole archive with these files ({error})") from None
 
 
-def _copy(inside: IO[bytes] | None, wanted: Wanted, draft: Path) -> None:
+def _copy(inside: IO[bytes] | None, wanted: Download, draft: Path) -> None:
     """Copy a member out; limited by the bytes that come out, not by the size that the archive states."""
     if inside is None:  # a folder of a tar file
         raise KeyError(wanted.member)

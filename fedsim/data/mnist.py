@@ -27,7 +27,7 @@ from pydantic import Field
 from fedsim.common.errors import InputError
 from fedsim.common.files import data_folder
 from fedsim.common.seeds import generator
-from fedsim.data.dataset import Wanted
+from fedsim.data.dataset import Download
 from fedsim.data.fetch import MOST
 from fedsim.data.images import BRIGHTEST, FIELD, Images, ImageSource, of_each, there
 from fedsim.data.source import Floats, Ints, Labels, Matrix, Ranges
@@ -83,10 +83,10 @@ class Mnist(Images):
         return {name: data_folder() / "mnist" / name for name in PUBLISHED if name.startswith(prefix)}
 
     @property
-    def wanted(self) -> tuple[Wanted, ...]:
+    def downloads(self) -> tuple[Download, ...]:
         """The files of the part, with download addresses."""
         return tuple(
-            Wanted(path, tuple(folder + name for folder in FOLDERS), PUBLISHED[name])
+            Download(path, tuple(folder + name for folder in FOLDERS), PUBLISHED[name])
             for name, path in self.files.items()
         )
 
@@ -120,7 +120,7 @@ class _MnistSource(ImageSource):
 
     @cached_property
     def _drawn(self) -> tuple[Ints, Ints]:
-        """Of each record its image's place in the file, and its pair's among PAIRS."""
+        """For each record, the place of its image in the file, and of its pair in PAIRS."""
         data = self._data
         if data.draw == "distinct":
             places = np.arange(len(self._digits))

@@ -168,7 +168,7 @@ def _ends(ranges: Ranges) -> tuple[Floats, Floats]:
 
 
 def standard_of(trained: Floats) -> Standard:
-    """Of training records (n, d)."""
+    """Mean and deviation of training records (n, d)."""
     with np.errstate(over="ignore", invalid="ignore"):  # the check for finite features reports what overflows
         mean, deviation = trained.mean(axis=0), trained.std(axis=0)
         return Standard(mean, np.where(deviation > 0, deviation, 1.0))
@@ -190,7 +190,7 @@ def by_silo(values: Floats, ranges: Ranges, silos: Sequence[Ints]) -> Floats:
 
 
 class Moments(NamedTuple):
-    """Of n records x: the sums of x - about, (d,), and of its outer products, (d, d)."""
+    """Sums over n records x of x - about, (d,), and of its outer products, (d, d)."""
 
     n: int
     about: Floats
@@ -199,7 +199,7 @@ class Moments(NamedTuple):
 
 
 def moments(values: Floats, about: Floats) -> Moments:
-    """Of records (n, d), about a point near their mean, so that no digits cancel."""
+    """Moments of records (n, d) about a point near their mean, so that no digits cancel."""
     shifted = values - about
     return Moments(len(values), about, shifted.sum(axis=0), shifted.T @ shifted)
 
@@ -209,7 +209,7 @@ _WHOLE: dict[bytes, Moments] = {}
 
 
 def training_moments(features: Floats, training: Ints) -> Moments:
-    """Of the rows `training` of records (n, d): those of all, which are kept, less those of the others."""
+    """Moments of the rows `training` of records (n, d): the cached ones of all less those of the others."""
     others = np.ones(len(features), dtype=bool)
     others[training] = False
     if 2 * np.count_nonzero(others) > len(features):

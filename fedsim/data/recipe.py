@@ -42,7 +42,7 @@ from fedsim.data.table import open_table
 
 
 class Recipe(Section):
-    """From columns to features, and from scores to what was to be predicted."""
+    """How columns become features, and scores become predictions."""
 
     columns: dict[str, Input] = Field(description="What features are made of, in their order.")
     target: str = Field(description="Name of the target.")
@@ -115,7 +115,7 @@ class Fitted:
 
 
 def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
-    """What `prepare` does to records of this source, by name.
+    """The recipe of what `prepare` does to records of this source.
 
     Raises:
         InputError: a data set's own ranges make no sense.

@@ -109,7 +109,7 @@ class Source(ABC):
 
     @abstractmethod
     def keys(self, column: str, field: str) -> Floats:
-        """What to sort records by, shape (num_rows,): numbers themselves, categories by their place."""
+        """Sort keys of the records, shape (num_rows,): numbers, or places of categories."""
 
     @abstractmethod
     def labels(self, column: str, field: str) -> Labels:

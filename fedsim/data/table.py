@@ -87,7 +87,7 @@ class FileTable:
             raise InputError(field, column, f"{self.title} has no such column; {suggest(column, self.names)}")
 
     def place(self, row: int) -> str:
-        """Where record `row`, from 0, stands: errors begin with it."""
+        """The place of record `row`, from 0, as the start of an error's hint."""
         return f"row {row + 1}"
 
     def _not_empty(self, count: int) -> int:
@@ -229,7 +229,7 @@ def _encoding(path: Path) -> str:
 
 
 def _delimiter(path: Path, encoding: str) -> str:
-    """The one that cuts the first records into equally many cells, and into most."""
+    """The delimiter that splits the first records into the most cells, equally many in each."""
     with path.open(encoding=encoding, errors="replace", newline="") as file:
         sample = file.read(_SAMPLE)
     if len(sample) == _SAMPLE:

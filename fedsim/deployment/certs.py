@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.secagg.envelopes import KEY_FILE, PUBLIC_FILE, EnvelopeKey
 
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
@@ -221,7 +221,7 @@ def _write(file: Path, data: bytes, mode: int) -> None:
     if file.exists():
         return
     with (
-        whole_file(file) as draft,
+        atomic_file(file) as draft,
         os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out,
     ):
         os.fchmod(out.fileno(), mode)  # whatever the umask

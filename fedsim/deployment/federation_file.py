@@ -14,7 +14,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.common.identity import public_key
 from fedsim.common.section import Section, check_flags, complaint
 from fedsim.common.serialise import mapping
@@ -209,5 +209,5 @@ def read_heads(path: Path | None) -> dict[str, str]:
 def write_heads(path: Path | None, heads: dict[str, str]) -> None:
     """Keep them."""
     if path is not None and heads:
-        with whole_file(path) as draft:
+        with atomic_file(path) as draft:
             draft.write_text(json.dumps(heads, indent=1, sort_keys=True) + "\n", encoding="utf-8")

@@ -22,7 +22,7 @@ import numpy as np
 import yaml
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.data.federation import SiloSplit, load
 from fedsim.data.source import Floats, Target
 from fedsim.deployment import certs
@@ -174,7 +174,7 @@ def opened(directory: Path) -> Topology:
 
 def write_records(file: Path, features: Floats, target: Target) -> None:
     """Records as they are prepared, intercept included: nothing is left to scale or to add."""
-    with whole_file(file) as draft:
+    with atomic_file(file) as draft:
         np.savez(draft, features=features, target=target)
 
 
@@ -185,7 +185,7 @@ def pooled_tests(silos: Sequence[SiloSplit]) -> tuple[Floats, Target]:
 
 
 def _yaml(file: Path, tree: Mapping[str, Any]) -> None:
-    with whole_file(file) as draft:
+    with atomic_file(file) as draft:
         draft.write_text(yaml.safe_dump(dict(tree), sort_keys=False), encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower import superlink
 from fedsim.deployment.flower.control import Control, Status, enroll
@@ -191,7 +191,7 @@ def _write(topology: Topology) -> None:
     }
     parse_roster(tree)
     for folder in (topology.shuffler, *map(topology.silo, topology.silos), topology.server):
-        with whole_file(folder / ROSTER) as draft:
+        with atomic_file(folder / ROSTER) as draft:
             draft.write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
 
 

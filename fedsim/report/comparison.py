@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError, suggest
-from fedsim.common.files import whole_directory
+from fedsim.common.files import atomic_directory
 from fedsim.report.style import save
 from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.report.sweep_page import CLAIMED, EPSILON, interval_note, x_label
@@ -156,7 +156,7 @@ def _error(source: Source) -> str:
 
 def write(comparison: ComparisonData, folder: Path) -> None:
     """Write the rows as CSV beside the figure as PNG and SVG (`FILES`) into a new folder."""
-    with whole_directory(folder) as draft:
+    with atomic_directory(folder) as draft:
         with (draft / FILES[0]).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             table = comparison.table()

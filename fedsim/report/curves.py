@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_files
+from fedsim.common.files import atomic_files
 from fedsim.report.style import GREY, Look, label, legend_below, look, save, styled, thinned
 from fedsim.results.run_directory import RunData
 from fedsim.results.summary import FEW, OF_TRAINING, Summary
@@ -154,7 +154,7 @@ def measured(run: RunData) -> list[str]:
 def draw(run: RunData, lines: Sequence[Line], directory: Path, folder: str) -> list[Path]:
     """Write a PNG and an SVG for each column that was measured and has a bound; returns the PNGs."""
     columns = [name for name in measured(run) if any(line.column == name for line in lines)]
-    with whole_files(directory) as draft:
+    with atomic_files(directory) as draft:
         (draft / folder).mkdir()
         for column in columns:
             _draw(run, column, [line for line in lines if line.column == column], draft / folder)

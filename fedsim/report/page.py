@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_directory, whole_files
+from fedsim.common.files import atomic_directory, atomic_files
 from fedsim.report import plots, style
 from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit, verdict
 from fedsim.report.curves import MEASURED_FIGURES
@@ -46,7 +46,7 @@ def save(outcome: Outcome, directory: Path) -> list[str]:
     """
     run = data_of(outcome, directory)
     began = directory.is_dir() and any(directory.iterdir())
-    with whole_files(directory) if began else whole_directory(directory) as draft:
+    with atomic_files(directory) if began else atomic_directory(directory) as draft:
         write(outcome, run, draft, directory)
         draw(run, draft / "metrics.png")
         _fill(run, draft)
@@ -76,7 +76,7 @@ def publish(directory: Path, fill: Callable[[Path], None]) -> Path:
         InputError: the directory cannot be written.
     """
     try:
-        with whole_files(directory) as draft:
+        with atomic_files(directory) as draft:
             fill(draft)
     except OSError as error:
         raise InputError("RUN", str(directory), f"cannot be written ({error.strerror})") from None

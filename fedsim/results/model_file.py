@@ -18,7 +18,7 @@ from safetensors.numpy import load_file, save_file
 from torch import Tensor
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.common.section import Section
 from fedsim.data.prepare import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
@@ -121,7 +121,7 @@ def write_models(models: Mapping[Any, Tensor], fitted: Fitted | None, file: Path
     if fitted is not None:
         named |= {_PREPARED + name: torch.from_numpy(value) for name, value in _arrays(fitted).items()}
     content = tensors.save(named)  # its own `save_file` raises no OSError
-    with whole_file(file) as draft:
+    with atomic_file(file) as draft:
         draft.write_bytes(content)
     return sha256(content).hexdigest()
 

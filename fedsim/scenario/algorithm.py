@@ -52,11 +52,11 @@ class GivenAlgorithm(AlgorithmSection):
         return self._object
 
     def having(self, **numbers: Any) -> Self:
-        """See the class: the object has them too."""
+        """A section with other numbers; the object gets them too."""
         return self.of(replace(self._object, **numbers))  # type: ignore[type-var]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """See the class."""
+        """Pickle the object, not the section."""
         return type(self).of, (self._object,)
 
 

@@ -77,7 +77,7 @@ def _about(path: tuple[str, ...], tree: Mapping[str, Any], node: Node) -> str:
 
 
 def _plain(value: Any) -> str:
-    """In one line of YAML."""
+    """The value as one line of YAML."""
     return yaml.safe_dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n").strip()
 
 

@@ -38,7 +38,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
 
 
 def load_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """As `load`, before validation: plain mappings, which a sweep completes.
+    """Read a scenario as plain mappings, not validated yet; a sweep completes them.
 
     Raises:
         InputError: the file cannot be read, or an override is none.
@@ -53,7 +53,7 @@ def load_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What the file holds, as it stands there.
+    """The file's mapping, unchanged.
 
     Raises:
         InputError: it cannot be read.
@@ -253,7 +253,7 @@ def completed(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 
 
 def _of_variant(variants: Any, chosen: Any) -> Mapping[str, Any]:
-    """What the chosen variant sets, {dotted field: value}."""
+    """The chosen variant's {dotted field: value}."""
     if not isinstance(variants, Mapping) or not all(isinstance(one, Mapping) for one in variants.values()):
         raise InputError("scenario.variants", variants, "must be {name: {dotted.field: value}}")
     if chosen not in variants:
@@ -284,7 +284,7 @@ def digests(data: Dataset, attendance: Path | None) -> dict[str, str]:
 
 
 def digests_of(scenario: Scenario) -> dict[str, str]:
-    """As `digests`, of a scenario."""
+    """The digests of a scenario's files."""
     return digests(scenario.data, _attendance(scenario))
 
 
@@ -296,7 +296,7 @@ def check_unchanged(scenario: Scenario) -> None:
     """
     if not scenario.files:
         return
-    obtain(scenario.data.wanted)
+    obtain(scenario.data.downloads)
     named = _named(scenario.data, _attendance(scenario))
     for field, before in scenario.files.items():
         path = named.get(field)

@@ -143,7 +143,7 @@ _BELONGS |= dict.fromkeys(("sigma", "noise_multiplier"), "sigma")
 
 
 class RuntimeSection(Section):
-    """Where the run happens."""
+    """How and where a run is executed."""
 
     name: Literal["ray", "inprocess"] = Field("ray", description="ray: trials in parallel processes")
     silo_hosts: int = Field(
@@ -245,7 +245,7 @@ class TuneSection(Section):
 
 
 def with_criterion(tune: TuneSection, metric: object) -> TuneSection:
-    """With the criterion that is meant where none is given, for a scenario with that `report.metric`."""
+    """Fill in the default criterion, for a scenario with this `report.metric`."""
     by_metric: Criterion = "final_train_loss" if metric in (None, "error") else "final_metric"
     meant = tune.criterion or ("private_error" if tune.private else by_metric)
     return tune.model_copy(update={"criterion": meant})

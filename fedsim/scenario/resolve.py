@@ -138,7 +138,7 @@ class Resolved:
 
     @cached_property
     def _recipe(self) -> str | None:
-        """What a child process makes; None where all parts are shipped."""
+        """The recipe for a child process; None where all parts are shipped."""
         if type(self.algorithm) in shipped().values() and is_shipped(self.problem):
             return None
         return recipe_of(self.algorithm, self.problem, self.scenario.runtime.dtype)

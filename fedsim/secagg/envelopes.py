@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.common.files import whole_file
+from fedsim.common.files import atomic_file
 from fedsim.common.identity import read_key, write_key
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class EnvelopeKey:
         """
         made = cls.draw()
         write_key(folder / KEY_FILE, made._key.private_bytes_raw(), "envelopes")
-        with whole_file(folder / PUBLIC_FILE) as draft:
+        with atomic_file(folder / PUBLIC_FILE) as draft:
             draft.write_text(f"{made.public}\n")
         return made
 

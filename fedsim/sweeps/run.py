@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedsim.common.errors import InputError
-from fedsim.common.files import unwritable, whole_file, whole_files
+from fedsim.common.files import atomic_file, atomic_files, unwritable
 from fedsim.common.process import undisturbed
 from fedsim.common.serialise import canonical, finite, to_yaml
 from fedsim.measure.baselines import baselines
@@ -147,7 +147,7 @@ def opened(directory: Path, tell: Callable[[str], None]) -> Iterator[Record]:
 def write(job: Job, results: SweepResults, summary: SweepSummary, directory: Path) -> list[str]:
     """Write or replace the results; returns the names of the files."""
     scenario = SECRET + to_yaml(relative(job.tree, directory))
-    with whole_files(directory) as draft:
+    with atomic_files(directory) as draft:
         (draft / "scenario.yaml").write_text(scenario, encoding="utf-8")
         (draft / FILE).write_text(summary.json_text() + "\n", encoding="utf-8")
         pq.write_table(cells_table(job, results), draft / "cells.parquet")
@@ -170,7 +170,7 @@ def write_failure(event: Event, failure: Failure, title: str, directory: Path) -
         )
     seed = "" if cell.scenario["privacy"].get("mechanism") == NONE.name else SECRET
     text = f"{head}\n# fedsim simulate {path.name}\n{seed}{to_yaml(relative(tree, path.parent))}"
-    with whole_file(path) as draft:
+    with atomic_file(path) as draft:
         draft.write_text(text, encoding="utf-8")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import fedsim
 from fedsim.common.errors import Refused
-from fedsim.common.files import remove_drafts, whole_directory, whole_file, whole_files
+from fedsim.common.files import atomic_directory, atomic_file, atomic_files, remove_drafts
 from fedsim.common.head_file import Head, HeadFile, head_path
 from fedsim.common.process import pin
 
@@ -29,7 +29,7 @@ def test_a_file_replaces_what_was_there_once_it_is_complete(tmp_path: Path) -> N
     place = tmp_path / "a.txt"
     place.write_text("old")
     expected = mode(place)
-    with whole_file(place) as draft:
+    with atomic_file(place) as draft:
         draft.write_text("new")
         assert place.read_text() == "old"
         assert draft.suffix == ".txt"
@@ -40,7 +40,7 @@ def test_a_file_replaces_what_was_there_once_it_is_complete(tmp_path: Path) -> N
 def test_a_directory_appears_with_all_its_files(tmp_path: Path) -> None:
     place = tmp_path / "runs" / "one"
     (tmp_path / "other").mkdir()
-    with whole_directory(place) as draft:
+    with atomic_directory(place) as draft:
         (draft / "inner").mkdir()
         (draft / "inner" / "b").write_text("b")
         assert not place.exists()
@@ -51,7 +51,7 @@ def test_a_directory_appears_with_all_its_files(tmp_path: Path) -> None:
 def test_files_join_those_that_are_there(tmp_path: Path) -> None:
     (tmp_path / "kept").write_text("kept")
     (tmp_path / "page").write_text("old")
-    with whole_files(tmp_path) as draft:
+    with atomic_files(tmp_path) as draft:
         (draft / "page").write_text("new")
         (draft / "figures").mkdir()
         (draft / "figures" / "f").write_text("f")
@@ -61,9 +61,9 @@ def test_files_join_those_that_are_there(tmp_path: Path) -> None:
 
 
 WRITERS: list[tuple[Callable[[Path], AbstractContextManager[Path]], str]] = [
-    (lambda folder: whole_file(folder / "a"), ""),
-    (lambda folder: whole_directory(folder / "b"), "x"),
-    (whole_files, "a"),
+    (lambda folder: atomic_file(folder / "a"), ""),
+    (lambda folder: atomic_directory(folder / "b"), "x"),
+    (atomic_files, "a"),
 ]
 
 
@@ -81,13 +81,13 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(
 def test_a_directory_that_holds_files_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "a").write_text("a")
-    with pytest.raises(OSError, match="not empty"), whole_directory(tmp_path / "run") as draft:
+    with pytest.raises(OSError, match="not empty"), atomic_directory(tmp_path / "run") as draft:
         (draft / "b").write_text("b")
     assert content(tmp_path) == {"run/a": "a"}
 
 
 def test_drafts_of_a_killed_process_are_removed(tmp_path: Path) -> None:
-    context = whole_file(tmp_path / "a.json", sync=False)
+    context = atomic_file(tmp_path / "a.json", sync=False)
     context.__enter__().write_text("{")
     (tmp_path / "b.json").write_text("{}")
     remove_drafts(tmp_path)

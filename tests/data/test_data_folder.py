@@ -24,7 +24,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import VARIABLE, data_folder
 from fedsim.data import fetch
 from fedsim.data.csv_table import Csv
-from fedsim.data.fetch import SHOW, Wanted, obtain
+from fedsim.data.fetch import SHOW, Download, obtain
 from fedsim.deployment import certs
 from fedsim.scenario.load import load
 
@@ -110,8 +110,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-def wanted(place: Path, url: str, **fields: Any) -> Wanted:
-    return Wanted(place, (url,), **{"sha256": sha256(TABLE), **fields})
+def wanted(place: Path, url: str, **fields: Any) -> Download:
+    return Download(place, (url,), **{"sha256": sha256(TABLE), **fields})
 
 
 def nothing_but(folder: Path, *names: str) -> bool:
@@ -206,7 +206,7 @@ def test_a_folder_that_cannot_be_made_is_said(base: str, tmp_path: Path) -> None
 
 def test_the_next_place_is_asked_where_the_first_has_it_not(server: Any, base: str, tmp_path: Path) -> None:
     urls = (f"{base}/gone.csv", f"{base}/clinic.csv")
-    obtain([Wanted(tmp_path / "clinic.csv", urls, sha256(TABLE))])
+    obtain([Download(tmp_path / "clinic.csv", urls, sha256(TABLE))])
     assert server.asked == ["/gone.csv", "/clinic.csv"]
 
 
@@ -398,7 +398,7 @@ def test_an_origin_needs_a_web_address_and_one_file(tmp_path: Path) -> None:
         load(scenario(tmp_path, {"path": "a.csv", "origin": origin}))
     several = {"path": {"north": "a.csv"}, "origin": {**origin, "url": "http://x/y"}}
     with pytest.raises(InputError, match="only of one file"):
-        load(scenario(tmp_path, several)).data.wanted  # noqa: B018
+        load(scenario(tmp_path, several)).data.downloads  # noqa: B018
 
 
 def test_nothing_is_downloaded_outside_the_data_folder(server: Any, tmp_path: Path, folder: Path) -> None:
@@ -407,9 +407,9 @@ def test_nothing_is_downloaded_outside_the_data_folder(server: Any, tmp_path: Pa
     for name in ("../clinic.csv", str(tmp_path / "clinic.csv")):
         data = load(scenario(tmp_path / "here", {"path": name, "origin": origin})).data
         with pytest.raises(InputError, match=r"data.path: .*downloaded only into the data folder"):
-            obtain(data.wanted)
+            obtain(data.downloads)
     (tmp_path / "clinic.csv").write_bytes(TABLE)
-    obtain(data.wanted)  # what is there is checked wherever it is
+    obtain(data.downloads)  # what is there is checked wherever it is
     assert server.asked == []
 
 

@@ -163,7 +163,7 @@ def test_a_missing_file_is_named_with_its_place(folder: Path) -> None:
 
 def test_files_with_other_images_are_refused_before_a_run(folder: Path) -> None:
     with pytest.raises(InputError, match="does not hold what was published: SHA-256") as caught:
-        obtain(Mnist().wanted)
+        obtain(Mnist().downloads)
     assert str(folder / IMAGES) in str(caught.value)
 
 
@@ -182,7 +182,7 @@ def test_a_run_knows_its_files_by_what_is_compressed_in_them(folder: Path) -> No
 )
 def test_the_real_files_are_those_that_were_published() -> None:
     for data in (Mnist(), Mnist(part="test")):
-        obtain(data.wanted)
+        obtain(data.downloads)
     assert [Mnist().open().num_rows, Mnist(part="test").open().num_rows] == [60_000, 10_000]
     assert len(Mnist(images_per_digit=3870).open().other("digit")) == 38_700
     assert content(Mnist().files[LABELS], "") == PUBLISHED[LABELS]
@@ -261,10 +261,10 @@ def test_a_broken_file_is_named_cifar10(cifar: Path, written: bytes, said: str) 
 def test_files_of_another_size_are_refused_before_a_run(cifar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = "does not hold what was published: it has 92,190 bytes, not 30,730,000"
     with pytest.raises(InputError, match=said) as caught:
-        obtain(Cifar10().wanted)
+        obtain(Cifar10().downloads)
     assert str(cifar / "data_batch_1.bin") in str(caught.value)
     monkeypatch.setattr(cifar10, "BYTES", 92_190)
-    obtain(Cifar10().wanted)
+    obtain(Cifar10().downloads)
 
 
 def test_the_published_archive_may_stand_in_the_folder(cifar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,12 +279,12 @@ def test_the_published_archive_may_stand_in_the_folder(cifar: Path, monkeypatch:
             (cifar / name).unlink()
     assert URL.endswith(archive.name)
     with pytest.raises(InputError, match="is not the archive that was published"):
-        obtain(Cifar10().wanted)
+        obtain(Cifar10().downloads)
     with pytest.raises(InputError, match="no such file: put it there"):
         Cifar10().open().num_rows  # noqa: B018
     monkeypatch.setattr(cifar10, "PUBLISHED", hashlib.sha256(archive.read_bytes()).hexdigest())
     monkeypatch.setattr(cifar10, "BYTES", len(before))
-    obtain(Cifar10().wanted)
+    obtain(Cifar10().downloads)
     assert (cifar / "data_batch_2.bin").read_bytes() == before
     assert not (cifar / "test_batch.bin").exists()
     assert Cifar10().open().num_rows == 150

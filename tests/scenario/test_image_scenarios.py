@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     small = {path.name: content(path, "") for path in (tmp_path / "mnist").iterdir()}
     monkeypatch.setattr(mnist, "PUBLISHED", {name: small[name] for name in mnist.PUBLISHED})
     monkeypatch.setattr(cifar10, "BYTES", (tmp_path / "cifar10" / "test_batch.bin").stat().st_size)
-    obtain([*Mnist().wanted, *Cifar10().wanted])
+    obtain([*Mnist().downloads, *Cifar10().downloads])
     return tmp_path
 
 
