@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +14,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from rich.console import Console
-from support.scenarios import SMALL, simulate
+from support.scenarios import SMALL, edited, simulate
 
 from fedsim.api.run import Run
 from fedsim.cli.output import print_silos, rendered
@@ -216,30 +217,30 @@ TRUE, LEAST = 1.00004, 0.99999
 @pytest.fixture
 def costly(run_copy: Path) -> Path:
     """A run whose silos cost that, without a budget that would be shown in its place."""
-    path = run_copy / "summary.json"
-    tree = json.loads(path.read_text())
-    for silo in tree["privacy"]["silos"]:
-        silo |= {"epsilon_budget": None, "epsilon_guaranteed": TRUE, "epsilon_spent": TRUE}
-        silo |= {"epsilon_claimed": TRUE, "epsilon_attainable": LEAST, "delta": TRUE / 1e5}
-    path.write_text(json.dumps(tree))
+    with edited(run_copy) as tree:
+        for silo in tree["privacy"]["silos"]:
+            silo |= {"epsilon_budget": None, "epsilon_guaranteed": TRUE, "epsilon_spent": TRUE}
+            silo |= {"epsilon_claimed": TRUE, "epsilon_attainable": LEAST, "delta": TRUE / 1e5}
     scenario = run_copy / "scenario.yaml"
     text = scenario.read_text()
     scenario.write_text(text[: text.index("  epsilon:")] + "  epsilon: unlimited\n")
     return run_copy
 
 
-def printed(*things: object) -> str:
+def captured(show: Callable[[Console], object]) -> str:
     console = Console(width=100)
     with console.capture() as capture:
-        console.print(*things)
+        show(console)
     return capture.get()
 
 
+def printed(thing: object) -> str:
+    return captured(lambda console: console.print(thing))
+
+
 def test_in_a_terminal(costly: Path) -> None:
-    console = Console(width=100)
-    with console.capture() as capture:
-        print_silos(console, read(costly).summary.privacy.silos)
-    (line,) = (line for line in capture.get().splitlines() if line.startswith("silo-00"))
+    shown = captured(lambda console: print_silos(console, read(costly).summary.privacy.silos))
+    (line,) = (line for line in shown.splitlines() if line.startswith("silo-00"))
     assert line.split()[2:6] == ["1.001e-05", "1.001", "0.9999", "1.001"]
 
 
@@ -297,16 +298,12 @@ def test_in_other_units_and_a_budget_to_set_is_rounded_down() -> None:
         user_level=pair,
         record_level_for_user_level_budget=Guarantee(epsilon=LEAST, delta=9.99e-6),
     )
-    console = Console(width=100)
-    with console.capture() as capture:
-        show_conversions(console, Conversions(central=pair, silos=[silo]))
-    assert capture.get().count("(1.001, 1.1e-05)") == 3
-    assert "(0.9999, 9.9e-06)" in capture.get()
+    found = Conversions(central=pair, silos=[silo])
+    shown = captured(lambda console: show_conversions(console, found))
+    assert shown.count("(1.001, 1.1e-05)") == 3
+    assert "(0.9999, 9.9e-06)" in shown
 
 
 def test_an_infinite_cost_is_none(costly: Path) -> None:
     silo = read(costly).summary.privacy.silos[0].model_copy(update={"epsilon_guaranteed": None})
-    console = Console(width=100)
-    with console.capture() as capture:
-        print_silos(console, [silo])
-    assert "none" in capture.get()
+    assert "none" in captured(lambda console: print_silos(console, [silo]))

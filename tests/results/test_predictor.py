@@ -25,6 +25,9 @@ from fedsim.results.run_directory import write
 PIXELS = Digits().open().features
 TISSUE = BreastCancer().open().features
 LINEAR = Synthetic(rows=60, features=3, link="linear")
+IGNORED = {"preprocessing_cost": "ignored"}
+STANDARD = {"name": "breast_cancer", "scaling": "training_statistics", **IGNORED}
+MLP = {"name": "neural_network", "model": {"name": "mlp", "hidden": [5]}}
 CASES: dict[str, tuple[dict[str, Any], np.ndarray]] = {
     "logistic": (tree("breast_cancer", "logistic_regression"), TISSUE),
     "softmax": (tree("digits", "softmax_regression"), PIXELS),
@@ -32,26 +35,11 @@ CASES: dict[str, tuple[dict[str, Any], np.ndarray]] = {
     "hinge": (tree({"name": "breast_cancer", "intercept": False}, "hinge_loss"), TISSUE),
     "linear": (tree(LINEAR.model_dump(), "linear_regression"), LINEAR.open().features),
     "absolute": (tree(LINEAR.model_dump(), "absolute_error"), LINEAR.open().features),
-    "components": (
-        tree({"name": "digits", "pca": 4, "preprocessing_cost": "ignored"}, "softmax_regression"),
-        PIXELS,
-    ),
+    "components": (tree({"name": "digits", "pca": 4, **IGNORED}, "softmax_regression"), PIXELS),
     "of one norm": (tree({"name": "digits", "record_norm": 2.0}, "softmax_regression"), PIXELS),
-    "standardised": (
-        tree(
-            {"name": "breast_cancer", "scaling": "training_statistics", "preprocessing_cost": "ignored"},
-            "logistic_regression",
-        ),
-        TISSUE,
-    ),
-    "network": (
-        tree("digits", {"name": "neural_network", "model": {"name": "mlp", "hidden": [5]}}),
-        PIXELS,
-    ),
-    "network of numbers": (
-        tree(LINEAR.model_dump(), {"name": "neural_network", "model": {"name": "mlp", "hidden": [4]}}),
-        LINEAR.open().features,
-    ),
+    "standardised": (tree(STANDARD, "logistic_regression"), TISSUE),
+    "network": (tree("digits", MLP), PIXELS),
+    "network of numbers": (tree(LINEAR.model_dump(), MLP), LINEAR.open().features),
 }
 
 

@@ -1,7 +1,9 @@
 """Tiny scenarios, the command line on them, and sweeps whose results are made up."""
 
 import copy
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +88,15 @@ def simulate(folder: Path, tree: dict[str, Any]) -> Path:
     """Run a scenario; its run directory."""
     invoke("simulate", write(folder, tree), "--out", folder / "run")
     return folder / "run"
+
+
+@contextmanager
+def edited(run: Path) -> Iterator[dict[str, Any]]:
+    """The tree of a run directory's summary, which is written back after the block."""
+    path = run / "summary.json"
+    tree: dict[str, Any] = json.loads(path.read_text())
+    yield tree
+    path.write_text(json.dumps(tree))
 
 
 def result(error: float = 0.1, train_loss: float | None = None) -> CellResult:

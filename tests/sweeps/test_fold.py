@@ -18,27 +18,15 @@ from fedsim.sweeps.cell import cell_of
 from fedsim.sweeps.engine import batches
 
 ROUNDS = {"num_rounds": 5, "step_size": 0.1, "clip_norm": 0.5}
+SVRG = {"inner_steps": 2, "step_size": 0.1, "clip_norm": 0.5, "difference_clip": 0.4}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "noisy_minibatch_sgd": ROUNDS | {"strong_convexity": 0.1},
     "accelerated_minibatch_sgd": ROUNDS,
-    "multi_stage_accelerated_minibatch_sgd": {
-        "num_rounds": 12,
-        "smoothness": 1.0,
-        "strong_convexity": 1.0,
-        "initial_excess": 1.0,
-        "noise": 0.0,
-        "clip_norm": 0.5,
-    },
+    "multi_stage_accelerated_minibatch_sgd": {"num_rounds": 12, "smoothness": 1.0, "strong_convexity": 1.0}
+    | {"initial_excess": 1.0, "noise": 0.0, "clip_norm": 0.5},
     "prox_sgd": ROUNDS,
-    "prox_svrg": {"epochs": 2, "inner_steps": 2, "step_size": 0.1, "clip_norm": 0.5, "difference_clip": 0.4},
-    "prox_pl_svrg": {
-        "restarts": 2,
-        "epochs": 1,
-        "inner_steps": 2,
-        "step_size": 0.1,
-        "clip_norm": 0.5,
-        "difference_clip": 0.4,
-    },
+    "prox_svrg": SVRG | {"epochs": 2},
+    "prox_pl_svrg": SVRG | {"restarts": 2, "epochs": 1},
     "prox_spider": ROUNDS | {"period": 2, "smoothness": 0.3},
     "spider_alternate": ROUNDS,
     "fedadam": ROUNDS | {"beta1": 0.5, "tau": 0.1},
