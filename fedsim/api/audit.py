@@ -1,4 +1,4 @@
-"""`fedsim.audit`: attack a scenario's transcript, and set what that attains beside what is claimed."""
+"""`fedsim.audit`: attacks on a scenario's transcript, and the claims that they are compared with."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LEAST, MOST = 0.001, 1000.0  # effort
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Audit:
-    """What `fedsim.audit` returns; `tree` is what `fedsim audit --json` prints."""
+    """The result of `fedsim.audit`; `fedsim audit --json` prints `tree`."""
 
     tree: dict[str, Any]
 
@@ -61,7 +61,7 @@ class Audit:
 
     @property
     def verdict(self) -> list[str]:
-        """In a line, and for each silo whose claim is broken why."""
+        """One line, and for each silo whose claim is broken the reason."""
         return verdict(self.part)
 
     @property
@@ -119,7 +119,7 @@ def audit(
     Args:
         scenario: see `fedsim.simulate`, as for `overrides`, `algorithm`, `data` and `short`; or a run.
         effort: share of the default work, about a minute: 0.1 for a first look, 10 for more.
-        progress: see `fedsim.simulate`; a function is told what is done and which share of it.
+        progress: see `fedsim.simulate`; a function gets what is done and which share of it.
 
     Raises:
         InputError: bad scenario or data; or a scenario that claims nothing.
@@ -151,7 +151,7 @@ def _resolved_again(run: Run, changes: Mapping[str, Any]) -> Resolved:
 
 @dataclass(frozen=True)
 class DaemonAudit:
-    """What was found; `tree` is what `fedsim audit --daemons DIR --json` prints."""
+    """The result of an audit of daemons; `fedsim audit --daemons DIR --json` prints `tree`."""
 
     tree: dict[str, Any]
 
@@ -162,14 +162,14 @@ class DaemonAudit:
 
     @property
     def verdict(self) -> list[str]:
-        """In a line, and where the claim is broken why."""
+        """One line, and where the claim is broken the reason."""
         if not self.broken:
             return ["the claim is not broken by what was tried"]
         return ["BROKEN: the daemons' claim does not hold", *self.tree["findings"]]
 
     @property
     def table(self) -> TextTable:
-        """A table of one row: what is claimed of the silo, and what was attained of it."""
+        """A table of one row: the silo's claimed and attained epsilon."""
         found = self.tree
         share = f" ({floor(100 * found['attained_share'])} %)" if found["attained_share"] is not None else ""
         columns = [
@@ -203,7 +203,7 @@ def audit_daemons(
     effort: float = 1.0,
     progress: bool | Observe | None = None,
 ) -> DaemonAudit:
-    """Play the worst server against two daemons that hold neighbouring records of one silo.
+    """Play a malicious server against two daemons with neighbouring records of one silo.
 
     Args:
         scenario: see `fedsim.simulate`, as for `overrides` and `progress`.
@@ -227,7 +227,7 @@ def audit_daemons(
 
 
 def offer_to(setting: Setting, silo: int) -> Offer:
-    """What a deployed server would offer to the silo."""
+    """The offer that a deployed server would make to the silo."""
     resolved = setting.resolved
     return offers_of(resolved, token_hex(32), setting.schedule)[resolved.names[silo]]
 

@@ -26,7 +26,7 @@ Comparable = Run | Sweep | str | os.PathLike[str]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Comparison:
-    """What `fedsim.compare` returns; `lines` is what is drawn."""
+    """The result of `fedsim.compare`; `lines` has the rows and draws them."""
 
     lines: comparison.ComparisonData
 

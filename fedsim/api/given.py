@@ -1,4 +1,4 @@
-"""What a caller may name a scenario by, and what stands beside it: overrides and objects."""
+"""The arguments that name a scenario, and those that change it: overrides and objects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ScenarioLike = str | os.PathLike[str] | Mapping[str, Any] | Scenario
 
 
 def changes_of(overrides: Mapping[str, Any] | None, short: Mapping[str, Any]) -> dict[str, Any]:
-    """What a caller changes, {field: value}.
+    """The fields that a caller changes, {field: value}.
 
     Raises:
         InputError: `overrides` is no mapping.
@@ -60,7 +60,7 @@ def scenario_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -
 
 
 def tree_of(given: ScenarioLike, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """As `scenario_of`, before validation: nested mappings, which a sweep completes."""
+    """`scenario_of` before validation: nested mappings, which a sweep completes."""
     tree, folder = _tree(given)
     return anchored(completed(tree, changes or {}), folder)
 

@@ -1,4 +1,4 @@
-"""`fedsim.price`: what a run would cost each silo, before it happens."""
+"""`fedsim.price`: the cost of a run to each silo, before it happens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Price:
-    """What `fedsim.price` returns; `statement` is what `fedsim privacy --json` prints, typed."""
+    """The result of `fedsim.price`; `fedsim privacy --json` prints `statement`."""
 
     statement: Statement
 
@@ -61,7 +61,7 @@ def price(
     conversions: bool = False,
     **short: Any,
 ) -> Price:
-    """What a run would cost each silo, and the noise that it would use; no feature is read.
+    """The cost of a run to each silo, and its noise, before it happens; no feature is read.
 
     >>> cost = price("quickstart", epsilon=2.0)
     >>> [round(z, 1) for z in cost.silos["noise_multiplier"]]

@@ -1,4 +1,4 @@
-"""How far a run or an audit is: a bar on a screen or in a notebook, plain lines elsewhere."""
+"""Progress of a run or an audit: a bar on a screen or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedsim.results.outcome import Observer, said, variants
+from fedsim.results.outcome import Observer, metric_text, variants
 from fedsim.results.record import Measurement
 from fedsim.scenario.resolve import Resolved
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedsim.attacks.audit import Observe
 
 Watch = Callable[[Resolved], AbstractContextManager[Observer]]
-"""Opened when a run begins; told every measurement until it ends."""
+"""Opened when a run begins; it gets every measurement until the run ends."""
 Told = TypeVar("Told", bound=Callable[..., None])
 
 _BLINK = 0.2  # seconds between two states of a notebook's bar
@@ -37,11 +37,11 @@ _BLINK = 0.2  # seconds between two states of a notebook's bar
 def watching(
     asked: bool | Told | None, show: Callable[[Console | None], AbstractContextManager[Told]]
 ) -> AbstractContextManager[Told]:
-    """What `progress` asks for.
+    """The display that `progress` asks for.
 
     Args:
         asked: None shows a bar on a screen or in a notebook and nothing elsewhere; True shows plain lines
-            there; False shows nothing; a function is told everything.
+            there; False shows nothing; a function gets everything.
         show: opens a display on a console, or in a notebook's cell where there is none.
     """
     if callable(asked):
@@ -54,7 +54,7 @@ def watching(
 
 
 def watcher(progress: bool | Observer | None) -> Watch:
-    """What `progress` asks for, for a run."""
+    """The display of a run that `progress` asks for."""
     return lambda resolved: watching(progress, partial(run_display, resolved=resolved))
 
 
@@ -140,7 +140,7 @@ def _cell() -> Iterator[Callable[[float, str], None]]:
 
 
 def _due(seconds: float, last: float) -> Callable[[], bool]:
-    """A function that says whether so many seconds have passed since it last said so."""
+    """A function that is true at most once in so many seconds."""
 
     def due() -> bool:
         nonlocal last
@@ -165,4 +165,4 @@ def _evaluations(resolved: Resolved) -> int:
 
 def _text(measurement: Measurement, metric: str) -> str:
     kind = "" if measurement.variant == "private" else " (non-private)"
-    return f"trial {measurement.trial} round {measurement.round}{kind}: {said(measurement, metric)}"
+    return f"trial {measurement.trial} round {measurement.round}{kind}: {metric_text(measurement, metric)}"

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Run:
-    """What `fedsim.simulate` returns and `fedsim.load_run` reads.
+    """The result of `fedsim.simulate` and of `fedsim.load_run`.
 
     Attributes:
         results: all of it, as the reports take it.
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def scenario(self) -> str:
-        """The scenario as YAML, without its seed: whoever knows the seed can remove the noise."""
+        """The scenario as YAML, without its seed: the seed is enough to remove the noise."""
         return self.results.scenario
 
     @property
@@ -96,11 +96,11 @@ class Run:
 
     @cached_property
     def twin(self) -> np.ndarray:
-        """Those of the twin without clipping and noise, (trials, d), not private; no rows without a twin."""
+        """Final parameters of the non-private baseline, (trials, d); no rows where the run has none."""
         return self._models("nonprivate")
 
     def predictor(self, trial: int | None = None, *, nonprivate: bool = False) -> Predictor:
-        """A trial's model with what a prediction needs; it takes a DataFrame's raw columns.
+        """A trial's model and its preparation of records: it takes a DataFrame's raw columns.
 
         Args:
             trial: which; default the first finished one.
@@ -184,8 +184,8 @@ class Run:
     def _repr_html_(self) -> str:
         summary = self.summary
         warned = [f"warning: {line}" for line in summary.warnings]
-        said = [*summary.privacy.notices, *warned, result_line(summary), *remarks(summary)]
-        return lines_html(said) + silos_html(self.summary.privacy.silos)
+        lines = [*summary.privacy.notices, *warned, result_line(summary), *remarks(summary)]
+        return lines_html(lines) + silos_html(self.summary.privacy.silos)
 
 
 def load_run(path: str | os.PathLike[str]) -> Run:
@@ -288,7 +288,7 @@ def table_html(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def silos_html(silos: Sequence[SiloRow]) -> str:
-    """What each silo pays as HTML; of many silos the tightest."""
+    """The cost to each silo as HTML; of many silos, to those with the least slack."""
     table = silo_table(silos, _MOST_SILOS)
     rows = [*table.rows, *([table.total] if table.total else [])]
     return lines_html([table.caption]) + table_html(table.columns, rows)

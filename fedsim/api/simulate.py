@@ -68,7 +68,7 @@ def simulate(
         resume: `out` is of a run that was interrupted, and the trials that it did not finish are run; what
             comes of it is what an uninterrupted run comes to.
         progress: None shows a bar on a screen or in a notebook; False nothing; True plain lines where there
-            is neither; a function is told every measurement.
+            is neither; a function gets every measurement.
         **short: fields by their last name where it is unambiguous: trials=3, epsilon=2.0.
 
     Returns:
@@ -106,7 +106,7 @@ def follow(
     Args:
         watch: shows how far it is.
         out: a new directory, or with `resume` that of an unfinished run.
-        complain: told of trackers that fail, and of kept trials that are damaged.
+        complain: called with a line about trackers that fail, and of kept trials that are damaged.
 
     Raises:
         Refused: as `simulate`.
@@ -156,7 +156,7 @@ def _followed(
 
 
 def _saved(run: Run, outcome: Outcome, out: Path) -> Run:
-    """The run, in its directory; what does not go there is said, and kept trials stay."""
+    """Write the run's directory; a failure is part of the result, and finished trials stay on disk."""
     try:
         page.save(outcome, out.resolve())
     except OSError as error:
@@ -195,7 +195,7 @@ _RECORD, _SCENARIO, _BEGUN = "record.sqlite", "scenario.yaml", "begun"
 def kept(
     out: Path | None, resolved: Resolved, resume: bool, complain: Callable[[str], None]
 ) -> Iterator[Results]:
-    """Results that keep in `out` every trial that ends; with `resume` those of before are among them.
+    """Results that append every finished trial to a record in `out`; with `resume` it has earlier ones.
 
     No other process uses `out` inside the block. Where nothing was kept it is not there afterwards.
 
@@ -203,7 +203,7 @@ def kept(
         out: a run directory; None keeps nothing.
         resolved: the run.
         resume: `out` is of an unfinished run, and otherwise a new directory.
-        complain: told of kept trials that are damaged, and are run again.
+        complain: called with a line about kept trials that are damaged, and are run again.
 
     Raises:
         InputError: `out` cannot be used, or is of a run that would come to something else.
@@ -234,7 +234,7 @@ def discard(out: Path) -> None:
 
 
 def finished_in(out: Path) -> int:
-    """How many finished trials an unfinished run's directory has, while no process is at work in it."""
+    """The number of finished trials in the directory of an unfinished run that no process works in."""
     return len([key for key in keys_in(out / UNFINISHED / _RECORD) if key != _BEGUN])
 
 
@@ -276,7 +276,7 @@ def _results(
 
 
 def _made_of(resolved: Resolved) -> Begun:
-    """What the run's results follow from: equal ones come to the same."""
+    """What determines the run's results: runs with equal ones have equal results."""
     tree = resolved.scenario.model_dump(mode="json", exclude_none=True)
     tree["runtime"].pop("address", None)
     files = list(digests_of(resolved.scenario).values())

@@ -37,13 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Sweep:
-    """What `fedsim.sweep` returns; `ended` has the cells that failed, and why."""
+    """The result of `fedsim.sweep`; `ended` has the failed cells with reasons."""
 
     ended: sweeps.FinishedSweep
 
     @property
     def summary(self) -> SweepSummary:
-        """What `summary.json` holds."""
+        """The contents of `summary.json`."""
         return self.ended.summary
 
     @property
@@ -69,9 +69,9 @@ class Sweep:
         return f"Sweep({self._line()})"
 
     def _line(self) -> str:
-        said, failed = self.summary, len(self.ended.results.failures)
+        summary, failed = self.summary, len(self.ended.results.failures)
         rest = f", {failed} cells failed" if failed else ""
-        return f"{said.scenario}: {len(said.combinations)} combinations, {said.status}{rest}"
+        return f"{summary.scenario}: {len(summary.combinations)} combinations, {summary.status}{rest}"
 
     def _repr_html_(self) -> str:
         table = errors(self.summary)

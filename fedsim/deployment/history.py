@@ -29,7 +29,7 @@ from server.replies import shown
 
 
 class Step(NamedTuple):
-    """How far a run is.
+    """Progress of a deployed run.
 
     Args:
         rounds: that have ended.
@@ -119,7 +119,7 @@ class History:
             seconds: that it took.
         """
         reasons = dict(unstated) | {
-            name: odd for name, said in closed.items() if (odd := self._odd(name, said))
+            name: odd for name, each in closed.items() if (odd := self._odd(name, each))
         }
         statements = [
             self._unstated(name) if name in reasons else self._statement(name, closed[name])
@@ -127,7 +127,7 @@ class History:
         ]
         fitted = _declared(self._resolved)
         self._results.finish(TrialResult(0, {"private": self._model}, statements, list(self._asked), fitted))
-        receipts = {name: said.receipt for name, said in closed.items()}
+        receipts = {name: each.receipt for name, each in closed.items()}
         deployed = self._deployed(reasons, receipts, [*self._versions(), *remarks])
         return Outcome(
             self._resolved,
@@ -137,10 +137,10 @@ class History:
             deployed=deployed,
         )
 
-    def _odd(self, name: str, said: Closed) -> str:
-        """What is wrong with a statement: rounds that were not asked for, or lost ones."""
-        stated, asked = dict(zip(said.rounds, said.broadcasts, strict=True)), self._asked_of(name)
-        if len(stated) < len(said.rounds) or any(
+    def _odd(self, name: str, closed: Closed) -> str:
+        """The fault of a statement: rounds that were not asked for, or lost ones; empty without any."""
+        stated, asked = dict(zip(closed.rounds, closed.broadcasts, strict=True)), self._asked_of(name)
+        if len(stated) < len(closed.rounds) or any(
             r not in asked or asked[r].broadcast_sha256 != sent for r, sent in stated.items()
         ):
             return "its statement has rounds that this server did not ask for"
@@ -148,8 +148,10 @@ class History:
             return "its statement lacks rounds that it answered"
         return ""
 
-    def _statement(self, name: str, said: Closed) -> Statement:
-        return Statement(self._admitted[name], said.epsilon_spent, list(said.rounds), list(said.broadcasts))
+    def _statement(self, name: str, closed: Closed) -> Statement:
+        return Statement(
+            self._admitted[name], closed.epsilon_spent, list(closed.rounds), list(closed.broadcasts)
+        )
 
     def _unstated(self, name: str) -> Statement:
         """At most what it admitted; any round that was asked may have been paid for."""
@@ -163,15 +165,15 @@ class History:
     def _deployed(
         self, unstated: Mapping[str, str], receipts: Mapping[str, str], remarks: Sequence[str]
     ) -> Deployed:
-        said = self._admissions
+        admissions = self._admissions
         notices = [
             f"silo {name}: {shown(line)}"
             for name in self._resolved.names
-            for line in dict.fromkeys((*self._greetings[name].notices, *said[name].notices))
+            for line in dict.fromkeys((*self._greetings[name].notices, *admissions[name].notices))
         ]
         return Deployed(
             notices=tuple(notices),
-            accountants=tuple(sorted({shown(each.accountant) for each in said.values()})),
+            accountants=tuple(sorted({shown(each.accountant) for each in admissions.values()})),
             min_silos=self._silos.least,
             unstated=unstated,
             receipts=receipts,
@@ -184,14 +186,14 @@ class History:
     def _versions(self) -> list[str]:
         own = release(version("fedsim-isrl"))
         return [
-            f"silo {name} has version {shown(said.version)} of fedsim, the server {own}"
-            for name, said in sorted(self._greetings.items())
-            if release(said.version) != own
+            f"silo {name} has version {shown(greeting.version)} of fedsim, the server {own}"
+            for name, greeting in sorted(self._greetings.items())
+            if release(greeting.version) != own
         ]
 
 
 def _declared(resolved: Resolved) -> Fitted | None:
-    """How the scenario says that silos prepare records: public, and the server has no other way to know."""
+    """The preparation of records that the scenario declares: public, and all that the server knows."""
     outline = resolved.outline
     made = declared_recipe(resolved.scenario.data, outline.num_features, outline.num_classes)
     return None if made is None else Fitted(made)
@@ -206,11 +208,11 @@ def release(version: str) -> str:
     return version.partition("+")[0]
 
 
-def _admitted(resolved: Resolved, offer: Offer, said: Admission) -> Admitted:
+def _admitted(resolved: Resolved, offer: Offer, admission: Admission) -> Admitted:
     rounds = range(len(resolved.trace.plan.rounds)) if offer.rounds is None else offer.rounds
     n = offer.shape.sizes[offer.silo]
-    terms = Terms(offer.silo, n, said.epsilon, said.delta, rounds, offer.noise_multiplier)
-    return Admitted(terms, said.noise_multiplier, said.epsilon_guaranteed, said.releases)
+    terms = Terms(offer.silo, n, admission.epsilon, admission.delta, rounds, offer.noise_multiplier)
+    return Admitted(terms, admission.noise_multiplier, admission.epsilon_guaranteed, admission.releases)
 
 
 NAME = "public test records"

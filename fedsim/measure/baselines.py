@@ -1,4 +1,4 @@
-"""What could be had without the federation, measured on the same test records. Simulation only, not private.
+"""Baselines without the federation, on the same test records. Simulation only, not private.
 
 - `majority` or `mean`: no features at all. Of classes their shares among all training records are predicted,
   so that the majority class is; of a number its mean.
@@ -45,7 +45,7 @@ _LIKE_SKLEARN = "with |w|^2 / 2 beside the sum of losses, as in scikit-learn's d
 
 
 class Fit(NamedTuple):
-    """Parameters, (d,), None where there are none; and how they were found, or why not."""
+    """Parameters, (d,), or None; and the method, or the reason why there are none."""
 
     w: Tensor | None
     method: str
@@ -177,7 +177,7 @@ def _is_differentiable(problem: Problem) -> bool:
 def _loss(
     problem: Problem, features: Tensor, target: Tensor, intercept: bool
 ) -> tuple[Callable[[Tensor], Tensor], str]:
-    """The objective, which adds its gradient to its argument's; and what is to be said of it."""
+    """The objective, which adds its gradient to its argument's, and a note for its method."""
     n = len(target)
     if isinstance(problem, NeuralNetwork):
         scores_of, tiny, note = problem.slope_scores, torch.zeros(1), ", a local search"

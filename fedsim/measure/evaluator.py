@@ -18,7 +18,7 @@ from fedsim.scenario.metric import BY_SKLEARN, BaselineName
 
 
 class SiloTest(NamedTuple):
-    """A model on one silo's own test records; a value is None where they do not define it."""
+    """A model on one silo's test records; a value is None where they do not define it."""
 
     silo: str
     error: float | None
@@ -28,7 +28,7 @@ class SiloTest(NamedTuple):
 
 
 class Alternative(NamedTuple):
-    """What could be had without the federation; numbers are None where `method` says why there are none."""
+    """A baseline without the federation; where it was not fitted, `method` has the reason."""
 
     baseline: BaselineName
     silo: str | None
@@ -83,7 +83,7 @@ class Evaluator:
         return self.of_scores(self._problem.scores(self.features, w), last)
 
     def of_scores(self, scores: Tensor, last: bool = True) -> Tested:
-        """What the call gives, for scores of the pooled test records."""
+        """The result of the call, for scores of the pooled test records."""
         error = self._problem.error(scores, self._target)
         loss = self._problem.losses(scores, self._target).mean()
         return Tested(float(error), float(loss), self._more(scores, self._target, last))
@@ -95,13 +95,13 @@ class Evaluator:
         return values_of(names, self._problem, scores, target, self._asked)
 
     def calibration(self, w: Tensor) -> list[Bin]:
-        """How probabilities at w, (d,), compare with what is so."""
+        """Predicted and observed probabilities at w, (d,)."""
         if self._asked is None:
             return []
         return calibration(self._problem, self._problem.scores(self.features, w), self._target, self._asked)
 
     def baselines(self) -> list[Alternative]:
-        """What could be had without the federation; nothing where nobody asked."""
+        """Baselines without the federation; none where the scenario does not ask for them."""
         return [] if self._baselines is None else self._baselines(self)
 
     def risk(self, w: Tensor) -> Risk:
@@ -124,7 +124,7 @@ class Evaluator:
 
 
 class Unseen(Evaluator):
-    """Measures nothing: for runs whose measurements, errors included, nobody may see."""
+    """Measures nothing: for candidates of private tuning, whose errors are not released."""
 
     def __init__(self) -> None:
         """Takes no records."""

@@ -1,4 +1,4 @@
-"""What scores are worth on test records. scikit-learn computes it; what has no meaning is None.
+"""Metrics of scores on test records, by scikit-learn; one that is not defined is None.
 
 - Two classes: class 1 is the positive one. It is predicted where its probability is above the threshold, or
   where a problem gives no probability (a hinge loss) its score is above that of class 0.
@@ -33,7 +33,7 @@ BINS = 10
 
 
 class Asked(NamedTuple):
-    """What to measure beside error and loss.
+    """The metrics to measure beside error and loss.
 
     Args:
         classes: of the target; 0 for a number.
@@ -49,7 +49,7 @@ class Asked(NamedTuple):
 
 
 def asked_of(resolved: Resolved, prepared: Preparation) -> Asked:
-    """What a scenario asks for, of records that were prepared so."""
+    """The metrics that a scenario asks for, of records with this preparation."""
     report = resolved.scenario.report
     return Asked(resolved.outline.num_classes, report.metric, report.threshold, prepared.number)
 
@@ -72,7 +72,7 @@ class Classified:
 
     @property
     def classes(self) -> int:
-        """How many there are."""
+        """The number of classes."""
         return int(self.rank.shape[1])
 
     @cached_property
@@ -138,7 +138,7 @@ def _value(name: str, records: Any) -> float | None:
 
 
 def _classified(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) -> Classified | None:
-    """None for scores that do not say which class they speak for."""
+    """None for scores that belong to no class."""
     scores = scores.double()
     probability = head(problem).probabilities(scores)
     if scores.dim() == 1:
@@ -229,7 +229,7 @@ _COMPUTED: dict[str, Callable[[Any], Any]] = {
 
 
 class Bin(NamedTuple):
-    """Records whose probability is in one of `BINS` equal parts of [0, 1]: what was said, and what was so."""
+    """Records whose probability is in one of `BINS` equal parts of [0, 1]; see `CalibrationBin`."""
 
     bin: int
     records: int
@@ -248,10 +248,10 @@ def calibration(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) 
     c = _classified(problem, scores, target, asked)
     if c is None or c.probability is None:
         return []
-    said = c.probability[:, 1] if c.classes == 2 else c.probability.max(axis=1)
+    stated = c.probability[:, 1] if c.classes == 2 else c.probability.max(axis=1)
     so = c.target == (1 if c.classes == 2 else c.probability.argmax(axis=1))
-    observed, predicted = calibration_curve(so.astype(int), said, pos_label=1, n_bins=BINS)
-    counts = np.bincount(np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], said), minlength=BINS)
+    observed, predicted = calibration_curve(so.astype(int), stated, pos_label=1, n_bins=BINS)
+    counts = np.bincount(np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], stated), minlength=BINS)
     full = np.flatnonzero(counts)
     return [
         Bin(int(k), int(counts[k]), float(p), float(o))

@@ -1,4 +1,4 @@
-"""How far a model is from minimising the training objective: what the theorems bound.
+"""Excess risk and gradient mapping of the training objective, which the theorems bound.
 
     F(w) = sum_i p_i (1 / n_i) sum_x f(w, x) + f1(w),
     G_eta(w) = (w - prox_{eta f1}(w - eta grad F0(w))) / eta,    F0 = F - f1 (thesis, chapter 3),
@@ -68,8 +68,13 @@ class TrainingObjective:
 
     def statement(self, trial: int) -> dict[str, Any]:
         """The `objective` part of the summary."""
-        said = {"least": self._least, "eta": self.eta, "trial": trial, "note": "simulation only, not private"}
-        return said | ({"reason": self._reason} if self._reason else {})
+        found = {
+            "least": self._least,
+            "eta": self.eta,
+            "trial": trial,
+            "note": "simulation only, not private",
+        }
+        return found | ({"reason": self._reason} if self._reason else {})
 
     def _value(self, problem: GeneralisedLinear, w: Tensor) -> float:
         losses = problem.losses(problem.scores(self._features, w), self._target)
@@ -98,7 +103,7 @@ class TrainingObjective:
 
 
 def eta_of(algorithm: Algorithm) -> float:
-    """The algorithm's own step size; 1 / (2 beta) where it states a smoothness instead; else 1."""
+    """The algorithm's step size; 1 / (2 beta) where it states a smoothness instead; else 1."""
     step, smoothness = (getattr(algorithm, name, None) for name in ("step_size", "smoothness"))
     if isinstance(step, int | float):
         return float(step)

@@ -27,7 +27,7 @@ _MOST_PARAMETERS = 2_000
 
 
 class NoOptimumError(Exception):
-    """Why there is no such point, or none that can be found."""
+    """The reason why there is no minimiser, or none that can be computed."""
 
 
 def pair(silo: SiloSplit) -> tuple[Tensor, Tensor]:
@@ -183,7 +183,7 @@ def _descended(objective: Objective, w: Tensor, step: Tensor, slope: float) -> T
 
 
 def _separates(problem: GeneralisedLinear, features: Tensor, target: Tensor, w: Tensor) -> bool:
-    """Whether every record is on its own class's side, so that a longer w would lower the loss for ever."""
+    """Whether w separates the classes, so that a longer w lowers the loss without end."""
     if isinstance(problem, LinearRegression):
         return False
     return bool(problem.error(problem.scores(features, w), target) == 0)

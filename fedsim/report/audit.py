@@ -1,4 +1,4 @@
-"""What an audit found, beside what is claimed: a table and a picture."""
+"""An audit's results beside the claims: the file in a run directory, a table and a figure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PARTIES = {
 
 
 def adversaries(found: AuditPart) -> dict[str, str]:
-    """Those that an audit played, by what the table calls them."""
+    """The adversaries of an audit, by their names in the table."""
     return PARTIES if found.sums else ADVERSARIES
 
 
@@ -48,7 +48,7 @@ def _rows(silos: Sequence[AuditedSilo]) -> list[list[str]]:
 
 
 def audit_table(found: AuditPart) -> TextTable:
-    """What each adversary attained of the claims of the silos that were audited."""
+    """For each audited silo its claim, and the epsilon that each adversary attained."""
     few = found.of_silos > len(found.silos)
     some = f"{len(found.silos):,} of {found.of_silos:,} silos" if few else "All silos"
     if found.sums:
@@ -108,8 +108,8 @@ def _attained(silo: AuditedSilo, adversary: str) -> str:
         return "none"
     chance = found.attained > claimed and not silo.findings  # one bound in twenty is above the truth
     share = [f"{math.floor(100 * found.attained / claimed)} %"] if claimed else []
-    said = [*share, *(["by chance"] if chance else [])]
-    return shown_down(found.attained, 3) + (f" ({', '.join(said)})" if said else "")
+    notes = [*share, *(["by chance"] if chance else [])]
+    return shown_down(found.attained, 3) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _ratio(value: float | None, digits: int) -> str:
@@ -117,7 +117,7 @@ def _ratio(value: float | None, digits: int) -> str:
 
 
 def verdict(found: AuditPart) -> list[str]:
-    """In a word, and for each silo whose promise is broken why."""
+    """One line, and for each silo whose claim is broken the reason."""
     if not found.broken:
         return ["no claim is broken by what was tried"]
     lines = [f"{silo.name}: {finding}" for silo in found.silos for finding in silo.findings]
@@ -155,7 +155,7 @@ _AGAIN = "not an audit; write it again by `fedsim audit --run`, or remove it"
 
 
 class AttainedPart(Part):
-    """What one adversary attained: a lower bound on epsilon, and what is claimed against it."""
+    """An adversary's result: a lower bound on epsilon, and the epsilon claimed against it."""
 
     attained: float
     claimed: float | None = None
@@ -184,7 +184,7 @@ class AuditedSilo(Part):
     findings: list[str]
 
     def by(self, adversary: str) -> AttainedPart | None:
-        """What this adversary attained."""
+        """The result of an adversary, if it was played."""
         found: AttainedPart | None = getattr(self, adversary)
         return found
 
@@ -195,7 +195,7 @@ class AuditedSilo(Part):
 
 
 class ConfidencePart(Part):
-    """Of the bounds, and how often a sound run would be called broken."""
+    """Confidence of the bounds, and the probability that a sound run is called broken."""
 
     bound: float
     false_alarm: float
@@ -211,7 +211,7 @@ class AuditPart(Part):
 
     @property
     def sums(self) -> bool:
-        """Whether silos' answers were added up."""
+        """Whether the run used secure aggregation."""
         return any(silo.shuffler or silo.both for silo in self.silos)
 
 

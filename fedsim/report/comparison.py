@@ -70,13 +70,13 @@ class ComparisonData:
         return [Series(label, tuple(p), family, published) for (label, family, published), p in found.items()]
 
     def table(self) -> list[dict[str, Any]]:
-        """The rows by `COLUMNS`, of which `value` bears the metric's name."""
+        """The rows by `COLUMNS`; the metric's name replaces `value`."""
         names = [self.metric if name == "value" else name for name in COLUMNS]
         return [dict(zip(names, (getattr(row, c) for c in COLUMNS), strict=True)) for row in self.rows]
 
     @property
     def title(self) -> str:
-        """What is compared, in words."""
+        """The figure's title: the error in words, or the metric's."""
         return self.error if self.metric == "error" else METRICS[self.metric].title
 
     def figure(self) -> Figure:
@@ -137,7 +137,7 @@ def _chosen(source: Source) -> str:
 
 
 def source_of(directory: Path) -> Source:
-    """What a directory holds, from its files alone.
+    """The run or sweep of a directory, from its files alone.
 
     Raises:
         InputError: it is neither a run's nor a sweep's, was left unfinished, or is of another version.
@@ -202,7 +202,7 @@ def _of_run(run: Summary, source: str, metric: str) -> list[Compared]:
 
 
 def _baselines(source: Source, metric: str, known: Sequence[Compared]) -> list[Compared]:
-    """Those of a source that no other has: runs on the same records have the same."""
+    """The baselines of a source that no earlier one has: runs on the same records share them."""
     found = [
         Compared(source.name, label, None, *spread, trials)
         for label, one, trials in _levels(source.summary)

@@ -108,7 +108,7 @@ def by_round(table: pa.TextTable, column: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def variants_of(run: RunData) -> Iterator[tuple[str, Look, str]]:
-    """(variant, look, name) of the run and its twin."""
+    """(variant, look, name) of the run and its non-private baseline."""
     for variant, (index, name) in VARIANTS.items():
         yield variant, look(index), name if run.summary.privacy.private else "no privacy"
 
@@ -126,7 +126,7 @@ _FIRST = 2  # looks 0 and 1 are the run's and its twin's
 
 
 class Line(NamedTuple):
-    """One bound: a column of `OF_TRAINING`, what it says, its side (upper or lower), its value."""
+    """A bound: a column of `OF_TRAINING`, the bound's name, its side (upper or lower), its value."""
 
     column: str
     name: str

@@ -89,7 +89,7 @@ def _fill(run: RunData, folder: Path) -> None:
 
 
 def template(name: str) -> Template:
-    """One of the package's templates. It escapes all but our own SVG, which it marks safe."""
+    """A template of the package. It escapes everything but SVG made here, which is marked safe."""
     environment = Environment(
         loader=PackageLoader("fedsim.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -134,22 +134,22 @@ def render(run: RunData, figures: Path) -> str:
 
 
 def _facts(summary: Summary) -> list[tuple[str, str]]:
-    said = summary.privacy
+    privacy = summary.privacy
     facts = [
-        ("Unit", said.unit),
-        ("Adjacency", said.adjacency),
-        ("Guarantee", said.guarantee),
-        *([("If they collude", said.guarantee_colluding)] if said.guarantee_colluding else []),
-        ("Trusted", ". ".join(f"{line[0].upper()}{line[1:]}" for line in said.trusted)),
-        ("Mechanism", said.mechanism),
-        ("Calibration", said.calibration),
-        ("Sampler", ", ".join(said.sampler)),
-        ("Accountant", said.accountant),
+        ("Unit", privacy.unit),
+        ("Adjacency", privacy.adjacency),
+        ("Guarantee", privacy.guarantee),
+        *([("If they collude", privacy.guarantee_colluding)] if privacy.guarantee_colluding else []),
+        ("Trusted", ". ".join(f"{line[0].upper()}{line[1:]}" for line in privacy.trusted)),
+        ("Mechanism", privacy.mechanism),
+        ("Calibration", privacy.calibration),
+        ("Sampler", ", ".join(privacy.sampler)),
+        ("Accountant", privacy.accountant),
     ]
-    if not (said.private and said.silos):
+    if not (privacy.private and privacy.silos):
         return facts
-    facts.append(("Budgets", _budgets(said.silos)))
-    return facts + _claims(said.silos)
+    facts.append(("Budgets", _budgets(privacy.silos)))
+    return facts + _claims(privacy.silos)
 
 
 def _claims(silos: list[SiloRow]) -> list[tuple[str, str]]:
@@ -216,7 +216,7 @@ def _figures(run: RunData, folder: Path) -> list[PageFigure]:
             "once; each silo in the trial that cost it most, as in the table.",
         ),
     }
-    return [_saved(figure, folder, stem, said) for stem, (figure, said) in drawn.items() if figure]
+    return [_saved(figure, folder, stem, caption) for stem, (figure, caption) in drawn.items() if figure]
 
 
 def _markers(summary: Summary) -> str:

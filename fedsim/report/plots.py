@@ -64,7 +64,7 @@ def against_rounds(run: RunData, column: str) -> Figure | None:
 
 
 def clipping(run: RunData) -> Figure | None:
-    """The share of terms that the clip shortens against rounds; None where nobody counted."""
+    """The share of terms that the clip shortens against rounds; None where it was not measured."""
     if not len(run.table("clipping")):
         return None
     with styled(2.6) as (figure, axes):
@@ -204,7 +204,7 @@ def _rows(axes: Axes, names: list[str], spread: dict[str, Spread], look_: Look, 
 
 
 def _sorted(axes: Axes, spread: dict[str, Spread], look_: Look, name: str) -> None:
-    """How the silos' means are distributed, and the band's edges likewise, each in its own order."""
+    """The silos' means in ascending order, and the band's edges likewise, each sorted by itself."""
     kept = thinned(len(spread))
     mean, low, high = np.sort(np.array(list(spread.values())), axis=0)[kept].T
     curve(axes, kept + 1, mean, look_, name, (low, high))
@@ -320,7 +320,7 @@ def _shown(trials: int) -> str:
 
 
 def budgets(silos: Sequence[SiloRow]) -> Figure:
-    """Of each silo its budget, and what a plan costs of it."""
+    """For each silo its budget, and the plan's cost within it."""
     with styled(0.8 + 0.28 * min(len(silos), _MOST_BARS)) as (figure, axes):
         _bars(axes, silos, [silo.epsilon_guaranteed or 0 for silo in silos])
         axes.set_xlabel(axes.get_xlabel() + "guaranteed solid")

@@ -1,4 +1,4 @@
-"""What a run says of itself in lines: its metric, excess risk, who took part, how silos differ."""
+"""Lines about a run: its metric, excess risk, clipping, participation, heterogeneity."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def unmeasured(summary: Summary) -> str:
 
 
 def measured(summary: Summary) -> tuple[str, str]:
-    """The chosen metric's final value, and the twin's; empty where there is none."""
+    """The chosen metric's final value, and the non-private baseline's; empty where there is none."""
     name = summary.metrics.metric
     twin = summary.metrics.nonprivate.spread(name) if summary.privacy.private else None
     return value_text(summary.metrics.spread(name)), value_text(twin)
@@ -68,13 +68,13 @@ def remarks(summary: Summary) -> list[str]:
 
 def objective(summary: Summary, found: Objective) -> list[str]:
     """Lines about the excess risk and the gradient mapping."""
-    named = {
+    titles = {
         "excess_risk": "excess risk F(w) - F(w*)",
         "gradient_mapping_sq": f"squared gradient mapping |G_eta(w)|^2 at eta = {found.eta:.4g}",
     }
     lines = [
-        f"{said}: {_text(value, '.3g')}{_twin(summary, name)} (of the training objective, not private)"
-        for name, said in named.items()
+        f"{title}: {_text(value, '.3g')}{_twin(summary, name)} (of the training objective, not private)"
+        for name, title in titles.items()
         if (value := summary.metrics.spread(name)) is not None
     ]
     return lines + ([f"excess risk: not measured, {found.reason}"] if found.reason else [])
@@ -102,10 +102,10 @@ def _clipping(found: Clipping) -> list[str]:
 def _participation(found: Participation) -> list[str]:
     if found.name == "all":
         return []
-    said = f"participation: M = {found.effective_m:.4g} of {found.num_silos} silos a round"
+    head = f"participation: M = {found.effective_m:.4g} of {found.num_silos} silos a round"
     observed = found.observed_mean_inverse_m
     seen = f", observed E[1/M_r] = {observed:.4g}" if observed is not None else ""
-    lines = [f"{said} (1/M = E[1/M_r] = {found.expected_inverse_m:.4g}{seen})"]
+    lines = [f"{head} (1/M = E[1/M_r] = {found.expected_inverse_m:.4g}{seen})"]
     low, high = found.pull
     if high > low:
         lines.append(

@@ -107,7 +107,7 @@ def thinned(count: int, most: int = 300) -> np.ndarray:
 
 
 def legend_below(figure: Figure, axes: Axes) -> None:
-    """Put a legend under the axes, where it hides nothing, with room of its own."""
+    """Put a legend under the axes, where it hides nothing; the figure grows by its height."""
     handles, labels = axes.get_legend_handles_labels()
     if not labels:
         return
@@ -129,7 +129,7 @@ def settle(figure: Figure) -> None:
 
 
 def save(figure: Figure, folder: Path, stem: str) -> str:
-    """Write STEM.png and STEM.svg; returns the SVG for a page, with ids of its own."""
+    """Write STEM.png and STEM.svg; returns the SVG for a page, its ids prefixed with STEM."""
     svg = io.StringIO()
     with _style():
         settle(figure)
@@ -181,7 +181,7 @@ _FLAT = 0.25
 
 
 def frame(axes: Axes, direction: str, values: Sequence[float], late: Sequence[float] = ()) -> str:
-    """Set an axis ("x" or "y") to show values; returns what must be said of it, empty where it begins at 0.
+    """Set an axis ("x" or "y") to show values; returns a note on its limits, empty where it begins at 0.
 
     Args:
         values: all that is drawn.
@@ -208,11 +208,11 @@ def frame_lines(axes: Axes) -> None:
     late = [y[x >= _EARLY * last] for x, y, level in lines if not level]
     far = 2 * max(_finite(late), default=np.inf)
     levels = [y for _, y, level in lines if level and y[0] <= far]
-    said = frame(
+    note = frame(
         axes, "y", _finite([*(y for _, y, level in lines if not level), *levels]), _finite([*late, *levels])
     )
-    if said:
-        axes.set_ylabel(f"{axes.get_ylabel()}\n({said})")
+    if note:
+        axes.set_ylabel(f"{axes.get_ylabel()}\n({note})")
 
 
 def _finite(values: Sequence[np.ndarray]) -> list[float]:
@@ -226,6 +226,6 @@ def _number(value: float) -> str:
 
 
 def is_level(axes: Axes, line: Line2D) -> bool:
-    """Whether a line goes from edge to edge."""
+    """Whether a line is a level, from edge to edge."""
     across, _ = line.get_transform().contains_branch_seperately(axes.transData)
     return not across

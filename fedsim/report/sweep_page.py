@@ -82,8 +82,8 @@ def _facts(privacy: SweepPrivacy) -> list[tuple[str, str]]:
         "Sampler": privacy.sampler,
         "Accountant": privacy.accountant,
     }
-    said = {name: ", ".join(texts) or "none" for name, texts in facts.items()}
-    return [*said.items(), *[("Theorem", ", ".join(privacy.theorem))] * bool(privacy.theorem)]
+    joined = {name: ", ".join(texts) or "none" for name, texts in facts.items()}
+    return [*joined.items(), *[("Theorem", ", ".join(privacy.theorem))] * bool(privacy.theorem)]
 
 
 def _costs(sweep: SweepSummary) -> TextTable:
@@ -105,12 +105,12 @@ def _costs(sweep: SweepSummary) -> TextTable:
 
 
 def _least(row: CombinationRow) -> str:
-    """Empty where the guaranteed number says it all."""
+    """Empty where the guaranteed epsilon is known to be attained."""
     return "" if row.epsilon_attainable is None else shown_down(row.epsilon_attainable)
 
 
 def _ledger(tuning: TuningLedger | None) -> TextTable:
-    """What private tuning cost, beside the reported run, at the silo where each is largest."""
+    """Epsilon of private tuning and of the reported run, each at the silo where it is largest."""
     if tuning is None:
         return _NOTHING
     rows = []

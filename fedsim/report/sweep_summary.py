@@ -34,7 +34,7 @@ Setting = dict[str, Any]
 
 
 class Runs(Part):
-    """How many cells were run, found in the cache, and failed (whether run or not)."""
+    """Numbers of cells: run, from the record, and failed."""
 
     made: int
     from_cache: int
@@ -87,7 +87,7 @@ class CandidateRow(Part):
 
 
 class Tuning(Part):
-    """How what is reported was chosen."""
+    """The choice of candidates."""
 
     criterion: Criterion
     repetitions: int
@@ -126,7 +126,7 @@ class TunedCombination(Part):
 
 
 class TuningLedger(Part):
-    """What private tuning cost."""
+    """The cost of private tuning."""
 
     note: str
     guarantee: str
@@ -182,7 +182,7 @@ class SweepSummary(Part):
     code: dict[str, str]
 
     def levels(self) -> list[tuple[str, Baseline]]:
-        """Every baseline by what it is called, with its own records and problem where there are several."""
+        """Every baseline by its label, which names its records and problem where there are several."""
         several = len(self.baselines) > 1
         return [
             (f"{named(one)}, {title(group.varied, True)}" if several else named(one), one)
@@ -247,7 +247,7 @@ def _part(field: str, value: Any) -> str:
 
 
 def last_part(field: str) -> str:
-    """Of a dotted field: `epsilon` of `privacy.epsilon`."""
+    """The last part of a dotted field: `epsilon` of `privacy.epsilon`."""
     return field.rpartition(".")[2]
 
 

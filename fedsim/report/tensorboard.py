@@ -19,7 +19,7 @@ class TensorBoard:
         self._writer_class = installed("torch.utils.tensorboard", "tensorboard").SummaryWriter
 
     def start(self, run: Mapping[str, Any]) -> None:
-        """Open a folder of its own, and put the scenario there."""
+        """Open a new folder, and write the scenario there."""
         name = "".join(c if c.isalnum() else "-" for c in run["name"])
         folder = Path("runs") / "tensorboard" / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
         self._writer = self._writer_class(str(folder))

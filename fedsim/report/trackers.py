@@ -2,7 +2,7 @@
 
 A distribution registers a factory in the entry point group `fedsim.trackers`, as this one does; it is called
 as `factory(simulation=...)`. Numbers made of records (errors, losses, whatever is per silo) reach a tracker
-only in simulation: outside it nobody may compute them, let alone pass them on.
+only in simulation: a deployed run cannot compute them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Tracker(Protocol):
 
 
 class Trackers:
-    """Those that a scenario names. One that fails is reported and dropped, and the run goes on."""
+    """A scenario's trackers. One that fails is reported and dropped, and the run goes on."""
 
     def __init__(
         self, trackers: Mapping[str, Tracker], simulation: bool, complain: Callable[[str], None]
@@ -49,7 +49,7 @@ class Trackers:
         self._trackers, self._simulation, self._complain = dict(trackers), simulation, complain
 
     def start(self, resolved: Resolved) -> None:
-        """Tell them of the run, before anything is measured."""
+        """Pass on the run's name and scenario, before anything is measured."""
         scenario = resolved.scenario
         run = {
             "name": scenario.name,
@@ -59,7 +59,7 @@ class Trackers:
         self._each(lambda tracker: tracker.start(run))
 
     def measured(self, m: Measurement) -> None:
-        """Tell them of one evaluation of one trial."""
+        """Pass on one evaluation of one trial."""
         values: dict[str, float] = {"participants": m.participants, "seconds": m.seconds}
         if self._simulation:
             measured = {name: value(m, name) for name in MEASURED}
@@ -69,7 +69,7 @@ class Trackers:
         self._each(lambda tracker: tracker.log(m.round, named))
 
     def finish(self, outcome: Outcome) -> None:
-        """Tell them the final values and the end, after the run directory has been written."""
+        """Pass on final values per silo and the end, after the run directory has been written."""
         rounds = len(outcome.resolved.trace.plan.rounds)
         metric = outcome.resolved.scenario.report.metric
         rows = outcome.results.rows(SiloMeasurement) if self._simulation else []

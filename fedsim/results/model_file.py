@@ -1,4 +1,4 @@
-"""`model.json`: what a run's parameters are parameters of, so that they predict without the data set.
+"""`model.json`: the problem and recipe of a run's parameters, so that they predict without the data set.
 
 Its numbers are public constants. What a simulation fitted on pooled training records, for each trial, is in a
 file of its own that says so: it is simulation only, not private.
@@ -33,7 +33,7 @@ _PUBLIC_PART = set(ProblemSection.model_fields) - {"name", "model"}
 
 
 class ModelFile(Section):
-    """What every trial's parameters have in common."""
+    """The problem and recipe of a run's parameters, the same in every trial."""
 
     format: Literal[1] = 1
     problem: ProblemSection
@@ -88,7 +88,7 @@ def read_trained(directory: Path, trials: Collection[int]) -> Trained:
 
 
 def _arrays(fitted: Fitted) -> dict[str, np.ndarray]:
-    """What was fitted beside the recipe, by name."""
+    """The arrays that were fitted on training records, by name."""
     return {
         name: np.ascontiguousarray(value)
         for part in (fitted.standard, fitted.components)

@@ -1,4 +1,4 @@
-"""What a run produces, on every runtime."""
+"""Results of a run, on every runtime."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Row = TypeVar("Row", bound=tuple[Any, ...])
 
 
 class HasMetrics(Protocol):
-    """A row of any table of metrics; `error`, `loss` and what its table adds are fields of its own."""
+    """A row of a table of metrics; `error`, `loss` and the table's other metrics are its fields."""
 
     @property
     def more(self) -> Mapping[str, float | None]:
@@ -41,7 +41,7 @@ def value(row: HasMetrics, name: str) -> float | None:
     return row.more.get(name) if own is None else own
 
 
-def said(row: HasMetrics, metric: str) -> str:
+def metric_text(row: HasMetrics, metric: str) -> str:
     """`test error 0.1234`."""
     number = value(row, metric)
     return f"{METRICS[metric].title} {'not defined' if number is None else f'{number:.4f}'}"
@@ -71,7 +71,7 @@ class NotKept(Exception):
 
 
 class Results:
-    """What a run has measured so far, in a record, so that an interrupted run loses no finished trial.
+    """Results of a run so far, in a record, so that an interrupted run loses no finished trial.
 
     Args:
         record: where finished trials are appended; on disk with the file of it.
@@ -108,7 +108,7 @@ class Results:
         self._unfinished = [row for row in self._unfinished if row.trial != result.trial]
 
     def recall(self, tell: Callable[[str], None]) -> None:
-        """Take up the trials that the record has; `tell` is told of damaged ones, which are run again."""
+        """Take up the trials that the record has; `tell` gets a line about each damaged one, which runs again."""
         for finished in self._record.rows(Finished):
             trial, key = finished.trial, key_of(finished.trial)
             file = (self._folder or Path()) / models_file(trial)
@@ -118,8 +118,8 @@ class Results:
                 tell(f"{file} {DAMAGED}")
                 self._record.drop(key)
                 continue
-            said = [_statement(row) for row in self._record.rows(SiloStatement, key)]
-            self.trials[trial] = TrialResult(trial, models, said, [], fitted)
+            statements = [_statement(row) for row in self._record.rows(SiloStatement, key)]
+            self.trials[trial] = TrialResult(trial, models, statements, [], fitted)
 
     def rows(self, kind: type[Row]) -> list[Row]:
         """All rows of a table's class, in order of their trials, those of unfinished trials among them."""
@@ -152,8 +152,8 @@ def _defined(value: Any) -> Any:
     return None if isinstance(value, float) and not isfinite(value) else value
 
 
-def _row(trial: int, said: Statement) -> SiloStatement:
-    terms, admitted = said.admitted.terms, said.admitted
+def _row(trial: int, statement: Statement) -> SiloStatement:
+    terms, admitted = statement.admitted.terms, statement.admitted
     return SiloStatement(
         trial,
         terms.name,
@@ -165,9 +165,9 @@ def _row(trial: int, said: Statement) -> SiloStatement:
         admitted.noise_multiplier,
         admitted.epsilon_guaranteed,
         admitted.releases,
-        said.epsilon_spent,
-        list(said.rounds),
-        list(said.digests),
+        statement.epsilon_spent,
+        list(statement.rounds),
+        list(statement.digests),
     )
 
 
@@ -186,7 +186,7 @@ Observer = Callable[[Measurement], None]
 
 @dataclass(frozen=True)
 class Deployed:
-    """What a deployed run has beside a simulated one's results.
+    """Results of a deployed run that a simulated one does not have.
 
     Args:
         notices: the silos' own lines for the report, each with the silo's name.
@@ -233,7 +233,7 @@ class Outcome:
 
 
 def variants(resolved: Resolved) -> list[Variant]:
-    """The run itself, and its non-private twin where asked for."""
+    """The run's variant, and the non-private baseline where the scenario asks for it."""
     scenario = resolved.scenario
     if not resolved.mechanism.private:
         return ["nonprivate"]
@@ -241,6 +241,6 @@ def variants(resolved: Resolved) -> list[Variant]:
 
 
 def measures_objective(scenario: Scenario) -> bool:
-    """Whether the excess risk is measured: as the scenario says, else where a data set knows its optimum."""
+    """Whether the excess risk is measured: as the scenario sets it, else where the optimum is known."""
     asked = scenario.report.excess_risk
     return scenario.data.knows_optimum if asked is None else asked

@@ -27,7 +27,7 @@ PREDICTION, PROBABILITY, SCORE = "prediction", "probability", "score"
 
 @dataclass(frozen=True, eq=False)
 class Predictor:
-    """A trial's final model, and how it takes records.
+    """A trial's final model, and the preparation of records for it.
 
     Attributes:
         problem: what was minimised, which says what scores mean.
@@ -59,7 +59,7 @@ class Predictor:
         return self.fitted
 
     def features(self, table: Any) -> Floats:
-        """What `to_torch()` takes of a table's records: float64, (n, d), in their order.
+        """Prepared features of a table's records, as `to_torch()` takes them: float64, (n, d), in order.
 
         Args:
             table: a pandas.DataFrame, the path of a CSV or Parquet file, or an array whose columns are the
@@ -81,7 +81,7 @@ class Predictor:
         return self._known.features(table)
 
     def scores(self, table: Any) -> Floats:
-        """What the problem scores records with, those of training's very code: (n,), or (n, outputs).
+        """The problem's scores of records, by the code of training: (n,), or (n, outputs).
 
         Raises:
             InputError: as `features`, or a network cannot be applied to a record.
@@ -94,7 +94,7 @@ class Predictor:
         return np.asarray(scores.double().numpy())
 
     def predict(self, table: Any) -> pd.DataFrame:
-        """A row for each record, in their order and with a DataFrame's own index.
+        """A row for each record, in their order and with a DataFrame's index.
 
         Returns:
             `prediction`: a class's own label, or a number in its own units. For classes also
@@ -145,7 +145,7 @@ class Predictor:
         return module.eval()
 
     def coefficients(self) -> tuple[Tensor, Tensor]:
-        """Of a linear model: weights (outputs, d) of `features`, and biases (outputs,), 0 without one.
+        """Weights (outputs, d) of a linear model's `features`, and biases (outputs,), 0 without one.
 
         Raises:
             InputError: it is a network.
@@ -158,7 +158,7 @@ class Predictor:
         return matrix[:-1].T.clone(), matrix[-1].clone()
 
     def to_sklearn(self) -> Pipeline:
-        """A linear model as scikit-learn's own: see `fedsim.results.to_sklearn`.
+        """A linear model as scikit-learn's: see `fedsim.results.to_sklearn`.
 
         Raises:
             InputError: it is a network, or of a loss that scikit-learn has no model for.

@@ -33,7 +33,7 @@ def statement(outcome: Outcome) -> Privacy:
     resolved = outcome.resolved
     scenario, mechanism = resolved.scenario, resolved.mechanism
     gap = {"epsilon_attainable_note": ATTAINABLE} if mechanism.private and has_gap(resolved) else {}
-    silos, said = silo_rows(outcome), _as_deployed(how(resolved), outcome.deployed)
+    silos, parts = silo_rows(outcome), _as_deployed(how(resolved), outcome.deployed)
     return Privacy(
         guarantee=mechanism.guarantee,
         calibration=scenario.privacy.calibration,
@@ -42,16 +42,16 @@ def statement(outcome: Outcome) -> Privacy:
         not_private=not_private(scenario) if outcome.deployed is None else _uncovered(outcome.deployed),
         silos=silos,
         **gap,
-        **said | {"notices": [*true_epsilons(silos), *said["notices"]]},
+        **parts | {"notices": [*true_epsilons(silos), *parts["notices"]]},
     )
 
 
-def _as_deployed(said: dict[str, Any], deployed: Deployed | None) -> dict[str, Any]:
-    """What the silos say of themselves, where they are not simulated."""
+def _as_deployed(parts: dict[str, Any], deployed: Deployed | None) -> dict[str, Any]:
+    """The statement with deployed silos' notices and accountants."""
     if deployed is None:
-        return said
-    return said | {
-        "notices": [*deployed.notices, *said["notices"]],
+        return parts
+    return parts | {
+        "notices": [*deployed.notices, *parts["notices"]],
         "accountant": "; ".join(deployed.accountants),
     }
 
@@ -69,7 +69,7 @@ def _uncovered(deployed: Deployed) -> list[str]:
 
 
 def how(resolved: Resolved) -> dict[str, Any]:
-    """How a run is private, as every statement says it, and what a theorem claims where one set its noise."""
+    """Mechanism, sampler and accountant of a statement, and the theorem that set the noise, if one did."""
     mechanism, sampler, prescribed = resolved.mechanism, samplers(resolved), resolved.prescribed
     claimed: dict[str, Any] = {}
     if resolved.sums is not None:
@@ -88,7 +88,7 @@ def how(resolved: Resolved) -> dict[str, Any]:
 
 
 def _notices(resolved: Resolved) -> list[str]:
-    """What a reader must know before any number; empty for a run within a budget."""
+    """Notices that stand before any number; empty for a run within a budget."""
     privacy, prescribed = resolved.scenario.privacy, resolved.prescribed
     lines = [*resolved.mechanism.notices]
     if resolved.mechanism.private and privacy.epsilon == "unlimited":
@@ -107,7 +107,7 @@ def _notices(resolved: Resolved) -> list[str]:
 
 
 def _rounds_coarsely(resolved: Resolved) -> bool:
-    """Whether sums are rounded by more than is held back of the clip for it (`silos.sums`)."""
+    """Whether rounding of a sum may exceed the part of the clipping norm reserved for it (`silos.sums`)."""
     float32 = resolved.scenario.runtime.dtype == "float32"
     return resolved.mechanism.private and float32 and resolved.trace.plan.sampled
 
@@ -123,7 +123,7 @@ def parameters(resolved: Resolved) -> dict[str, Parameters]:
 
 
 def not_private(scenario: Scenario) -> list[str]:
-    """What the guarantee does not cover, most important first."""
+    """Releases that the guarantee does not cover, the most important first."""
     private = MECHANISMS[scenario.privacy.mechanism].private
     notes = {
         "everything: mechanism none neither clips nor adds noise": not private,
@@ -190,7 +190,7 @@ def true_epsilons(silos: Sequence[SiloRow]) -> list[str]:
 
 
 def true_epsilon(least: float | None, most: float | None) -> str:
-    """What is known of one, rounded so that it never flatters.
+    """The bounds on a true epsilon, the lower rounded down and the upper rounded up.
 
     >>> true_epsilon(None, 12.9123), true_epsilon(33.07, 47.274), true_epsilon(None, None)
     ('12.92', 'between 33.07 and 47.28', 'without bound')
@@ -217,7 +217,7 @@ def _named(names: Sequence[str]) -> str:
 
 
 class Price(Part):
-    """What `fedsim privacy --json` prints."""
+    """The cost of a plan, as `fedsim privacy --json` prints it."""
 
     scenario: str
     notices: list[str]
@@ -241,15 +241,15 @@ class Price(Part):
 def price(
     resolved: Resolved, admitted: Sequence[Admitted], verified: Sequence[float] = (), convert: bool = False
 ) -> Price:
-    """Of a plan that silos have admitted; `verified` is another library's epsilon of each silo."""
+    """The cost of a plan that silos have admitted; `verified` has dp-accounting's epsilon of each silo."""
     other_units = {"conversions": conversions(resolved, admitted)} if convert else {}
     silos = admitted_rows(resolved, admitted, [{"epsilon_dp_accounting": each} for each in verified])
-    said = how(resolved)
+    parts = how(resolved)
     return Price(
         scenario=resolved.scenario.name,
         rounds=len(resolved.trace.plan.rounds),
         silos=silos,
-        **said | {"notices": [*true_epsilons(silos), *said["notices"]]},
+        **parts | {"notices": [*true_epsilons(silos), *parts["notices"]]},
         **parameters(resolved),
         **other_units,
     )

@@ -47,7 +47,7 @@ class Measurement(NamedTuple):
 
 
 class SiloMeasurement(NamedTuple):
-    """A trial's final model on one silo's own test records; `more` has the metric that the scenario chose."""
+    """A trial's final model on one silo's test records; `more` has the metric that the scenario chose."""
 
     trial: int
     variant: Variant
@@ -173,7 +173,7 @@ class Finished(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """What a record's entries follow from: entries of another scenario or code are not of one run."""
+    """Digests of scenario and code that all entries of a run's record have in common."""
 
     scenario: str
     code: dict[str, str]
@@ -200,14 +200,14 @@ class CellResult(NamedTuple):
 
 
 class CellSource(NamedTuple):
-    """What a finished cell of a sweep was: its trial, and its scenario as mappings."""
+    """The trial and the scenario, as mappings, of a finished cell of a sweep."""
 
     trial: int
     scenario: dict[str, Any]
 
 
 class Table(NamedTuple):
-    """A table: the class of its rows, and what it is made of, which its Parquet file says itself."""
+    """A table: the class of its rows, and the records that it is made of, for its metadata."""
 
     row: type[Any]
     made_of: str = ""
@@ -282,7 +282,7 @@ class Record:
 
         Args:
             file: in a folder that exists.
-            tell: told of entries that are damaged; they are missing.
+            tell: called with a line about entries that are damaged; they are missing.
             durable: whether an entry must outlive a loss of power.
 
         Raises:
@@ -348,7 +348,7 @@ class Record:
         return list(self._entries)
 
     def missing(self, keys: Iterable[Key], name: Callable[[Key], str] = str) -> list[Key]:
-        """Those of `keys` that have no entry: what is still to do. `name` makes the entry's key of one."""
+        """The `keys` without an entry: the work that is left. `name` makes an entry's key from one."""
         return [key for key in keys if name(key) not in self._entries]
 
 

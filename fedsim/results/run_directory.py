@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Models = dict[str, dict[int, "Tensor"]]
-"""By variant and trial, the final parameters, flat (d,)."""
+"""The final parameters by variant and trial, flat (d,)."""
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What reports are made of.
+    """A run's summary, tables and models, from memory or from its directory.
 
     Args:
         summary: the run in numbers.
@@ -64,12 +64,12 @@ class RunData:
 
     @cached_property
     def models(self) -> Models:
-        """By variant and trial, the final parameters, flat (d,)."""
+        """The final parameters by variant and trial, flat (d,)."""
         return self.load_models()
 
     @cached_property
     def trained(self) -> Trained:
-        """What the parameters are parameters of; see `fedsim.results.model_file`."""
+        """The problem, recipe and preparation of the parameters; see `fedsim.results.model_file`."""
         return self.load_trained()
 
 
@@ -100,10 +100,10 @@ def _ledger(outcome: Outcome) -> list[LedgerRow]:
     plan = outcome.resolved.trace.plan
     releases = [plan.num_queries([r]) for r in range(len(plan.rounds))]
     return [
-        LedgerRow(trial, said.admitted.terms.name, r, releases[r], digest)
+        LedgerRow(trial, statement.admitted.terms.name, r, releases[r], digest)
         for trial, result in sorted(outcome.results.trials.items())
-        for said in result.statements
-        for r, digest in zip(said.rounds, said.digests, strict=True)
+        for statement in result.statements
+        for r, digest in zip(statement.rounds, statement.digests, strict=True)
     ]
 
 
@@ -141,7 +141,7 @@ def scenario_tree(outcome: Outcome, folder: Path) -> dict[str, Any]:
 
 
 SECRETS = {"seed", "nonce", "files"}
-"""Sections that are for nobody but those who may see the records."""
+"""Sections that are as secret as the records."""
 
 _SIMULATED: Any = {
     "data": True,
@@ -158,10 +158,10 @@ def without_seed(scenario: Mapping[str, Any]) -> str:
 
 
 def shown(scenario: Mapping[str, Any]) -> dict[str, Any]:
-    """A scenario without what is secret: whoever knows the seed can remove the noise.
+    """A scenario without its secrets: the seed is enough to remove the noise.
 
-    Nor has it the hashes of files, or those that stand for records in memory: they tell whoever knows all
-    records but one whether a guess at that one is right.
+    Nor has it hashes of files or of records in memory: who knows all records but one could check a guess at
+    that one by them.
     """
     public = {key: value for key, value in scenario.items() if key not in SECRETS}
     if isinstance(data := public.get("data"), Mapping):

@@ -1,4 +1,4 @@
-"""What a run costs each silo: a row each of what it admitted, what is claimed for it, and what it spent."""
+"""The cost of a run to each silo: admitted, claimed and spent epsilon, and other units of privacy."""
 
 from __future__ import annotations
 
@@ -27,12 +27,14 @@ from fedsim.scenario.resolve import Resolved
 
 
 def costliest(outcome: Outcome) -> list[Statement]:
-    """What each silo states of the trial that cost it most, by name: trials differ in who took part."""
+    """Each silo's statement of its costliest trial, by name: participation differs between trials."""
     worst: dict[str, Statement] = {}
-    for said in (said for trial in outcome.results.trials.values() for said in trial.statements):
-        name = said.admitted.terms.name
-        if _cost(said) >= _cost(worst.setdefault(name, said)):
-            worst[name] = said
+    for statement in (
+        statement for trial in outcome.results.trials.values() for statement in trial.statements
+    ):
+        name = statement.admitted.terms.name
+        if _cost(statement) >= _cost(worst.setdefault(name, statement)):
+            worst[name] = statement
     return [worst[name] for name in sorted(worst)]
 
 
@@ -42,18 +44,21 @@ def silo_rows(outcome: Outcome) -> list[SiloRow]:
     if not rows:
         first = {accepted.terms.name: accepted for accepted in reversed(outcome.admitted)}
         return admitted_rows(outcome.resolved, [first[name] for name in sorted(first)])
-    spent = [{"epsilon_spent": finite(said.epsilon_spent), "rounds": len(said.rounds)} for said in rows]
-    return admitted_rows(outcome.resolved, [said.admitted for said in rows], spent)
+    spent = [
+        {"epsilon_spent": finite(statement.epsilon_spent), "rounds": len(statement.rounds)}
+        for statement in rows
+    ]
+    return admitted_rows(outcome.resolved, [statement.admitted for statement in rows], spent)
 
 
-def _cost(said: Statement) -> tuple[float, float]:
-    return said.admitted.epsilon_guaranteed, said.epsilon_spent
+def _cost(statement: Statement) -> tuple[float, float]:
+    return statement.admitted.epsilon_guaranteed, statement.epsilon_spent
 
 
 def admitted_rows(
     resolved: Resolved, admitted: Sequence[Admitted], more: Sequence[dict[str, Any]] = ()
 ) -> list[SiloRow]:
-    """What silos accepted, with `more` fields of each row."""
+    """A row for each silo's admission, with `more` fields of each row."""
     known = _known(resolved)
     return [
         SiloRow(
@@ -72,7 +77,7 @@ def admitted_rows(
 
 
 def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
-    """What gives a silo's fields that only some runs have; equal cases are priced once."""
+    """A function that computes a silo's optional fields; equal cases are priced once."""
     sums, gap, claims = resolved.sums, has_gap(resolved), _claimed(resolved)
     census, attainable = cache(resolved.trace.plan.census), cache(attainable_epsilon)
     together = None if sums is None else cache(sums.mechanism.colluding_epsilons)
@@ -91,7 +96,7 @@ def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
 
 
 def _claimed(resolved: Resolved) -> dict[str, dict[str, float]]:
-    """By silo, a theorem's claim, to stand beside the true epsilon."""
+    """A theorem's claimed epsilon and delta, by silo."""
     prescribed = resolved.prescribed
     if prescribed is None or prescribed.claimed_epsilons is None or prescribed.claimed_deltas is None:
         return {}
@@ -127,18 +132,18 @@ def spend(outcome: Outcome) -> list[SiloSpend]:
     plan, gaussian = outcome.resolved.trace.plan, cache(cost.epsilon)
     sampled = any(release.batch.sampler not in ("full", "fresh") for release, _ in plan.census())
     rows = []
-    for said in chosen(statements):
-        terms, price = said.admitted.terms, _price(outcome, said.admitted) or gaussian
+    for statement in chosen(statements):
+        terms, price = statement.admitted.terms, _price(outcome, statement.admitted) or gaussian
         spent = [(0, 0.0)] + [
-            (upto, price(census, terms.n, said.admitted.noise_multiplier, terms.delta))
-            for upto, census in prefixes(plan, said.rounds, _POINTS[sampled])
+            (upto, price(census, terms.n, statement.admitted.noise_multiplier, terms.delta))
+            for upto, census in prefixes(plan, statement.rounds, _POINTS[sampled])
         ]
         rows += [SiloSpend(terms.name, upto, finite(value), finite(terms.epsilon)) for upto, value in spent]
     return rows
 
 
 def _price(outcome: Outcome, admitted: Admitted) -> Price | None:
-    """Of exact noise, where that is how a deployed silo priced its plan."""
+    """The price of exact noise, where a deployed silo priced its plan by it; else None."""
     if outcome.deployed is None:
         return None
     exact = GridGaussian(outcome.resolved.problem.dimension)
@@ -157,7 +162,7 @@ def chosen(statements: Sequence[Statement]) -> list[Statement]:
 
 
 def prefixes(plan: Plan, rounds: Sequence[int], points: int) -> list[tuple[int, Census]]:
-    """(rounds of the run gone by, census of the answers until then) at about `points` of `rounds`."""
+    """(number of rounds, composition of the answers until then) at about `points` of `rounds`."""
     if not rounds:
         return []
     ordered = sorted(rounds)
@@ -187,7 +192,7 @@ class GroupPrivacy(Part):
 
 
 class SiloConversions(Part):
-    """Group privacy, user level, and the record-level budget that makes the silo's own hold at user level."""
+    """Group privacy, user level, and the record-level budget that gives the silo's budget at user level."""
 
     name: str
     n: int

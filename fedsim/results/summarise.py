@@ -1,4 +1,4 @@
-"""From a run's outcome to its summary, with warnings of what it allows and hardly anybody means."""
+"""A run's summary, computed from its record, with warnings of unusual settings."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ from fedsim.theory.participants import Available, announced, attendance_law, pul
 
 
 def summarise(outcome: Outcome) -> Summary:
-    """What a run came to and what it cost whom."""
+    """The summary of a run: metrics, participation, cost of each silo."""
     scenario, metrics, baselines = (
         outcome.resolved.scenario,
         _metrics(outcome),
@@ -77,7 +77,7 @@ def summarise(outcome: Outcome) -> Summary:
 
 
 def _simulated(outcome: Outcome) -> dict[str, Any]:
-    """What was measured of training records, where it was asked for; of a deployed run what was not."""
+    """The parts that only some runs have: a deployment's, and measurements on training records."""
     found: dict[str, Any] = {}
     if outcome.deployed is not None:
         found["deployment"] = _deployment(outcome, outcome.deployed)
@@ -96,7 +96,7 @@ _CLIPPING = (
 
 
 def _clipping(outcome: Outcome) -> Clipping | None:
-    """Of the last rounds, whose terms say whether the end is the clip's or the problem's."""
+    """Means over the last tenth of the rounds, which tell the clip's effect from the problem's."""
     late = 0.9 * len(outcome.resolved.trace.plan.rounds)
     rows = [row for row in outcome.results.rows(ClippedRound) if row.round > late]
     if not rows:
@@ -162,7 +162,7 @@ def _metrics(outcome: Outcome) -> Metrics:
 
 
 def _finals(outcome: Outcome, variant: str) -> dict[str, Any]:
-    """What was measured of a variant, and always `error` and `loss`, as fields of `Values`."""
+    """A variant's final metrics as fields of `Values`, `error` and `loss` always among them."""
     rows: dict[int, Measurement] = {}
     for row in outcome.results.measurements:
         if row.variant == variant and row.trial in outcome.results.trials:
@@ -219,21 +219,21 @@ def _observed(outcome: Outcome) -> np.ndarray:
     counts = Counter(
         (number, r)
         for number, trial in outcome.results.trials.items()
-        for said in trial.statements
-        for r in said.rounds
+        for each in trial.statements
+        for r in each.rounds
     )
     return np.array(list(counts.values()), dtype=float)
 
 
 def answered(results: Results) -> dict[int, int]:
-    """By round of a deployed run, how many silos' answers it counted."""
+    """The number of silos whose answers counted, for each round of a deployed run."""
     counts = Counter({row.round: 0 for row in results.rows(AskedSilo)})
     counts.update(row.round for row in results.rows(AskedSilo) if row.left_out is None)
     return dict(sorted(counts.items()))
 
 
 def _versions() -> dict[str, str]:
-    """Of what is installed; a deployment's server may have no Ray."""
+    """Versions of installed packages; a deployment's server may have no Ray."""
     found = {"python": platform.python_version()}
     for name in ("fedsim-isrl", "torch", "numpy", "ray", "dp-accounting"):
         with suppress(PackageNotFoundError):
@@ -242,14 +242,14 @@ def _versions() -> dict[str, str]:
 
 
 def warnings(outcome: Outcome) -> list[str]:
-    """Of the scenario, then of the records as the trials found them; each once."""
+    """Warnings about the scenario, then about the trials' records; each once."""
     found = [*of_scenario(outcome.resolved), *(row.text for row in outcome.results.rows(Warned))]
     found += _undefined(outcome.results.measurements)
     return list(dict.fromkeys(found))
 
 
 def of_scenario(resolved: Resolved) -> list[str]:
-    """Those that need no record: they hold before the run."""
+    """Warnings that need no record: they hold before the run."""
     return [*_delta(resolved), *_ignored(resolved), *_left_out(resolved)]
 
 

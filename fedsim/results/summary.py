@@ -45,7 +45,7 @@ class Part(BaseModel):
 
 
 class SiloRow(Part):
-    """What a silo allowed, guaranteed and spent in its costliest trial, for replacing one of its n records.
+    """A silo's budget, guaranteed and spent epsilon in its costliest trial, for replacing one of n records.
 
     In sums over silos `epsilon_colluding` holds if the two parties that make them collude.
     `epsilon_claimed` and `delta_claimed` are a theorem's; `epsilon_attainable` is a lower bound on the true
@@ -108,7 +108,7 @@ FEW = 10
 
 
 def spans(trials: int) -> str:
-    """What an interval over so many trials holds.
+    """The meaning of an interval over so many trials.
 
     >>> spans(3), spans(100)
     ('from the lowest to the highest', 'where 90 % of them fall')
@@ -144,7 +144,7 @@ class Values(_Fields):
     """
 
     def spread(self, name: str) -> Spread | None:
-        """Of a metric in `MEASURED`; None where it was not measured."""
+        """Mean and interval of a metric in `MEASURED`; None where it was not measured."""
         mean, interval = getattr(self, name), getattr(self, f"{name}_interval90")
         return None if mean is None else Spread(mean, *(interval or (mean, mean)))
 
@@ -163,12 +163,12 @@ class Metrics(Values):
 
     @property
     def chosen(self) -> Spread | None:
-        """Of the chosen metric."""
+        """Mean and interval of the chosen metric."""
         return self.spread(self.metric)
 
 
 class Baseline(Values):
-    """What could be had without the federation, over trials (and silos): on the same records, not private.
+    """A baseline without the federation, over trials (and silos): on the same records, not private.
 
     `silos` were fitted, where each is one; `methods` say how, or why not.
     """
@@ -199,7 +199,7 @@ class Participation(Part):
 
 
 class Heterogeneity(Part):
-    """How far apart the silos are (`fedsim.measure.objective`); `reason`: why that was not measured."""
+    """Heterogeneity of the silos (`fedsim.measure.objective`); `reason`: why it was not measured."""
 
     upsilon_star_sq: float | None
     phi_sq_at_optimum: float | None
@@ -210,7 +210,7 @@ class Heterogeneity(Part):
 
 
 class Objective(Part):
-    """How the excess risk of the first complete trial was measured; see `fedsim.measure.objective`."""
+    """The measurement of excess risk in the first complete trial; see `fedsim.measure.objective`."""
 
     least: float | None
     eta: float
@@ -238,7 +238,7 @@ class LeftOut(Part):
 
 
 class Deployment(Part):
-    """What a deployed run has to say beside a simulated one.
+    """Results of a deployed run that a simulated one does not have.
 
     `without_statement`: silos that gave none at the end, and why; their whole plan counts as spent.
     `unmeasured`: what only a simulation can know.
@@ -253,7 +253,7 @@ class Deployment(Part):
 
 
 class Trials(Part):
-    """How many repetitions."""
+    """Numbers of trials."""
 
     asked: int
     finished: int
@@ -287,7 +287,7 @@ class Summary(Part):
 
 
 def read_summary(directory: Path) -> Summary:
-    """Of a run directory.
+    """Read the summary of a run directory.
 
     Raises:
         InputError: the file is missing, damaged, or of another version.
@@ -304,7 +304,7 @@ def read_summary(directory: Path) -> Summary:
 
 
 def opened(path: Path, load: Callable[[], T], remedy: str = AGAIN) -> T:
-    """What is loaded from a file.
+    """Load a file.
 
     Raises:
         InputError: the file is missing or damaged; it says what to do about it.

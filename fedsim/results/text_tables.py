@@ -118,7 +118,7 @@ _NAIVE = ("majority", "mean")
 
 
 def named(one: Baseline) -> str:
-    """What it is called beside a line."""
+    """A baseline's label in tables and figures."""
     return f"{NAMES[one.name]} (mean of {one.silos})" if one.silos else NAMES[one.name]
 
 
@@ -142,7 +142,7 @@ def no_better(metrics: Metrics, baselines: list[Baseline]) -> list[str]:
 
 
 def methods(baselines: list[Baseline]) -> list[str]:
-    """How each was found, and on how many records."""
+    """For each baseline its method and the number of training records."""
     return [f"{_capital(named(one))}: {_records(one)}; {'; '.join(one.methods)}" for one in baselines]
 
 
@@ -161,7 +161,7 @@ _CAPTION = "Means. All but a private run's own model is without privacy, and all
 
 
 def metrics_table(summary: Summary) -> TextTable:
-    """The run, its twin, and baselines; the chosen metric comes first."""
+    """Metrics of the run, the non-private baseline and others; the chosen metric comes first."""
     if not summary.trials.finished:
         return TextTable("", [], [])
     rows: list[tuple[str, Values]] = [("this run", summary.metrics)]

@@ -73,7 +73,7 @@ def _classifier(made: Any, weights: Floats, bias: Floats, classes: Any) -> Any:
 
 
 def _regressor(weights: Floats, bias: float, target: Any, scaled: bool) -> Any:
-    """Predicts in the target's own units: the inverse of its scaling is linear too, or an exponential."""
+    """Predicts in the target's units: the inverse of its scaling is linear too, or an exponential."""
     made = LinearRegression()
     if not (scaled and isinstance(target, NumberColumn)):
         return _with(made.fit(np.zeros((2, len(weights))), np.zeros(2)), weights, bias)

@@ -28,7 +28,7 @@ from fedsim.simulation.trial import read
 
 
 class Cell(NamedTuple):
-    """What one run of a sweep depends on; plain values, so that it travels to other processes.
+    """All that one run of a sweep depends on, as plain values, so that it travels to other processes.
 
     Args:
         scenario: a resolved scenario as mappings, without a twin.
@@ -60,12 +60,12 @@ class Cell(NamedTuple):
 
     @property
     def repeated_by_simulate(self) -> bool:
-        """Whether `fedsim simulate` draws the cell's own noise and batches."""
+        """Whether `fedsim simulate` draws the same noise and batches as the cell."""
         return self.fold_key is None and not self.selection
 
     @property
     def run_id(self) -> RunId:
-        """What it runs, and on which records: divided alike for candidates and what is reported."""
+        """Digests of the run and of its records, divided alike for candidates and reported runs."""
         tree = dict(self.scenario)
         reserve = tree["data"].get("reserve")
         divided = tree["data"] | {"reserve": reserve and {**reserve, "use": None}}
@@ -111,7 +111,7 @@ def key_of(cell: Cell) -> str:
 
 
 def baselines_key(cell: Cell, depends_on: Mapping[str, Any]) -> str:
-    """As `key_of`, of the baselines of a cell's trial, which depend on fewer fields."""
+    """The key of the baselines of a cell's trial, which depend on fewer fields."""
     nonce = cell.scenario.get("nonce")
     return _hash([depends_on, cell.trial, nonce, _files(cell.scenario), code_version()])
 
@@ -156,12 +156,12 @@ their data, so that few are enough; but preparing images takes seconds a trial.
 
 
 def data_key(scenario: Mapping[str, Any]) -> str:
-    """What the records of a scenario (as mappings) depend on, as a text."""
+    """The sections of a scenario (as mappings) that its records depend on, as a text."""
     return json.dumps([scenario[section] for section in _SECTIONS], sort_keys=True)
 
 
 def records_key(scenario: Mapping[str, Any], trial: int) -> str:
-    """What the records of one trial depend on."""
+    """The key of one trial's records."""
     return f"{trial} {data_key(scenario)}"
 
 

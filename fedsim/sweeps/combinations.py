@@ -1,4 +1,4 @@
-"""From a `sweep` section to the scenarios it stands for, each named by what was varied."""
+"""The scenarios of a `sweep` section, each named by its varied fields."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Combination:
 
     @property
     def scenario(self) -> Scenario:
-        """Of the first candidate."""
+        """The scenario of the first candidate."""
         return self.candidates[0].scenario
 
     def title(self, candidate: int | None = None) -> str:

@@ -82,7 +82,7 @@ class Engine:
         self.results = SweepResults()
 
     def run(self, runner: Runner, observe: Callable[[Event], None]) -> SweepResults:
-        """Choose, then run what was chosen; `observe` is told every cell, for every place that it is for.
+        """Choose candidates, then run the chosen ones; `observe` gets each cell once for each of its places.
 
         If it is interrupted, `results` has what was done.
         """

@@ -24,7 +24,7 @@ from server.participation import admitted_rounds, schedule
 
 
 class Place(NamedTuple):
-    """What a cell is for: a trial of a candidate of a combination."""
+    """The use of a cell: a trial of a candidate of a combination."""
 
     combination: int
     candidate: int
@@ -49,12 +49,12 @@ class Job:
 
     @property
     def scenario(self) -> Scenario:
-        """Of the first combination; name, trials, runtime and report are the same in all."""
+        """The first combination's scenario; name, trials, runtime and report are the same in all."""
         return self.combinations[0].scenario
 
     @property
     def cells(self) -> int:
-        """How many there are, equal ones counted each."""
+        """The number of cells, equal ones counted each."""
         return len(self.tuning_places()) + len(self.combinations) * self.scenario.trials
 
     @property
@@ -69,14 +69,14 @@ class Job:
 
     @property
     def tuning_note(self) -> str:
-        """What was tuned privately, in one line for the terminal, the page and the figure; else empty."""
+        """The privately tuned fields, in one line for terminal, page and figure; else empty."""
         if self.tune is None or self.tune.private is None:
             return ""
         fields = ", ".join(field.split(".")[-1] for field in self.tuned)
         return f"{fields} tuned privately, on {self.tune.private.fraction:.0%} of each silo's records"
 
     def title(self, place: Place) -> str:
-        """What the combination and the candidate of a place are called."""
+        """The title of a place's combination and candidate."""
         return self.combinations[place.combination].title(place.candidate)
 
     def tuning_places(self) -> list[Place]:
@@ -123,7 +123,7 @@ def job_of(tree: Mapping[str, Any]) -> Job:
 
 
 def _check_data(combination: Combination) -> None:
-    """What the data's outline shows to be wrong is said before anything runs."""
+    """Refuse, before anything runs, what the data's outline shows to be wrong."""
     for number, candidate in enumerate(combination.candidates):
         try:
             resolved_of(candidate.scenario)
@@ -140,7 +140,7 @@ _ANY = 1.0  # a plan does not depend on the noise, as every dry run checks
 
 @dataclass(frozen=True)
 class Selection:
-    """How a setting is chosen among candidates.
+    """Private tuning of one combination.
 
     Args:
         scenarios: of each candidate: on the records put aside, at the noise that the silos found.
@@ -154,7 +154,7 @@ class Selection:
 
     @property
     def silos(self) -> Sequence[AdmittedSelection]:
-        """What each silo agreed to, in canonical order."""
+        """Each silo's admission, in canonical order."""
         return self.parts.silos
 
     @cached_property
@@ -166,7 +166,7 @@ class Selection:
 
 
 def selections(found: Sequence[Combination], tune: TuneSection | None) -> dict[int, Selection]:
-    """How each combination is tuned, by its number; none where nothing is tuned privately.
+    """The private tuning of each combination, by its number; none where nothing is tuned privately.
 
     Raises:
         InputError: a combination cannot be tuned so, or a silo cannot afford it; names both.

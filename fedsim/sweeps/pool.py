@@ -26,14 +26,14 @@ class Local:
     """No workers: cells run here, one batch after another."""
 
     def run(self, batches: Sequence[Batch]) -> Iterator[Finished]:
-        """What becomes of each cell, as it becomes known."""
+        """Each cell with its outcome, in order."""
         for batch in batches:
             with one_thread():
                 outcomes = run_batch(batch)
             yield from zip(batch, outcomes, strict=True)
 
     def each(self, function: Callable[[Cell], T], cells: Sequence[Cell]) -> Iterator[T]:
-        """What the function makes of each cell, in their order."""
+        """The function's value for each cell, in their order."""
         for cell in cells:
             with one_thread():
                 made = function(cell)
@@ -64,7 +64,7 @@ class Workers(AbstractContextManager["Workers"]):
             ray_runtime.stop(self._actors, self._others)
 
     def run(self, batches: Sequence[Batch]) -> Iterator[Finished]:
-        """What becomes of each cell, as it becomes known, in no order that can be relied on.
+        """Each cell with its outcome, in any order.
 
         Raises:
             WorkerLost: no node is left, so that new workers would be waited for in vain.
@@ -85,7 +85,7 @@ class Workers(AbstractContextManager["Workers"]):
             self._hand_out()
 
     def each(self, function: Callable[[Cell], T], cells: Sequence[Cell]) -> Iterator[T]:
-        """As `Local.each`.
+        """The function's value for each cell, in their order.
 
         Raises:
             WorkerLost: a worker died over one.
@@ -167,18 +167,18 @@ def _key(cell: Cell) -> str:
 
 
 class CellWorker:
-    """Runs batches in a process of its own."""
+    """Runs batches in a separate process."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
         keep_memory()
 
     def run(self, cells: list[Cell]) -> list[CellOutcome]:
-        """See `run_batch`."""
+        """Run the cells of one batch."""
         return run_batch(cells)
 
     def each(self, function: Callable[[Cell], T], cell: Cell) -> T:
-        """Of one cell."""
+        """Apply the function to one cell."""
         return function(cell)
 
 

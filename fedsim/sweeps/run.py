@@ -38,7 +38,7 @@ from fedsim.sweeps.pool import Local, Runner, Workers
 from fedsim.sweeps.summarise import summarise
 
 Watch = Callable[[Job], AbstractContextManager[Callable[[Event], None]]]
-"""Opened when the cells begin; told every cell until they end."""
+"""Opened when the cells begin; it gets every cell until they end."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ def run(
         job: see `job_of`.
         out: the sweep's directory, new or of an earlier run of it; None: nothing is written.
         workers: Ray workers; None: one per CPU, or none if the scenario's runtime is in-process; 0: none.
-        watch: is told every cell.
-        warn: is told which entries of the record are damaged.
+        watch: gets every cell.
+        warn: called with a line about each damaged entry of the record.
 
     Raises:
         InputError: the directory cannot be used, or the cluster does not answer.
@@ -116,11 +116,11 @@ FAILED = "failed"
 
 @contextmanager
 def opened(directory: Path, tell: Callable[[str], None]) -> Iterator[Record]:
-    """The record of a new directory, or of that of an earlier sweep to continue it; locked inside the block.
+    """The record of a new directory or of an earlier sweep's; no other process opens it inside the block.
 
     Args:
         directory: of the sweep.
-        tell: told of damaged entries, which are run again.
+        tell: called with a line about damaged entries, which are run again.
 
     Raises:
         InputError: it holds something else, is in use, or cannot be made.
@@ -175,7 +175,7 @@ def write_failure(event: Event, failure: Failure, title: str, directory: Path) -
 
 
 def failure_file(event: Event, directory: Path) -> Path:
-    """Where the scenario of a failed cell is in a sweep's directory."""
+    """The file of a failed cell's scenario in a sweep's directory."""
     return directory / FAILED / f"{event.key[:16]}.yaml"
 
 
@@ -217,7 +217,7 @@ def _column(values: Sequence[Any]) -> pa.Array:
 
 
 def measured(job: Job, results: SweepResults, record: Record, runner: Runner) -> list[BaselineGroup]:
-    """Of every combination that was reported, those with the same records and problem together.
+    """Baselines of every reported combination, computed once for equal records and problems.
 
     Args:
         job: what was asked for.

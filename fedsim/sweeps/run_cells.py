@@ -34,7 +34,7 @@ _NEVER = 10**9  # rounds between two evaluations: only the first and the last ar
 
 
 def run_batch(cells: Sequence[Cell]) -> list[CellOutcome]:
-    """Run cells and say what became of each, in order; a failed cell does not stop the others.
+    """Run cells; returns the outcome of each, in order. A failed cell does not stop the others.
 
     Cells that fold together (`fedsim.simulation.fold`) run as one. Where one of them is refused they run in
     halves, so that it is found in a few steps.
@@ -49,7 +49,7 @@ def run_batch(cells: Sequence[Cell]) -> list[CellOutcome]:
 
 
 def _middle(cells: Sequence[Cell]) -> int:
-    """Where to cut cells that are every setting in every trial, trials last, into two such products."""
+    """The place that cuts cells, every setting in every trial, into two such products."""
     trials = len({cell.trial for cell in cells})
     settings = len(cells) // trials
     return settings // 2 * trials if settings > 1 else len(cells) // 2
@@ -70,7 +70,7 @@ def _run_alone(cell: Cell) -> CellResult:
         measured = private_score(resolved, cell.trial, granted, data, model, run), None, {}
     else:
         measured = on_test_records(_evaluator(resolved, data), model, not cell.train_loss)
-    outcome = Folded(model, [said.admitted for said in result.statements])
+    outcome = Folded(model, [statement.admitted for statement in result.statements])
     return _result(cell, resolved, data, outcome, measured, time.perf_counter() - start)
 
 
@@ -127,7 +127,7 @@ def _granted(cell: Cell) -> GrantedRun | None:
 
 
 def _noise_key(cell: Cell, resolved: Resolved, data: Federation) -> str:
-    """What keys the noise of the cell, whether it is run alone or folded."""
+    """The key of the cell's noise, whether it is run alone or folded."""
     if cell.fold_key is not None:
         return shared_key(resolved, data)
     return run_digest(resolved, data.digest, variants(resolved)[0], cell.selection)

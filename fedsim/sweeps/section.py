@@ -1,4 +1,4 @@
-"""What a `sweep` section alone shows to be wrong, before any scenario is made of it."""
+"""The `sweep` section: checks before any scenario is made of it, and the candidates that it lists."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ def _varied(section: SweepSection) -> Iterator[tuple[str, str, Any]]:
 
 
 def has_candidates(section: SweepSection) -> bool:
-    """Whether some value brings candidates of its own along."""
+    """Whether some varied value lists candidates."""
     return any(choices_of(name, value) != Choices() for name, _, value in _varied(section))
 
 
 def place_of(field: str, section: SweepSection) -> str:
-    """Where in the sweep's section a field is given its values."""
+    """The place in the sweep's section that gives a field its values."""
     for name, grid in grids(section).items():
         if field in grid:
             return f"{name}.{field}"
@@ -190,7 +190,7 @@ def _check_count(section: SweepSection, trials: int) -> None:
 
 
 def _candidates(section: SweepSection) -> int:
-    """Of all combinations together, those of the common grid left out."""
+    """The number of candidates in all combinations, those of the common grid left out."""
     gridded = prod(sum(count(field, value) for value in values) for field, values in section.grid.items())
     return gridded * sum(prod(count(*each) for each in cell.items()) for cell in section.cells or [{}])
 
@@ -199,7 +199,7 @@ ONE_OF = "one_of"
 
 
 class Way(NamedTuple):
-    """One way to fill in a combination.
+    """A choice of candidates for a combination.
 
     Args:
         setting: the fields that it sets, sections without their candidates.
@@ -264,7 +264,7 @@ def tuned_grids(field: str, value: Any) -> dict[str, Grid]:
 
 
 def count(field: str, value: Any) -> int:
-    """How many `ways` a value has."""
+    """The number of `ways` of a value."""
     common, *each = (prod(map(len, grid.values())) for grid in tuned_grids(field, value).values())
     return common * (sum(each) if each else 1)
 

@@ -1,4 +1,4 @@
-"""From what a sweep measured to its summary."""
+"""A sweep's summary and privacy statement."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _cost(row: Row) -> float:
 
 
 def _claim(job: Job, row: Row) -> dict[str, float]:
-    """What is claimed for the silo that a run costs most, and what it costs at least; {} without a claim."""
+    """Claimed and attainable epsilon of a run's costliest silo; {} without a claim."""
     combination = job.combinations[row.place.combination]
     resolved = resolved_of(combination.candidates[row.place.candidate].scenario)
     prescribed = resolved.prescribed
@@ -109,7 +109,7 @@ def _claim(job: Job, row: Row) -> dict[str, float]:
 
 
 def _guaranteed(worst: CellResult | None, selection: Selection | None) -> float | None:
-    """Of tuning and run together; None if nothing was reported, or nothing bounds it."""
+    """Epsilon of tuning and run together; None if nothing was reported, or it is infinite."""
     if worst is None:
         return None
     tuning = [silo.epsilon for silo in selection.silos] if selection else []
@@ -183,18 +183,18 @@ _HOW = ("notices", "mechanism", "calibration", "sampler", "accountant", "theorem
 
 
 def _how(combinations: Sequence[Combination]) -> dict[str, list[str]]:
-    """What the statements of the private combinations say of how they are private, each text once."""
+    """The private combinations' mechanisms, samplers, accountants, each text once."""
     found: dict[str, dict[str, None]] = {part: {} for part in _HOW}
     for scenario in (combination.scenario for combination in combinations if combination.private):
-        said = how(resolved_of(scenario)) | {"calibration": scenario.privacy.calibration}
+        parts = how(resolved_of(scenario)) | {"calibration": scenario.privacy.calibration}
         for part in _HOW:
-            texts = said.get(part, [])
+            texts = parts.get(part, [])
             found[part] |= dict.fromkeys([texts] if isinstance(texts, str) else texts)
     return {part: list(texts) for part, texts in found.items()}
 
 
 def _tuned_openly(job: Job) -> list[str]:
-    """What a reader must know about fields that were chosen without noise."""
+    """A line about fields that were chosen without noise."""
     tune = job.tune
     if tune is None or tune.private:
         return []
@@ -207,7 +207,7 @@ def _tuned_openly(job: Job) -> list[str]:
 
 
 def _of_runs(job: Job) -> list[str]:
-    """What each run alone does not cover."""
+    """Releases that each run's guarantee does not cover."""
     notes = []
     for combination in job.combinations:
         if combination.private:
@@ -220,7 +220,7 @@ def _of_runs(job: Job) -> list[str]:
 
 
 def _together(job: Job) -> list[str]:
-    """What the runs taken together do not cover."""
+    """Releases that the runs' guarantees do not cover when they are composed."""
     tuned = " together with what was released to tune it" if job.tune and job.tune.private else ""
     repeated = (
         "the sweep as a whole: each run is one use of the records, and its guarantee is that of one run"

@@ -15,7 +15,7 @@ from pathlib import Path
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.flower.control import Control, Status, enroll
 from fedsim.deployment.history import Step
-from fedsim.results.outcome import said
+from fedsim.results.outcome import metric_text
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def of_step(step: Step) -> Line:
     if step.left_out:
         told += f" (without {', '.join(sorted(step.left_out))})"
     if step.measurement is not None:
-        told += f", {said(step.measurement, step.metric)}"
+        told += f", {metric_text(step.measurement, step.metric)}"
     return Line(step.rounds, step.of, told, words=False)
 
 
