@@ -224,6 +224,8 @@ def kept(
             hint = "another run is at work in it; name another directory"
             raise InputError("--out", str(out), hint) from None
         except OSError as error:
+            if not resume:
+                _remove(folder, missing)
             raise unwritable(out, error) from None
         yield results
 
@@ -289,7 +291,11 @@ def _made_of(resolved: Resolved) -> Begun:
 def _tidy(record: Record, folder: Path, made: list[Path]) -> None:
     """Leave nothing of a run that has nothing to go on from, nor of the folders that were made for it."""
     if not record.rows(Finished) and not (folder.parent / FILE).exists():
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):
-            for each in (folder.parent, *made):
-                each.rmdir()
+        _remove(folder, made)
+
+
+def _remove(folder: Path, made: list[Path]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        for each in (folder.parent, *made):
+            each.rmdir()

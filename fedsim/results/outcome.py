@@ -108,7 +108,7 @@ class Results:
         self._unfinished = [row for row in self._unfinished if row.trial != result.trial]
 
     def recall(self, tell: Callable[[str], None]) -> None:
-        """Take up the trials that the record has; `tell` gets a line about each damaged one, which runs again."""
+        """Take up the trials that the record has; `tell` gets a line about each damaged one."""
         for finished in self._record.rows(Finished):
             trial, key = finished.trial, key_of(finished.trial)
             file = (self._folder or Path()) / models_file(trial)

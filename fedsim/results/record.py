@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import sqlite3
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
@@ -274,6 +275,7 @@ class Record:
     def __init__(self) -> None:
         self._entries: dict[str, dict[str, list[Any]]] = {}
         self._log: sqlite3.Connection | None = None
+        self._file = Path()
 
     @classmethod
     @contextmanager
@@ -291,6 +293,7 @@ class Record:
             InputError: it is no record.
         """
         record = cls()
+        record._file = file
         with _errors(file):
             record._log = sqlite3.connect(file, timeout=0, isolation_level=None)
         try:
@@ -329,7 +332,7 @@ class Record:
             entry.setdefault(_NAMES[type(row)], []).append(row)
         if self._log is not None:
             text = json.dumps(entry)
-            with _errors():
+            with _errors(self._file):
                 self._log.execute(_APPEND, (key, text, _digest(key, text)))
         self._entries[key] = entry
 
@@ -373,14 +376,24 @@ def _digest(key: str, text: str) -> str:
 
 
 @contextmanager
-def _errors(file: Path | None = None) -> Iterator[None]:
-    """SQLite's errors as the system's: it tells a full disk from no other failed write."""
+def _errors(file: Path) -> Iterator[None]:
+    """SQLite's errors as the system's."""
     try:
         yield
     except sqlite3.OperationalError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-            raise BlockingIOError(errno.EWOULDBLOCK, "another process has it open") from None
-        raise OSError(errno.EIO, str(error)) from None
+            raise BlockingIOError(errno.EWOULDBLOCK, "another process has it open", str(file)) from None
+        raise _refused_by_system(file, str(error)) from None
     except sqlite3.DatabaseError as error:
         hint = f"is damaged ({error}); remove it, and all that it had is run again"
         raise InputError("record", str(file), hint) from None
+
+
+def _refused_by_system(file: Path, reason: str) -> OSError:
+    """The system's error where SQLite failed to write: a write beside the file fails in the same way."""
+    try:
+        with tempfile.TemporaryFile(dir=file.parent) as probe:
+            probe.write(b"\0" * (file.stat().st_size + 2**16))
+    except OSError as error:
+        return OSError(error.errno, error.strerror, str(file))
+    return OSError(errno.EIO, reason, str(file))

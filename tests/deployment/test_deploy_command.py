@@ -39,7 +39,7 @@ def federation(place: Path) -> dict[str, Any]:
     return {"silos": silos, "root_certificates": "server/ca.crt", "superlink": "127.0.0.1:1"}
 
 
-def metric_text(place: Path, tree: dict[str, Any], *more: str, code: int = 2) -> str:
+def said(place: Path, tree: dict[str, Any], *more: str, code: int = 2) -> str:
     (place / "federation.yaml").write_text(yaml.safe_dump(tree))
     command = ["deploy", str(place / "scenario.yaml"), "--federation", str(place / "federation.yaml")]
     shown = CliRunner().invoke(app, [*command, "--out", str(place / "out"), *more])
@@ -51,35 +51,35 @@ def metric_text(place: Path, tree: dict[str, Any], *more: str, code: int = 2) ->
 def test_every_silo_needs_a_node_of_its_own(place: Path) -> None:
     tree = federation(place)
     del tree["silos"]["silo-2"]["node"]
-    assert "federation.silos.silo-2.node" in metric_text(place, tree)
+    assert "federation.silos.silo-2.node" in said(place, tree)
     tree["silos"]["silo-2"]["node"] = "silo-1/node.pub"
-    assert "is another silo's node too" in metric_text(place, tree)
+    assert "is another silo's node too" in said(place, tree)
     tree["silos"]["silo-2"]["node"] = "silo-1/identity.pub"
-    assert "as `fedsim certs` makes it" in metric_text(place, tree)
+    assert "as `fedsim certs` makes it" in said(place, tree)
 
 
 def test_whom_to_trust_must_be_said(place: Path) -> None:
     tree = federation(place)
     del tree["root_certificates"]
-    assert "federation.root_certificates" in metric_text(place, tree)
+    assert "federation.root_certificates" in said(place, tree)
 
 
 def test_the_servers_key_must_be_there(place: Path) -> None:
     (place / "server" / "server.key").unlink()
-    assert "server.key" in metric_text(place, federation(place))
+    assert "server.key" in said(place, federation(place))
 
 
 @pytest.mark.parametrize("address", ["superlink", "superlink:", ":8000", "superlink:http"])
 def test_the_superlinks_address(place: Path, address: str) -> None:
-    assert "federation.superlink" in metric_text(place, federation(place) | {"superlink": address})
+    assert "federation.superlink" in said(place, federation(place) | {"superlink": address})
 
 
 def test_a_superlink_that_is_not_there(place: Path) -> None:
-    assert "a SuperLink that answers" in metric_text(place, federation(place), "--superlink", "127.0.0.1:1")
+    assert "a SuperLink that answers" in said(place, federation(place), "--superlink", "127.0.0.1:1")
 
 
 def test_a_mistake_in_the_scenario_does_not_wait_for_silos(place: Path) -> None:
-    assert "algorithm.clip" in metric_text(place, federation(place), "--set", "algorithm.clip=1")
+    assert "algorithm.clip" in said(place, federation(place), "--set", "algorithm.clip=1")
 
 
 def test_lines_are_read_once_they_are_whole(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_run_that_fails_elsewhere_may_have_released_something(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(submitting, "submit", lambda *given: Status("failed", "why"))
-    output = metric_text(place, federation(place), "--superlink", "127.0.0.1:1", code=1)
+    output = said(place, federation(place), "--superlink", "127.0.0.1:1", code=1)
     assert "Nothing was released" not in output
     assert "--superlink 127.0.0.1:1 --resume" in output
 
@@ -122,7 +122,7 @@ def test_a_superlink_that_says_no_is_one_line(place: Path, monkeypatch: pytest.M
         raise httpx.HTTPStatusError("no", request=request, response=httpx.Response(412, request=request))
 
     monkeypatch.setattr(ControlHttpClient, "ListNodes", no)
-    assert "it answers 412" in metric_text(place, federation(place), "--superlink", "127.0.0.1:1")
+    assert "it answers 412" in said(place, federation(place), "--superlink", "127.0.0.1:1")
 
 
 @pytest.mark.parametrize(("away", "word"), [(2, "completed"), (10**9, "failed")])

@@ -54,12 +54,12 @@ class Deployment:
             log = self.folder / f"{out}.said"
             yield processes.start("fedsim deploy", self.command(out, *more), log, environment()).process
 
-    def metric_text(self, out: str) -> str:
+    def said(self, out: str) -> str:
         return (self.folder / f"{out}.said").read_text()
 
     def finish(self, out: str, *more: str) -> np.ndarray:
         with self.started(out, *more) as process:
-            assert process.wait(300) == 0, self.metric_text(out) + self.log(out)
+            assert process.wait(300) == 0, self.said(out) + self.log(out)
         return fedsim.load_run(self.folder / out).model
 
     def log(self, out: str) -> str:
@@ -115,7 +115,7 @@ def unbroken(deployment: Deployment) -> np.ndarray:
 def test_the_model_is_the_simulated_one(deployment: Deployment, unbroken: np.ndarray) -> None:
     simulated = fedsim.simulate(deployment.folder / "scenario.yaml", progress=False)
     np.testing.assert_allclose(unbroken, simulated.model, rtol=1e-9)
-    said = deployment.metric_text("unbroken")
+    said = deployment.said("unbroken")
     assert "round 8 of 8: 3 silos" in said
     assert "unbroken/report.html" in said
     ours, theirs = fedsim.load_run(deployment.folder / "unbroken").ledger, simulated.ledger
@@ -160,11 +160,11 @@ def test_a_broken_run_goes_on_to_the_same_model(
         code = process.wait(300)
         assert all(gone(each.pid) for each in family)  # none is still at the run's files
     if fault is kill_node:
-        assert code == 0, deployment.metric_text(out) + deployment.log(out)
+        assert code == 0, deployment.said(out) + deployment.log(out)
         model = fedsim.load_run(deployment.folder / out).model
     else:
         assert code == (130 if fault is interrupt else 1)
-        assert "--resume" in deployment.metric_text(out)
+        assert "--resume" in deployment.said(out)
         assert not (deployment.folder / out).exists()
         model = deployment.finish(out, "--resume")
     np.testing.assert_array_equal(model, unbroken)

@@ -48,30 +48,30 @@ def _hash(reply: Reply) -> str:
 def _step(file: LedgerFile, say: int, rng: random.Random) -> None:
     """One round of the newest run, or its end; a round that an earlier process began is gone on with."""
 
-    def metric_text(step: str, index: int, what: str) -> None:
+    def said(step: str, index: int, what: str) -> None:
         os.write(say, f"{json.dumps([step, run.run, index, what])}\n".encode())
 
     runs = file.open_runs()
     run = runs[-1] if runs else open_run(file, len(file.book.runs) + 1, gaussian(ROUNDS, 1e-6))
-    metric_text("opened", 0, file.head)
+    said("opened", 0, file.head)
     last = run.record.last
     if last is not None and (stored := run.find(last, broadcast(last))) is not None:
-        metric_text("answered", last, _hash(stored))
+        said("answered", last, _hash(stored))
     begun = [index for index, found in run.record.rounds.items() if found.under_way]
     index = begun[0] if begun else len(run.debited)
     if index == ROUNDS:
         file.close_run(run.run)
-        metric_text("closed", 0, file.head)
+        said("closed", 0, file.head)
         return
     run.debit(index, broadcast(index))
-    metric_text("debited", index, file.head)
+    said("debited", index, file.head)
     reply = {
         "g": torch.frombuffer(
             bytearray(os.urandom(rng.choice([40, 4_000, 40_000, 400_000]))), dtype=torch.uint8
         )
     }
     run.store(index, reply, {})
-    metric_text("answered", index, _hash(reply))
+    said("answered", index, _hash(reply))
 
 
 def _work(path: Path, say: int, rng: random.Random, careless: bool) -> None:

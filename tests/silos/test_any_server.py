@@ -61,7 +61,7 @@ class AnyServer(RuleBasedStateMachine):
         self.silo.close()
         self.folder.cleanup()
 
-    def metric_text(self, kind: str, arrays: dict[str, torch.Tensor], **head: Any) -> Frame | None:
+    def said(self, kind: str, arrays: dict[str, torch.Tensor], **head: Any) -> Frame | None:
         """What leaves the silo, if it lives to say it."""
         try:
             body, _ = opened(self.silo.answer(sealed(encode(Frame(kind, head, arrays)))))
@@ -90,7 +90,7 @@ class AnyServer(RuleBasedStateMachine):
         """Of a session that may be known; the same session may come with other numbers."""
         named = offer_of(RESOLVED, RESOLVED.names[0], session=f"{session:064x}", epsilon=epsilon)
         head = self.heads[echo % len(self.heads)]
-        frame = self.metric_text(
+        frame = self.said(
             "offer", {}, **(named | {"noise_multiplier": noise, "rounds": rounds, "head": head})
         )
         if frame is not None and frame.kind == "admission":
@@ -101,7 +101,7 @@ class AnyServer(RuleBasedStateMachine):
 
     @rule(run=st.integers(-3, 20), r=st.integers(-1, ROUNDS), point=st.sampled_from(range(len(POINTS))))
     def ask(self, run: int, r: int, point: int) -> None:
-        self.metric_text(
+        self.said(
             "ask", {"w": POINTS[point]}, run=self.runs[run % len(self.runs)], round=r, head=self.heads[-1]
         )
 
@@ -115,7 +115,7 @@ class AnyServer(RuleBasedStateMachine):
 
     @rule(run=st.integers(-3, 20))
     def close(self, run: int) -> None:
-        self.metric_text("close", {}, run=self.runs[run % len(self.runs)], head="")
+        self.said("close", {}, run=self.runs[run % len(self.runs)], head="")
 
     @rule()
     def restart(self) -> None:
@@ -137,7 +137,7 @@ class AnyServer(RuleBasedStateMachine):
         ledger.note = last  # type: ignore[method-assign]
         run = self.runs[-1]
         fresh = [r for r in range(ROUNDS) if (run, r) not in self.replies]
-        self.metric_text("ask", {"w": POINTS[point]}, run=run, round=(fresh or [0])[0], head="")
+        self.said("ask", {"w": POINTS[point]}, run=run, round=(fresh or [0])[0], head="")
         ledger.note = note  # type: ignore[method-assign]
 
     @invariant()

@@ -81,22 +81,22 @@ class OneServer:
         self.close_connection()
 
     def hello(self) -> Frame:
-        return self.metric_text(frame(Hello(head=self.head)))
+        return self.said(frame(Hello(head=self.head)))
 
     def offer(self, given: Offer) -> Frame:
-        answer = self.metric_text(frame(given.model_copy(update={"head": self.head})))
+        answer = self.said(frame(given.model_copy(update={"head": self.head})))
         self.run = answer.head.get("run", self.run)
         return answer
 
     def ask(self, round_index: int, value: float | None = None, run: str | None = None) -> Frame:
         run = run or self.run
         asked = Ask(run=run, round=round_index, head=self.head)
-        return self.metric_text(frame(asked, broadcast(round_index, value=value)), (run, round_index))
+        return self.said(frame(asked, broadcast(round_index, value=value)), (run, round_index))
 
     def close(self) -> Closed:
-        return Closed.model_validate(self.metric_text(frame(Close(run=self.run, head=self.head))).head)
+        return Closed.model_validate(self.said(frame(Close(run=self.run, head=self.head))).head)
 
-    def metric_text(self, request: bytes, asked: tuple[str, int] = ("", -1)) -> Frame:
+    def said(self, request: bytes, asked: tuple[str, int] = ("", -1)) -> Frame:
         """The signed answer; what came of an answer is kept even where it was cut off."""
         while True:
             data = self.exchange(request)
