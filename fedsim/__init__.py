@@ -13,7 +13,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from fedsim.common.process import pin
+from fedsim.common.plugins import pin
 
 if TYPE_CHECKING:
     from fedsim.api.audit import Audit as Audit

@@ -211,13 +211,18 @@ FLOATING_POINT = (
 """The line of a report for noise that is not exact."""
 
 
-def silo_mechanism(dimension: int, exact_noise_dimension: int) -> tuple[Mechanism, tuple[str, ...]]:
+def silo_mechanism(
+    dimension: int, exact_noise_dimension: int, seeded: bool = False
+) -> tuple[Mechanism, tuple[str, ...]]:
     """The mechanism for answers of `dimension` numbers, and what a reader must know of it.
 
     Args:
         dimension: d.
         exact_noise_dimension: the largest d with exact noise, about 20 microseconds a number; 0 for none.
+        seeded: whether noise comes from a seed, and is never exact.
     """
+    if seeded:
+        return SiloGaussian(), ()
     if dimension <= exact_noise_dimension:
         return GridGaussian(dimension), ()
     return SiloGaussian(), (FLOATING_POINT,)

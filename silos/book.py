@@ -105,7 +105,15 @@ class Run:
 
 
 class Book:
-    """The state that entries add up to."""
+    """The state that entries add up to.
+
+    Attributes:
+        enrolment: what was fixed when the silo enrolled.
+        account: what is left of the silo's life.
+    """
+
+    enrolment: Enrolment
+    account: Account
 
     def __init__(self, chain: Iterable[Entry]) -> None:
         """Replay.
@@ -122,33 +130,18 @@ class Book:
         self.runs: dict[str, Run] = {}
         self.sessions: dict[str, str] = {}
         self.marks: dict[str, Mark] = {}  # by shuffler, the newest that was shown
-        self._enrolment: Enrolment | None = None
-        self._account: Account | None = None
         for entry in chain:
+            if not self.length and entry.kind != "enrolled":
+                raise Refused("the silo's ledger does not begin with an enrolment")
             self.add(entry)
-        self.enrolment, self.account  # noqa: B018  # a chain begins with them
-
-    @property
-    def enrolment(self) -> Enrolment:
-        """What was fixed when the silo enrolled."""
-        if self._enrolment is None:
-            raise Refused("the silo's ledger does not begin with an enrolment")
-        return self._enrolment
-
-    @property
-    def account(self) -> Account:
-        """What is left of the silo's life."""
-        if self._account is None:
-            raise Refused("the silo's ledger does not begin with an enrolment")
-        return self._account
 
     def add(self, entry: Entry) -> None:
         """Take the next entry in."""
         payload = entry.payload
         match entry.kind:
             case "enrolled":
-                self._enrolment = Enrolment.from_tree(payload)
-                self._account = Account(self._enrolment.caps)
+                self.enrolment = Enrolment.from_tree(payload)
+                self.account = Account(self.enrolment.caps)
             case "started":
                 self.boot, self.version = entry.seq, payload["version"]
                 self._notices = payload.get("notices", [])

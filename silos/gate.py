@@ -149,8 +149,7 @@ class Gate:
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None
     ) -> dict[str, Tensor]:
         check_surroundings(self._dtype)
-        everyone = range(len(self._ledgers))
-        members = everyone if members is None else members
+        members = range(len(self._ledgers)) if members is None else members
         self._check_members(round_index, members)
         shapes = self._records.shapes(members, self._dimension)
         broadcast = plain_arrays(broadcast, "a broadcast")

@@ -159,11 +159,6 @@ class Journal:
             self.check_usable()
             return not head or knows(self._connection, head)
 
-    @property
-    def boot(self) -> int:
-        """The entry with which this process began; rounds paid for since are of this process."""
-        return self.book.boot
-
     def now(self) -> int:
         """The ledger's time, microseconds since 1970 (`Clock`)."""
         return self._clock.now()

@@ -104,11 +104,6 @@ class RunLedger:
         return self.record.open
 
     @property
-    def terms(self) -> Mapping[str, Any]:
-        """What the silo answered when it admitted the run."""
-        return self.record.terms
-
-    @property
     def offer(self) -> str:
         """What the server offered, JSON."""
         return str(self._row()[0])
@@ -138,7 +133,7 @@ class RunLedger:
                 raise Refused(paid.refusal)
             if paid.reply is not None:
                 return self._reply(round_index)
-            if paid.boot == self._file.boot or not self.resumes:
+            if paid.boot == self._file.book.boot or not self.resumes:
                 raise Refused(f"round {round_index} was begun and came to no reply")
             return None
 
@@ -185,7 +180,7 @@ class RunLedger:
 
     def _check_under_way(self, round_index: int) -> None:
         paid = self.record.rounds.get(round_index)
-        if paid is None or not paid.under_way or paid.boot != self._file.boot:
+        if paid is None or not paid.under_way or paid.boot != self._file.book.boot:
             raise Refused(f"round {round_index} is not under way")
 
     @property

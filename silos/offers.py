@@ -19,7 +19,6 @@ from fedsim.algorithms.registry import shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
 from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
@@ -152,7 +151,7 @@ def admissible(proposal: Proposal, policy: Policy, own: Own, seeded: bool = Fals
         part.check_summable(plan, trace.remembers)
         mechanism, notices = part.exact_mechanism(policy.exact_noise_dimension, seeded)
     else:
-        mechanism, notices = _mechanism(proposal.problem.dimension, policy, seeded)
+        mechanism, notices = silo_mechanism(proposal.problem.dimension, policy.exact_noise_dimension, seeded)
     epsilon, delta = policy.run_budget
     terms = Terms(
         own.name,
@@ -267,8 +266,3 @@ def _part(offer: Offer, own: str, dimension: int, algorithm: Algorithm, pinned: 
     if pinned is None:
         raise Refused(f"offer: roster {offer.pooled.roster} is none that the silo's operator has pinned")
     return pinned.part(offer, own, dimension, algorithm)
-
-
-def _mechanism(dimension: int, policy: Policy, seeded: bool) -> tuple[Mechanism, tuple[str, ...]]:
-    """What adds the silo's noise, and what a reader must know of it."""
-    return (SiloGaussian(), ()) if seeded else silo_mechanism(dimension, policy.exact_noise_dimension)

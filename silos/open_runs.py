@@ -21,7 +21,7 @@ from silos.config import InsecureSimulation, Policy
 from silos.entropy import Entropy, SeededEntropy, SystemEntropy
 from silos.gate import Gate, hold
 from silos.ledger import RunLedger
-from silos.offers import Admissible, Own, Proposal, admissible, proposal_of
+from silos.offers import Admissible, Own, admissible, proposal_of
 from silos.own_records import OwnRecords
 
 if TYPE_CHECKING:  # loaded where a plug-in is listed, or a roster pinned
@@ -93,7 +93,8 @@ class OpenRuns:
         if not self._trying.acquire(timeout=wait):
             raise Busy("the silo is trying out another offer; ask again")
         try:
-            return self._admissible(self._proposal(offer))
+            made = proposal_of(offer, self._policy, self._own, self._pinned, self._start, self._work)
+            return admissible(made, self._policy, self._own, seeded=self._simulation is not None)
         finally:
             self._trying.release()
 
@@ -189,12 +190,6 @@ class OpenRuns:
         while len(self._held) > GATES and sum(each.size for each in self._held.values()) > PLANS:
             self._held.popitem(last=False)
 
-    def _proposal(self, offer: Offer) -> Proposal:
-        return proposal_of(offer, self._policy, self._own, self._pinned, self._start, self._work)
-
-    def _admissible(self, proposal: Proposal) -> Admissible:
-        return admissible(proposal, self._policy, self._own, self._simulation is not None)
-
     def _again(self, run: RunLedger, wait: float) -> Admissible:
         """The plan of a run that was admitted, by an earlier process perhaps.
 
@@ -203,7 +198,7 @@ class OpenRuns:
             Refused: it would not be admitted as it was.
         """
         plan = self.considered(Offer.model_validate({**json.loads(run.offer), "head": ""}), wait)
-        if plan.plan.digest != run.record.plan or self.terms(plan) != dict(run.terms):
+        if plan.plan.digest != run.record.plan or self.terms(plan) != dict(run.record.terms):
             raise Refused("the run was admitted under another policy or version of the silo; close it")
         return plan
 
@@ -241,5 +236,5 @@ def _spent(run: RunLedger, plan: Admissible | None) -> float:
     if not run.debited:
         return 0.0
     if plan is None:
-        return float(run.terms["epsilon_guaranteed"])
+        return float(run.record.terms["epsilon_guaranteed"])
     return spent(plan.plan, plan.admitted, run.debited, plan.mechanism)

@@ -25,8 +25,8 @@ from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.privacy.rounding import shown_up
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Plan
-from fedsim.protocol.pool import Pool
-from fedsim.protocol.terms import Admitted, Share
+from fedsim.protocol.pool import Pool, Share
+from fedsim.protocol.terms import Admitted
 from fedsim.secagg.occasions import Occasions
 from fedsim.secagg.reports import seal_report
 from fedsim.secagg.roster import Roster, load_roster

@@ -141,16 +141,13 @@ class Silo:
             return self._ask(message, frame.arrays)
         if frame.arrays:
             raise Refused(f"a frame of kind {frame.kind} has no arrays")
-        return self._told(message), {}
-
-    def _told(self, message: Hello | Offer | Close) -> Message:
         match message:
             case Hello():
-                return self._greeting()
+                return self._greeting(), {}
             case Offer():
-                return self._admission(message)
+                return self._admission(message), {}
             case Close():
-                return self._closed(message)
+                return self._closed(message), {}
 
     def _greeting(self) -> Greeting:
         own = self._own
@@ -171,7 +168,7 @@ class Silo:
         run = self.ledger.session(offer.session) or self._opened(offer, text, named)
         if run.record.offer != named:
             raise Refused("this session is known with another offer")
-        return Admission(session=offer.session, run=run.run, **run.terms, head=run.record.admitted)
+        return Admission(session=offer.session, run=run.run, **run.record.terms, head=run.record.admitted)
 
     def _opened(self, offer: Offer, text: str, named: str) -> RunLedger:
         self.ledger.check_room(text, self._policy.max_runs)

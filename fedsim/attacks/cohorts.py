@@ -20,7 +20,8 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, PublicProblem, Query, ServerHalf
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan
-from fedsim.protocol.terms import Share, Terms
+from fedsim.protocol.pool import Share
+from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide

@@ -1,14 +1,19 @@
 """Parts that other distributions bring, found through their entry points.
 
 An entry point runs code of this installation, as any import does; nothing is ever fetched, and no other
-party can name one. Every process of the same environment finds the same ones.
+party can name one. Every process of the same environment finds the same ones. `pin` sees to it that the
+packages beside `fedsim` are found where they were installed with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from importlib import metadata
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 from fedsim.common.errors import InputError
@@ -97,3 +102,33 @@ def _points(group: str) -> list[metadata.EntryPoint]:
 
 def _origin(point: metadata.EntryPoint) -> str:
     return f"distribution {point.dist.name}" if point.dist else "an unnamed distribution"
+
+
+_ROOT = Path(__file__).parents[2]
+_NAMES = ("server", "shuffler", "silos")
+
+
+def pin() -> None:
+    """Make `import server`, `shuffler` and `silos` find the packages that belong to this `fedsim`.
+
+    Raises:
+        ImportError: another module has one of the names already.
+    """
+    for name in _NAMES:
+        place = getattr(sys.modules.get(name), "__file__", None)
+        if place is not None and _ROOT not in Path(place).resolve().parents:
+            raise ImportError(
+                f"{place} was imported as {name!r}, which is the name of a package of fedsim: rename it"
+            )
+    if not any(type(finder).__name__ == _Beside.__name__ for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Beside())
+
+
+class _Beside(MetaPathFinder):
+    """Finds what was installed with fedsim, and nothing else."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """None leaves it to the others."""
+        return PathFinder.find_spec(fullname, [str(_ROOT)]) if path is None and fullname in _NAMES else None

@@ -1,4 +1,4 @@
-"""The running process: its threads, memory and Ctrl-C, and how it finds and loads packages."""
+"""The running process: its threads, memory and Ctrl-C, and modules that load when they are used."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec, module_from_spec
-from pathlib import Path
 from threading import RLock
 from types import ModuleType
 from typing import Any
@@ -103,36 +100,6 @@ def _run(module: ModuleType) -> None:
         del sys.modules[module.__name__]
         raise
     module.__class__ = ModuleType
-
-
-_ROOT = Path(__file__).parents[2]
-_NAMES = ("server", "shuffler", "silos")
-
-
-def pin() -> None:
-    """Make `import server`, `shuffler` and `silos` find the packages that belong to this `fedsim`.
-
-    Raises:
-        ImportError: another module has one of the names already.
-    """
-    for name in _NAMES:
-        place = getattr(sys.modules.get(name), "__file__", None)
-        if place is not None and _ROOT not in Path(place).resolve().parents:
-            raise ImportError(
-                f"{place} was imported as {name!r}, which is the name of a package of fedsim: rename it"
-            )
-    if not any(type(finder).__name__ == _Beside.__name__ for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Beside())
-
-
-class _Beside(MetaPathFinder):
-    """Finds what was installed with fedsim, and nothing else."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """None leaves it to the others."""
-        return PathFinder.find_spec(fullname, [str(_ROOT)]) if path is None and fullname in _NAMES else None
 
 
 _SECONDS = 4.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple, cast
 
 import torch
@@ -40,13 +40,7 @@ class UnplannedError(Refused):
 
 
 class Step(NamedTuple):
-    """A round as it was yielded.
-
-    Args:
-        broadcast: copies, {name: (d,)}.
-        originals: the server half's own tensors.
-        holds: whether the silos of the round before are kept.
-    """
+    """A round as it was yielded: copies of its broadcast, {name: (d,)}, and the server half's own tensors."""
 
     broadcast: dict[str, Tensor]
     originals: Mapping[str, Tensor]
@@ -152,7 +146,8 @@ class Pass:
 
     def _check_shape(self, value: Tensor, what: str, silos: int, *shapes: str) -> None:
         """Refuse a tensor of another type, or of none of these shapes, such as "(silos, d)"."""
-        sizes = _sizes(silos, self._dimension)
+        d = self._dimension
+        sizes = {"()": (), "(d,)": (d,), "(1, d)": (1, d), "(silos, 1)": (silos, 1), "(silos, d)": (silos, d)}
         if value.dtype != self._dtype or not any(value.shape == sizes[shape] for shape in shapes):
             wanted = " or ".join(dict.fromkeys(str(sizes[shape]) for shape in shapes))
             given = f"{tuple(value.shape)} {value.dtype}"
@@ -305,18 +300,6 @@ class Pass:
                 if not bool((apart.nan_to_num(0.0) <= rounding).all()):
                     return f"the {what}'s {name!r} is another"
         return None
-
-
-@lru_cache(maxsize=16)
-def _sizes(silos: int, dimension: int) -> dict[str, tuple[int, ...]]:
-    """Shapes by what a message calls them."""
-    return {
-        "()": (),
-        "(d,)": (dimension,),
-        "(1, d)": (1, dimension),
-        "(silos, 1)": (silos, 1),
-        "(silos, d)": (silos, dimension),
-    }
 
 
 def state_of(algorithm: object) -> dict[str, tuple[int, str]]:

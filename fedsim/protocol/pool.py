@@ -95,3 +95,32 @@ class Pool:
             unit = max(rates)
             self._kept[batch] = unit, tuple(rate / unit for rate in rates)
         return self._kept[batch]
+
+
+@dataclass(frozen=True)
+class Share:
+    """A silo's part in secure aggregation; all of it is public.
+
+    Args:
+        pool: the silos whose answers are added up.
+        position: the silo's place in it.
+        clip: of its records' terms, relative to a query's clip, in (0, 1].
+
+    Raises:
+        InputError: another place or clip, for which no price would be right.
+    """
+
+    pool: Pool
+    position: int
+    clip: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.position < len(self.pool.sizes):
+            hint = f"a place among {len(self.pool.sizes)} silos"
+            raise InputError("share.position", self.position, hint)
+        if not 0 < self.clip <= 1:
+            raise InputError("share.clip", self.clip, "in (0, 1]")
+
+    def weight(self, batch: Batch) -> float:
+        """w_i of `Pool.weight`."""
+        return self.pool.weight(self.position, batch)

@@ -12,8 +12,8 @@ from fedsim.mechanisms.registry import sum_mechanism
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan
-from fedsim.protocol.pool import Pool
-from fedsim.protocol.terms import Share, Terms
+from fedsim.protocol.pool import Pool, Share
+from fedsim.protocol.terms import Terms
 from fedsim.scenario.model import PrivacySection
 from fedsim.theory.participants import Participants, size_law
 

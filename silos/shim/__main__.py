@@ -14,11 +14,13 @@ import fcntl
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -26,9 +28,10 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, Refused
 from fedsim.wire import flower as carried
-from fedsim.wire.dial import Caller, DaemonAway, dialler
+from fedsim.wire.dial import dial_port, dial_socket, read_token
+from fedsim.wire.frames import receive, send
 from silos.shim.fleet import (
     BEAT,
     FIRST_WAIT,
@@ -40,6 +43,72 @@ from silos.shim.fleet import (
     Unwelcome,
     Way,
 )
+
+Dial = Callable[[], socket.socket]
+PATIENCE = 3600.0
+"""Seconds for one answer: a round of many queries takes its time."""
+
+
+def dialler(unix: Path | None, port: int | None, token: Path | None) -> Dial:
+    """How to reach a daemon: by its Unix socket, or by its port on this machine and the file of its token.
+
+    Raises:
+        InputError: neither or both are given, or the token cannot be read.
+    """
+    if unix is not None and port is None and token is None:
+        return partial(dial_socket, unix, PATIENCE)
+    if unix is None and port is not None and token is not None:
+        return partial(dial_port, port, read_token(token), PATIENCE)
+    raise InputError("--socket", str(unix), "the daemon's socket, or --port and --token")
+
+
+class DaemonAway(Exception):
+    """The daemon does not listen, or closed the connection before it answered."""
+
+
+class Caller:
+    """One connection to a daemon, made anew when it broke.
+
+    Args:
+        dial: makes a connection, ready for frames.
+        limit: bytes of a reply at most.
+    """
+
+    def __init__(self, dial: Dial, limit: int) -> None:
+        self._dial, self._limit = dial, limit
+        self._connection: socket.socket | None = None
+
+    def ask(self, frame: bytes) -> bytes:
+        """The daemon's answer; asked twice where an old connection turns out to be dead.
+
+        Raises:
+            DaemonAway: there is none.
+        """
+        if self._connection is not None:
+            try:
+                return self._exchange(frame)
+            except (OSError, Refused):
+                self.close()  # the daemon was started anew since; the same frame gets the same reply
+        try:
+            self._connection = self._dial()
+            return self._exchange(frame)
+        except (OSError, Refused) as error:  # refused: a reply that is too long
+            self.close()
+            raise DaemonAway(str(error)) from error
+
+    def _exchange(self, frame: bytes) -> bytes:
+        assert self._connection is not None
+        send(self._connection, frame)
+        reply = receive(self._connection, self._limit)
+        if reply is None:
+            raise ConnectionError("the daemon closed the connection")
+        return reply
+
+    def close(self) -> None:
+        """End the connection."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 class NodeFile:

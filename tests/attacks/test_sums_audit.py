@@ -26,7 +26,7 @@ from fedsim.attacks.setting import Setting
 from fedsim.common.errors import InputError
 from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.privacy import gaussian
-from fedsim.protocol.terms import Share
+from fedsim.protocol.pool import Share
 from fedsim.report.audit import AuditPart, audit_figure, audit_table
 from fedsim.scenario.resolve import Resolved
 from silos.gate import Gate

@@ -13,7 +13,7 @@ import fedsim
 from fedsim.common.errors import Refused
 from fedsim.common.files import atomic_directory, atomic_file, atomic_files, remove_drafts
 from fedsim.common.head_file import Head, HeadFile, head_path
-from fedsim.common.process import pin
+from fedsim.common.plugins import pin
 
 
 def content(folder: Path) -> dict[str, str]:

@@ -247,7 +247,7 @@ def test_nothing_of_terms_or_offers_changes_between_life_and_replay(path: Path) 
     terms = {"notices": ("a", "b"), "epsilon": 1.0, "n": 3}
     with LedgerFile.open(path) as file:
         run = open_run(file, terms=terms)
-        live = run.terms
+        live = run.record.terms
         assert live == json.loads(json.dumps(terms))
     with LedgerFile.open(path) as file:
-        assert file.run(run.run).terms == live
+        assert file.run(run.run).record.terms == live

@@ -16,10 +16,9 @@ from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.deployment import certs
 from fedsim.wire import flower as carried
-from fedsim.wire.dial import Caller, DaemonAway, dialler
 from fedsim.wire.flower import record_of
 from silos.shim import fleet
-from silos.shim.__main__ import NodeFile
+from silos.shim.__main__ import Caller, DaemonAway, NodeFile, dialler
 from silos.shim.fleet import Unreadable, frame_of
 
 

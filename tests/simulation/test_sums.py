@@ -9,7 +9,7 @@ import torch
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import gaussian
-from fedsim.protocol.terms import Share
+from fedsim.protocol.pool import Share
 from fedsim.results.outcome import Results
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve

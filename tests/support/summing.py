@@ -13,8 +13,8 @@ from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Plan
-from fedsim.protocol.pool import Pool
-from fedsim.protocol.terms import Share, Terms
+from fedsim.protocol.pool import Pool, Share
+from fedsim.protocol.terms import Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
 from server.aggregate import Totals
 from silos.entropy import SeededEntropy
