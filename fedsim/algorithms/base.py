@@ -1,4 +1,4 @@
-"""What algorithms share: fields that mean the same in each, and a silo half that several have."""
+"""Shared parts of algorithms: fields with one meaning everywhere, and the silo half of six of them."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ FINEST = 100.0
 """Steps that a release's noise must have for any claim; `Limits` and any budget ask for far more."""
 
 ROUNDING = 2e-4
-"""By how much more than the clip a term can move a sum in float64 (docs/grid-noise.md), rounding apart."""
+"""Relative excess over the clip by which a term can move a sum in float64 (docs/grid-noise.md)."""
 
 _FAR = 5e-4  # distance from rounded Gaussian noise, times sigma^4
 _SHARE = 1e-3  # of delta, for that distance

@@ -1,4 +1,4 @@
-"""What a mechanism is: the noise that a silo adds, its price, and the statement that follows from both."""
+"""The interface of mechanisms: noise, its price, and the guarantee that follows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Mechanism(Protocol):
-    """How a silo's answers are protected; frozen and hashable, and the same object prices and adds the noise.
+    """Adds noise to a silo's answers and prices it; frozen and hashable.
 
     z is a silo's base noise multiplier: sigma over L2 sensitivity of a release of weight 1. A clipped sum
     has sensitivity 2 clip under replace-one. A class's first docstring line is what `fedsim list` shows.
@@ -85,7 +85,7 @@ class Mechanism(Protocol):
         ...
 
     def accountant(self, samplers: Iterable[str]) -> str:
-        """How a plan with these samplers is priced, in words."""
+        """A description of the accountant for a plan with these samplers."""
         ...
 
 

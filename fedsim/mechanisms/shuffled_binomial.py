@@ -125,7 +125,7 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
         return 2 * self.steps * r * (1 + grid.ROUNDING) + math.sqrt(self.dimension)
 
     def step(self, clip: float) -> float:
-        """What one unit of a contribution is worth."""
+        """The value of one unit of a contribution, in the unit of the sums."""
         return clip / self.steps
 
     def reach(self, r: float) -> float:
@@ -226,7 +226,7 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
 
 
 def _times(composed: cost.Composition, delta: float) -> int:
-    """How often a record counts in one sum at most, but for what `gaussian_bound` took off delta."""
+    """The most often a record counts in one sum, except with a probability that delta has paid for."""
     drawn = [pair for pair, _ in composed.sampled if isinstance(pair, WithReplacementPair)]
     rare = composed.rare((1 - _OUTSIDE) * delta)
     return max((pair.most(rare)[0] for pair in drawn), default=1)

@@ -77,7 +77,7 @@ class ShuffledGaussian(SumMechanism):
         check_sharers(self.pool_min, self.honest_fraction)
 
     def step(self, clip: float) -> float:
-        """What one unit of a contribution is worth: the clip, so that messages at any clip look alike."""
+        """The value of one unit of a contribution: the clip, so that messages at any clip look alike."""
         return clip
 
     def reach(self, r: float) -> float:
@@ -102,7 +102,7 @@ class ShuffledGaussian(SumMechanism):
         return z_i
 
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
-        """What answering costs silos where shuffler and server collude; cases as in `epsilons`."""
+        """`epsilons` of the same cases if shuffler and server collude."""
         return cost.epsilons(census, cases)
 
     def fill(self, streams: Iterable[np.random.Generator], rows: Iterable[np.ndarray]) -> None:
@@ -141,7 +141,7 @@ class ShuffledGaussian(SumMechanism):
         return f"{own}; Gaussian blanket, FFT" if self.single_records else own
 
     def _hidden(self, census: Census, n: int, z: float, delta: float, own: float) -> float:
-        """What hiding among other silos' messages costs; infinity where nothing is claimed."""
+        """Epsilon by amplification by shuffling; infinity where nothing is claimed."""
         if not self.single_records or n != 1 or not 0 < own < inf or delta < _SMALLEST_DELTA:
             return inf
         honest = math.ceil(self.honest_fraction * self.pool_min)

@@ -105,7 +105,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
         return super().sharers
 
     def step(self, clip: float) -> float:
-        """What one unit of a contribution is worth."""
+        """The value of one unit of a contribution, in the unit of the sums."""
         return clip / STEPS
 
     def reach(self, r: float) -> float:
@@ -117,7 +117,7 @@ class SummedGaussian(GridPricing, SharedNoise, SumMechanism):
         return super().colluding(z_i) if self.noise_by == "silos" else 0.0
 
     def colluding_epsilons(self, census: Census, cases: Sequence[tuple[int, float, float]]) -> list[float]:
-        """What answering costs silos where the aggregators collude; cases as in `epsilons`, finite if z > 0.
+        """`epsilons` of the same cases if the aggregators collude; finite if z > 0.
 
         One silo's noise is one discrete Gaussian, whose Renyi divergence is at most the Gaussian's (Canonne,
         Kamath and Steinke 2020, Proposition 5), with no distance to pay for: the smaller price of the two.

@@ -163,7 +163,7 @@ def _rounded_down(
 
 
 def _common_shift(excess: Array, mass: Array) -> float:
-    """How far to lower all cells, in steps: the few that would need more are moved down a whole step."""
+    """The common shift of all cells, in steps; the few that need a larger one are lowered a whole step."""
     order = np.argsort(excess)
     shift = np.maximum(excess[order], 0.0)
     moved = 1 - np.cumsum(mass[order])

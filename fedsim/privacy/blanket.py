@@ -1,4 +1,4 @@
-"""What hides one Gaussian message among others in random order: a blanket of messages without a sender.
+"""The privacy blanket of one Gaussian message that is shuffled among others.
 
 N senders send y + N(0, s^2 I), |y| <= C, any dimension, in random order; c = C / s. One sender is replaced.
 
@@ -51,7 +51,7 @@ _LOSSES = 1000  # at which a profile is evaluated
 
 @dataclass(frozen=True)
 class Blanket:
-    """How many of a round's messages have no sender, but for a stated distance.
+    """The privacy blanket of a round: the law of the number of messages without a sender.
 
     Args:
         distance: c = C / s > 0, of any sender's mean from 0.
@@ -94,7 +94,7 @@ def widest(distance: float, honest: int, apart: float, rare: float) -> Blanket:
 
 
 def _deficit(share: float, distance: float) -> float:
-    """What gamma omega has above a message's density: gamma h(ln 1/gamma; c)."""
+    """The mass of gamma omega above a message's density: gamma h(ln 1/gamma; c)."""
     return share * float(gaussian.profile(-math.log(share), distance))
 
 
@@ -126,7 +126,7 @@ class BlanketPair:
 
     @property
     def infinite(self) -> float:
-        """What is counted as infinite loss."""
+        """The probability that is counted as infinite loss."""
         return self.rare + self._sums.lost
 
     @cached_property

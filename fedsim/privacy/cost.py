@@ -156,7 +156,7 @@ class Composition:
         return math.sqrt(squares), max(terms), left
 
     def rare(self, delta: float) -> float:
-        """How likely a record is to be drawn more often in one release than `gaussian_bound` counts."""
+        """The probability that a release draws a record more often than `gaussian_bound` counts."""
         return _RARE * delta / max(1, sum(count for _, count in self.sampled))
 
     def pairs(self, z: float) -> list[tuple[Pair, int]]:

@@ -1,7 +1,7 @@
-"""How a privacy figure is written for a person: rounded so that it never flatters.
+"""Rounding of privacy figures for display, always in the conservative direction.
 
-An epsilon or delta that bounds a loss from above is rounded up. One that bounds it from below (what an attack
-attained, what some pair of data sets attains) is rounded down, and so is one that a person is to set.
+Upper bounds on epsilon or delta are rounded up. Lower bounds (attained by an attack, or by a pair of data
+sets) are rounded down, and so are values that a reader may set.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ UNBOUNDED = "none"
 
 
 def shown_up(value: float | None, digits: int = 4) -> str:
-    """The least number of so many significant digits that is not below `value`.
+    """`value` rounded up to so many significant digits.
 
     None, where nothing is guaranteed, is "none".
 
@@ -25,7 +25,7 @@ def shown_up(value: float | None, digits: int = 4) -> str:
 
 
 def shown_down(value: float | None, digits: int = 4) -> str:
-    """The largest number of so many significant digits that is not above `value`; see `shown_up`.
+    """`value` rounded down to so many significant digits; see `shown_up`.
 
     >>> shown_down(1.99999), shown_down(0.0), shown_down(None)
     ('1.999', '0', 'none')

@@ -68,7 +68,7 @@ class _Writer:
         return self.hold(tensor, _meta(tensor))
 
     def apply(self, name: str, *arguments: Any, **options: Any) -> Value:
-        """What an operation of the table gives."""
+        """Add a step with an operation of the table; returns its result."""
         metas = [_filled(each, self.meta) for each in arguments]
         return self.hold(Step(name, arguments, options), outcome(name, metas, options))
 
@@ -87,7 +87,7 @@ class _Writer:
         return x if self.meta(x).shape == tuple(shape) else self.apply("expand.default", x, tuple(shape))
 
     def program(self, output: Value) -> Program:
-        """What the output needs, and all of the record, in a program's order."""
+        """The program of everything that the output needs, with all of the record's tensors."""
         needed = {output.number}
         for number in range(output.number, -1, -1):
             what = self._held[number][0]

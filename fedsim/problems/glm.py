@@ -39,7 +39,7 @@ class GeneralisedLinear(HasComposite, ABC):
         return self.num_features * self.num_outputs
 
     def start(self, seed: int) -> Tensor:
-        """Where a run begins before projection: zero, whatever the seed; (d,)."""
+        """The point before projection at which a run begins: zero for every seed; (d,)."""
         return torch.zeros(self.dimension)
 
     def scores(self, features: Tensor, w: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class GeneralisedLinear(HasComposite, ABC):
     @classmethod
     @abstractmethod
     def suits(cls, classes: int) -> bool:
-        """Whether the loss is for a target of that many classes; 0 stands for a number."""
+        """Whether the loss suits a target of `classes` classes; 0 stands for a number."""
 
     @classmethod
     def outputs(cls, classes: int) -> int:

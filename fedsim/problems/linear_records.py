@@ -76,11 +76,11 @@ class GivenLinear(GeneralisedLinear):
         return False
 
     def accepts(self, target: Tensor) -> Tensor:
-        """What its program gives."""
+        """The result of the program."""
         return accepts(self, target)
 
     def coefficient(self, scores: Tensor, target: Tensor, inverse_norm: Tensor) -> Tensor:
-        """What its program gives."""
+        """The result of the program."""
         return coefficient(self, scores, target, inverse_norm)
 
     def losses(self, scores: Tensor, target: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class GivenLinear(GeneralisedLinear):
 
 
 def _records(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, tuple[Tensor, ...]]:
-    """What the methods are given of one record; the result has the shape of the first."""
+    """Arguments of the methods for one record; the result has the shape of the first one."""
     scores = torch.zeros((1, problem.num_outputs) if problem.num_outputs > 1 else (1,), dtype=dtype)
     target, inverse_norm = torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype)
     return {"coefficient": (scores, target, inverse_norm), "accepts": (target,)}

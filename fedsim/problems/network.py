@@ -98,7 +98,7 @@ class NeuralNetwork(HasComposite):
         }
 
     def form(self, dtype: torch.dtype) -> Form:
-        """How the module is applied to records: each one's scores are made of that record alone."""
+        """The form that is applied to records: each record's scores depend on that record alone."""
         return _form(self, dtype)
 
     def scores(self, features: Tensor, w: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How a network is applied to records: as layers that keep them apart, or as the graph of one record.
+"""Applies a network to records: as layers that keep records apart, or as the graph of one record.
 
 `check` helps a module's author: it looks at the kinds of layers and tries the module on made-up records. The
 guarantee that one record cannot reach another's term does not rest on it: see `fedsim.problems.alone` and

@@ -64,7 +64,7 @@ _USUAL: dict[type[nn.Module], dict[str, object]] = {
     nn.Flatten: {"start_dim": 1, "end_dim": -1},
     nn.Unflatten: {"dim": 1},
 }
-"""What else a layer must say of itself, or it is not treated as one of these."""
+"""Attributes that a layer must have; a layer with other values is not treated as one of these."""
 
 
 @dataclass(frozen=True, eq=False)

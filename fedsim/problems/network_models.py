@@ -1,4 +1,4 @@
-"""Which network: the builders that a scenario can name. A builder is public numbers, never weights."""
+"""The network builders that a scenario can name. A builder holds public numbers, never weights."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ class Imported:
     ]
 
     def build(self, num_features: int, num_outputs: int) -> torch.nn.Module:
-        """What the attribute returns.
+        """Build the module by calling the attribute.
 
         Raises:
             InputError: there is no such attribute, it cannot be called so, or it returns something else.

@@ -261,7 +261,7 @@ TABLE: Mapping[str, Entry] = _entries()
 
 
 def outcome(name: str, arguments: Sequence[Any], options: Arguments) -> Values:
-    """What an operation gives, without values.
+    """The result of an operation on tensors without values, after checking its arguments.
 
     Args:
         name: a key of the table.

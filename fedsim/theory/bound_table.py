@@ -190,7 +190,7 @@ def applying(s: Symbols) -> list[tuple[Bound, float | None, str]]:
 
 
 def conditions(bound: Bound, s: Symbols) -> tuple[Check, ...]:
-    """What the bound's theorem asks of the setting, met or not; a bound is printed with them either way.
+    """The conditions of the bound's theorem, met or not; a bound is printed with them either way.
 
     Empty where a constant of the bound is not stated.
     """

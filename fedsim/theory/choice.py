@@ -33,7 +33,7 @@ from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Derived
 
 MOST_ROUNDS = LIMITS.max_rounds
-"""As many rounds as a silo admits."""
+"""The largest number of rounds that a silo admits by default."""
 
 Errors = Callable[[int], tuple[float, float]]
 """R to two errors: of optimisation, which falls with R, and of noise."""
@@ -41,7 +41,7 @@ Errors = Callable[[int], tuple[float, float]]
 
 @dataclass(frozen=True)
 class Case:
-    """What a theorem chooses a plan for.
+    """The input of a theorem's choice: symbols, the scenario's numbers, and the noise.
 
     Args:
         s: the theorems' symbols.

@@ -89,18 +89,6 @@ class SPIDERExperiments(ProxSPIDERNoise):
 
 
 @dataclass(frozen=True)
-class SPIDERCode(SPIDERExperiments):
-    """As the published code has it: sigma_1^2 = 16 L^2 ln(1/delta) / (eps^2 n^2), without max(R/q, 1)."""
-
-    title: ClassVar[str] = "prox-SPIDER, the experiments' code"
-
-    @property
-    def phases(self) -> float:
-        """1, which shares no budget among gradients."""
-        return 1.0
-
-
-@dataclass(frozen=True)
 class AlternateSPIDERNoise:
     """Algorithm 25 with the noise of the experiments of B.2.4, stated without proof:
 

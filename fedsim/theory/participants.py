@@ -159,7 +159,7 @@ def law(participants: Participants, num_silos: int) -> Law:
 
 
 def drawn_evenly(participants: Participants) -> bool:
-    """Whether S_r is uniformly random given its size, as thesis Assumption 1.4 has it."""
+    """Whether S_r is uniformly random given its size (thesis Assumption 1.4)."""
     if isinstance(participants, Available):
         return len(set(participants.probabilities)) == 1
     return not isinstance(participants, Recorded)

@@ -31,7 +31,7 @@ Constant = Annotated[float, Field(gt=0, le=1e12)]
 
 
 class Constants(Section):
-    """What is assumed of the objective. The numbers are public and are not verified."""
+    """Constants that are assumed of the objective. They are public and are not verified."""
 
     L: Constant | None = Field(
         None, description="L: Lipschitz constant of a record's loss; default clip_norm"

@@ -20,7 +20,7 @@ from fedsim.protocol.batch import Batch
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What conditions refer to beyond one silo; None where it is not known, and then not checked.
+    """Numbers beyond one silo that conditions refer to; what is None is not checked.
 
     Args:
         active: M, silos in a round.
@@ -81,7 +81,7 @@ class NoisyMean:
 
 @dataclass(frozen=True)
 class Derived:
-    """What a theorem chooses for its algorithm.
+    """The numbers that a theorem chooses for its algorithm.
 
     Args:
         theorem: its name and number.
@@ -104,7 +104,7 @@ class Theorem(Protocol):
 
     @property
     def claim(self) -> Budget:
-        """What was asked for."""
+        """The silo's n, and the epsilon and delta that the theorem claims."""
         ...
 
     def releases(self) -> tuple[NoisyMean, ...]:
@@ -140,7 +140,7 @@ class NoisyGradients(ABC):
 
     @property
     def count(self) -> int:
-        """How many gradients."""
+        """The number of gradients in the run."""
         return self.rounds
 
     def releases(self) -> tuple[NoisyMean, ...]:
@@ -165,7 +165,7 @@ class EpsilonRange:
     most: Callable[[float], float]
 
     def check(self, claim: Budget, field: str = "privacy.claimed_epsilon") -> Check:
-        """Whether a silo's epsilon is in it; `field` is the one to change."""
+        """Check a silo's epsilon against the range; `field` is the scenario field to change."""
         return at_most(self.condition, field, claim.epsilon, self.most(claim.delta))
 
 

@@ -9,6 +9,7 @@ import dp_accounting
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
+from benchmarks.thesis.audit.claims import SPIDERCode
 from benchmarks.thesis.audit.true_cost import census, least_epsilon, true_epsilon, zcdp_epsilon
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
@@ -17,7 +18,6 @@ from fedsim.theory.difference_noise import (
     AlternateSPIDERNoise,
     ProxSPIDERNoise,
     ProxSVRGNoise,
-    SPIDERCode,
     SPIDERExperiments,
 )
 from fedsim.theory.gradient_noise import (
