@@ -143,11 +143,7 @@ def spoken(names: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def data_from(folder: Path | None) -> Iterator[None]:
-    """Inside, the data folder is this one, also of processes that are started; a screen shows downloads.
-
-    Raises:
-        InputError: it is no folder.
-    """
+    """Inside, the data folder is `folder`, also for processes started; a terminal shows downloads."""
     from fedsim.common.errors import InputError
     from fedsim.common.files import VARIABLE
     from fedsim.data.fetch import SHOW

@@ -15,11 +15,7 @@ from fedsim.scenario.model import Scenario
 
 
 def single(path: Path, overrides: Sequence[str], out: Path | None = None) -> Scenario:
-    """The scenario of one run; `out` is where it is to be written.
-
-    Raises:
-        InputError: of scenario, address or directory, whatever is wrong without a look at records.
-    """
+    """The scenario of one run, to be written to `out`; InputError for whatever is wrong without records."""
     scenario = base(path, overrides)
     scenario.check_single()
     if out is not None:
@@ -35,11 +31,7 @@ def base(path: Path, overrides: Sequence[str]) -> Scenario:
 
 
 def scenario_of(run: Path) -> Path:
-    """The scenario of a run directory that is to go on.
-
-    Raises:
-        InputError: it has none, so that there is nothing to go on with.
-    """
+    """The scenario file of a run directory that is to go on; InputError if there is none."""
     file = run / UNFINISHED / "scenario.yaml"
     if not file.is_file():
         hint = "holds no unfinished run: one that was interrupted keeps what it needs to go on"

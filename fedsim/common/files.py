@@ -29,14 +29,8 @@ _PREFIX = ".writing-"
 def atomic_file(place: Path, sync: bool = True) -> Iterator[Path]:
     """Yield where to write a file; when the block ends, it replaces what is at `place`.
 
-    If the block raises, `place` is left as it was and nothing else stays behind.
-
-    Args:
-        place: of the file, in a directory that exists.
-        sync: whether the file must outlive a loss of power.
-
-    Raises:
-        OSError: it cannot be written.
+    If the block raises, `place` is left as it was and nothing else stays behind. The directory of `place`
+    exists; with `sync` the file outlives a loss of power. OSError if it cannot be written.
     """
     draft = place.with_name(f"{_PREFIX}{token_hex(8)}{place.suffix}")
     try:
@@ -143,11 +137,7 @@ def placed(beside: Path, name: Path, fetched: bool) -> Path:
 
 
 def check_free(directory: Path) -> Path:
-    """Check before any work that a directory is free and can be made; returns its absolute path.
-
-    Raises:
-        InputError: it holds another run, or cannot be made.
-    """
+    """The absolute path of a directory that holds no run and can be made, checked before any work."""
     place = directory.resolve()
     if place == Path.cwd() or place.is_file() or (place.is_dir() and any(place.iterdir())):
         raise InputError("--out", str(directory), "holds another run or other files; name a new directory")
@@ -160,11 +150,7 @@ def check_free(directory: Path) -> Path:
 
 
 def taken(directory: Path) -> Path:
-    """Make a directory that no other process has made, numbered where its name is taken; returns it.
-
-    Raises:
-        InputError: it cannot be made.
-    """
+    """Make a directory that no other process has made, numbered where its name is taken; returns it."""
     for number in count(2):
         try:
             directory.parent.mkdir(parents=True, exist_ok=True)

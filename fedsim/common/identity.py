@@ -29,10 +29,8 @@ class Identity:
 
     @classmethod
     def create(cls, folder: Path) -> Self:
-        """Draw a key and write `identity.key` (hexadecimal, mode 0600) and `identity.pub` (public).
-
-        Raises:
-            InputError: there is a key already.
+        """Draw a key and write `identity.key` (hexadecimal, mode 0600) and `identity.pub` (public);
+        InputError if there is a key already.
         """
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -44,11 +42,7 @@ class Identity:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read `identity.key`.
-
-        Raises:
-            InputError: there is none, others may read it, or it is no key.
-        """
+        """Read `identity.key` (see `read_key`)."""
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
         return cls(Ed25519PrivateKey.from_private_bytes(read_key(folder / KEY_FILE, "identity")))
@@ -64,11 +58,7 @@ class Identity:
 
 
 def write_key(place: Path, secret: bytes, field: str) -> None:
-    """Write a secret of 32 bytes, mode 0600.
-
-    Raises:
-        InputError: there is a key already; names `field`.
-    """
+    """Write a secret of 32 bytes, mode 0600; InputError on `field` if there is a key already."""
     if place.exists():
         raise InputError(field, str(place), "there is a key already; it is never replaced")
     with atomic_file(place) as draft:
@@ -78,10 +68,8 @@ def write_key(place: Path, secret: bytes, field: str) -> None:
 
 
 def read_key(place: Path, field: str) -> bytes:
-    """The secret, 32 bytes.
-
-    Raises:
-        InputError: there is none, others may read it, or it is no key; names `field`, never what is in it.
+    """The secret, 32 bytes; InputError on `field`, without the content, if it is missing, readable by others
+    or no key.
     """
     try:
         mode, text = place.stat().st_mode, place.read_text()
@@ -99,11 +87,7 @@ def read_key(place: Path, field: str) -> bytes:
 
 
 def public_key(text: str, field: str = "identity") -> bytes:
-    """The public key that a line of hexadecimal digits stands for, 32 bytes.
-
-    Raises:
-        InputError: it is none; names `field`.
-    """
+    """The public key in a line of hexadecimal digits, 32 bytes; InputError on `field` if it is none."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
     try:

@@ -23,10 +23,8 @@ _loads = True
 
 
 def entry_points(group: str) -> dict[str, object]:
-    """{name: object} of every entry point of the group, sorted by name.
-
-    Raises:
-        InputError: names group, entry point and distribution where one does not load or two share a name.
+    """{name: object} of every entry point of the group, sorted by name; InputError names group, entry point
+    and distribution where one does not load or two share a name.
     """
     found: dict[str, object] = {}
     for point in _points(group):
@@ -43,10 +41,8 @@ def entry_points(group: str) -> dict[str, object]:
 
 
 def extended(group: str, own: Mapping[str, type[T]], base: type[T]) -> dict[str, type[T]]:
-    """`own` parts and those of the group's entry points.
-
-    Raises:
-        InputError: as `entry_points`, and where a name is one of ours or an object no class below `base`.
+    """`own` parts and those of the group's entry points; InputError as in `entry_points`, or where a name is
+    built in or an object is no class derived from `base`.
     """
     parts, found = dict(own), entry_points(group)
     for point in _points(group):
@@ -62,13 +58,8 @@ def extended(group: str, own: Mapping[str, type[T]], base: type[T]) -> dict[str,
 
 
 def listed(folder: Path) -> dict[str, dict[str, str]]:
-    """{group: {name: "module:object"}} of fedsim's entry points in a folder; imports nothing.
-
-    Args:
-        folder: what `pip install --target` has filled.
-
-    Raises:
-        InputError: names group, entry point and distribution where two share a name.
+    """{group: {name: "module:object"}} of fedsim's entry points in `folder`, as `pip install --target` fills
+    it; imports nothing. InputError where two share a name.
     """
     found: dict[str, dict[str, str]] = {}
     for distribution in metadata.distributions(path=[str(folder)]):

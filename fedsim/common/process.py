@@ -106,14 +106,8 @@ _SECONDS = 4.0
 
 
 def check_reachable(address: str, field: str) -> None:
-    """Refuse an address where nothing listens; a word without a port, such as `auto`, is no address.
-
-    Args:
-        address: host:port of a Ray cluster, perhaps after ray://.
-        field: what an error names.
-
-    Raises:
-        InputError: it is no address, or no connection is accepted there within seconds.
+    """InputError on `field` unless something listens at `address`, host:port, perhaps after ray://. A word
+    without a port, such as `auto`, is no address.
     """
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if not colon:

@@ -202,11 +202,7 @@ def validated(kind: type[S], part: str, given: Mapping[str, Any]) -> S:
 
 
 def check_flags(given: Any, understood: Any, field: str) -> None:
-    """Refuse true and false where they were taken for the numbers 1 and 0.
-
-    Raises:
-        InputError: names the field.
-    """
+    """InputError on `field` where true or false was taken for the number 1 or 0."""
     if isinstance(given, bool):
         if understood is not None and not isinstance(understood, bool):
             raise InputError(field, given, "must be a number, not true or false")

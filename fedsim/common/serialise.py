@@ -53,24 +53,13 @@ def to_yaml(tree: Any, **style: Any) -> str:
 
 
 def from_yaml(text: str) -> Any:
-    """Parse a YAML text.
-
-    Raises:
-        yaml.YAMLError: it is none.
-    """
+    """Parse a YAML text; yaml.YAMLError if it is none."""
     return yaml.load(text, _Loader)
 
 
 def mapping(path: Path, field: str, example: str) -> dict[str, Any]:
-    """The mapping that a file holds.
-
-    Args:
-        path: of the file.
-        field: what an error names.
-        example: a section that it may have, such as `data:`.
-
-    Raises:
-        InputError: it cannot be read, is not YAML, has a key twice or holds something else.
+    """The mapping in a YAML file; InputError on `field` if it is unreadable, invalid or holds something else.
+    `example` is a section that it may have, such as `data:`.
     """
     try:
         tree = from_yaml(path.read_text(encoding="utf-8"))

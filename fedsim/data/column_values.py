@@ -226,10 +226,8 @@ def is_temporal(kind: Any) -> bool:
 
 
 def features_of(columns: Mapping[str, Input], cells: Mapping[str, Cells]) -> Floats:
-    """Raw features (n, d) in the order of `columns`: numbers filled, not yet clipped; categories as 0 and 1.
-
-    Raises:
-        InputError: names the column and the row that are wrong, and what would be right.
+    """Raw features (n, d) in the order of `columns`: numbers filled, not clipped; categories as 0 and 1.
+    InputError names the column and row of a wrong cell.
     """
     return np.hstack([_block(cells[name], column) for name, column in columns.items()])
 

@@ -93,11 +93,8 @@ class Csv(Reading, Dataset):
 
     @property
     def downloads(self) -> tuple[Download, ...]:
-        """The table's file, if it has an origin.
-
-        Raises:
-            InputError: there are several files, and only one can have an origin; or it is missing, and its
-                place is outside the data folder, the only place where a scenario may write.
+        """The table's file, if it has an origin; InputError if `path` names several files, or if the file is
+        missing outside the data folder, the only place where a scenario may write.
         """
         if self.origin is None:
             return ()

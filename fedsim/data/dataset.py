@@ -119,11 +119,7 @@ class Dataset(Section, ABC):
         return found
 
     def check(self) -> None:
-        """Require `preprocessing_cost: ignored` where preprocessing is fitted on records without noise.
-
-        Raises:
-            InputError: names the field.
-        """
+        """Require `preprocessing_cost: ignored` where preprocessing is fitted on records without noise."""
         if self.fitted and self.preprocessing_cost is None:
             options = " and ".join(f"{field}: {getattr(self, field)}" for field in self.fitted)
             hint = (
@@ -133,13 +129,8 @@ class Dataset(Section, ABC):
             raise InputError("scenario.data.preprocessing_cost", None, hint)
 
     def check_alone(self, section: str) -> None:
-        """Check that a silo can prepare its records by itself, record by record.
-
-        Args:
-            section: that the data set is given by.
-
-        Raises:
-            InputError: names the field by which preparing a record takes others (`pools_records`).
+        """Require that a silo can prepare its records by itself, record by record (not `pools_records`);
+        InputError names the field of `section` that prevents it.
         """
         for field in self.fitted:
             hint = "is fitted on records without noise, which exists in simulation only; use declared ranges"

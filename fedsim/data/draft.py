@@ -31,16 +31,9 @@ Entry = dict[str, Any]
 def draft_schema(
     paths: Path | Sequence[Path], target: str, reading: Reading = DEFAULTS, silo: str | None = None
 ) -> str:
-    """The YAML text of a schema that reads this table, the target last.
+    """The YAML text of a schema that reads this table, the target last; arguments as in `inspect`.
 
-    Args:
-        paths: a CSV or Parquet file, or a file for each silo.
-        target: column to predict.
-        reading: how the files are read.
-        silo: column that names each record's silo, which is no feature.
-
-    Raises:
-        InputError: on `path`, `target` or `silo`: the table cannot be read, or the target not be predicted.
+    InputError on `path`, `target` or `silo`: the table cannot be read, or the target not be predicted.
     """
     _, silo, columns = surveyed(paths, target, silo, reading)
     predicted = columns.pop(target)

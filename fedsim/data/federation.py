@@ -218,11 +218,7 @@ def _missed(values: Floats, ranges: Ranges, names: Sequence[str]) -> list[str]:
 
 
 def training_records(records: int, test_fraction: float, reserve: Reserve | None, silo: str) -> int:
-    """The number of a silo's training records.
-
-    Raises:
-        InputError: the silo cannot put aside two records and keep one.
-    """
+    """The number of a silo's training records; InputError unless it can put aside two and keep one."""
     if reserve is None:
         return training_size(records, test_fraction)
     half = _half(records, reserve.fraction, silo)

@@ -59,11 +59,7 @@ SHOW: ContextVar[Show] = ContextVar("SHOW", default=_silently)
 
 
 def obtain(wanted: Sequence[Download]) -> None:
-    """Download every file that is missing, and check that each is the published one.
-
-    Raises:
-        InputError: one cannot be had, says which to put where; or its content is another.
-    """
+    """Download every file that is missing, and check that each is the published one; InputError if not."""
     for each in wanted:
         if not each.path.exists():
             _fetch([other for other in wanted if other.urls == each.urls and not other.path.exists()])
@@ -205,12 +201,8 @@ MOST = 4 << 30
 
 
 def content(path: Path, field: str) -> str:
-    """SHA-256 of a file's content, 64 hexadecimal digits.
-
-    For a file that ends in .gz it is the hash of the uncompressed content, which compression does not change.
-
-    Raises:
-        InputError: on `field`: it cannot be read, is no whole gzip file, or unpacks to more than `MOST`.
+    """SHA-256 of a file's content, 64 hexadecimal digits; of a .gz file the uncompressed content's.
+    InputError on `field`: it is unreadable, no whole gzip file, or holds more than `MOST` bytes.
     """
     return _digest(path, path, field)
 

@@ -77,7 +77,7 @@ def there(path: Path) -> Path:
 def of_each(
     labels: Ints, count: int, names: tuple[str, ...], rng: np.random.Generator, field: str
 ) -> list[Ints]:
-    """Places of `count` images of each label, in random order.
+    """Places of `count` images of each label, in random order; InputError on `field` if there are fewer.
 
     Args:
         labels: of every image, codes among `names`.
@@ -85,9 +85,6 @@ def of_each(
         names: the labels' names.
         rng: draws them.
         field: the setting that asks for `count`.
-
-    Raises:
-        InputError: on `field`: there are fewer of a label.
     """
     found = []
     for code, name in enumerate(names):

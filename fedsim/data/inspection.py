@@ -134,11 +134,11 @@ def inspect(
     Args:
         paths: CSV or Parquet.
         target: column to predict.
-        silo: column that names each record's silo.
+        silo: column that names each record's silo, which is no feature.
         reading: how the files are read.
 
     Raises:
-        InputError: on `path`, `target` or `silo`: what cannot be read, or the column that is not there.
+        InputError: on `path`, `target` or `silo`: a file is unreadable, or a column is missing.
     """
     table, silo, found = surveyed(paths, target, silo, reading)
     return Inspection(
@@ -216,11 +216,7 @@ def _cells(table: Table, name: str, reading: Reading) -> Cells:
 def surveyed(
     paths: Path | Sequence[Path], target: str | None, silo: str | None, reading: Reading
 ) -> tuple[Table, str | None, dict[str, Survey]]:
-    """The table, its column of silos, and every column in the table's order; arguments as of `inspect`.
-
-    Raises:
-        InputError: as `inspect`.
-    """
+    """The table, its column of silos, and every column in the table's order; arguments as of `inspect`."""
     table, silo = open_tables(paths, "path", reading, silo)
     for field, name in (("target", target), ("silo", silo)):
         if name is not None:

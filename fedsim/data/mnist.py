@@ -165,15 +165,8 @@ _BYTES = 8  # the format's code for numbers of one byte
 
 
 def read_idx(path: Path, axes: int, field: str) -> Bytes:
-    """The file's array, read-only.
-
-    Args:
-        path: of the file.
-        axes: that the array has.
-        field: what an error is about.
-
-    Raises:
-        InputError: it is missing, no whole gzip file, of another format, or not as long as it says.
+    """The array of an idx file with `axes` axes, read-only; InputError on `field` if the file is missing, no
+    whole gzip file, of another format, or of another length than its header states.
     """
     try:
         found = path.stat()

@@ -58,11 +58,7 @@ class Partition(Section, ABC):
         name: str  # by which a scenario chooses it; in a subclass a field with one literal value
 
     def assign(self, source: Source, seed: int) -> Assignment:
-        """Divide the records. No record goes to two silos, and no silo is empty.
-
-        Raises:
-            InputError: they cannot be divided so.
-        """
+        """Divide the records: none is in two silos, and no silo is empty; InputError if impossible."""
         return self.deal(source, generator("partition", seed, self.name))
 
     @abstractmethod

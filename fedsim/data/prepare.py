@@ -250,11 +250,7 @@ def of_norm(values: Floats, norm: float) -> Floats:
 
 
 def check_components(count: int | None, num_features: int) -> int:
-    """The number of features after PCA.
-
-    Raises:
-        InputError: more components than features.
-    """
+    """The number of features after PCA; InputError if there are more components than features."""
     if count is not None and count > num_features:
         raise InputError("scenario.data.pca", count, f"at most {num_features}, the number of features")
     return num_features if count is None else count

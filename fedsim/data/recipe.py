@@ -98,11 +98,10 @@ class Fitted:
 
         Args:
             table: a pandas.DataFrame, the path of a CSV or Parquet file, or an array whose columns are the
-                recipe's in their order; more columns than those do no harm.
+                recipe's in their order; further columns are ignored.
 
         Raises:
-            InputError: names the column and the row that are wrong, and what would be right; or each silo's
-                records were scaled by themselves, so that there is no way for others.
+            InputError: names the wrong column and row; or each silo's records were scaled by themselves.
         """
         if self.recipe.scaling == "silo_statistics":
             hint = "each silo's records were scaled by their own statistics, and these records are no silo's"
@@ -115,11 +114,7 @@ class Fitted:
 
 
 def recipe_of(data: Dataset, source: Source, design: Design) -> Recipe:
-    """The recipe of what `prepare` does to records of this source.
-
-    Raises:
-        InputError: a data set's own ranges make no sense.
-    """
+    """The recipe of what `prepare` does to records of this source; InputError if its ranges are invalid."""
     return _of_schema(data) if isinstance(data, Csv) else _of_source(data, source, design)
 
 
@@ -222,12 +217,9 @@ def columns_of(given: Any, names: Collection[str], reading: Reading = DEFAULTS) 
 
     Args:
         given: a pandas.DataFrame, the path of a CSV or Parquet file, or an array (n, d) whose columns are
-            `names` in their order.
+            `names` in their order. InputError if it is none of these, or lacks or repeats a column.
         names: the columns to read.
         reading: how a file is read.
-
-    Raises:
-        InputError: it is none of these, or a column is missing or there twice.
     """
     import pandas as pd
 

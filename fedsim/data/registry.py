@@ -47,11 +47,8 @@ PARTITIONS: dict[str, type[Partition]] = _by_name(
 
 @cache
 def data_sets() -> dict[str, type[Dataset]]:
-    """{scenario name: model}: ours, and those of the entry point group `fedsim.data_sets`.
-
-    Raises:
-        InputError: names the distribution whose entry point does not load, takes a name twice, or has a class
-            whose field `name` is not the literal name of the entry point.
+    """{scenario name: model}: ours, and those of the entry point group `fedsim.data_sets`. InputError names
+    an entry point that does not load, takes a name twice, or whose field `name` is not its own name.
     """
     found = extended(GROUP, OWN, Dataset)  # type: ignore[type-abstract]
     for name, kind in found.items():

@@ -195,11 +195,7 @@ SchemaOrFile = Annotated[
 
 
 def read_schema(schema: Schema | Path) -> Schema:
-    """The schema itself, or the one in a YAML file.
-
-    Raises:
-        InputError: the file cannot be read, or names the entry of it that is wrong.
-    """
+    """The schema itself, or the one in a YAML file; InputError names a wrong entry of the file."""
     if not isinstance(schema, Path):
         return schema
     try:

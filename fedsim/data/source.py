@@ -186,10 +186,8 @@ def whole_numbers(values: Floats, column: str, field: str) -> Labels:
 
 
 def require_labels(codes: Ints, column: str, field: str, cure: str = "complete the records first") -> None:
-    """Refuse missing labels: a partition uses recorded values only, never imputed ones.
-
-    Raises:
-        InputError: on `field`: some records have no label; says how many, and the cure.
+    """Refuse missing labels: a partition uses recorded values only, never imputed ones. InputError on
+    `field` counts the records without a label.
     """
     without = np.flatnonzero(codes == NO_LABEL)
     if len(without):

@@ -97,11 +97,7 @@ class FileTable:
 
 
 def open_table(path: Path, field: str, reading: Reading = DEFAULTS) -> FileTable:
-    """Open a file; reads the header only.
-
-    Raises:
-        InputError: on `field`: the file is no table, or two of its columns have one name.
-    """
+    """Open a file and read its header; InputError on `field` if it is no table or repeats a column."""
     if field.startswith("scenario.data"):
         check_there(field, path)
     if not path.is_file():
@@ -250,13 +246,10 @@ class JoinedTable:
     """The files' records one after another, and a column that names the silo.
 
     Args:
-        paths: {silo: file}.
+        paths: {silo: file}; InputError names a file that is no table, or has a column `silo_column`.
         silo_column: name of the column of silos.
         field: named by errors; for one file, `field.silo`.
         reading: how the files are read.
-
-    Raises:
-        InputError: names the file that is no table, or that has such a column already.
     """
 
     title = "the table of several files"
@@ -327,11 +320,7 @@ def _joined(pieces: list[Any], name: str) -> Any:
 def open_tables(
     paths: Path | Sequence[Path], field: str, reading: Reading, silo_column: str | None = None
 ) -> tuple[Table, str | None]:
-    """One file as it is, or several as a silo each, named as the files are; and the column of silos.
-
-    Raises:
-        InputError: on `field`: a file is no table.
-    """
+    """One file as it is, or several as a silo each, named like the files; and the column of silos."""
     paths = [paths] if isinstance(paths, Path) else list(paths)
     if len(paths) == 1:
         return open_table(paths[0], field, reading), silo_column

@@ -67,11 +67,7 @@ def constants(scenario: Scenario) -> Constants:
 
 
 def need_privacy(scenario: Scenario) -> None:
-    """Refuse a scenario without privacy: no theorem covers it.
-
-    Raises:
-        InputError: its mechanism adds no noise.
-    """
+    """Refuse a scenario without noise: no theorem covers it."""
     name = scenario.privacy.mechanism
     if not MECHANISMS[name].private:
         private = ", ".join(other for other, mechanism in MECHANISMS.items() if mechanism.private)
@@ -80,9 +76,7 @@ def need_privacy(scenario: Scenario) -> None:
 
 def with_numbers(scenario: Scenario, premises: Premises) -> tuple[Scenario, Derived | None]:
     """The scenario with every number of its algorithm, and what a theorem chose; given numbers stand.
-
-    Raises:
-        InputError: no theorem chooses this algorithm's numbers, or a constant that it needs is missing.
+    InputError if no theorem chooses this algorithm's numbers, or a constant that it needs is missing.
     """
     section = scenario.algorithm
     if section.parameters == "given":
@@ -133,9 +127,7 @@ def _noise(privacy: PrivacySection, premises: Premises) -> Noise:
 
 def with_stated_noise(scenario: Scenario, premises: Premises) -> tuple[Scenario, Prescribed]:
     """The noise of the algorithm's theorem; the scenario's algorithm gets the ratio of its two noises.
-
-    Raises:
-        InputError: a theorem is asked for outside its conditions, or speaks of no such algorithm.
+    InputError outside the theorem's conditions, or if no theorem covers the algorithm.
     """
     privacy, section = scenario.privacy, scenario.algorithm
     algorithm, allowed, kind = section.build(), privacy.allow_violations, section.kind

@@ -33,11 +33,7 @@ def descriptions() -> dict[str, str]:
 
 
 def find(given: str | os.PathLike[str]) -> Path:
-    """The file that is meant: a path, or the name of a shipped scenario. A file that exists wins.
-
-    Raises:
-        InputError: `given` is a name, and none of a shipped scenario.
-    """
+    """The file: a path, or the name of a shipped scenario; a file that exists wins. InputError if neither."""
     path, known = Path(given), shipped()
     if path.is_file() or path.suffix or len(path.parts) != 1:
         return path  # a path that is wrong is reported when it is read

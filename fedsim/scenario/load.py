@@ -29,20 +29,13 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Scenario:
     """The scenario in `path`, with `path.to.field=value` overrides applied.
 
     Relative file names in the `data` and `participation` sections are relative to the scenario file; those of
-    `data` may also be in the data folder (`fedsim.common.files`).
-
-    Raises:
-        InputError: the file cannot be read, or a field is wrong; only the first wrong field is named.
+    `data` may also be in the data folder (`fedsim.common.files`). InputError names the first wrong field.
     """
     return parse(load_tree(path, overrides))
 
 
 def load_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Read a scenario as plain mappings, not validated yet; a sweep completes them.
-
-    Raises:
-        InputError: the file cannot be read, or an override is none.
-    """
+    """Read a scenario as plain mappings, not validated yet; a sweep completes them."""
     path = find(path)
     changes: dict[str, Any] = {}
     for override in overrides:
@@ -53,20 +46,12 @@ def load_tree(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The file's mapping, unchanged.
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """The file's mapping, unchanged; InputError if it is unreadable."""
     return mapping(path, "scenario", "data:")
 
 
 def parse(tree: Any) -> Scenario:
-    """Validate a scenario given as plain mappings.
-
-    Raises:
-        InputError: names the first field that is wrong; or it has variants, of which none was chosen.
-    """
+    """Validate plain mappings whose variant is chosen; InputError names the first wrong field."""
     try:
         scenario = Scenario.model_validate(tree)
     except ValidationError as error:
@@ -275,10 +260,7 @@ def digests(data: Dataset, attendance: Path | None) -> dict[str, str]:
 
     Args:
         data: the data set.
-        attendance: the file that says who takes part, if there is one.
-
-    Raises:
-        InputError: one cannot be read.
+        attendance: the file of recorded participation, if there is one.
     """
     return {field: content(path, f"scenario.{field}") for field, path in _named(data, attendance).items()}
 
@@ -289,11 +271,7 @@ def digests_of(scenario: Scenario) -> dict[str, str]:
 
 
 def check_unchanged(scenario: Scenario) -> None:
-    """Check that the files are unchanged since the run that wrote this scenario, if it lists digests.
-
-    Raises:
-        InputError: one has other contents, or is not named any more.
-    """
+    """Check that the files are unchanged since the run that wrote this scenario, if it lists digests."""
     if not scenario.files:
         return
     obtain(scenario.data.downloads)

@@ -57,11 +57,7 @@ def applicable(problem: Problem, classes: int) -> tuple[str, ...]:
 
 
 def check_metric(metric: str, threshold: float, problem: Problem, classes: int) -> None:
-    """Check that the problem has such a metric, and a threshold.
-
-    Raises:
-        InputError: names the field, the value and what would be right.
-    """
+    """Check that the problem has this metric, and a threshold if one is set."""
     known, what = applicable(problem, classes), type(problem).__name__
     if metric not in known:
         suits = METRICS[metric].of == ("classes" if classes else "numbers")

@@ -89,11 +89,7 @@ class PrivacySection(Section):
     )
 
     def check(self) -> None:
-        """Check that it says what its mechanism and calibration need, and nothing of another calibration's.
-
-        Raises:
-            InputError: names the field, the value and what would be right.
-        """
+        """Check that it has the fields of its mechanism and calibration, and no others."""
         if not MECHANISMS[self.mechanism].private:
             return
         self._check_sums()
@@ -318,22 +314,14 @@ class Scenario(Section):
     sweep: SweepSection | None = Field(None, description="variations of this scenario, for `fedsim sweep`")
 
     def check(self) -> None:
-        """Check before any record is looked at that the sections are each whole, and go together.
-
-        Raises:
-            InputError: names the field, the value and what would be right.
-        """
+        """Check, without reading records, that each section is complete and that they fit together."""
         self.runtime.check()
         self.privacy.check()
         self.data.check()
         check_serves(MECHANISMS[self.privacy.mechanism], self.algorithm.name, self.algorithm.kind)
 
     def check_single(self) -> None:
-        """Check that it is one run.
-
-        Raises:
-            InputError: it has a `sweep` section.
-        """
+        """InputError if the scenario has a `sweep` section."""
         if self.sweep is not None:
             hint = "is many runs; `fedsim sweep` makes them all, and sweep=null leaves the section out"
             raise InputError("scenario.sweep", sorted(self.sweep.model_fields_set), hint)

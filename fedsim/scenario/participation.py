@@ -88,11 +88,7 @@ Participation = Annotated[
 
 
 def participants(chosen: Participation, names: Sequence[str]) -> Participants:
-    """Who takes part, silos known: `names` in canonical order.
-
-    Raises:
-        InputError: more silos are asked for than there are, or a table or list does not fit them.
-    """
+    """The law of participation for silos `names` in canonical order; InputError if it does not fit them."""
     match chosen:
         case UniformSilos(num_silos):
             _check_size("num_silos", num_silos, names)
@@ -118,14 +114,11 @@ _THERE = {"0": False, "1": True, "false": False, "true": True}
 
 
 def read_attendance(path: Path, names: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The silos' positions in each round that has any, ascending.
+    """The silos' positions in each round that has any, ascending; InputError names a wrong value.
 
     Args:
         path: a table with columns `round` and `silo`, or with a 0/1 column for each silo.
         names: silos in canonical order.
-
-    Raises:
-        InputError: names the file, the value in it and what would be right.
     """
     table = open_table(path, FIELD)
     sets = _rows(table, names) if {"round", "silo"} <= set(table.names) else _flags(table, names)

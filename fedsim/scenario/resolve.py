@@ -107,11 +107,7 @@ class Resolved:
 
     @property
     def symbols(self) -> Symbols:
-        """The theorems' symbols.
-
-        Raises:
-            InputError: there is no privacy to speak of.
-        """
+        """The theorems' symbols; InputError for a scenario without noise."""
         need_privacy(self.scenario)
         return symbols(self.premises)
 
@@ -145,14 +141,11 @@ class Resolved:
 
 
 def resolve(scenario: Scenario, known: Outline | None = None) -> Resolved:
-    """Check the scenario and make what it says, with the numbers and the noise that theorems supply.
+    """Check the scenario and make its objects, with the numbers and the noise that theorems supply.
 
     Args:
-        scenario: what to run.
+        scenario: what to run; InputError names a field that does not fit the data or the others.
         known: its data's outline, if at hand; else the data is opened.
-
-    Raises:
-        InputError: names the field, the value and what would be right.
     """
     scenario.check()
     with blaming("data set", type(scenario.data)):
