@@ -30,7 +30,7 @@ from server.aggregate import weighted
 from server.loop import run
 from server.participation import schedule
 from silos.entropy import SeededEntropy
-from silos.gate import Gate, hold
+from silos.gate import Gate, lay_out
 
 SILOS, RECORDS, FEATURES, ROUNDS = 25, 1238, 50, 200
 STEP, CLIP = 0.5, 1.0
@@ -70,7 +70,7 @@ def platform(silos: list[tuple[np.ndarray, np.ndarray]], dtype: torch.dtype) -> 
         torch.zeros(SILOS, dtype=dtype),
     )
     plan = dry_run(algorithm, problem, public, 0, Limits()).plan
-    records = hold(silos, problem, dtype)
+    records = lay_out(silos, problem, dtype)
     terms = [Terms(name, RECORDS, 1.0, 1e-6, range(ROUNDS)) for name in names]
 
     def once() -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.protocol.contract import Algorithm, Asker, Public, PublicProblem, Query
-from fedsim.protocol.plain import CohortMemory, PlainQuery, plain_arrays, plain_queries
+from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.pool import Pool
 
@@ -130,14 +130,14 @@ class Totals:
         broadcast: Mapping[str, Tensor],
         values: Iterator[Tensor] | None,
         members: int,
-    ) -> tuple[dict[str, Tensor], list[PlainQuery]]:
+    ) -> tuple[dict[str, Tensor], list[CopiedQuery]]:
         """The silo half's message on sums (None: zeros), and what it asked."""
         asker = _OnSums(self, asks, values, members)
         memory = CohortMemory(1, self.problem.dimension, self.dtype)
         message = self.algorithm.silo(self.problem, broadcast, cast(Asker, asker), memory)
         if asker.left or memory:
             raise Refused("the silo half asks less than its plan, or keeps memory between rounds")
-        flat = plain_arrays(message, "a message")
+        flat = copied_arrays(message, "a message")
         return {name: value.reshape(-1) for name, value in flat.items()}, asker.queries
 
 
@@ -148,7 +148,7 @@ class _OnSums:
         self, run: Totals, asks: Sequence[Ask], values: Iterator[Tensor] | None, members: int
     ) -> None:
         self._run, self._asks, self._values, self._members = run, list(asks), values, members
-        self.queries: list[PlainQuery] = []
+        self.queries: list[CopiedQuery] = []
 
     @property
     def left(self) -> bool:
@@ -156,14 +156,14 @@ class _OnSums:
         return bool(self._asks)
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
-        asked, taken = plain_queries(queries)
+        asked, taken = copied_queries(queries)
         if not self._asks or asked != self._asks.pop(0):
             raise Refused(f"the silo half asks {asked}, which its plan does not have there")
         self.queries += taken
         answers = tuple(self._answer(query, asked) for query in taken)
         return answers if len(answers) > 1 else answers[0]
 
-    def _answer(self, query: PlainQuery, asked: Ask) -> Tensor:
+    def _answer(self, query: CopiedQuery, asked: Ask) -> Tensor:
         run = self._run
         if self._values is None:
             return torch.zeros(1, run.problem.dimension, dtype=run.dtype)
@@ -177,7 +177,7 @@ def _between(half: Tensor, none: Tensor, whole: Tensor, rounding: float) -> bool
     return bool(((none + whole) / 2 - half).abs().amax() <= rounding * size)
 
 
-def _same(first: Sequence[PlainQuery], second: Sequence[PlainQuery]) -> bool:
+def _same(first: Sequence[CopiedQuery], second: Sequence[CopiedQuery]) -> bool:
     """Whether points and clips are equal; statistics, batches and ratios are the plan's."""
     return len(first) == len(second) and all(
         float(a.clip) == float(b.clip)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
+from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Answered
-from fedsim.protocol.plain import digest
 from fedsim.wire import frames as wire
 from fedsim.wire.frames import Frame
 from fedsim.wire.messages import (

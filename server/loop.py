@@ -14,8 +14,8 @@ from fedsim.common.errors import Refused
 from fedsim.common.seeds import server_rng
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Combined, Public, PublicProblem
+from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Link
-from fedsim.protocol.plain import digest
 from server.participation import Schedule
 
 Aggregate = Callable[[Mapping[str, Tensor], Public, Sequence[int]], Mapping[str, Tensor]]

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fedsim.common.append_log import AppendLog
 from fedsim.common.errors import InputError, Refused
+from fedsim.protocol.copies import digest
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
-from fedsim.protocol.plain import digest
 from fedsim.secagg import shuffling
 from fedsim.secagg.envelopes import EnvelopeKey
 from fedsim.secagg.occasions import Occasions

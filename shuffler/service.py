@@ -15,7 +15,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.secagg.shuffling import Request
 from fedsim.wire.daemon import Bounds, Daemon, begin, on_signal
 from fedsim.wire.frames import WordFrame, encode, head_of, opened, sealed
-from fedsim.wire.listener import ailment, listening, token_of
+from fedsim.wire.listener import health_problem, listening, token_of
 from fedsim.wire.messages import Hello, Message, Refusal, Shuffle, Standing
 from shuffler.config import ROOT, Config, load_config
 from shuffler.keys import Keys
@@ -118,7 +118,7 @@ def _serve(config: Config) -> int:
 
 def _ask(config: Config) -> int:
     """Whether the running shuffler says who it is: 0, else 1 and a line on stderr."""
-    reason = ailment(config.listen, Standing.kind)
+    reason = health_problem(config.listen, Standing.kind)
     if reason is not None:
         print(f"shuffler: {reason}", file=sys.stderr)
     return int(reason is not None)

@@ -15,7 +15,7 @@ all that the server sees, the mechanism states the guarantee.) Why:
 * The plan bounds the number and kind of answers: a query that does not match the plan's entry in
   statistic, batch, noise ratio and number of points is refused, as is a round outside the plan.
 * What is checked is what is used: queries, broadcasts, messages and memory are copied first
-  (`fedsim.protocol.plain`), and of a query that matches, the plan's own statistic, batch and noise ratio are
+  (`fedsim.protocol.copies`), and of a query that matches, the plan's own statistic, batch and noise ratio are
   used. An ask is not answered under a setting of torch that changes sums (`silos.sums`). One that
   breaks down after its batch was drawn ends the round, whatever the silo half makes of that: its noise is
   never used at another point.
@@ -47,8 +47,8 @@ from fedsim.common.errors import Refused
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.contract import Algorithm, Asker, Query
+from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plain import CohortMemory, PlainQuery, digests, plain_arrays, plain_queries
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.terms import Admitted, Statement, Terms
 from silos.admission import admit, spent
@@ -59,8 +59,8 @@ from silos.releases import Releases
 from silos.sums import check_surroundings
 
 
-def hold(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:
-    """Take charge of silos' records, (features (n, d), target (n,)) each; the caller keeps none.
+def lay_out(silos: Sequence[tuple[np.ndarray, np.ndarray]], problem: Problem, dtype: torch.dtype) -> Records:
+    """Lay silos' records out for a gate, (features (n, d), target (n,)) each; the caller keeps none.
 
     Raises:
         InputError: the problem's gradients cannot be taken record by record.
@@ -152,7 +152,7 @@ class Gate:
         members = range(len(self._ledgers)) if members is None else members
         self._check_members(round_index, members)
         shapes = self._records.shapes(members, self._dimension)
-        broadcast = plain_arrays(broadcast, "a broadcast")
+        broadcast = copied_arrays(broadcast, "a broadcast")
         if self._broadcasts is not None and tuple(sorted(broadcast)) != self._broadcasts[round_index]:
             names = ", ".join(self._broadcasts[round_index])
             raise Refused(f"round {round_index} is asked for with other arrays than {names}")
@@ -200,7 +200,7 @@ class Gate:
             if self._mechanism.sums_only:
                 reply = asker.releases.contributions(memory)
             else:
-                plain = plain_arrays(message, "a message")
+                plain = copied_arrays(message, "a message")
                 reply = {name: _widened(plain[name], shape) for name in sorted(plain)}
                 self._memory.commit(members, memory)
         except BaseException as error:  # the ledger holds the round to be over in any case: this says why
@@ -286,17 +286,17 @@ class _RoundAsker:
         self._open = True
         return answers if len(answers) > 1 else answers[0]
 
-    def _match(self, queries: tuple[Query, ...]) -> tuple[Ask, list[PlainQuery]]:
+    def _match(self, queries: tuple[Query, ...]) -> tuple[Ask, list[CopiedQuery]]:
         """The plan's entry, and the queries, which cost what it says, in plain values."""
         if self._position >= len(self._planned):
             raise Refused(f"the plan has {len(self._planned)} ask(s) in this round, this is one more")
         planned = self._planned[self._position]
-        asked, taken = plain_queries(queries)
+        asked, taken = copied_queries(queries)
         if asked != planned:
             raise Refused(f"ask {self._position} of the round is {asked}, the plan has {planned}")
         return planned, taken
 
-    def _checked(self, query: PlainQuery) -> PlainQuery:
+    def _checked(self, query: CopiedQuery) -> CopiedQuery:
         """The query with its points and clip within the limits, a clip of one number as such."""
         silos, dimension, clip = len(self._members), self._gate._dimension, query.clip
         if isinstance(clip, Tensor):

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import finite
-from fedsim.protocol.plain import digest
+from fedsim.protocol.copies import digest
 from fedsim.wire.messages import Mark, Offer
 from silos.admission import spent
 from silos.config import InsecureSimulation, Policy
 from silos.entropy import Entropy, SeededEntropy, SystemEntropy
-from silos.gate import Gate, hold
+from silos.gate import Gate, lay_out
 from silos.ledger import RunLedger
 from silos.offers import Admissible, Own, admissible, proposal_of
 from silos.own_records import OwnRecords
@@ -205,7 +205,7 @@ class OpenRuns:
     def _gate(self, run: RunLedger, plan: Admissible, ledger: RunLedger) -> Gate:
         problem, dtype = plan.proposal.problem, plan.proposal.dtype
         return Gate(
-            hold([(self._records.features, self._records.target)], problem, dtype),
+            lay_out([(self._records.features, self._records.target)], problem, dtype),
             problem,
             plan.proposal.algorithm,
             plan.plan,

@@ -11,7 +11,7 @@ from fedsim.common.errors import Refused
 from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import Batch
-from fedsim.protocol.plain import PlainQuery
+from fedsim.protocol.copies import CopiedQuery
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.terms import Admitted
 from silos.batches import Batches
@@ -75,7 +75,7 @@ class RoundReleases:
             raise Refused("the silo half keeps memory between rounds, and in sums it has no answers to keep")
         return {str(number): value for number, value in enumerate(self._contributions)}
 
-    def answers(self, planned: Ask, queries: Sequence[PlainQuery]) -> tuple[Tensor, ...]:
+    def answers(self, planned: Ask, queries: Sequence[CopiedQuery]) -> tuple[Tensor, ...]:
         """The releases of one ask, of the plan's own batch and noise ratios, without a graph."""
         blocks, divisors = self._batches.next(planned.batch)
         shapes = planned.queries
@@ -91,7 +91,7 @@ class RoundReleases:
         )
 
     def _release(
-        self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor | None
+        self, query: CopiedQuery, noise_ratio: float, blocks: Sequence[Block], divisors: Tensor | None
     ) -> Tensor:
         """The clipped sum over K records and the mechanism's noise, divided by K; (members, d).
 
@@ -103,7 +103,7 @@ class RoundReleases:
         return (total if divisors is None else total.div_(divisors)).to(self._run.dtype)
 
     def _contribution(
-        self, query: PlainQuery, noise_ratio: float, blocks: Sequence[Block], weights: Tensor
+        self, query: CopiedQuery, noise_ratio: float, blocks: Sequence[Block], weights: Tensor
     ) -> Tensor:
         """The members' parts of a sum over silos, (members, d), float64.
 
@@ -126,7 +126,7 @@ class RoundReleases:
         weights = [self._run.shares[member].weight(batch) for member in self._members]
         return torch.tensor(weights, dtype=torch.float64).unsqueeze(-1)
 
-    def _clipped_sum(self, query: PlainQuery, blocks: Sequence[Block]) -> Tensor:
+    def _clipped_sum(self, query: CopiedQuery, blocks: Sequence[Block]) -> Tensor:
         """The blocks' clipped sums in the order of the members, (members, d)."""
         problem, clipped_sum = self._run.problem, self._run.records.clipped_sum
         clip = query.clip if self._run.mechanism.clips else None

@@ -14,7 +14,7 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.wire.daemon import Bounds, Daemon, begin, on_signal
-from fedsim.wire.listener import ailment, listening, token_of
+from fedsim.wire.listener import health_problem, listening, token_of
 from fedsim.wire.messages import Greeting
 from silos.config import ROOT, Config, load_config
 from silos.enrolment import enrol
@@ -69,7 +69,7 @@ def _serve(config: Config, insecure_simulation: bool) -> int:
 
 def _ask(config: Config) -> int:
     """Whether the running daemon says who it is: 0, else 1 and a line on stderr."""
-    reason = ailment(config.listen, Greeting.kind)
+    reason = health_problem(config.listen, Greeting.kind)
     if reason is not None:
         print(f"silo {config.name}: {reason}", file=sys.stderr)
     return int(reason is not None)

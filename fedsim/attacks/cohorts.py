@@ -26,7 +26,7 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.memory_ledger import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
 from silos.entropy import SeededEntropy
-from silos.gate import Gate, hold
+from silos.gate import Gate, lay_out
 
 Floats = np.ndarray
 Data = tuple[Floats, Floats]
@@ -80,7 +80,7 @@ def cohort(
         for place, ((_, target), own, z) in enumerate(zip(data, rounds or everything, noise, strict=True))
     ]
     entropy = randomness(resolved.scenario.seed, list(streams) * repeats)
-    records = hold(data, problem, dtype) if copies is None else SideBySide(data, problem, dtype, copies)
+    records = lay_out(data, problem, dtype) if copies is None else SideBySide(data, problem, dtype, copies)
     ledgers = [MemoryLedger() for _ in terms]
     return Gate(records, problem, algorithm, plan, terms, mechanism, entropy, ledgers, LIMITS, dtype)
 

@@ -31,7 +31,7 @@ from fedsim.common.seeds import generator
 from fedsim.mechanisms.grid import STEPS
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.contract import Asker, Query
-from fedsim.protocol.plain import CohortMemory
+from fedsim.protocol.copies import CohortMemory
 
 WORLDS = ("world-0", "world-1")
 _COORDINATES = 66

@@ -37,9 +37,9 @@ from fedsim.problems.kinds import Problem
 from fedsim.problems.section import problem_of, problem_section
 from fedsim.protocol.blame import raised
 from fedsim.protocol.contract import Algorithm, Combined, Query, Round, ServerHalf
+from fedsim.protocol.copies import CohortMemory, copied_arrays, copied_queries, copied_tensor
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plain import CohortMemory, plain_arrays, plain_queries, plain_tensor
 from fedsim.wire.frames import Frame
 
 _LIMIT = 1 << 40  # the parent is believed
@@ -115,11 +115,11 @@ class Server:
             step = advance()
         except StopIteration as stop:
             del self._halves[number]
-            return "end", {}, {"w": plain_tensor(stop.value, "the model that the server half returns")}
-        named = plain_arrays(step.broadcast, "a broadcast")
+            return "end", {}, {"w": copied_tensor(stop.value, "the model that the server half returns")}
+        named = copied_arrays(step.broadcast, "a broadcast")
         arrays = prefixed("b.", named)
         holds = step.participants == "hold"
-        return "step", {"holds": holds}, arrays | {"answer": plain_tensor(step.answer, "a round's answer")}
+        return "step", {"holds": holds}, arrays | {"answer": copied_tensor(step.answer, "a round's answer")}
 
     def _silo(self, frame: Frame) -> Answer:
         broadcast = without("b.", frame.arrays)
@@ -127,13 +127,13 @@ class Server:
         memory = CohortMemory(frame.head["silos"], self._problem.dimension, dtype)
         memory.update(without("m.", frame.arrays))
         message = self._algorithm.silo(self._problem, broadcast, self._ask, memory)  # type: ignore[arg-type]
-        arrays = prefixed("g.", plain_arrays(message, "a message"))
-        arrays |= prefixed("m.", plain_arrays(memory, "memory"))
+        arrays = prefixed("g.", copied_arrays(message, "a message"))
+        arrays |= prefixed("m.", copied_arrays(memory, "memory"))
         return "message", {}, arrays
 
     def _ask(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         """The parent's answers; the queries are checked here first, so that a mistake is named."""
-        plain_queries(queries)
+        copied_queries(queries)
         self._say("ask", *queries_out(queries))
         arrays = self._pipes.receive(_LIMIT).arrays
         answers = tuple(arrays[str(i)] for i in range(len(queries)))

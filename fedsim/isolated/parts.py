@@ -39,9 +39,9 @@ from fedsim.isolated.data import (
 from fedsim.problems.given import given
 from fedsim.problems.kinds import Problem, is_shipped
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Round, ServerHalf
+from fedsim.protocol.copies import MAX_ARRAYS, CohortMemory
 from fedsim.protocol.dryrun import Trace, dry_run
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plain import MAX_ARRAYS, CohortMemory
 from fedsim.wire.frames import MAX_HEAD, Frame
 
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from fedsim.common.errors import Refused
 from fedsim.common.seeds import generator, server_rng
 from fedsim.protocol.blame import Blame
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Public, PublicProblem, Query, Round
+from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, copied_tensor
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plain import CohortMemory, PlainQuery, plain_arrays, plain_queries, plain_tensor
 from fedsim.protocol.plan import Ask
 
 _CLOSELY = 3
@@ -131,7 +131,7 @@ class Pass:
     def _checked(self, step: object) -> Step:
         if not isinstance(step, Round):
             raise Refused(f"it yielded {type(step).__name__}, not a Round; {_YIELDS}")
-        copies = plain_arrays(step.broadcast, "the broadcast")
+        copies = copied_arrays(step.broadcast, "the broadcast")
         for name, value in copies.items():
             self._check_shape(value, f"the broadcast's {name!r}", 1, "(d,)")
         self._check_model(step.answer, "the round's answer")
@@ -142,7 +142,7 @@ class Pass:
     def _check_model(self, value: object, what: str) -> None:
         if value is None:
             raise Refused(f"{what} is None; {_YIELDS}")
-        self._check_shape(plain_tensor(value, what), what, 1, "(d,)")
+        self._check_shape(copied_tensor(value, what), what, 1, "(d,)")
 
     def _check_shape(self, value: Tensor, what: str, silos: int, *shapes: str) -> None:
         """Refuse a tensor of another type, or of none of these shapes, such as "(silos, d)"."""
@@ -180,7 +180,7 @@ class Pass:
         self._sums = Combined({name: value.mean(0) for name, value in reply.message.items()}, 1.0)
         return reply.asks
 
-    def _made_up(self, query: PlainQuery, number: int) -> Tensor:
+    def _made_up(self, query: CopiedQuery, number: int) -> Tensor:
         shape = self._silos, self._dimension
         if self._silos == 1:
             return torch.zeros(shape, dtype=self._dtype)
@@ -192,7 +192,7 @@ class Pass:
         r: int,
         broadcast: Mapping[str, Tensor],
         memory: CohortMemory,
-        answer: Callable[[PlainQuery, int], Tensor],
+        answer: Callable[[CopiedQuery, int], Tensor],
         planned: tuple[Ask, ...] | None,
         keep: bool,
     ) -> _Reply:
@@ -213,7 +213,7 @@ class Pass:
 
         def ask(*queries: Query) -> Tensor | tuple[Tensor, ...]:
             nonlocal count
-            asked, copies = plain_queries(queries)
+            asked, copies = copied_queries(queries)
             asks.append(asked)
             if planned is not None and planned[len(asks) - 1 : len(asks)] != (asked,):
                 raise UnplannedError
@@ -238,7 +238,7 @@ class Pass:
             self._blame.failed(f"silo half, round {r}", error, tuple(broadcast))
         return _Reply(tuple(asks), count, answers, message, kept)
 
-    def _check_asked(self, asked: Ask, queries: Sequence[PlainQuery], before: int, silos: int) -> None:
+    def _check_asked(self, asked: Ask, queries: Sequence[CopiedQuery], before: int, silos: int) -> None:
         """Refuse queries outside the contract or the limits; `before` were asked in this round already."""
         if before + len(queries) > self._most:
             raise Refused(f"it asks on after {self._most} queries, which its numbers do not account for")
@@ -254,7 +254,7 @@ class Pass:
 
     def _by_silo(self, arrays: Mapping[str, Tensor], what: str, silos: int) -> dict[str, Tensor]:
         """Copies of a message or memory, {name: (silos, d)}."""
-        named = plain_arrays(arrays, f"the {what}")
+        named = copied_arrays(arrays, f"the {what}")
         for name, value in named.items():
             self._check_shape(value, f"the {what}'s {name!r}", silos, "(silos, d)", "(1, d)", "(d,)")
         return {name: value.expand(silos, self._dimension) for name, value in named.items()}
@@ -284,7 +284,7 @@ class Pass:
         """What is another when these silos play the round again; the answers are those that were kept."""
         copies = {name: value.clone() for name, value in broadcast.items()}
 
-        def answer(query: PlainQuery, number: int) -> Tensor:
+        def answer(query: CopiedQuery, number: int) -> Tensor:
             return first.answers[number][rows].clone()
 
         try:

@@ -125,7 +125,7 @@ class Watched(Records):
         dtype: torch.dtype,
         recorder: Recorder,
     ) -> None:
-        """As `silos.gate.hold`, and whom to tell."""
+        """As `silos.gate.lay_out`, and whom to tell."""
         check(problem, dtype)
         super().__init__(silos, problem, dtype)
         self._recorder = recorder

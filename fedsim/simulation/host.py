@@ -25,7 +25,7 @@ from fedsim.simulation.selection import GrantedRun
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit
 from silos.entropy import SeededEntropy
-from silos.gate import Gate, hold
+from silos.gate import Gate, lay_out
 
 
 class SiloHost:
@@ -52,7 +52,7 @@ class SiloHost:
         self._recorder = Recorder() if resolved.scenario.report.clipping else None
         (_, problem), dtype, recorder = resolved.halves, resolved.dtype, self._recorder
         self._records = (
-            hold(pairs, problem, dtype) if recorder is None else Watched(pairs, problem, dtype, recorder)
+            lay_out(pairs, problem, dtype) if recorder is None else Watched(pairs, problem, dtype, recorder)
         )
         self._gates: dict[Variant, Gate] = {}
 

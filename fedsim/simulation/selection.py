@@ -61,8 +61,8 @@ from fedsim.privacy.calibrate import Budget, smallest_multipliers
 from fedsim.privacy.cost import compose_runs
 from fedsim.problems.kinds import Problem, scores_of_records
 from fedsim.protocol.batch import FULL
+from fedsim.protocol.copies import copied_tensor
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plain import plain_tensor
 from fedsim.protocol.plan import Census, Plan, Release
 from fedsim.protocol.terms import Admitted
 from silos.entropy import Entropy, Purpose
@@ -171,7 +171,7 @@ class Scorer:
         Raises:
             Refused: a point out of bounds or no plain tensor, or a second request.
         """
-        w = plain_tensor(w, "a model")
+        w = copied_tensor(w, "a model")
         self._limits.check_point(w, self._problem.dimension)
         if self._answered:
             raise Refused("a score was released already; one is paid for")

@@ -13,8 +13,8 @@ from fedsim.isolated.parts import trace_of
 from fedsim.problems.glm import LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, ServerHalf
+from fedsim.protocol.copies import copied_queries
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.plain import plain_queries
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.terms import Statement
 from fedsim.testing.example import Example, require
@@ -123,7 +123,7 @@ class _Watched:
         self.rounds.append([])
 
         def watched(*queries: Query) -> Any:
-            self.rounds[-1].append(plain_queries(queries)[0])
+            self.rounds[-1].append(copied_queries(queries)[0])
             return ask(*queries)
 
         return self.inner.silo(problem, broadcast, watched, memory)

@@ -23,7 +23,7 @@ from server.aggregate import weighted
 from server.loop import Progress, run
 from server.participation import Schedule, schedule
 from silos.entropy import Entropy, SeededEntropy
-from silos.gate import Gate, hold
+from silos.gate import Gate, lay_out
 
 DELTA = 1e-5
 
@@ -93,7 +93,7 @@ def open_gate(
     terms = [Terms(*each) for each in zip(names, sizes, budgets, [DELTA] * len(data), own, strict=True)]
     entropy = SeededEntropy(seed, 0, names, ["a test's run"] * len(names)) if entropy is None else entropy
     return Gate(
-        hold(data, problem, dtype),
+        lay_out(data, problem, dtype),
         problem,
         algorithm,
         plan,

@@ -16,7 +16,7 @@ from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Query, Round
-from fedsim.protocol.plain import CohortMemory
+from fedsim.protocol.copies import CohortMemory
 from fedsim.testing.cases import SIZES
 from fedsim.testing.example import Example, require
 from fedsim.testing.federations import (

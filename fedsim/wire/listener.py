@@ -48,7 +48,7 @@ def token_of(listen: AtSocket | AtPort) -> bytes:
     return read_token(listen.token) if isinstance(listen, AtPort) else b""
 
 
-def ailment(listen: AtSocket | AtPort, kind: str) -> str | None:
+def health_problem(listen: AtSocket | AtPort, kind: str) -> str | None:
     """Why the daemon there does not say who it is, in a message of this kind; None where it does."""
     try:
         with _dialled(listen) as connection:

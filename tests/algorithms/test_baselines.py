@@ -16,7 +16,7 @@ from fedsim.algorithms.scaffold import Scaffold
 from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.plain import CohortMemory
+from fedsim.protocol.copies import CohortMemory
 from server.participation import schedule
 
 SIZES, WEIGHTS, ROUNDS, STEPS, ETA = (30, 45, 60), np.array([0.6, 0.3, 0.1]), 6, 4, 0.3

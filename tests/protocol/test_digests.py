@@ -15,7 +15,7 @@ from torch import Tensor
 from fedsim.common.errors import InputError
 from fedsim.common.plugins import entry_points, extended
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
-from fedsim.protocol.plain import digest
+from fedsim.protocol.copies import digest
 from fedsim.protocol.pool import MOST_RECORDS, Pool
 from server.aggregate import coefficients
 

@@ -39,7 +39,7 @@ from fedsim.protocol.limits import Limits
 from fedsim.protocol.terms import Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
 from silos.entropy import SeededEntropy
-from silos.gate import Gate, hold
+from silos.gate import Gate, lay_out
 from silos.records import Records
 
 D = 3
@@ -225,7 +225,7 @@ def test_a_budget_that_is_not_positive_is_refused(epsilon: float) -> None:
 def _gate_with(terms: Terms, mechanism: Mechanism = GAUSSIAN, names: list[str] | None = None) -> Gate:
     algorithm = scripted(asking(batch=Subsample(0.2)) if terms.n != N else asking())
     plan = plan_of(algorithm, PROBLEM, [N])
-    records = hold([_telling()], PROBLEM, torch.float64)
+    records = lay_out([_telling()], PROBLEM, torch.float64)
     names = names or names_of(1)
     entropy = SeededEntropy(0, 0, names, ["run"] * len(names))
     ledgers, dtype = [MemoryLedger()], torch.float64
@@ -257,7 +257,7 @@ def test_two_silos_of_one_ledger_are_refused() -> None:
     plan, ledger = plan_of(algorithm, PROBLEM, [N, N]), MemoryLedger()
     terms = [Terms(name, N, 1.0, DELTA, range(2)) for name in names]
     entropy = SeededEntropy(0, 0, names, ["run"] * 2)
-    records = hold([_telling()] * 2, PROBLEM, torch.float64)
+    records = lay_out([_telling()] * 2, PROBLEM, torch.float64)
     with pytest.raises(Refused, match="same ledger"):
         Gate(records, PROBLEM, algorithm, plan, terms, GAUSSIAN, entropy, [ledger] * 2, LIMITS, torch.float64)
 

@@ -17,7 +17,7 @@ from fedsim.protocol.terms import Terms
 from silos.account import Price
 from silos.admission import price
 from silos.entropy import SeededEntropy
-from silos.gate import Gate, hold
+from silos.gate import Gate, lay_out
 from silos.ledger_file import LedgerFile
 
 D, ROUNDS = 4, 6
@@ -40,7 +40,7 @@ PLAN = plan_of(ALGORITHM, PROBLEM, [20])
 def gate_over(file: LedgerFile, entropy: object | None = None) -> Gate:
     """The gate of session 1, as a silo's process makes it when it is first asked."""
     return Gate(
-        hold(DATA, PROBLEM, torch.float64),
+        lay_out(DATA, PROBLEM, torch.float64),
         PROBLEM,
         ALGORITHM,
         PLAN,

@@ -15,7 +15,17 @@ LOADED = {
     "fedsim.mechanisms": ["discrete_noise", "grid", "mechanism", "silo_gaussian"],
     "fedsim.privacy": ["calibrate", "cost", "gaussian", "rounding"],
     "fedsim.problems": ["composite", "glm", "kinds", "network", "network_models", "section"],
-    "fedsim.protocol": ["batch", "blame", "contract", "dryrun", "limits", "passes", "plain", "plan", "terms"],
+    "fedsim.protocol": [
+        "batch",
+        "blame",
+        "contract",
+        "dryrun",
+        "copies",
+        "limits",
+        "passes",
+        "plan",
+        "terms",
+    ],
     "fedsim.wire": ["daemon", "dial", "frames", "listener", "messages"],
 }
 """By package, but for `fedsim.common` and `silos`, of which all modules may be loaded."""

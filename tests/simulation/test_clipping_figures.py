@@ -15,7 +15,7 @@ from fedsim.common.errors import Refused
 from fedsim.problems.glm import LinearRegression
 from fedsim.simulation.clipping import MOST, Part, Recorder, Watched, joined, together
 from fedsim.simulation.memory_ledger import MemoryLedger
-from silos.gate import hold
+from silos.gate import lay_out
 
 NORMS = [0.5, 1.0, 4.0, 0.0, 2.5]
 """Of the terms at w = 0 of records x = (1, 0), y = norm."""
@@ -94,7 +94,7 @@ def test_watching_changes_nothing_and_can_be_left_out() -> None:
 
 def test_a_silo_of_its_own_tells_nobody_of_its_terms() -> None:
     """Its records take no listener, and no code of a silo makes one: `seen` is only ever passed on."""
-    records = hold([(np.eye(2), np.ones(2))], LinearRegression(2), torch.float64)
+    records = lay_out([(np.eye(2), np.ones(2))], LinearRegression(2), torch.float64)
     block, points = records.full([0])[0], [torch.zeros(2).double()]
     with pytest.raises(TypeError):
         records.clipped_sum(LinearRegression(2), block, points, 1.0, print)  # type: ignore[call-arg]

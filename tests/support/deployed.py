@@ -12,8 +12,8 @@ import yaml
 from torch import Tensor
 
 from fedsim.data.federation import Federation, load
+from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Answered
-from fedsim.protocol.plain import digest
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.run_digest import run_digest

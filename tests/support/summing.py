@@ -18,7 +18,7 @@ from fedsim.protocol.terms import Terms
 from fedsim.simulation.memory_ledger import MemoryLedger
 from server.aggregate import Totals
 from silos.entropy import SeededEntropy
-from silos.gate import Gate, hold
+from silos.gate import Gate, lay_out
 
 
 def sums_gate(
@@ -42,7 +42,7 @@ def sums_gate(
     ]
     entropy = SeededEntropy(seed, 0, names, ["a test's run"] * len(names))
     ledgers = [MemoryLedger() for _ in terms]
-    records = hold(data, problem, torch.float64)
+    records = lay_out(data, problem, torch.float64)
     return Gate(records, problem, algorithm, plan, terms, mechanism, entropy, ledgers, LIMITS, torch.float64)
 
 

@@ -29,7 +29,7 @@ from fedsim.theory.theorem import base_multiplier, difference_ratio
 from server.aggregate import weighted
 from server.loop import run
 from silos.entropy import SeededEntropy
-from silos.gate import Gate, hold
+from silos.gate import Gate, lay_out
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ class Quadratic:
         terms = [Terms(name, self.n, math.inf, self.delta, range(R), z) for name in names]
         data = [(self.x, self.x @ self.optimum)] * self.silos
         gate = Gate(
-            hold(data, problem, torch.float64), problem, algorithm, plan, terms, GAUSSIAN,
+            lay_out(data, problem, torch.float64), problem, algorithm, plan, terms, GAUSSIAN,
             SeededEntropy(seed, 0, names, ["spider"] * self.silos),
             [MemoryLedger() for _ in terms], LIMITS, torch.float64,
         )  # fmt: skip

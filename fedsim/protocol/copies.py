@@ -24,7 +24,7 @@ MAX_ARRAYS = 16
 _BATCHES = get_args(get_args(Batch)[0])
 
 
-class PlainQuery(NamedTuple):
+class CopiedQuery(NamedTuple):
     """A query: what sets its cost, copies of its points, and its clip."""
 
     shape: QueryShape
@@ -32,39 +32,39 @@ class PlainQuery(NamedTuple):
     clip: float | Tensor
 
 
-def plain_queries(queries: tuple[Query, ...]) -> tuple[Ask, list[PlainQuery]]:
+def copied_queries(queries: tuple[Query, ...]) -> tuple[Ask, list[CopiedQuery]]:
     """What answering `queries` together costs, and each of them; they share one draw, hence one batch.
 
     Raises:
         Refused: a value of another type than the contract's, or several batches.
     """
-    taken = [_plain_query(query) for query in queries]
+    taken = [_copied_query(query) for query in queries]
     if not taken or any(query.batch != queries[0].batch for query in queries):
         raise Refused("the queries of one ask must name one batch")
     return Ask(queries[0].batch, tuple(query.shape for query in taken)), taken
 
 
-def _plain_query(query: Query) -> PlainQuery:
+def _copied_query(query: Query) -> CopiedQuery:
     _check(query, Query, "a query")
     _check(query.batch, _BATCHES, "batch")
     _check(query.points, tuple, "points of a query")
     _check(query.statistic, str, "statistic")
     if query.statistic not in POINTS:
         raise Refused(f"statistic {query.statistic[:40]!r} is not one of {', '.join(POINTS)}")
-    points, clip = tuple(plain_tensor(point, "a point") for point in query.points), query.clip
-    bound = plain_tensor(clip, "clip") if isinstance(clip, torch.Tensor) else _number(clip, "clip")
+    points, clip = tuple(copied_tensor(point, "a point") for point in query.points), query.clip
+    bound = copied_tensor(clip, "clip") if isinstance(clip, torch.Tensor) else _number(clip, "clip")
     shape = QueryShape(query.statistic, len(points), _number(query.noise_ratio, "noise_ratio"))
-    return PlainQuery(shape, points, bound)
+    return CopiedQuery(shape, points, bound)
 
 
-def plain_tensor(value: object, what: str) -> Tensor:
+def copied_tensor(value: object, what: str) -> Tensor:
     """A copy that nothing else refers to, without a graph."""
     if type(value) is not torch.Tensor or value.layout is not torch.strided or value.is_nested:
         raise Refused(f"{what} is {type(value).__name__}, not a plain tensor")
     return torch.Tensor.clone(torch.Tensor.detach(value))
 
 
-def plain_arrays(arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
+def copied_arrays(arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
     """Copies of named tensors."""
     if not isinstance(arrays, Mapping):
         raise Refused(f"{what} is {type(arrays).__name__}, not named tensors")
@@ -74,7 +74,7 @@ def plain_arrays(arrays: Mapping[str, Tensor], what: str) -> dict[str, Tensor]:
         _check(name, str, f"a name in {what}")
         if name.startswith("__"):
             raise Refused(f"{what} has a tensor named {name[:40]!r}; names must not begin with __")
-    return {name: plain_tensor(value, f"{name!r} of {what}") for name, value in arrays.items()}
+    return {name: copied_tensor(value, f"{name!r} of {what}") for name, value in arrays.items()}
 
 
 class CohortMemory(dict[str, Tensor]):
@@ -99,7 +99,7 @@ class CohortMemory(dict[str, Tensor]):
         Raises:
             Refused: something else than plain tensors was written.
         """
-        plain = plain_arrays(part, "memory")
+        plain = copied_arrays(part, "memory")
         merged = {name: self[name].clone() for name in plain}
         for name, value in plain.items():
             merged[name][members] = value
