@@ -32,7 +32,7 @@ from fedsim.protocol.contract import Algorithm
 from fedsim.report.audit import FILE, AuditPart, adversaries, audit_figure, audit_table, verdict
 from fedsim.report.page import write_page
 from fedsim.results.outcome import Outcome
-from fedsim.results.text_tables import TextTable
+from fedsim.results.texts import TextTable
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Offer
 

@@ -18,12 +18,11 @@ from fedsim.common.files import atomic_directory, check_free
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report import page
 from fedsim.report.plots import figure_of
-from fedsim.report.remarks import remarks, result_line
 from fedsim.results.outcome import Outcome
 from fedsim.results.predictor import Predictor, predictor_of
 from fedsim.results.run_directory import RunData, move_scenario, read
 from fedsim.results.summary import SiloRow
-from fedsim.results.text_tables import silo_table
+from fedsim.results.texts import remarks, result_line, silo_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,7 +103,8 @@ class Run:
 
         Args:
             trial: which; default the first finished one.
-            nonprivate: take a model that nothing protects: the twin, or that of a run without privacy.
+            nonprivate: take a model without guarantee: the non-private baseline, or that of a run without
+                privacy.
 
         Raises:
             InputError: there is no such trial, or its model is not private and `nonprivate` does not say so.

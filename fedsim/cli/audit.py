@@ -29,7 +29,7 @@ from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
     from fedsim.api.audit import Audit, DaemonAudit
-    from fedsim.results.text_tables import TextTable
+    from fedsim.results.texts import TextTable
     from fedsim.scenario.model import Scenario
 
 

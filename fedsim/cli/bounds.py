@@ -71,9 +71,9 @@ def bounds(
 
 def _show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, run: Path | None) -> None:
     """Print what applies to a scenario or a run, and what the other bounds need; a run's are drawn too."""
-    from fedsim.report.remarks import objective
     from fedsim.results.privacy_statement import how
     from fedsim.results.run_directory import read
+    from fedsim.results.texts import objective
     from fedsim.scenario.load import load
     from fedsim.scenario.resolve import resolve
     from fedsim.theory.bound_table import applying

@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 if TYPE_CHECKING:
     from fedsim.api.run import Run
     from fedsim.results.summary import Parameters, SiloRow
-    from fedsim.results.text_tables import TextTable
+    from fedsim.results.texts import TextTable
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def rendered(table: TextTable, title: str) -> RichTable:
 
 def print_silos(console: Console, silos: Sequence[SiloRow]) -> None:
     """Print for each silo its records, budget, cost and noise; of many silos, of the tightest."""
-    from fedsim.results.text_tables import SILOS_TITLE, silo_table
+    from fedsim.results.texts import SILOS_TITLE, silo_table
 
     console.print(rendered(silo_table(silos, 20), SILOS_TITLE))
 
@@ -145,8 +145,7 @@ def print_failure(console: Console, failure: str) -> None:
 def print_run(console: Console, done: Run, directory: Path) -> None:
     """Print a run's result, what it cost whom, and where its files are."""
     from fedsim.report.page import listing
-    from fedsim.report.remarks import remarks, result_line
-    from fedsim.results.text_tables import METRICS_TITLE, metrics_table
+    from fedsim.results.texts import METRICS_TITLE, metrics_table, remarks, result_line
 
     summary = done.summary
     print_notices(console, summary.privacy.notices)

@@ -115,9 +115,9 @@ def _report(console: Console, sweep: FinishedSweep, directory: Path) -> None:
 
 def sweep_table(sweep: SweepSummary) -> Table:
     """One row per combination: what was varied and chosen, error and cost."""
-    from fedsim.report.remarks import value_text
     from fedsim.report.sweep_summary import last_part
     from fedsim.results.summary import spans
+    from fedsim.results.texts import value_text
     from fedsim.scenario.metric import METRICS
 
     note = (

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Alternative, Evaluator
-from fedsim.measure.optimum import NoOptimumError, constrained, pair, smooth
+from fedsim.measure.objective import NoOptimumError, constrained, pair, smooth
 from fedsim.problems.composite import WholeSpace
 from fedsim.problems.glm import GeneralisedLinear, KinkedLoss, LinearRegression
 from fedsim.problems.kinds import Problem, gives_probabilities

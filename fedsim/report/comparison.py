@@ -18,7 +18,7 @@ from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.report.sweep_page import CLAIMED, EPSILON, interval_note, x_label
 from fedsim.report.sweep_summary import SweepSummary, is_sweep, read_sweep, title
 from fedsim.results.summary import FILE, Baseline, Summary, read_summary
-from fedsim.results.text_tables import named
+from fedsim.results.texts import named
 from fedsim.scenario.metric import METRICS
 
 _REQUIRED, _OPTIONAL = ("series", "epsilon"), ("low", "high")

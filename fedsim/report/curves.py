@@ -17,7 +17,7 @@ from fedsim.common.files import atomic_files
 from fedsim.report.style import GREY, Look, label, legend_below, look, save, styled, thinned
 from fedsim.results.run_directory import RunData
 from fedsim.results.summary import FEW, OF_TRAINING, Summary
-from fedsim.results.text_tables import TWIN, named
+from fedsim.results.texts import NONPRIVATE, named
 from fedsim.scenario.metric import METRICS
 
 MEASURED_FIGURES = {
@@ -27,7 +27,7 @@ MEASURED_FIGURES = {
 }
 """What is measured round by round: a file's name, and an axis's."""
 
-VARIANTS = {"private": (0, "private"), "nonprivate": (1, TWIN)}
+VARIANTS = {"private": (0, "private"), "nonprivate": (1, NONPRIVATE)}
 _ROUNDING = 1e-14
 
 
@@ -54,8 +54,8 @@ def curve(
 
 
 def draw_runs(axes: Axes, run: RunData, column: str) -> None:
-    """A metric against rounds, of the run (filled markers) and its twin (hollow): mean over trials, and each
-    of few trials as points, or the range that 90 % of many fall in.
+    """Draw a metric against rounds, of the run (filled markers) and its non-private baseline (hollow): the
+    mean over trials, and each of few trials as points, or the range of 90 % of many.
     """
     for variant, style, name in variants_of(run):
         rounds, values = by_round(run.table("metrics").filter(pc.field("variant") == variant), column)
@@ -122,7 +122,7 @@ def logarithmic(axes: Axes) -> None:
 
 
 _MOST, _LEAST = "\N{LESS-THAN OR EQUAL TO}", "\N{GREATER-THAN OR EQUAL TO}"
-_FIRST = 2  # looks 0 and 1 are the run's and its twin's
+_FIRST = 2  # looks 0 and 1 are the run's and its non-private baseline's
 
 
 class Line(NamedTuple):

@@ -17,11 +17,10 @@ from fedsim.report import plots, style
 from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit, verdict
 from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.plots import draw
-from fedsim.report.remarks import measured, remarks, unmeasured
 from fedsim.results.outcome import Outcome
 from fedsim.results.run_directory import RunData, data_of, read, write
 from fedsim.results.summary import FEW, SiloRow, Summary, spans
-from fedsim.results.text_tables import methods, metrics_table, silo_table
+from fedsim.results.texts import measured, methods, metrics_table, remarks, silo_table, unmeasured
 from fedsim.scenario.metric import METRICS
 
 PAGE, FIGURES = "report.html", "figures"

@@ -22,7 +22,6 @@ from fedsim.report.curves import (
     logarithmic,
     variants_of,
 )
-from fedsim.report.remarks import unmeasured
 from fedsim.report.style import (
     GREY,
     Look,
@@ -39,6 +38,7 @@ from fedsim.report.style import (
 )
 from fedsim.results.run_directory import RunData
 from fedsim.results.summary import FEW, OF_TRAINING, SiloRow
+from fedsim.results.texts import unmeasured
 from fedsim.scenario.metric import METRICS
 
 _MOST_NAMED = 30  # silos get a row of their own

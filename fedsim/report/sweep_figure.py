@@ -42,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Series:
-    """Points that belong together; `family` gives lines of one algorithm, and its twin, one look."""
+    """Points that belong together; lines of one `family`, an algorithm and its baseline, have one look."""
 
     label: str
     points: tuple[Point, ...]
@@ -90,8 +90,8 @@ def _styled(series: Sequence[Series]) -> Iterator[tuple[Series, dict[str, Any]]]
     """A family has one look; its twins, and what has no place on the axis, are thin and dotted."""
     families = list(dict.fromkeys(one.kin for one in series))
     for one in series:
-        twin = one.label != one.kin or all(point.x is None for point in one.points)
-        yield one, _style(families.index(one.kin), one) | (_LEVEL if twin else {})
+        thin = one.label != one.kin or all(point.x is None for point in one.points)
+        yield one, _style(families.index(one.kin), one) | (_LEVEL if thin else {})
 
 
 def _ends(series: Sequence[Series], lines: bool) -> list[float]:

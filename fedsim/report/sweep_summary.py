@@ -13,7 +13,7 @@ from typing import Any
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
 from fedsim.results.summary import FILE, Baseline, Part, Values, read_json, validated
-from fedsim.results.text_tables import named
+from fedsim.results.texts import named
 from fedsim.scenario.model import Criterion
 
 FORMAT = "fedsim sweep 2"

@@ -174,7 +174,8 @@ def predictor_of(run: RunData, trial: int | None = None, nonprivate: bool = Fals
 
     Args:
         trial: which; None: the first that is finished.
-        nonprivate: whether to take a model that nothing protects: the twin, or of a run without privacy.
+        nonprivate: whether to take a model without guarantee: the non-private baseline, or that of a run
+            without privacy.
 
     Raises:
         InputError: there is no such trial, or its model is not private and `nonprivate` does not say so.
@@ -184,7 +185,7 @@ def predictor_of(run: RunData, trial: int | None = None, nonprivate: bool = Fals
         raise InputError("nonprivate", False, hint)
     models = run.models.get("nonprivate" if nonprivate else "private", {})
     if not models:
-        hint = "the run has no twin" if nonprivate else "no trial of the run is finished"
+        hint = "the run has no non-private baseline" if nonprivate else "no trial of the run is finished"
         raise InputError("nonprivate", nonprivate, hint)
     number = next(iter(models)) if trial is None else trial
     if number not in models:

@@ -255,7 +255,7 @@ def write(outcome: Outcome, run: RunData, folder: Path, place: Path) -> None:
         pq.write_table(run.table(name), folder / f"{name}.parquet")
     for variant, models in run.models.items():
         named = {f"trial-{trial}.{variant}": model for trial, model in models.items()}
-        file = folder / _model_file(variant, twin=variant != outcome.main)
+        file = folder / _model_file(variant, baseline=variant != outcome.main)
         file.write_bytes(save(named))  # a full disk is an OSError, which its `save_file` does not raise
     write_trained(run.trained, folder)
     if outcome.deployed is not None:
@@ -281,8 +281,8 @@ def _write_receipts(deployed: Deployed, folder: Path) -> None:
         (folder / f"{name}.pub").write_text(f"{key}\n", encoding="utf-8")
 
 
-def _model_file(variant: str, twin: bool) -> str:
+def _model_file(variant: str, baseline: bool) -> str:
     """Only private models are in `model.safetensors`."""
     if variant == "private":
         return "model.safetensors"
-    return "nonprivate_twin.safetensors" if twin else "nonprivate_model.safetensors"
+    return "nonprivate_twin.safetensors" if baseline else "nonprivate_model.safetensors"

@@ -40,7 +40,7 @@ from fedsim.results.summary import (
     Trials,
     Values,
 )
-from fedsim.results.text_tables import no_better
+from fedsim.results.texts import no_better
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.participants import Available, announced, attendance_law, pull
@@ -157,8 +157,8 @@ def _metrics(outcome: Outcome) -> Metrics:
     own: dict[str, Any] = {"error_name": resolved.problem.error_name, "metric": report.metric}
     if resolved.outline.num_classes == 2 and gives_probabilities(resolved.problem):
         own["threshold"] = report.threshold
-    twin = Values(**_finals(outcome, "nonprivate"))
-    return Metrics(**_finals(outcome, outcome.main), **own, nonprivate=twin)
+    baseline = Values(**_finals(outcome, "nonprivate"))
+    return Metrics(**_finals(outcome, outcome.main), **own, nonprivate=baseline)
 
 
 def _finals(outcome: Outcome, variant: str) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class Metrics(Values):
     """Final values over the finished trials.
 
     `error_name` says what `error` is, `metric` what is plotted, tuned and compared; `threshold` is of class
-    1's probability. `nonprivate` is the twin: the same algorithm without noise and clipping.
+    1's probability. `nonprivate` is the non-private baseline: the same algorithm without noise and clipping.
     """
 
     error_name: str

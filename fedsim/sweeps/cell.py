@@ -31,7 +31,7 @@ class Cell(NamedTuple):
     """All that one run of a sweep depends on, as plain values, so that it travels to other processes.
 
     Args:
-        scenario: a resolved scenario as mappings, without a twin.
+        scenario: a resolved scenario as mappings, without its non-private baseline.
         trial: its number.
         train_loss: also measure the loss on the training records, which only a simulation can do.
         grant: where records are put aside for private tuning, permission to use a part of them. A

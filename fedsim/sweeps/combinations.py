@@ -38,7 +38,7 @@ class Candidate:
 class Combination:
     """One point of the outer grid: one candidate, or several of which tuning chooses one.
 
-    `varied` has the label of each varied field; a twin has those that it depends on.
+    `varied` has the label of each varied field; a non-private baseline has those that it depends on.
     """
 
     varied: dict[str, Label]
@@ -57,7 +57,7 @@ class Combination:
 
 
 def combinations(tree: Mapping[str, Any]) -> list[Combination]:
-    """Every combination of the scenario `tree`, then the non-private twins, each of them once.
+    """Every combination of the scenario `tree`, then the non-private baselines, each of them once.
 
     Raises:
         InputError: a field that does not exist or is no matter of a sweep, an empty grid, a value given
@@ -71,7 +71,7 @@ def combinations(tree: Mapping[str, Any]) -> list[Combination]:
     found = [_combination(base, section, names, setting, inner) for setting in outer]
     if not any(c.private and c.scenario.report.nonprivate_twin for c in found):
         return _distinct(found)
-    return _distinct([*found, *(_twin(c) for c in found if c.private)])
+    return _distinct([*found, *(_without_privacy(c) for c in found if c.private)])
 
 
 def base_and_section(tree: Mapping[str, Any]) -> tuple[dict[str, Any], SweepSection]:
@@ -156,7 +156,7 @@ def _within(field: str, parent: str) -> bool:
     return field == parent or field.startswith(parent + ".")
 
 
-def _twin(combination: Combination) -> Combination:
+def _without_privacy(combination: Combination) -> Combination:
     """The same with neither clipping nor noise; it depends on no field of the privacy section.
 
     Raises:
@@ -179,7 +179,7 @@ def _distinct(found: Sequence[Combination]) -> list[Combination]:
     """Each once; what differs only in fields that a run without noise does not have is the same."""
     unique: dict[str, Combination] = {}
     for one in found:
-        same = one if one.private else _twin(one)
+        same = one if one.private else _without_privacy(one)
         key = json.dumps([c.scenario.model_dump_json() for c in same.candidates])
         unique.setdefault(key, same)
     return list(unique.values())

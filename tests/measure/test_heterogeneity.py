@@ -13,8 +13,7 @@ import yaml
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.measure.objective import _moments, measure
-from fedsim.measure.optimum import minimiser
+from fedsim.measure.objective import _moments, measure, minimiser
 from fedsim.problems.composite import Composite
 from fedsim.problems.glm import LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.scenario.load import parse

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedsim.common.errors import InputError
-from fedsim.measure.optimum import NoOptimumError, smooth
+from fedsim.measure.objective import NoOptimumError, smooth
 from fedsim.problems.glm import ClippedLogisticRegression, LogisticRegression
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve

@@ -18,7 +18,7 @@ from fedsim.results.privacy_statement import OWN, how, not_private, plug_ins, tr
 from fedsim.results.run_directory import read
 from fedsim.results.summarise import of_scenario
 from fedsim.results.summary import SiloRow
-from fedsim.results.text_tables import TextTable, given, plain, silo_table, slack
+from fedsim.results.texts import TextTable, given, plain, silo_table, slack
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve
