@@ -216,7 +216,7 @@ def test_a_model_that_nothing_protects_is_taken_only_by_name(patients, treated) 
         open_run.predict(frame)
     assert len(open_run.predict(frame, nonprivate=True)) == 60
     alone = simulated(clinic_tree(patients[0]), nonprivate_twin=False)
-    with pytest.raises(InputError, match="nonprivate.*baseline"):
+    with pytest.raises(InputError, match=r"nonprivate.*baseline"):
         alone.predict(frame, nonprivate=True)
 
 
