@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
-from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.contract import Public
 from fedsim.protocol.dryrun import dry_run

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from document import table, write
 
-from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial, advised_steps
-from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.shuffled_binomial import ShuffledBinomial, advised_steps
+from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Release

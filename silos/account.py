@@ -5,7 +5,7 @@ replacing one of its records, n fixed, where (epsilon, delta) and the caps below
 holds for any behaviour of servers and other silos: which runs are offered, when, with what plan and noise,
 how many at once, which rounds are asked for and which runs are broken off may all depend on earlier answers.
 Runs of secure aggregation, in which a silo takes part only where its operator has pinned a roster, are
-charged what the server sees of them (`fedsim.mechanisms.summed_gaussian`): for those it holds as long as
+charged what the server sees of them (`fedsim.privacy.summed_gaussian`): for those it holds as long as
 server and shuffler do not collude and as many other silos add their noise as the roster says.
 
 The caps (`Caps.of`), of lifetime epsilon, delta and a share (epsilon_S, delta_S) for sampled plans, and for

@@ -12,12 +12,12 @@ from math import inf
 from typing import cast
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.grid import GridGaussian
-from fedsim.mechanisms.mechanism import Mechanism, SumMechanism
-from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy.calibrate import Budget, over_budget
 from fedsim.privacy.cost import compose
+from fedsim.privacy.grid import GridGaussian
+from fedsim.privacy.mechanism import Mechanism, SumMechanism
 from fedsim.privacy.rounding import shown_up
+from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Census, Plan, Release

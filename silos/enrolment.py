@@ -9,8 +9,7 @@ from pathlib import Path
 from fedsim.common.errors import InputError
 from fedsim.common.files import remove_drafts
 from fedsim.common.identity import KEY_FILE, Identity
-from fedsim.mechanisms import grid
-from fedsim.privacy import gaussian
+from fedsim.privacy import gaussian, grid
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from silos.account import Caps

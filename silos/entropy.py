@@ -4,7 +4,7 @@ A deployed silo's comes from the operating system, never twice, and is not to be
 noise and floating-point noise are drawn from NumPy's Philox 4x64-10, each stream with a key of 128 bits of
 `secrets`. So they rest on the operating system's entropy and on Philox as a pseudo-random generator: it
 passes every known statistical test, and was not designed as a cipher. Exact noise does not rest on it:
-`fedsim.mechanisms.discrete_noise` draws from OpenSSL.
+`fedsim.privacy.discrete_noise` draws from OpenSSL.
 
 That of simulated silos, and of one that was started with `--insecure-simulation`, is reproducible, and
 therefore not private.
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.seeds import digest128
-from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.privacy.mechanism import Mechanism
 from fedsim.protocol.plan import Plan
 
 

@@ -9,7 +9,7 @@ returns contributions. For one contribution this holds at the epsilon of collusi
 all that the server sees, the mechanism states the guarantee.) Why:
 
 * Adaptive composition: an answer is a release of the run's mechanism (a Gaussian mechanism, or its
-  subsampled form: `fedsim.mechanisms.silo_gaussian`) whose points and clip are functions of broadcasts and
+  subsampled form: `fedsim.privacy.silo_gaussian`) whose points and clip are functions of broadcasts and
   earlier noisy answers of this silo; its noise scales with the clip, so its cost is the plan's entry
   whatever the points are.
 * The plan bounds the number and kind of answers: a query that does not match the plan's entry in
@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.privacy.mechanism import Mechanism
 from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests

@@ -18,7 +18,7 @@ import torch
 from fedsim.algorithms.registry import shipped_names
 from fedsim.algorithms.section import algorithm_of
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.privacy.mechanism import Mechanism
 from fedsim.problems.kinds import PROBLEMS, Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported

@@ -18,11 +18,11 @@ import torch
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import Identity
-from fedsim.mechanisms.mechanism import SumMechanism
-from fedsim.mechanisms.registry import MECHANISMS, check_serves, sum_mechanism
-from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
-from fedsim.mechanisms.summed_gaussian import SummedGaussian
+from fedsim.privacy.mechanism import SumMechanism
+from fedsim.privacy.registry import MECHANISMS, check_serves, sum_mechanism
 from fedsim.privacy.rounding import shown_up
+from fedsim.privacy.shuffled_binomial import ShuffledBinomial
+from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.pool import Pool, Share

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.mechanism import Mechanism
+from fedsim.privacy.mechanism import Mechanism
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.copies import CopiedQuery

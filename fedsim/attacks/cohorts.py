@@ -14,8 +14,8 @@ from typing import ClassVar, Protocol, cast
 import numpy as np
 from torch import Tensor
 
-from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, PublicProblem, Query, ServerHalf
 from fedsim.protocol.limits import LIMITS

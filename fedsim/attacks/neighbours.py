@@ -28,7 +28,7 @@ from fedsim.attacks.setting import Broadcast, Others, Setting, beside, others, r
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
 from fedsim.common.seeds import generator
-from fedsim.mechanisms.grid import STEPS
+from fedsim.privacy.grid import STEPS
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.contract import Asker, Query
 from fedsim.protocol.copies import CohortMemory

@@ -23,7 +23,7 @@ from scipy import special, stats
 from fedsim.attacks.cohorts import Heard, Tap, Wiretap
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Setting, beside
-from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
+from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.protocol.contract import Query
 
 _COORDINATES, _ANSWERS = 64, 300

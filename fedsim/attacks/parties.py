@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from fedsim.attacks.cohorts import Answering, Data, Heard, Tap, Wiretap, cohort
-from fedsim.mechanisms.mechanism import SumMechanism
-from fedsim.mechanisms.shuffled_gaussian import ShuffledGaussian
+from fedsim.privacy.mechanism import SumMechanism
+from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
 from fedsim.protocol.contract import Query
 from fedsim.protocol.links import Answered
 from fedsim.protocol.terms import Terms

@@ -17,8 +17,8 @@ from torch import Tensor
 from fedsim.attacks.cohorts import Answering, Data, Record, Tap, Wiretap, cohort
 from fedsim.attacks.parties import PARTIES, Added, Party, anonymous, party_gate, together
 from fedsim.common.errors import InputError
-from fedsim.mechanisms.mechanism import SumMechanism
-from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.privacy.mechanism import SumMechanism
+from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Ask, Census

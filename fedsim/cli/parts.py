@@ -42,7 +42,7 @@ def _print_parts() -> None:
     from fedsim.algorithms.registry import algorithms
     from fedsim.common.section import kinds
     from fedsim.data.registry import PARTITIONS, data_sets
-    from fedsim.mechanisms.registry import MECHANISMS
+    from fedsim.privacy.registry import MECHANISMS
     from fedsim.problems.composite import Constraint
     from fedsim.problems.kinds import problems
     from fedsim.problems.network_models import Model

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.serialise import canonical
 from fedsim.data.source import Outline
-from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.model import Scenario

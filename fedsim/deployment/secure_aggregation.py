@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from fedsim.common.errors import InputError
 from fedsim.deployment.federation_file import ROOT, Federation, ShufflerEntry
-from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.links import Link
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved

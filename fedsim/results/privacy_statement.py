@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.privacy.registry import MECHANISMS
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported

@@ -12,11 +12,11 @@ import numpy as np
 from pydantic import PlainSerializer
 
 from fedsim.common.serialise import finite
-from fedsim.mechanisms.grid import GridGaussian
 from fedsim.privacy import convert, cost
 from fedsim.privacy.attainable import epsilon as attainable_epsilon
 from fedsim.privacy.convert import Guarantee
 from fedsim.privacy.cost import compose
+from fedsim.privacy.grid import GridGaussian
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.plan import Census, Plan, Release
 from fedsim.protocol.terms import Admitted, Statement

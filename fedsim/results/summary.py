@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from fedsim.common.errors import InputError
-from fedsim.mechanisms.registry import NONE
+from fedsim.privacy.registry import NONE
 from fedsim.scenario.metric import METRICS, BaselineName
 
 FORMAT = 3

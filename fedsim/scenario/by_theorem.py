@@ -8,8 +8,8 @@ from typing import Any
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
-from fedsim.mechanisms.registry import MECHANISMS
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.composite import L2Ball
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import per_silo

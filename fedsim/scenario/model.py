@@ -10,7 +10,7 @@ from fedsim.common import section as sections
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section, Shorthand
 from fedsim.data.registry import DataConfig, PartitionConfig
-from fedsim.mechanisms.registry import MECHANISMS, check_serves
+from fedsim.privacy.registry import MECHANISMS, check_serves
 from fedsim.problems.section import ProblemSection
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.metric import MetricName

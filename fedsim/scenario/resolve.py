@@ -23,8 +23,8 @@ from fedsim.data.federation import outline
 from fedsim.data.registry import OWN
 from fedsim.data.source import Outline
 from fedsim.isolated.parts import of_objects, recipe_of, trace_of
-from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.glm import BUILT_IN
 from fedsim.problems.kinds import Problem, is_shipped, problems
 from fedsim.problems.network import NeuralNetwork

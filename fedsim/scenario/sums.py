@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms.mechanism import SumMechanism
-from fedsim.mechanisms.registry import sum_mechanism
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.mechanism import SumMechanism
+from fedsim.privacy.registry import sum_mechanism
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.pool import Pool, Share

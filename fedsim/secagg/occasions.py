@@ -14,7 +14,7 @@ from functools import cached_property
 
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import canonical
-from fedsim.mechanisms.mechanism import SumMechanism
+from fedsim.privacy.mechanism import SumMechanism
 from fedsim.protocol.plan import Plan
 from fedsim.secagg.reports import Form, Occasion
 from fedsim.wire.messages import Offer

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.identity import is_signed
-from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.privacy.discrete_noise import with_noise
 from fedsim.secagg.envelopes import OVERHEAD, EnvelopeKey, seal
 from fedsim.secagg.roster import Roster
 from fedsim.secagg.shares import Counts, Words, split

@@ -154,7 +154,7 @@ def totals(release: Release, roster: Roster, key: EnvelopeKey, noise: Words) -> 
         release: of shares; its sum holds the shuffler's noise where aggregators add some.
         roster: that the shares are of.
         key: the server's.
-        noise: the server's own, (words,) (`fedsim.mechanisms.discrete_noise.aggregators_noise`).
+        noise: the server's own, (words,) (`fedsim.privacy.discrete_noise.aggregators_noise`).
 
     Raises:
         Refused: a silo's envelope for the server does not open, so that its share is lost, and the sum; or

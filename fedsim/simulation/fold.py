@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedsim.algorithms.registry import shipped
 from fedsim.data.federation import Federation
-from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
+from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered

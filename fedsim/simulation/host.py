@@ -10,9 +10,9 @@ from torch import Tensor
 
 from fedsim.common.errors import InputError, PluginError, Refused
 from fedsim.data.federation import Hosted
-from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.registry import NONE
 from fedsim.privacy import verify
+from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.registry import NONE
 from fedsim.protocol.blame import Blame, is_theirs, named, raised
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Variant

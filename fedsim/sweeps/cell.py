@@ -16,7 +16,7 @@ from fedsim.common.serialise import canonical
 from fedsim.data.federation import Federation, outline
 from fedsim.data.registry import data_sets
 from fedsim.data.source import Outline
-from fedsim.mechanisms.registry import MECHANISMS, NONE
+from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.results.record import CellResult
 from fedsim.scenario.load import digests
 from fedsim.scenario.model import Scenario

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
-from fedsim.mechanisms.registry import MECHANISMS, NONE
+from fedsim.privacy.registry import MECHANISMS, NONE
 from fedsim.report.sweep_summary import Label, Setting, title
 from fedsim.scenario.load import parse, parse_sweep, place
 from fedsim.scenario.model import Scenario, SweepSection, TuneSection, with_criterion

@@ -11,7 +11,7 @@ from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Census
 from fedsim.scenario.model import Scenario, TuneSection

@@ -20,7 +20,7 @@ from fedsim.common.serialise import canonical, finite, to_yaml
 from fedsim.measure.baselines import baselines
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
-from fedsim.mechanisms.registry import NONE
+from fedsim.privacy.registry import NONE
 from fedsim.report.sweep_page import figure_name, write_page
 from fedsim.report.sweep_summary import CELLS, BaselineGroup, Labels, SweepSummary
 from fedsim.results.record import BaselineMeasurement, CellResult, Record

@@ -11,8 +11,8 @@ import numpy as np
 
 from fedsim.common.errors import Refused
 from fedsim.common.serialise import finite
-from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
 from fedsim.privacy import attainable
+from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.limits import LIMITS
 from fedsim.report.sweep_summary import (
     FORMAT,

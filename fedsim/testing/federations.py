@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from fedsim.isolated.parts import trace_of
-from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.registry import MECHANISMS
+from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.glm import AbsoluteError, GeneralisedLinear, LinearRegression
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS, Limits

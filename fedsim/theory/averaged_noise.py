@@ -14,9 +14,9 @@ from functools import lru_cache
 from math import ceil, inf
 from typing import Protocol
 
-from fedsim.mechanisms.mechanism import SumMechanism
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.privacy.cost import compose
+from fedsim.privacy.mechanism import SumMechanism
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full
 from fedsim.protocol.plan import Census, Release
 from fedsim.protocol.pool import Pool

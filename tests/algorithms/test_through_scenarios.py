@@ -14,8 +14,8 @@ from support.algorithm_table import ROWS, Row
 from support.helpers import FALSE_ALARM
 
 from fedsim.common.errors import InputError
-from fedsim.mechanisms.registry import GAUSSIAN, check_serves
-from fedsim.mechanisms.silo_gaussian import SiloGaussian
+from fedsim.privacy.registry import GAUSSIAN, check_serves
+from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL, Full
 from fedsim.results.outcome import TrialResult
 from fedsim.scenario.load import parse

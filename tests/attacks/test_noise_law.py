@@ -21,7 +21,7 @@ from fedsim.attacks.likelihood import Places
 from fedsim.attacks.neighbours import Line
 from fedsim.attacks.neighbours import noise as replies_noise
 from fedsim.attacks.noise import judged
-from fedsim.mechanisms.silo_gaussian import SiloGaussian
+from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Query
 

@@ -24,8 +24,8 @@ from fedsim.attacks.parties import PARTIES, Party
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Setting
 from fedsim.common.errors import InputError
-from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.privacy import gaussian
+from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.pool import Share
 from fedsim.report.audit import AuditPart, audit_figure, audit_table
 from fedsim.scenario.resolve import Resolved

@@ -19,7 +19,7 @@ from fedsim.common.append_log import AppendLog
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import checkpoint_of, deploy
-from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.privacy.discrete_noise import with_noise
 from fedsim.results.outcome import Outcome, Results
 from fedsim.results.summarise import answered
 from fedsim.scenario.resolve import resolve
@@ -287,7 +287,7 @@ def test_where_aggregators_add_the_noise_both_do(tmp_path: Path, monkeypatch: py
         drawn["silo"].append(scale)
         return with_noise(values, scale)
 
-    monkeypatch.setattr("fedsim.mechanisms.summed_gaussian.with_noise", noted)
+    monkeypatch.setattr("fedsim.privacy.summed_gaussian.with_noise", noted)
     for who, module in (("server", "server.secure_aggregation"), ("shuffler", "shuffler.rounds")):
 
         def added(form: reports.Form, who: str = who) -> Any:

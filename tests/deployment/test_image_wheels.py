@@ -43,7 +43,7 @@ runpy.run_module("fedsim", run_name="__main__")
 
 ENROL = """
 import numpy
-from fedsim.mechanisms.discrete_noise import with_noise
+from fedsim.privacy.discrete_noise import with_noise
 from shuffler.service import run
 from pathlib import Path
 with_noise(numpy.zeros(3, numpy.int64), 10.0)

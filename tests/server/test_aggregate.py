@@ -16,8 +16,8 @@ from torch import Tensor
 from fedsim.algorithms.local_sgd import LocalSGD
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms.registry import MECHANISMS, check_serves
-from fedsim.mechanisms.summed_gaussian import SummedGaussian
+from fedsim.privacy.registry import MECHANISMS, check_serves
+from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Batch, Subsample

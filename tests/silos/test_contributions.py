@@ -11,10 +11,10 @@ from support.helpers import FALSE_ALARM, asking, scripted, silos_of
 from support.summing import sums_gate
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.mechanism import SumMechanism
-from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
-from fedsim.mechanisms.shuffled_gaussian import ShuffledGaussian
-from fedsim.mechanisms.summed_gaussian import SummedGaussian
+from fedsim.privacy.mechanism import SumMechanism
+from fedsim.privacy.shuffled_binomial import ShuffledBinomial
+from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
+from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.batch import FULL, Batch, Subsample
 from fedsim.protocol.plan import Ask, Plan, QueryShape

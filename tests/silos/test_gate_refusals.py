@@ -29,8 +29,8 @@ from support.helpers import (
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.registry import GAUSSIAN, NONE
+from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.registry import GAUSSIAN, NONE
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression, SoftmaxRegression
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query

@@ -10,7 +10,7 @@ from support.ledgers import enrolled, hexed, open_run
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.registry import GAUSSIAN
+from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.protocol.terms import Terms

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.privacy import cost, gaussian
+from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL, Batch, Fresh, Subsample
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask, Plan, QueryShape

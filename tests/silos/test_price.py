@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.registry import GAUSSIAN
-from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial
-from fedsim.mechanisms.silo_gaussian import NoMechanism
-from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.privacy.cost import compose, compose_runs
+from fedsim.privacy.registry import GAUSSIAN
+from fedsim.privacy.shuffled_binomial import ShuffledBinomial
+from fedsim.privacy.silo_gaussian import NoMechanism
+from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.protocol.terms import Admitted, Terms

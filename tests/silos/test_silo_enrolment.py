@@ -19,7 +19,7 @@ from fedsim.common.identity import Identity
 from fedsim.data.csv_table import Csv
 from fedsim.data.federation import load
 from fedsim.data.partition import IidPartition
-from fedsim.mechanisms.grid import GridGaussian
+from fedsim.privacy.grid import GridGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Release
 from silos.config import Config, load_config

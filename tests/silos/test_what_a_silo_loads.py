@@ -9,11 +9,21 @@ from support.deployed import resolved_of, write_silos
 
 MOST_LINES = 11_000
 LOADED = {
-    "fedsim": ["algorithms", "common", "data", "mechanisms", "privacy", "problems", "protocol", "wire"],
+    "fedsim": ["algorithms", "common", "data", "privacy", "problems", "protocol", "wire"],
     "fedsim.algorithms": ["registry", "section"],
     "fedsim.data": ["dataset", "prepare", "source"],
-    "fedsim.mechanisms": ["discrete_noise", "grid", "mechanism", "silo_gaussian"],
-    "fedsim.privacy": ["calibrate", "cost", "gaussian", "rounding"],
+    "fedsim.privacy": [
+        *(
+            "calibrate",
+            "cost",
+            "discrete_noise",
+            "gaussian",
+            "grid",
+            "mechanism",
+            "rounding",
+            "silo_gaussian",
+        ),
+    ],
     "fedsim.problems": ["composite", "glm", "kinds", "network", "network_models", "section"],
     "fedsim.protocol": [
         "batch",

@@ -2,7 +2,7 @@
 
 import sys
 
-from fedsim.mechanisms import grid
+from fedsim.privacy import grid
 from silos.__main__ import main
 
 _real = grid.with_noise

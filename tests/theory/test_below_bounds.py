@@ -12,8 +12,8 @@ from scipy.linalg import hadamard
 from support.helpers import LIMITS, GateLink, public_of
 
 from fedsim.algorithms.prox_spider import ProxSPIDER
-from fedsim.mechanisms.registry import GAUSSIAN
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.terms import Terms

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.mechanisms.summed_gaussian import SummedGaussian
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.pool import Pool
 from fedsim.scenario.load import parse

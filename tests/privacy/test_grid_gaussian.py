@@ -12,12 +12,11 @@ from support.helpers import DELTA, FALSE_ALARM, asking, open_gate, scripted, sil
 from torch import Tensor
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms import grid
-from fedsim.mechanisms.discrete_noise import with_noise
-from fedsim.mechanisms.grid import FINEST, MAX_RECORDS, STEPS, GridGaussian
-from fedsim.mechanisms.silo_gaussian import SiloGaussian
-from fedsim.privacy import cost, gaussian
+from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.discrete_noise import with_noise
+from fedsim.privacy.grid import FINEST, MAX_RECORDS, STEPS, GridGaussian
+from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.limits import LIMITS

@@ -10,10 +10,10 @@ import torch
 from support.shuffled_attack import attained
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms.shuffled_gaussian import ShuffledGaussian
-from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
+from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Census, Release
 

@@ -12,11 +12,10 @@ from support.helpers import FALSE_ALARM
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms import grid
-from fedsim.mechanisms.grid import MAX_RECORDS, STEPS
-from fedsim.mechanisms.summed_gaussian import LARGEST_NOISE, SummedGaussian, sum_distance
-from fedsim.privacy import cost, gaussian
+from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.grid import MAX_RECORDS, STEPS
+from fedsim.privacy.summed_gaussian import LARGEST_NOISE, SummedGaussian, sum_distance
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Census, Release
 

@@ -30,17 +30,16 @@ import numpy as np
 from scipy import stats
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms import grid
-from fedsim.mechanisms.mechanism import SharedNoise, SumMechanism
-from fedsim.privacy import cost, gaussian
+from fedsim.privacy import cost, gaussian, grid
 from fedsim.privacy.calibrate import Budget, over_budget
+from fedsim.privacy.mechanism import SharedNoise, SumMechanism
 from fedsim.privacy.pairs import WithReplacementPair
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedsim.mechanisms.mechanism import Noise
+    from fedsim.privacy.mechanism import Noise
 
 
 _OUTSIDE = 1e-2  # share of delta for what lies outside the windows

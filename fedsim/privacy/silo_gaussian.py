@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from fedsim.mechanisms.mechanism import Mechanism
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.mechanism import Mechanism
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedsim.mechanisms.mechanism import Noise
+    from fedsim.privacy.mechanism import Noise
 
 
 _UNSAMPLED = {Full.sampler, Fresh.sampler}

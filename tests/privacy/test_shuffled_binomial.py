@@ -15,10 +15,10 @@ from support.helpers import FALSE_ALARM
 from torch import Tensor
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial, advised_steps, excess
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.gaussian import renyi_epsilon
+from fedsim.privacy.shuffled_binomial import ShuffledBinomial, advised_steps, excess
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.plan import Census, Release
 

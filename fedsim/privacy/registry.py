@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fedsim.common.errors import InputError
-from fedsim.mechanisms.mechanism import Mechanism, SumMechanism
-from fedsim.mechanisms.shuffled_binomial import ShuffledBinomial, advised_steps
-from fedsim.mechanisms.shuffled_gaussian import ShuffledGaussian
-from fedsim.mechanisms.silo_gaussian import NoMechanism, SiloGaussian
-from fedsim.mechanisms.summed_gaussian import NoiseBy, SummedGaussian
+from fedsim.privacy.mechanism import Mechanism, SumMechanism
+from fedsim.privacy.shuffled_binomial import ShuffledBinomial, advised_steps
+from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
+from fedsim.privacy.silo_gaussian import NoMechanism, SiloGaussian
+from fedsim.privacy.summed_gaussian import NoiseBy, SummedGaussian
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.pool import Pool
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS, NONE
-from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.registry import GAUSSIAN, MECHANISMS, NONE
+from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL, Subsample
 from fedsim.protocol.plan import Release
 from fedsim.scenario.model import PrivacySection

@@ -34,17 +34,17 @@ import numpy as np
 import torch
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms.discrete_noise import Integers, with_noise
-from fedsim.mechanisms.mechanism import Mechanism
-from fedsim.mechanisms.silo_gaussian import SiloGaussian
 from fedsim.privacy import calibrate, cost
 from fedsim.privacy.calibrate import Budget
+from fedsim.privacy.discrete_noise import Integers, with_noise
+from fedsim.privacy.mechanism import Mechanism
+from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedsim.mechanisms.mechanism import Noise
+    from fedsim.privacy.mechanism import Noise
 
 
 STEPS = 2**20

@@ -39,18 +39,17 @@ import numpy as np
 import torch
 
 from fedsim.common.errors import Refused
-from fedsim.mechanisms import grid
-from fedsim.mechanisms.discrete_noise import with_noise
-from fedsim.mechanisms.grid import STEPS, GridPricing
-from fedsim.mechanisms.mechanism import SharedNoise, SumMechanism
-from fedsim.mechanisms.silo_gaussian import SiloGaussian
-from fedsim.privacy import cost, gaussian
+from fedsim.privacy import cost, gaussian, grid
+from fedsim.privacy.discrete_noise import with_noise
+from fedsim.privacy.grid import STEPS, GridPricing
+from fedsim.privacy.mechanism import SharedNoise, SumMechanism
+from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.plan import Census
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedsim.mechanisms.mechanism import Noise
+    from fedsim.privacy.mechanism import Noise
 
 NoiseBy = Literal["silos", "aggregators"]
 
