@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from math import floor
@@ -24,7 +23,7 @@ from fedsim.cli.app import (
     fail,
     plain_errors,
 )
-from fedsim.cli.output import rendered, say, shown
+from fedsim.cli.output import print_json, rendered, say, shown
 from fedsim.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _print(
     found: Audit | DaemonAudit, table: TextTable, title: str, lines: Iterator[str], as_json: bool
 ) -> None:
     if as_json:
-        typer.echo(json.dumps(found.tree, indent=2, allow_nan=False))
+        print_json(found.tree)
         return
     console = Console()
     console.print(rendered(table, title), "", sep="\n")

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.cli.app import PRIVACY, SCENARIO, DataDir, Overrides, app, data_from, fail, plain_errors
-from fedsim.cli.output import print_notices, say, shown, titled
+from fedsim.cli.output import print_json, print_notices, say, shown, titled
 from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
 
@@ -162,7 +162,7 @@ def _print_json(
             "objective": run.summary.objective.tree() if run.summary.objective else {},
             "figures": [str(path) for path in drawn],
         }
-    typer.echo(json.dumps(statement, indent=2, allow_nan=False))
+    print_json(statement)
 
 
 def _shown(symbols: Symbols) -> dict[str, float | None]:

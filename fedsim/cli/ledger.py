@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedsim.cli.app import DEPLOYMENT, app, plain_errors
-from fedsim.cli.output import titled
+from fedsim.cli.output import print_json, titled
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
 from fedsim.privacy.rounding import shown_down, shown_up
@@ -57,7 +57,7 @@ def ledger_show(
         if not 0 < delta < 1:
             raise InputError("--delta", delta, "a number in (0, 1)")
         if as_json:
-            typer.echo(json.dumps(_tree(book, delta), indent=2, allow_nan=False))
+            print_json(_tree(book, delta))
             return
         console, caps = Console(), book.enrolment.caps
         for line in (

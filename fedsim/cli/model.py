@@ -100,19 +100,18 @@ def export(
 
         with _new_file(out, _SUFFIXES[to]) as draft:
             model = load_run(directory).predictor(trial, nonprivate=nonprivate)
-            _to_sklearn(model, draft) if to is Library.SKLEARN else _to_torch(model, draft)
+            _save(model, to, draft)
         typer.echo(f"Wrote {shown(out)}")
         if to is Library.SKLEARN:
             typer.echo(_UNSAFE)
 
 
-def _to_sklearn(model: Predictor, place: Path) -> None:
-    import joblib
+def _save(model: Predictor, to: Library, place: Path) -> None:
+    if to is Library.SKLEARN:
+        import joblib
 
-    joblib.dump(model.to_sklearn(), place)
-
-
-def _to_torch(model: Predictor, place: Path) -> None:
+        joblib.dump(model.to_sklearn(), place)
+        return
     import torch
     from safetensors.torch import save_file
 

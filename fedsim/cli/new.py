@@ -73,7 +73,8 @@ def _package(name: str, place: Path) -> list[Path]:
     """
     _check_name(name)
     _check_free(place)
-    values = {"name": name, "kind": _class_of(name), "distribution": name.replace("_", "-") + "-for-fedsim"}
+    kind = "".join(part.capitalize() for part in name.split("_"))
+    values = {"name": name, "kind": kind, "distribution": name.replace("_", "-") + "-for-fedsim"}
     texts = {
         Path(where.format(name=name)): Template(_text(template)).substitute(values)
         for template, where in _FILES.items()
@@ -105,10 +106,6 @@ def _check_name(name: str) -> None:
 def _check_free(place: Path) -> None:
     if place.exists() or place.is_symlink():
         raise InputError("PLACE", str(place), "is there already, and is left as it is; give another")
-
-
-def _class_of(name: str) -> str:
-    return "".join(part.capitalize() for part in name.split("_"))
 
 
 def _text(template: str) -> str:

@@ -51,10 +51,15 @@ class Output:
     def summary(self, tree: Mapping[str, Any]) -> None:
         """Print it if JSON is asked for."""
         if self.as_json:
-            typer.echo(json.dumps(tree, indent=2, allow_nan=False))
+            print_json(tree)
 
     def _console(self, stderr: bool, quiet: bool) -> Console:
         return Console(stderr=stderr, quiet=quiet)
+
+
+def print_json(tree: Mapping[str, Any]) -> None:
+    """Print a tree as JSON on stdout."""
+    typer.echo(json.dumps(tree, indent=2, allow_nan=False))
 
 
 def shown(path: Path) -> str:

@@ -113,6 +113,6 @@ def _cell(guarantee: Guarantee | None) -> str:
 
 def _to_set(budget: Guarantee | None) -> str:
     """A budget rounded down, so that it may be set to the number shown."""
-    return (
-        f"({shown_down(budget.epsilon)}, {shown_down(budget.delta, 2)})" if budget else "only up to epsilon 1"
-    )
+    if budget is None:
+        return "only up to epsilon 1"
+    return f"({shown_down(budget.epsilon)}, {shown_down(budget.delta, 2)})"

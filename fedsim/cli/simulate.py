@@ -93,11 +93,11 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
     except WorkerLost as error:
         print_failure(output.errors, str(error))
         return _nothing(output, FAILED)
-    return _told(done, directory, output)
+    return _print_outcome(done, directory, output)
 
 
-def _told(done: Run, directory: Path, output: Output) -> int:
-    """Print what came of it; the exit code."""
+def _print_outcome(done: Run, directory: Path, output: Output) -> int:
+    """Print the outcome; return the exit code."""
     from fedsim.results.summary import FILE
 
     if done.failure:

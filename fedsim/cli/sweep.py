@@ -42,7 +42,7 @@ def sweep(
     data_dir: DataDir = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="FinishedSweep directory; finished cells in it are used again. Default runs/NAME."),
+        typer.Option(help="Sweep directory; finished cells in it are used again. Default runs/NAME."),
     ] = None,
     workers: Annotated[
         int | None, typer.Option(min=0, help="Ray workers; default one per CPU; 0: in this process.")
@@ -66,11 +66,11 @@ def sweep(
         directory = out or Path("runs") / slug(job.scenario.name)
         watch = partial(sweep_display, output.progress)
         done = run(job, directory, workers, watch, lambda text: say(output.errors, f"warning: {text}"))
-        raise typer.Exit(_told(done, directory, output))
+        raise typer.Exit(_print_outcome(done, directory, output))
 
 
-def _told(sweep: FinishedSweep, directory: Path, output: Output) -> int:
-    """Print what came of it; the exit code."""
+def _print_outcome(sweep: FinishedSweep, directory: Path, output: Output) -> int:
+    """Print the outcome; return the exit code."""
     if sweep.interrupted:
         return _interrupted(output.errors, sweep, directory)
     _failures(output.errors, sweep, directory)

@@ -33,7 +33,6 @@ from fedsim.data.source import (
     Ints,
     Labels,
     Source,
-    Target,
     require_labels,
     whole_numbers,
 )
@@ -210,14 +209,10 @@ class _CsvSource(Source):
         found = self._table.read(self._schema)
         cells = {name: self._of(name, values.take(rows), rows) for name, values in found.items()}
         features = features_of(self._features, cells)
-        target = self._schema[self.target]
-        target_range = ranges_of([target]) if isinstance(target, NumberColumn) else None
-        values = _values(cells[self.target], target)
-        return Design(features, ranges_of(self._features.values()), values, target_range)
-
-
-def _values(cells: Cells, column: NumberColumn | CategoryColumn) -> Target:
-    return cells.numbers(column) if isinstance(column, NumberColumn) else cells.codes(column)
+        ranges, target = ranges_of(self._features.values()), self._schema[self.target]
+        if isinstance(target, NumberColumn):
+            return Design(features, ranges, cells[self.target].numbers(target), ranges_of([target]))
+        return Design(features, ranges, cells[self.target].codes(target), None)
 
 
 def _labels(texts: Sequence[str | None]) -> Labels:

@@ -6,7 +6,7 @@ of the declared range, or a category of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +44,10 @@ def draft_schema(
         reasons[silo] = "it names the silo"
     features = [column for name, column in columns.items() if not reasons[name]]
     filled = any(column.missing for column in features)
-    entries = [_entry(column) for column in features] + [_target(predicted)]
-    return WARNING + filled * FILLS + _options(reading) + _left_out(reasons) + "".join(entries)
+    target_entry = _category(predicted) if predicted.looks_like_classes else _number(predicted)
+    entries = [*map(_entry, features), _written(target, target_entry)]
+    left_out = [f"# {name!r} is left out: {reason}\n" for name, reason in reasons.items() if reason]
+    return WARNING + filled * FILLS + _options(reading) + "".join([*left_out, *entries])
 
 
 def _options(reading: Reading) -> str:
@@ -55,20 +57,12 @@ def _options(reading: Reading) -> str:
     return "".join(f"# The scenario's data section needs: {line}\n" for line in lines)
 
 
-def _left_out(reasons: Mapping[str, str | None]) -> str:
-    return "".join(f"# {name!r} is left out: {reason}\n" for name, reason in reasons.items() if reason)
-
-
 def _entry(column: Survey) -> str:
     made = _number(column) if column.kind == "number" else _category(column)
     if not column.missing:
         return _written(column.name, made)
     remark = f"# {column.name!r}: {column.missing:,} of {column.records:,} records have no value\n"
     return remark + _written(column.name, made)
-
-
-def _target(column: Survey) -> str:
-    return _written(column.name, _category(column) if column.looks_like_classes else _number(column))
 
 
 def _number(column: Survey) -> Entry:

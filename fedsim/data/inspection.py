@@ -190,17 +190,18 @@ def _silos(table: Table, reading: Reading, silo: str, target: Survey | None) -> 
 def _balance(table: Table, reading: Reading, target: Survey | None) -> Callable[[list[int]], Balance]:
     """A function from row numbers to counts of the target's classes, or to its mean."""
     if target is not None and target.looks_like_classes:
-        texts, classes = _cells(table, target.name, reading).names(), list(dict(target.counts.most_common()))
-        return lambda rows: (_counts([texts[row] for row in rows], classes), None)
+        texts = _cells(table, target.name, reading).names()
+        classes = [name for name, _ in target.counts.most_common()]
+
+        def classes_of(rows: list[int]) -> Balance:
+            counts = Counter(texts[row] for row in rows)
+            return {name: counts[name] for name in classes}, None
+
+        return classes_of
     if target is not None and target.kind == "number":
         numbers = _cells(table, target.name, reading).as_numbers()
         return lambda rows: (None, _mean(numbers[rows]))
     return lambda rows: (None, None)
-
-
-def _counts(texts: list[str | None], classes: list[str]) -> dict[str, int]:
-    found = Counter(texts)
-    return {name: found[name] for name in classes}
 
 
 def _mean(numbers: Floats) -> float | None:

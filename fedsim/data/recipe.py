@@ -233,7 +233,10 @@ def columns_of(given: Any, names: Collection[str], reading: Reading = DEFAULTS) 
     known = list(map(str, given.columns))
     for name in names:
         if known.count(name) != 1:
-            raise InputError(FIELD, name, _wrong(name, known))
+            hint = f"the model needs this column, and the table has none; {suggest(name, known)}"
+            if name in known:
+                hint = f"the table has {known.count(name)} columns of this name"
+            raise InputError(FIELD, name, hint)
     return {name: _arrow(given.iloc[:, known.index(name)]) for name in names}
 
 
@@ -251,12 +254,6 @@ def _framed(given: np.ndarray[Any, Any], names: Collection[str]) -> Any:
         hint = f"must have shape (n, {len(names)}): a column for each that the model needs"
         raise InputError(FIELD, given.shape, hint)
     return pd.DataFrame(given, columns=list(names))
-
-
-def _wrong(name: str, known: list[str]) -> str:
-    if name in known:
-        return f"the table has {known.count(name)} columns of this name"
-    return f"the model needs this column, and the table has none; {suggest(name, known)}"
 
 
 def _arrow(column: Any) -> Any:
