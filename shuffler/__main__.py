@@ -16,7 +16,9 @@ def main() -> int:
     given.add_argument(
         "--enrol", action="store_true", help="Make its keys, print their public halves, and end."
     )
-    given.add_argument("--health", action="store_true", help="Ask the running shuffler how it is, and end.")
+    given.add_argument(
+        "--health", action="store_true", help="Check the health of the running shuffler, and end."
+    )
     asked = given.parse_args()
     try:
         from shuffler.service import run

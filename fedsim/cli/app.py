@@ -21,7 +21,7 @@ RUNS, PRIVACY, DEPLOYMENT, SCENARIOS = "Runs", "Privacy", "Deployment", "Scenari
 
 DONE, FAILED, REFUSED, INTERRUPTED = 0, 1, 2, 130
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 not all of it (a worker, a cell or the disk failed, a silo is not well, a claim "
+    "Exit codes: 0 done; 1 incomplete (a worker, a cell or the disk failed, a health check failed, a claim "
     "is broken); 2 refused: one line says which input and what would be right; 130 interrupted, and what was "
     "finished is kept."
 )
@@ -65,7 +65,7 @@ DataDir = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Where data files are that stand not beside the scenario, and where they are downloaded to; "
+        help="Folder of data files that are not beside the scenario, and of downloads; "
         "default FEDSIM_DATA, else a cache folder.",
     ),
 ]
@@ -92,9 +92,7 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show where an error comes from: the traceback too.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Options that come before a command."""
 

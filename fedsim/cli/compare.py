@@ -25,7 +25,7 @@ def compare(
         Path | None, typer.Option(help="CSV of published points: series, epsilon, error[, low, high].")
     ] = None,
     metric: Annotated[
-        str | None, typer.Option(help="What is compared, such as auc; default: what the first run chose.")
+        str | None, typer.Option(help="Metric to compare, such as auc; default: the first run's.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="New directory; default runs/comparison-TIME.")] = None,
 ) -> None:

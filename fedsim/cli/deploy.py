@@ -49,9 +49,7 @@ def up(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="The SuperLink's port on 127.0.0.1; default any.")
     ] = 0,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run that did not end in --out.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the unfinished run in --out.")] = False,
 ) -> None:
     """Deploy a scenario whole on this machine: a server, and for each silo a daemon and a node; train, and
     leave a folder for each party."""
@@ -136,15 +134,13 @@ def _print_places(console: Console, topology: Topology) -> None:
 @app.command(rich_help_panel=DEPLOYMENT)
 def deploy(
     scenario: ScenarioFile,
-    federation: Annotated[Path, typer.Option(help="federation.yaml: the silos, as the server knows them.")],
+    federation: Annotated[Path, typer.Option(help="federation.yaml: the silos' keys and addresses.")],
     out: Annotated[Path, typer.Option(help="Run directory, a new one.")],
     overrides: Overrides = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the run that did not end there.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the unfinished run there.")] = False,
     superlink: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="A SuperLink that runs already; default: one for this run."),
+        typer.Option(metavar="HOST:PORT", help="A running SuperLink; default: one for this run."),
     ] = None,
 ) -> None:
     """Train a model with real silos, through Flower, and write the run directory."""

@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 
 Delimiter = Annotated[
     str | None,
-    typer.Option(help="What separates a CSV file's cells; default: found out among , ; tab and |."),
+    typer.Option(help="Delimiter of a CSV file; default: detected among , ; tab and |."),
 ]
-Encoding = Annotated[str | None, typer.Option(help="Of a CSV file, such as latin-1; default: utf-8.")]
-Decimal = Annotated[str, typer.Option(help="What stands before a CSV file's decimals: . or ,")]
+Encoding = Annotated[
+    str | None, typer.Option(help="Encoding of a CSV file, such as latin-1; default: utf-8.")
+]
+Decimal = Annotated[str, typer.Option(help="Decimal separator of a CSV file: . or ,")]
 Multiline = Annotated[bool, typer.Option("--multiline", help="A CSV file's cells may hold line breaks.")]
 Missing = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TEXT",
-        help="A text that means no value; may be repeated; instead of NA, N/A, null, NaN, -, . and ?",
+        help="Missing-value marker; may be repeated; replaces NA, N/A, null, NaN, -, . and ?",
     ),
 ]
 

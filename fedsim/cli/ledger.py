@@ -40,11 +40,9 @@ State = Annotated[Path, typer.Argument(metavar="STATE", help="A silo's state fol
 @ledger.command("show")
 def ledger_show(
     state: State,
-    delta: Annotated[
-        float | None, typer.Option(help="Delta of the run whose epsilon could still be afforded.")
-    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Delta for the affordable epsilon shown.")] = None,
     head: Annotated[
-        str | None, typer.Option(help="A head that a server or receipt holds: it must be in the chain.")
+        str | None, typer.Option(help="Head of a server or receipt, which must be in the hash chain.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

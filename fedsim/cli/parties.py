@@ -13,14 +13,16 @@ from fedsim.common.errors import InputError
 
 @app.command(rich_help_panel=DEPLOYMENT)
 def certs(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where; what is there already is kept.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Directory to write to; existing files are kept.")
+    ],
     silo: Annotated[list[str], typer.Option(help="A silo's name; may be repeated.")],
     host: Annotated[
         list[str] | None,
-        typer.Option(help="Under which silos reach the server: name or address; repeatable."),
+        typer.Option(help="Name or address under which silos reach the server; repeatable."),
     ] = None,
     days: Annotated[
-        int, typer.Option(min=1, max=825, help="How long the server's certificate is valid.")
+        int, typer.Option(min=1, max=825, help="Days that the server's certificate is valid.")
     ] = 397,
 ) -> None:
     """Make a deployment's authority, certificates and node keys, and say which file belongs to whom."""
@@ -44,13 +46,13 @@ def certs(
 @app.command(rich_help_panel=DEPLOYMENT)
 def node(
     superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The federation's SuperLink.")],
-    root_certificates: Annotated[Path, typer.Option(help="Whom the SuperLink's certificate is signed by.")],
+    root_certificates: Annotated[Path, typer.Option(help="CA certificate of the SuperLink.")],
     key: Annotated[Path, typer.Option(help="This node's private key.")],
     socket: Annotated[Path | None, typer.Option(help="The silo's daemon's socket.")] = None,
     port: Annotated[int | None, typer.Option(help="The daemon's port on 127.0.0.1; with --token.")] = None,
     token: Annotated[Path | None, typer.Option(help="File of the daemon's token.")] = None,
 ) -> None:
-    """Be a silo's node: carry frames between a SuperLink and the silo's daemon; runs no code of others."""
+    """Run a silo's node: pass frames between a SuperLink and the silo's daemon; runs no other code."""
     with plain_errors():
         from silos.shim.__main__ import run
 
@@ -66,7 +68,7 @@ def silo(
     serve: Annotated[bool, typer.Option("--serve", help="After --enrol, go on as the daemon.")] = False,
     health: Annotated[
         bool,
-        typer.Option("--health", help="Ask the running daemon how it is; exit code 1 if it is not well."),
+        typer.Option("--health", help="Health check of the running daemon; exit code 1 if it fails."),
     ] = False,
     insecure_simulation: Annotated[
         bool, typer.Option("--insecure-simulation", help="Allow noise from a seed: no privacy; for tests.")
@@ -100,7 +102,7 @@ def shuffler(
     ] = False,
     health: Annotated[
         bool,
-        typer.Option("--health", help="Ask the running shuffler how it is; exit code 1 if it is not well."),
+        typer.Option("--health", help="Health check of the running shuffler; exit code 1 if it fails."),
     ] = False,
 ) -> None:
     """Run a federation's shuffler: silos' sealed reports come in, and sums that it cannot read go out."""

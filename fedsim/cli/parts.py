@@ -109,7 +109,7 @@ def check(
         ),
     ] = None,
     isolated: Annotated[
-        bool, typer.Option("--isolated", help="Run the algorithm's halves in a confined process.")
+        bool, typer.Option("--isolated", help="Run the algorithm in a confined process.")
     ] = False,
 ) -> None:
     """Check an algorithm for what must hold of every one: its plan, its optimum, its account; exit code 1 if

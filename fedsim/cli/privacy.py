@@ -32,7 +32,7 @@ def privacy(
         bool, typer.Option("--verify", help="Price every silo again by dp-accounting (slower).")
     ] = False,
     conversions: Annotated[
-        bool, typer.Option("--conversions", help="What it means for groups of records, users, and centrally.")
+        bool, typer.Option("--conversions", help="Convert to group, user-level and central DP.")
     ] = False,
 ) -> None:
     """Show what the run would cost each silo and the noise it would use; reads no feature values."""

@@ -71,12 +71,12 @@ class Reading(Section):
     """
 
     delimiter: Annotated[str | None, BeforeValidator(_one_character)] = Field(
-        None, description="What separates a CSV file's cells; default: found out among , ; tab and |."
+        None, description="Delimiter of a CSV file; default: detected among , ; tab and |."
     )
     encoding: Annotated[str, AfterValidator(_known)] | None = Field(
-        None, description="Of a CSV file; default: utf-8, or what the file's byte order mark says."
+        None, description="Encoding of a CSV file; default: utf-8, or by the file's byte order mark."
     )
-    decimal: Literal[".", ","] = Field(".", description="What stands before a CSV file's decimals.")
+    decimal: Literal[".", ","] = Field(".", description="Decimal separator of a CSV file.")
     multiline: bool = Field(
         False,
         description="Whether a CSV file's cells may hold line breaks; else one is an error, since a quote "
@@ -84,8 +84,8 @@ class Reading(Section):
     )
     missing: tuple[Label, ...] = Field(
         MARKERS,
-        description="Texts that mean no value, in any case of letters; a list replaces the default. "
-        "An empty cell has none in any table, and a declared category that reads so is a category.",
+        description="Missing-value markers, case-insensitive; a list replaces the default. "
+        "An empty cell is missing in any table; a declared category of this text is a category.",
     )
 
 
@@ -159,9 +159,7 @@ class CategoryColumn(_Column):
     categories: tuple[Label, ...] = Field(
         description="Every text the column may hold, in the order of the codes."
     )
-    fill: Label | None = Field(
-        None, description="What a missing value counts as; without it, one is an error."
-    )
+    fill: Label | None = Field(None, description="Replaces a missing value; without it, one is an error.")
 
     @model_validator(mode="after")
     def _categories_make_sense(self) -> CategoryColumn:

@@ -131,7 +131,7 @@ def test_every_documented_exit_code(place: Path, monkeypatch: pytest.MonkeyPatch
     said = " ".join(run("--help").output.replace("│", " ").split())
     assert " ".join(EXIT_CODES.split()) in said
     page = (Path(__file__).parents[2] / "docs" / "simulating.md").read_text(encoding="utf-8")
-    for code, what in ((0, "done"), (1, "not all of it"), (2, "refused"), (130, "interrupted")):
+    for code, what in ((0, "done"), (1, "incomplete"), (2, "refused"), (130, "interrupted")):
         assert f"{code} {what}" in EXIT_CODES
         assert f"| {code} | {what}" in page
 
