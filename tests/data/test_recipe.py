@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from pydantic import Field
+from support.refusals import refused
 
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays, Npz
@@ -171,9 +172,9 @@ def test_what_a_table_lacks_or_has_wrong_is_named(make_csv) -> None:
     table = pd.read_csv(data.path)
     with pytest.raises(InputError, match=r"table: 'sex': .*needs this column.*did you mean 'sx'"):
         fitted.features(table.rename(columns={"sex": "sx"}))
-    with pytest.raises(InputError, match=r"table.sex: 'men': row 1: not a declared category"):
+    with refused("table.sex", "men", "row 1: not a declared category"):
         fitted.features(table.assign(sex="men"))
-    with pytest.raises(InputError, match=r"table.age: None: row 2: no value"):
+    with refused("table.age", None, "row 2: no value"):
         fitted.features(table.assign(age=[1.0, None, 3, 4, 5, 6]))
 
 

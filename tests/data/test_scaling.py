@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
+from support.refusals import refused
 
 from fedsim.common.errors import InputError
 from fedsim.data.builtin import DOCUMENTED, BreastCancer, Digits, Synthetic, documented_ranges
@@ -212,7 +213,7 @@ def test_more_components_than_features_are_refused() -> None:
         lambda: outline(data, Iid(num_partitions=2), 0),
         lambda: load(data, Iid(num_partitions=2), 0, 0),
     ):
-        with pytest.raises(InputError, match=r"scenario.data.pca: 6: at most 5"):
+        with refused("scenario.data.pca", 6, "at most 5"):
             use()
 
 

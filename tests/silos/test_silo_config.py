@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from support.deployed import POLICY
-from support.refusals import lacking
+from support.refusals import lacking, refused
 
 from fedsim.algorithms.registry import algorithms
 from fedsim.common.errors import InputError
@@ -123,5 +123,5 @@ def test_one_run_may_cost_the_lifetimes_budget_unless_it_is_told() -> None:
 
 def test_a_lifetime_that_sampled_plans_would_overspend_is_an_error() -> None:
     config = parse_config(changed("policy.lifetime.sampled", {"epsilon": 9.0}))
-    with pytest.raises(InputError, match=r"silo\.policy\.lifetime\.sampled\.epsilon: 9\.0: "):
+    with refused("silo.policy.lifetime.sampled.epsilon", 9.0):
         caps_of(config)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
-from unittest.mock import ANY
+from unittest.mock import ANY as ANY
 
 import pytest
 
