@@ -124,7 +124,7 @@ def display(
 
 @contextmanager
 def _cell() -> Iterator[Callable[[float, str], None]]:
-    """A bar of HTML in a notebook's cell, gone at the end; rich's own needs ipywidgets."""
+    """A bar of HTML in a notebook's cell, gone at the end; that of rich needs ipywidgets."""
     from IPython.display import HTML, display
 
     handle, due = display(HTML("starting"), display_id=True), _due(_BLINK, 0.0)

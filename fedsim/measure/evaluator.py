@@ -109,8 +109,8 @@ class Evaluator:
         return Risk(None, None) if self.objective is None else self.objective(w)
 
     def by_silo(self, w: Tensor) -> list[SiloTest]:
-        """Each silo's own test records alone, in canonical order; an error relative to the mean of the
-        targets does not exist where a silo has no records, or targets that are all alike.
+        """Each silo's test records alone, in canonical order; an error relative to the mean of the targets
+        is None where a silo has no records, or equal targets only.
         """
         scores = self._problem.scores(self.features, w)
         losses = self._problem.losses(scores, self._target)

@@ -108,8 +108,7 @@ class Classified:
 def values_of(
     names: Collection[str], problem: Problem, scores: Tensor, target: Tensor, asked: Asked
 ) -> Values:
-    """Those of the named metrics that scikit-learn computes; None where one has no value, NaN where scores
-    are not finite.
+    """Metrics that scikit-learn computes; None where one is not defined, NaN where scores are not finite.
 
     Args:
         names: metrics to compute; inapplicable ones are ignored.
@@ -238,8 +237,8 @@ class Bin(NamedTuple):
 
 
 def calibration(problem: Problem, scores: Tensor, target: Tensor, asked: Asked) -> list[Bin]:
-    """Of two classes class 1's probability beside its share; of more the largest probability beside the share
-    of records whose class that is (Guo et al., 2017). Empty bins are left out; nothing without probabilities.
+    """Predicted and observed probabilities in bins (Guo et al., 2017): of class 1 of two, else of the most
+    probable class. Empty bins are left out; there are none where the problem gives no probabilities.
     """
     from sklearn.calibration import calibration_curve
 

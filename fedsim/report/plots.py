@@ -119,7 +119,7 @@ def figure_of(run: RunData, what: str) -> Figure:
 
 
 def silo_values(run: RunData) -> Figure | None:
-    """The chosen metric on each silo's test records, mean and 90 % of the trials; of many the sorted curve.
+    """The chosen metric on each silo's test records, mean and 90 % of trials; many silos as sorted curves.
 
     None where no trial is complete, or no silo has a value of its own.
     """

@@ -1,5 +1,5 @@
-"""How every figure looks: Okabe and Ito's colours (safe for colour-blind readers), and for each line a dash
-and a marker of its own, so that a figure reads in black and white. Sized for a phone's width.
+"""The style of every figure: Okabe and Ito's colours (safe for colour-blind readers), and for each line another
+dash and marker, so that a figure reads in black and white; sized for a phone's width. And axes' limits.
 """
 
 from __future__ import annotations

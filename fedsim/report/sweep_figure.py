@@ -120,7 +120,7 @@ def _draw_line(
 
 
 def _draw_rows(axes: Axes, series: Sequence[Series]) -> None:
-    """Where there is nothing to put on an axis, every series has a row."""
+    """Draw every series as a row, where no number is varied."""
     for row, one in enumerate(series):
         style = _style(row, one) | {"linestyle": ""}
         for point in one.points:

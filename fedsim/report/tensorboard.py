@@ -31,5 +31,5 @@ class TensorBoard:
             self._writer.add_scalar(name, value, round_index)
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Close the file."""
         self._writer.close()

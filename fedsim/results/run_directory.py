@@ -39,7 +39,7 @@ class RunData:
 
     Args:
         summary: the run in numbers.
-        scenario: YAML without its seed, since whoever knows the seed can remove the noise.
+        scenario: YAML without its seed, which is enough to remove the noise.
         description: the scenario's.
         load_table: makes `table`.
         load_models: makes `models`.

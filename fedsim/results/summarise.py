@@ -197,7 +197,7 @@ def _participation(outcome: Outcome) -> Participation:
     counts, sizes = pull(resolved.active, len(resolved.names)), _observed(outcome)
     empty = {}
     if isinstance(resolved.active, Available):
-        # The server asks again after such a round; nobody has paid for it.
+        # The server asks again after such a round; no silo has paid for it.
         empty["empty_round_probability"] = float(attendance_law(resolved.active.probabilities)[0])
     return Participation(
         name=resolved.scenario.participation.name,

@@ -220,8 +220,8 @@ class Objective(Part):
 
 
 class Clipping(Part):
-    """Of the last tenth of the rounds: the share of terms that the clip shortened, and the median of their
-    norms over the clip; means over trials.
+    """Share of clipped terms, and median norm over the clipping norm: in the last tenth of the rounds, means
+    over trials.
     """
 
     clipped: float

@@ -99,7 +99,7 @@ class Job:
         return range(first, first + self.scenario.trials)
 
     def _tuning_trials(self, candidate: int) -> range:
-        """The trials that score a candidate: the same for all, or where noise must be its own, its own."""
+        """The trials that score a candidate: the same for all, or in private tuning no two share one."""
         if self.tune is None:
             return range(0)
         return trials_of(candidate if self.tune.private else 0, self.tune.repetitions)

@@ -41,7 +41,7 @@ class Local:
 
 
 class Workers(AbstractContextManager["Workers"]):
-    """Ray actors, one CPU each. Ray starts with the first batch; no process of ours is left on leaving.
+    """Ray actors, one CPU each. Ray starts with the first batch, and all its processes end on leaving.
 
     A worker runs what it was given in order, so the oldest of its batches is the one that it died in.
     If that is one cell, the cell has failed; if several, each is run again in a batch of its own. This
