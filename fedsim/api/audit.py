@@ -170,8 +170,8 @@ class DaemonAudit:
     @property
     def table(self) -> TextTable:
         """A table of one row: the silo's claimed and attained epsilon."""
-        found = self.tree
-        share = f" ({floor(100 * found['attained_share'])} %)" if found["attained_share"] is not None else ""
+        tree = self.tree
+        share = f" ({floor(100 * tree['attained_share'])} %)" if tree["attained_share"] is not None else ""
         columns = [
             "silo",
             "n",
@@ -182,13 +182,13 @@ class DaemonAudit:
             "noise",
         ]
         row = [
-            found["silo"],
-            f"{found['n']}",
-            shown_up(found["delta"], 4),
-            shown_up(found["claimed"], 3),
-            f"{shown_down(found['attained'], 3)}{share}",
-            f"{min(found['runs']):,}",
-            f"{found['noise_ratio']:.3f}",
+            tree["silo"],
+            f"{tree['n']}",
+            shown_up(tree["delta"], 4),
+            shown_up(tree["claimed"], 3),
+            f"{shown_down(tree['attained'], 3)}{share}",
+            f"{min(tree['runs']):,}",
+            f"{tree['noise_ratio']:.3f}",
         ]
         short = ["silo", "n", "delta", "claimed", "worst\nserver", "runs a\nworld", "noise"]
         return TextTable("Lower bound on epsilon.", columns, [row], short=short)
@@ -220,9 +220,9 @@ def audit_daemons(
     with watching(progress, audit_display) as observe, one_thread():
         observe("looking for the worst records and points", 0.0)
         setting = prepare(resolved_of(one_run(scenario, changes_of(overrides, {}))))
-        found = neighbours(setting, _position(setting, silo))
-        openings, offer = started(setting, found, folder), offer_to(setting, found.silo)
-        attacked = daemons.attack(setting, found, offer, openings, effort, observe)
+        pair = neighbours(setting, _position(setting, silo))
+        openings, offer = started(setting, pair, folder), offer_to(setting, pair.silo)
+        attacked = daemons.attack(setting, pair, offer, openings, effort, observe)
         return DaemonAudit(daemons.as_json(attacked))
 
 

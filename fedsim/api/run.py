@@ -175,8 +175,8 @@ class Run:
         return figure_of(self.results, what or self.summary.metrics.metric)
 
     def _models(self, variant: str) -> np.ndarray:
-        found = [model.numpy() for model in self.results.models.get(variant, {}).values()]
-        return np.stack(found) if found else np.empty((0, self.summary.dimension))
+        models = [model.numpy() for model in self.results.models.get(variant, {}).values()]
+        return np.stack(models) if models else np.empty((0, self.summary.dimension))
 
     def __repr__(self) -> str:
         return f"Run({result_line(self.summary)})"

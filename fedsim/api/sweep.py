@@ -155,9 +155,11 @@ class _Board:
             self._first = time.monotonic()
         if not isinstance(event.outcome, CellResult):
             self.failed += 1
-        elif (found := value(event.outcome, self._metric)) is not None:  # tuned by loss: error and loss alone
+        elif (
+            number := value(event.outcome, self._metric)
+        ) is not None:  # tuned by loss: error and loss alone
             place = event.place.combination, event.place.candidate
-            self._values.setdefault(place, []).append(found)
+            self._values.setdefault(place, []).append(number)
 
     def seconds_left(self) -> float | None:
         """At the pace so far; None before two cells were run."""

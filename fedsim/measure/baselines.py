@@ -100,12 +100,14 @@ def _fitted(
 ) -> Alternative:
     pairs = [pair(silo) for silo in silos]
     features, target = torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
-    found = fit(resolved.problem, features, target, resolved.scenario.data.intercept, resolved.scenario.seed)
+    solution = fit(
+        resolved.problem, features, target, resolved.scenario.data.intercept, resolved.scenario.seed
+    )
     silo = silos[0].name if name == "silo_alone" else None
-    head = (name, silo, len(target), found.method)
-    if found.w is None:
+    head = (name, silo, len(target), solution.method)
+    if solution.w is None:
         return Alternative(*head, None, None, {})
-    return Alternative(*head, *evaluate(found.w.to(resolved.dtype), last=True))
+    return Alternative(*head, *evaluate(solution.w.to(resolved.dtype), last=True))
 
 
 def fit(problem: Problem, features: Tensor, target: Tensor, intercept: bool, seed: int = 0) -> Fit:

@@ -159,8 +159,8 @@ def _alike(silos: Sequence[SiloSplit]) -> list[str]:
     """Targets with nothing to learn, or to tell apart."""
     train = np.concatenate([silo.train_target for silo in silos])
     test = np.concatenate([silo.test_target for silo in silos])
-    found = {"training": "there is nothing to learn", "test": "any model that says so is never wrong"}
-    parts = zip(found.items(), (train, test), strict=True)
+    meanings = {"training": "there is nothing to learn", "test": "any model that says so is never wrong"}
+    parts = zip(meanings.items(), (train, test), strict=True)
     return [
         f"all {len(target):,} {part} records have one and the same target: {means}"
         for (part, means), target in parts

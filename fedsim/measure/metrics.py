@@ -92,9 +92,9 @@ class Classified:
 
     def recalls(self, of_class: int) -> Floats:
         """Recall of each class (1), or of the rest against it (0), (classes,); NaN where there are none."""
-        found = self._confusion[:, of_class]
+        confusion = self._confusion[:, of_class]
         with np.errstate(invalid="ignore"):
-            shares: Floats = found[:, of_class] / found.sum(axis=1)
+            shares: Floats = confusion[:, of_class] / confusion.sum(axis=1)
         return shares
 
     @cached_property
@@ -118,15 +118,15 @@ def values_of(
         asked: says how.
     """
     kind = "classes" if asked.classes else "numbers"
-    found: Values = dict.fromkeys(name for name in names if METRICS[name].of == kind)
-    if not found or not len(target):
-        return found
+    result: Values = dict.fromkeys(name for name in names if METRICS[name].of == kind)
+    if not result or not len(target):
+        return result
     if not bool(scores.isfinite().all()):
-        return dict.fromkeys(found, nan)
+        return dict.fromkeys(result, nan)
     records = (
         _classified(problem, scores, target, asked) if asked.classes else _numbers(scores, target, asked)
     )
-    return found if records is None else {name: _value(name, records) for name in found}
+    return result if records is None else {name: _value(name, records) for name in result}
 
 
 def _value(name: str, records: Any) -> float | None:

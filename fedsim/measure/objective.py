@@ -66,13 +66,13 @@ class TrainingObjective:
 
     def statement(self, trial: int) -> dict[str, Any]:
         """The `objective` part of the summary."""
-        found = {
+        values = {
             "least": self._least,
             "eta": self.eta,
             "trial": trial,
             "note": "simulation only, not private",
         }
-        return found | ({"reason": self._reason} if self._reason else {})
+        return values | ({"reason": self._reason} if self._reason else {})
 
     def _value(self, problem: GeneralisedLinear, w: Tensor) -> float:
         losses = problem.losses(problem.scores(self._features, w), self._target)
@@ -121,7 +121,7 @@ def measure(resolved: Resolved, silos: Sequence[SiloSplit], trial: int = 0) -> d
     Both are None, with a reason, where there is no such w* or it cannot be found.
     """
     names = ("upsilon_star_sq", "phi_sq_at_optimum", "phi_sq_mean_at_optimum")
-    found: dict[str, Any] = dict.fromkeys(names)
+    summary: dict[str, Any] = dict.fromkeys(names)
     try:
         linear = smooth(resolved.problem)
         if not is_smooth(linear):
@@ -130,11 +130,11 @@ def measure(resolved: Resolved, silos: Sequence[SiloSplit], trial: int = 0) -> d
         optimum = minimiser(linear, pairs, resolved.weights)
         gradients, variances = _moments(linear, pairs, optimum, resolved.weights)
         values = (gradients.square().sum(-1).mean(), variances.max(), variances.mean())
-        found |= zip(names, map(float, values), strict=True)
-        found["at"] = f"minimiser of the silos' weighted training objective, trial {trial}"
+        summary |= zip(names, map(float, values), strict=True)
+        summary["at"] = f"minimiser of the silos' weighted training objective, trial {trial}"
     except NoOptimumError as reason:
-        found["reason"] = str(reason)
-    return found | {"note": "simulation only, not private"}
+        summary["reason"] = str(reason)
+    return summary | {"note": "simulation only, not private"}
 
 
 def _moments(

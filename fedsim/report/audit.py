@@ -28,9 +28,9 @@ PARTIES = {
 """Who may read sums over silos."""
 
 
-def adversaries(found: AuditPart) -> dict[str, str]:
+def adversaries(audit: AuditPart) -> dict[str, str]:
     """The adversaries of an audit, by their names in the table."""
-    return PARTIES if found.sums else ADVERSARIES
+    return PARTIES if audit.sums else ADVERSARIES
 
 
 def _rows(silos: Sequence[AuditedSilo]) -> list[list[str]]:
@@ -47,12 +47,12 @@ def _rows(silos: Sequence[AuditedSilo]) -> list[list[str]]:
     ]
 
 
-def audit_table(found: AuditPart) -> TextTable:
+def audit_table(audit: AuditPart) -> TextTable:
     """For each audited silo its claim, and the epsilon that each adversary attained."""
-    few = found.of_silos > len(found.silos)
-    some = f"{len(found.silos):,} of {found.of_silos:,} silos" if few else "All silos"
-    if found.sums:
-        return _party_table(found.silos, some)
+    few = audit.of_silos > len(audit.silos)
+    some = f"{len(audit.silos):,} of {audit.of_silos:,} silos" if few else "All silos"
+    if audit.sums:
+        return _party_table(audit.silos, some)
     return TextTable(
         f"{some}; lower bounds on epsilon.",
         [
@@ -62,7 +62,7 @@ def audit_table(found: AuditPart) -> TextTable:
             "answer moved, of sensitivity",
             "other silos' answers moved",
         ],
-        _rows(found.silos),
+        _rows(audit.silos),
         short=[
             "silo",
             "claimed",
@@ -103,41 +103,41 @@ def _party_table(silos: Sequence[AuditedSilo], some: str) -> TextTable:
 
 
 def _attained(silo: AuditedSilo, adversary: str) -> str:
-    found, claimed = silo.by(adversary), silo.claimed_against(adversary)
-    if found is None:
+    attained, claimed = silo.by(adversary), silo.claimed_against(adversary)
+    if attained is None:
         return "none"
-    chance = found.attained > claimed and not silo.findings  # one bound in twenty is above the truth
-    share = [f"{math.floor(100 * found.attained / claimed)} %"] if claimed else []
+    chance = attained.attained > claimed and not silo.findings  # one bound in twenty is above the truth
+    share = [f"{math.floor(100 * attained.attained / claimed)} %"] if claimed else []
     notes = [*share, *(["by chance"] if chance else [])]
-    return shown_down(found.attained, 3) + (f" ({', '.join(notes)})" if notes else "")
+    return shown_down(attained.attained, 3) + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _ratio(value: float | None, digits: int) -> str:
     return "infinite" if value is None else shown_up(value, digits)
 
 
-def verdict(found: AuditPart) -> list[str]:
+def verdict(audit: AuditPart) -> list[str]:
     """One line, and for each silo whose claim is broken the reason."""
-    if not found.broken:
+    if not audit.broken:
         return ["no claim is broken by what was tried"]
-    lines = [f"{silo.name}: {finding}" for silo in found.silos for finding in silo.findings]
+    lines = [f"{silo.name}: {finding}" for silo in audit.silos for finding in silo.findings]
     return ["BROKEN: at least one silo's claim does not hold", *lines]
 
 
-def audit_figure(found: AuditPart) -> Figure:
+def audit_figure(audit: AuditPart) -> Figure:
     """For each silo a bar for the claim, and one for each adversary within it; of sums a claim for each."""
-    silos = found.silos[:30]
+    silos = audit.silos[:30]
     with styled(1.0 + 0.55 * len(silos)) as (figure, axes):
         rows = np.arange(len(silos), dtype=float)
         bounded: dict[str, Any] = {"color": "white", "edgecolor": GREY, "hatch": "....", "label": "claimed"}
-        if not found.sums:
+        if not audit.sums:
             axes.barh(rows, [silo.claimed for silo in silos], height=0.86, **bounded)
-        for index, (adversary, name) in enumerate(adversaries(found).items()):
+        for index, (adversary, name) in enumerate(adversaries(audit).items()):
             parts = [silo.by(adversary) for silo in silos]
             values = [0.0 if part is None else part.attained for part in parts]
             settings: dict[str, Any] = {"color": look(index).colour, "hatch": ("", "//", "xx")[index]}
             at = rows + 0.26 * (index - 1)
-            if found.sums:
+            if audit.sums:
                 claimed = [0.0 if part is None else part.claimed or 0.0 for part in parts]
                 axes.barh(at, claimed, height=0.26, **bounded)
                 bounded["label"] = None
@@ -185,13 +185,13 @@ class AuditedSilo(Part):
 
     def by(self, adversary: str) -> AttainedPart | None:
         """The result of an adversary, if it was played."""
-        found: AttainedPart | None = getattr(self, adversary)
-        return found
+        result: AttainedPart | None = getattr(self, adversary)
+        return result
 
     def claimed_against(self, adversary: str) -> float:
         """Epsilon."""
-        found = self.by(adversary)
-        return self.claimed if found is None or found.claimed is None else found.claimed
+        attained = self.by(adversary)
+        return self.claimed if attained is None or attained.claimed is None else attained.claimed
 
 
 class ConfidencePart(Part):

@@ -62,12 +62,14 @@ class ComparisonData:
     def lines(self) -> list[Series]:
         """One per source and series; the source is named where there are several."""
         several = len({row.source for row in self.rows}) > 1
-        found: dict[tuple[str, str, bool], list[Point]] = {}
+        series: dict[tuple[str, str, bool], list[Point]] = {}
         for row in self.rows:
             prefix = f"{row.source}: " if several else ""
             key = prefix + row.series, prefix + (row.family or row.series), row.trials is None
-            found.setdefault(key, []).append(Point(row.epsilon, row.value, row.low, row.high))
-        return [Series(label, tuple(p), family, published) for (label, family, published), p in found.items()]
+            series.setdefault(key, []).append(Point(row.epsilon, row.value, row.low, row.high))
+        return [
+            Series(label, tuple(p), family, published) for (label, family, published), p in series.items()
+        ]
 
     def table(self) -> list[dict[str, Any]]:
         """The rows by `COLUMNS`; the metric's name replaces `value`."""
@@ -203,13 +205,13 @@ def _of_run(run: Summary, source: str, metric: str) -> list[Compared]:
 
 def _baselines(source: Source, metric: str, known: Sequence[Compared]) -> list[Compared]:
     """The baselines of a source that no earlier one has: runs on the same records share them."""
-    found = [
+    result = [
         Compared(source.name, label, None, *spread, trials)
         for label, one, trials in _levels(source.summary)
         if (spread := one.spread(metric)) is not None
     ]
     old = {(row.series, row.value) for row in known}
-    return [row for row in found if (row.series, row.value) not in old]
+    return [row for row in result if (row.series, row.value) not in old]
 
 
 def _levels(summary: Summary | SweepSummary) -> list[tuple[str, Baseline, int]]:

@@ -140,11 +140,11 @@ def measured(run: RunData) -> list[str]:
     Raises:
         InputError: neither of them.
     """
-    found = [
+    result = [
         name for name in OF_TRAINING if run.table("metrics")[name].null_count < len(run.table("metrics"))
     ]
-    if found:
-        return found
+    if result:
+        return result
     objective = run.summary.objective
     why = f": {objective.reason}" if objective and objective.reason else ""
     hint = f"measured no excess risk{why}; run the scenario again with --set report.excess_risk=true"

@@ -24,8 +24,8 @@ class MLflow:
 
     def start(self, run: Mapping[str, Any]) -> None:
         """Open a run in the experiment, with the scenario as an artefact."""
-        found = self._client.get_experiment_by_name(_EXPERIMENT)
-        experiment = found.experiment_id if found else self._client.create_experiment(_EXPERIMENT)
+        existing = self._client.get_experiment_by_name(_EXPERIMENT)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(_EXPERIMENT)
         self._run = self._client.create_run(experiment, run_name=run["name"]).info.run_id
         self._client.log_dict(self._run, dict(run["scenario"]), "scenario.yaml")
 

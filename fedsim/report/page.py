@@ -54,8 +54,8 @@ def save(outcome: Outcome, directory: Path) -> list[str]:
 
 def listing(directory: Path) -> list[str]:
     """The names of what is in a directory, folders last."""
-    found = sorted(directory.iterdir(), key=lambda file: (file.is_dir(), file.name))
-    return [f"{file.name}/" if file.is_dir() else file.name for file in found]
+    entries = sorted(directory.iterdir(), key=lambda file: (file.is_dir(), file.name))
+    return [f"{file.name}/" if file.is_dir() else file.name for file in entries]
 
 
 def write_page(directory: Path) -> Path:
@@ -264,12 +264,12 @@ def named(svg: str, caption: str) -> str:
     return svg.replace("<svg ", f'<svg role="img" aria-label="{escape(caption)}" ', 1)
 
 
-def _audit(found: AuditPart | None, folder: Path) -> dict[str, object] | None:
-    if found is None:
+def _audit(audit: AuditPart | None, folder: Path) -> dict[str, object] | None:
+    if audit is None:
         return None
     caption = "Epsilon claimed for each silo (dotted), and what attacks attained of it: lower bounds."
-    figure = _saved(audit_figure(found), folder, "audit", caption)
-    return {"found": found, "verdict": verdict(found), "table": audit_table(found), "figure": figure}
+    figure = _saved(audit_figure(audit), folder, "audit", caption)
+    return {"found": audit, "verdict": verdict(audit), "table": audit_table(audit), "figure": figure}
 
 
 def _environment(summary: Summary) -> list[tuple[str, str]]:

@@ -1,5 +1,5 @@
-"""The style of every figure: Okabe and Ito's colours (safe for colour-blind readers), and for each line another
-dash and marker, so that a figure reads in black and white; sized for a phone's width. And axes' limits.
+"""The style of every figure: Okabe and Ito's colours (safe for colour-blind readers), for each line another
+dash and marker, so that a figure reads in black and white, and axes' limits; sized for a phone's width.
 """
 
 from __future__ import annotations
@@ -217,8 +217,8 @@ def frame_lines(axes: Axes) -> None:
 
 def _finite(values: Sequence[np.ndarray]) -> list[float]:
     joined = np.concatenate([*values, np.empty(0)])
-    found: list[float] = joined[np.isfinite(joined)].tolist()
-    return found
+    result: list[float] = joined[np.isfinite(joined)].tolist()
+    return result
 
 
 def _number(value: float) -> str:

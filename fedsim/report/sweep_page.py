@@ -233,8 +233,8 @@ def series(summary: SweepSummary, x: str | None) -> list[Series]:
         label, family = (title(row.varied, private, without=[x]) for private in (row.private, True))
         at = row.varied.get(x) if x else None
         lines.setdefault((label, family), []).append(Point(_number(at), *spread))
-    found = [Series(label, tuple(points), family) for (label, family), points in lines.items()]
-    return found + [
+    drawn = [Series(label, tuple(points), family) for (label, family), points in lines.items()]
+    return drawn + [
         Series(label, (Point(None, *level),))
         for label, one in summary.levels()
         if (level := one.spread(summary.metric)) is not None
@@ -281,19 +281,19 @@ def under_the_axis(sweep: SweepSummary) -> list[str]:
     """The same for a figure, whose axis has the claims: a number for each, where there is one."""
     lines = list(_lines(sweep))
     claims = sorted({_claimed(row) for _, rows in lines for row in rows})
-    found = []
+    result = []
     for name, rows in lines:
         costs = {_claimed(row): _short(row) for row in rows}
-        found.append(f"true for {name}: {', '.join(costs.get(claim, '-') for claim in claims)}")
-    return found
+        result.append(f"true for {name}: {', '.join(costs.get(claim, '-') for claim in claims)}")
+    return result
 
 
 def _lines(sweep: SweepSummary) -> Iterator[tuple[str, list[CombinationRow]]]:
-    found: dict[str, list[CombinationRow]] = {}
+    lines: dict[str, list[CombinationRow]] = {}
     for row in sweep.combinations:
         if row.epsilon_claimed is not None:
-            found.setdefault(title(row.varied, True, without=[CLAIMED]), []).append(row)
-    for name, rows in found.items():
+            lines.setdefault(title(row.varied, True, without=[CLAIMED]), []).append(row)
+    for name, rows in lines.items():
         yield name, sorted(rows, key=_claimed)
 
 

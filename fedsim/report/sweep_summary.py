@@ -224,9 +224,9 @@ def read_sweep(directory: Path) -> SweepSummary:
     if not path.exists():
         raise InputError("RUN", str(directory), "its sweep has not finished; run it to the end")
     tree = read_json(path, AGAIN)
-    found = tree.get("format") if isinstance(tree, dict) else None
-    if found != FORMAT:
-        raise InputError("RUN", str(path), f"format {found!r}, this version reads {FORMAT!r}; {AGAIN}")
+    written = tree.get("format") if isinstance(tree, dict) else None
+    if written != FORMAT:
+        raise InputError("RUN", str(path), f"format {written!r}, this version reads {FORMAT!r}; {AGAIN}")
     return validated(SweepSummary, tree, path, AGAIN)
 
 

@@ -55,9 +55,9 @@ Trained = tuple[ModelFile, dict[int, Fitted]]
 """What all trials have in common, and how each prepares records, if that is known."""
 
 
-def write_trained(found: Trained, folder: Path) -> None:
+def write_trained(trained: Trained, folder: Path) -> None:
     """Write the files into a folder."""
-    kept, fitted = found
+    kept, fitted = trained
     text = kept.model_dump_json(indent=2, exclude_none=True, exclude={"problem": _PUBLIC_PART})
     (folder / FILE).write_text(text + "\n", encoding="utf-8")
     arrays = {

@@ -123,8 +123,8 @@ class Results:
 
     def rows(self, kind: type[Row]) -> list[Row]:
         """All rows of a table's class, in order of their trials, those of unfinished trials among them."""
-        found = [*self._record.rows(kind), *(row for row in self._unfinished if type(row) is kind)]
-        return sorted(found, key=lambda row: row.trial)  # type: ignore[attr-defined]
+        rows = [*self._record.rows(kind), *(row for row in self._unfinished if type(row) is kind)]
+        return sorted(rows, key=lambda row: row.trial)  # type: ignore[attr-defined]
 
     @property
     def measurements(self) -> list[Measurement]:

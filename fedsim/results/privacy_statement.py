@@ -166,14 +166,14 @@ def plug_ins(resolved: Resolved) -> list[str]:
     """Algorithm, problem, network and data set that are not fedsim's, as `kind package.module:name`."""
     problem = resolved.problem
     parts = [("algorithm", resolved.algorithm), ("problem", problem), ("data set", resolved.scenario.data)]
-    found = [
+    result = [
         f"{kind} {type(part).__module__}:{type(part).__qualname__}"
         for kind, part in parts
         if not type(part).__module__.startswith(_OURS)
     ]
     if isinstance(problem, NeuralNetwork) and isinstance(problem.model, Imported):
-        found.append(f"module {problem.model.path}")
-    return found
+        result.append(f"module {problem.model.path}")
+    return result
 
 
 _MOST_GROUPS, _MOST_NAMES = 5, 4

@@ -219,12 +219,12 @@ def _table(directory: Path, name: str) -> pa.Table:
 
 
 def _models(directory: Path) -> Models:
-    found: Models = {}
+    models: Models = {}
     for path in sorted(set(directory.glob("*.safetensors")) - {directory / FITTED}):
         for key, tensor in opened(path, partial(load_file, path)).items():
             trial, variant = key.removeprefix("trial-").split(".")
-            found.setdefault(variant, {})[int(trial)] = tensor
-    return {variant: dict(sorted(trials.items())) for variant, trials in found.items()}
+            models.setdefault(variant, {})[int(trial)] = tensor
+    return {variant: dict(sorted(trials.items())) for variant, trials in models.items()}
 
 
 def _trained(directory: Path) -> Trained:
@@ -264,11 +264,11 @@ def write(outcome: Outcome, run: RunData, folder: Path, place: Path) -> None:
 
 def move_scenario(file: Path, before: Path, after: Path) -> None:
     """Let a scenario that was copied from the folder `before` to `after` name the files that it named."""
-    found = file.read_text(encoding="utf-8")
-    tree = from_yaml(found)
+    content = file.read_text(encoding="utf-8")
+    tree = from_yaml(content)
     moved = relative(anchored(tree, before.resolve()), after)
     if moved != tree:
-        head = "".join(line for line in found.splitlines(keepends=True) if line.startswith("#"))
+        head = "".join(line for line in content.splitlines(keepends=True) if line.startswith("#"))
         file.write_text(head + to_yaml(moved), encoding="utf-8")
 
 

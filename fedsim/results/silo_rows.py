@@ -83,14 +83,14 @@ def _known(resolved: Resolved) -> Callable[[Admitted], dict[str, float | None]]:
     together = None if sums is None else cache(sums.mechanism.colluding_epsilons)
 
     def known(silo: Admitted) -> dict[str, float | None]:
-        terms, found = silo.terms, dict[str, float | None](claims.get(silo.terms.name, {}))
+        terms, result = silo.terms, dict[str, float | None](claims.get(silo.terms.name, {}))
         rounds = terms.rounds if isinstance(terms.rounds, range) else tuple(terms.rounds)
         case = terms.n, silo.noise_multiplier, terms.delta
         if together is not None:  # under each silo's own share of the noise
-            found["epsilon_colluding"] = finite(together(census(rounds), (case,))[0])
+            result["epsilon_colluding"] = finite(together(census(rounds), (case,))[0])
         if gap and isfinite(silo.epsilon_guaranteed):
-            found["epsilon_attainable"] = attainable(census(rounds), *case)
-        return found
+            result["epsilon_attainable"] = attainable(census(rounds), *case)
+        return result
 
     return known
 
@@ -168,12 +168,12 @@ def prefixes(plan: Plan, rounds: Sequence[int], points: int) -> list[tuple[int, 
     ordered = sorted(rounds)
     places = set(np.linspace(0, len(ordered) - 1, min(points, len(ordered))).round().astype(int).tolist())
     total: Counter[Release] = Counter()
-    found = []
+    result = []
     for place, index in enumerate(ordered):
         total.update(dict(plan.census([index])))
         if place in places:
-            found.append((index + 1, tuple(sorted(total.items(), key=repr))))
-    return found
+            result.append((index + 1, tuple(sorted(total.items(), key=repr))))
+    return result
 
 
 GROUPS = (2, 5, 10)

@@ -78,16 +78,16 @@ def summarise(outcome: Outcome) -> Summary:
 
 def _simulated(outcome: Outcome) -> dict[str, Any]:
     """The parts that only some runs have: a deployment's, and measurements on training records."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if outcome.deployed is not None:
-        found["deployment"] = _deployment(outcome, outcome.deployed)
+        result["deployment"] = _deployment(outcome, outcome.deployed)
     if outcome.heterogeneity is not None:
-        found["heterogeneity"] = Heterogeneity(**outcome.heterogeneity)
+        result["heterogeneity"] = Heterogeneity(**outcome.heterogeneity)
     for first in outcome.results.rows(OptimumNote)[:1]:
-        found["objective"] = Objective(**{k: v for k, v in first._asdict().items() if k != "reason" or v})
+        result["objective"] = Objective(**{k: v for k, v in first._asdict().items() if k != "reason" or v})
     if clipping := _clipping(outcome):
-        found["clipping"] = clipping
-    return found
+        result["clipping"] = clipping
+    return result
 
 
 _CLIPPING = (
@@ -172,14 +172,14 @@ def _finals(outcome: Outcome, variant: str) -> dict[str, Any]:
 
 def spreads(rows: Sequence[HasMetrics]) -> dict[str, Any]:
     """Fields of `Values`: of every metric that some row has, and of `error` and `loss`."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name in MEASURED:
         values = np.array([each for row in rows if (each := value(row, name)) is not None])
         if len(values) or name in ("error", "loss"):
             known = values if np.isfinite(values).all() else values[:0]  # a run that diverged has no mean
-            found[name] = float(known.mean()) if len(known) else None
-            found[f"{name}_interval90"] = interval90(known)
-    return found
+            result[name] = float(known.mean()) if len(known) else None
+            result[f"{name}_interval90"] = interval90(known)
+    return result
 
 
 def interval90(values: np.ndarray) -> Interval | None:
@@ -234,18 +234,18 @@ def answered(results: Results) -> dict[int, int]:
 
 def _versions() -> dict[str, str]:
     """Versions of installed packages; a deployment's server may have no Ray."""
-    found = {"python": platform.python_version()}
+    result = {"python": platform.python_version()}
     for name in ("fedsim-isrl", "torch", "numpy", "ray", "dp-accounting"):
         with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            result[name] = version(name)
+    return result
 
 
 def warnings(outcome: Outcome) -> list[str]:
     """Warnings about the scenario, then about the trials' records; each once."""
-    found = [*of_scenario(outcome.resolved), *(row.text for row in outcome.results.rows(Warned))]
-    found += _undefined(outcome.results.measurements)
-    return list(dict.fromkeys(found))
+    lines = [*of_scenario(outcome.resolved), *(row.text for row in outcome.results.rows(Warned))]
+    lines += _undefined(outcome.results.measurements)
+    return list(dict.fromkeys(lines))
 
 
 def of_scenario(resolved: Resolved) -> list[str]:

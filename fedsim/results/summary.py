@@ -294,11 +294,11 @@ def read_summary(directory: Path) -> Summary:
     """
     path = directory / FILE
     tree = read_json(path, AGAIN)
-    found = tree.get("format") if isinstance(tree, dict) else None
-    if found != FORMAT:
+    written = tree.get("format") if isinstance(tree, dict) else None
+    if written != FORMAT:
         wrote = tree.get("versions") if isinstance(tree, dict) else None
         version = wrote.get("fedsim-isrl", "unknown") if isinstance(wrote, dict) else "unknown"
-        hint = f"format {found!r}, written by fedsim {version}; this version reads format {FORMAT}"
+        hint = f"format {written!r}, written by fedsim {version}; this version reads format {FORMAT}"
         raise InputError("RUN", str(path), f"{hint}: {AGAIN}")
     return validated(Summary, tree, path, AGAIN)
 

@@ -192,19 +192,21 @@ def metrics_table(summary: Summary) -> TextTable:
 
 
 def _value(values: Values, name: str) -> str:
-    found = values.spread(name)
-    return "-" if found is None else f"{found.mean:.3f}" if abs(found.mean) < 1000 else f"{found.mean:.4g}"
+    spread = values.spread(name)
+    return (
+        "-" if spread is None else f"{spread.mean:.3f}" if abs(spread.mean) < 1000 else f"{spread.mean:.4g}"
+    )
 
 
 def result_line(summary: Summary) -> str:
     """The chosen metric, beside that of the same algorithm without noise and clipping."""
-    found, baseline = measured(summary)
+    value, baseline = measured(summary)
     beside = f"; the same algorithm {NONPRIVATE}: {baseline}" if baseline else ""
     trials = summary.trials.finished
     note = f"mean of {trials} trials, in brackets {spans(trials)}" if trials > 1 else _one(summary)
-    of = f" ({note})" if trials and found else ""
+    of = f" ({note})" if trials and value else ""
     what = METRICS[summary.metrics.metric].title
-    return f"{summary.scenario}: {what} {found or f'not measured ({unmeasured(summary)})'}{beside}{of}"
+    return f"{summary.scenario}: {what} {value or f'not measured ({unmeasured(summary)})'}{beside}{of}"
 
 
 def _one(summary: Summary) -> str:
@@ -246,18 +248,18 @@ def remarks(summary: Summary) -> list[str]:
     )
 
 
-def objective(summary: Summary, found: Objective) -> list[str]:
+def objective(summary: Summary, part: Objective) -> list[str]:
     """Lines about the excess risk and the gradient mapping."""
     titles = {
         "excess_risk": "excess risk F(w) - F(w*)",
-        "gradient_mapping_sq": f"squared gradient mapping |G_eta(w)|^2 at eta = {found.eta:.4g}",
+        "gradient_mapping_sq": f"squared gradient mapping |G_eta(w)|^2 at eta = {part.eta:.4g}",
     }
     lines = [
         f"{title}: {_text(value, '.3g')}{_beside(summary, name)} (of the training objective, not private)"
         for name, title in titles.items()
         if (value := summary.metrics.spread(name)) is not None
     ]
-    return lines + ([f"excess risk: not measured, {found.reason}"] if found.reason else [])
+    return lines + ([f"excess risk: not measured, {part.reason}"] if part.reason else [])
 
 
 def _beside(summary: Summary, name: str) -> str:
@@ -269,24 +271,24 @@ _MATTERS = 0.1
 """The share of terms above which the clip is worth a line."""
 
 
-def _clipping(found: Clipping) -> list[str]:
-    if found.clipped < _MATTERS:
+def _clipping(part: Clipping) -> list[str]:
+    if part.clipped < _MATTERS:
         return []
-    norm = f"the median norm of a term is {found.median_norm:.3g} times the clip"
+    norm = f"the median norm of a term is {part.median_norm:.3g} times the clip"
     return [
-        f"the clip shortens {found.clipped:.0%} of the terms in the last tenth of the rounds; {norm} "
+        f"the clip shortens {part.clipped:.0%} of the terms in the last tenth of the rounds; {norm} "
         "(simulation only, not private)"
     ]
 
 
-def _participation(found: Participation) -> list[str]:
-    if found.name == "all":
+def _participation(part: Participation) -> list[str]:
+    if part.name == "all":
         return []
-    head = f"participation: M = {found.effective_m:.4g} of {found.num_silos} silos a round"
-    observed = found.observed_mean_inverse_m
+    head = f"participation: M = {part.effective_m:.4g} of {part.num_silos} silos a round"
+    observed = part.observed_mean_inverse_m
     seen = f", observed E[1/M_r] = {observed:.4g}" if observed is not None else ""
-    lines = [f"{head} (1/M = E[1/M_r] = {found.expected_inverse_m:.4g}{seen})"]
-    low, high = found.pull
+    lines = [f"{head} (1/M = E[1/M_r] = {part.expected_inverse_m:.4g}{seen})"]
+    low, high = part.pull
     if high > low:
         lines.append(
             f"silos that are there more often weigh more in the model: {low:.3g} to {high:.3g} times their "
@@ -295,20 +297,20 @@ def _participation(found: Participation) -> list[str]:
     return lines
 
 
-def _deployment(found: Deployment, rounds: int) -> list[str]:
+def _deployment(part: Deployment, rounds: int) -> list[str]:
     lines = [
         f"silo {silo.name} is left out of {silo.rounds} of {rounds} rounds: {'; '.join(silo.reasons)}"
-        for silo in found.left_out
+        for silo in part.left_out
     ]
     lines += [
         f"silo {name} gave no statement at the end, so that its whole plan counts as spent: {reason}"
-        for name, reason in found.without_statement.items()
+        for name, reason in part.without_statement.items()
     ]
-    return [*lines, *found.remarks, f"not measured in a deployed run: {', '.join(found.unmeasured)}"]
+    return [*lines, *part.remarks, f"not measured in a deployed run: {', '.join(part.unmeasured)}"]
 
 
-def _heterogeneity(found: Heterogeneity) -> list[str]:
-    if found.upsilon_star_sq is None:
-        return [f"heterogeneity: not measured, {found.reason}"]
-    values = f"upsilon_*^2 = {found.upsilon_star_sq:.4g}, phi^2 = {found.phi_sq_at_optimum:.4g}"
+def _heterogeneity(part: Heterogeneity) -> list[str]:
+    if part.upsilon_star_sq is None:
+        return [f"heterogeneity: not measured, {part.reason}"]
+    values = f"upsilon_*^2 = {part.upsilon_star_sq:.4g}, phi^2 = {part.phi_sq_at_optimum:.4g}"
     return [f"heterogeneity at the optimum: {values} (not private)"]

@@ -68,10 +68,10 @@ def combinations(tree: Mapping[str, Any]) -> list[Combination]:
     outer, inner = list(_outer(section)), list(product(section.tune.grid if section.tune else {}))
     check_distinct(f"{SWEEP}.cells", outer, "duplicate cells; each combination once")
     names = labels(section)
-    found = [_combination(base, section, names, setting, inner) for setting in outer]
-    if not any(c.private and c.scenario.report.nonprivate_twin for c in found):
-        return _distinct(found)
-    return _distinct([*found, *(_without_privacy(c) for c in found if c.private)])
+    points = [_combination(base, section, names, setting, inner) for setting in outer]
+    if not any(c.private and c.scenario.report.nonprivate_twin for c in points):
+        return _distinct(points)
+    return _distinct([*points, *(_without_privacy(c) for c in points if c.private)])
 
 
 def base_and_section(tree: Mapping[str, Any]) -> tuple[dict[str, Any], SweepSection]:
@@ -175,10 +175,10 @@ def _without_privacy(combination: Combination) -> Combination:
     return Combination(varied, False, tuple(unique.values()))
 
 
-def _distinct(found: Sequence[Combination]) -> list[Combination]:
+def _distinct(items: Sequence[Combination]) -> list[Combination]:
     """Each once; what differs only in fields that a run without noise does not have is the same."""
     unique: dict[str, Combination] = {}
-    for one in found:
+    for one in items:
         same = one if one.private else _without_privacy(one)
         key = json.dumps([c.scenario.model_dump_json() for c in same.candidates])
         unique.setdefault(key, same)

@@ -65,10 +65,10 @@ class SweepResults:
     @property
     def criterion(self) -> dict[tuple[int, int], list[float | None]]:
         """For each (combination, candidate) the scores over repetitions."""
-        found: dict[tuple[int, int], list[float | None]] = {}
+        result: dict[tuple[int, int], list[float | None]] = {}
         for place, score in sorted(self.scores.items()):
-            found.setdefault((place.combination, place.candidate), []).append(score)
-        return found
+            result.setdefault((place.combination, place.candidate), []).append(score)
+        return result
 
 
 class Engine:
@@ -172,8 +172,8 @@ def measure(criterion: str, metric: str, outcome: CellOutcome) -> float | None:
     """The criterion's value; None where it is not finite, or the run failed."""
     if not isinstance(outcome, CellResult):
         return None
-    found = value(outcome, _READ.get(criterion, metric))
-    return found if found is not None and isfinite(found) else None
+    number = value(outcome, _READ.get(criterion, metric))
+    return number if number is not None and isfinite(number) else None
 
 
 def mean(values: Sequence[float | None]) -> float | None:
@@ -195,7 +195,7 @@ def best(criterion: Sequence[Sequence[float | None]], higher: bool = False) -> i
     1
     """
     sign = -1 if higher else 1
-    means = [(sign * found, at) for at, values in enumerate(criterion) if (found := mean(values)) is not None]
+    means = [(sign * score, at) for at, values in enumerate(criterion) if (score := mean(values)) is not None]
     return min(means)[1] if means else None
 
 
@@ -226,15 +226,15 @@ def _grids(cells: list[Cell], most: int) -> list[list[Cell]]:
     same: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for trial, held in by_trial.items():
         same[tuple(sorted(held))].append(trial)
-    found: list[list[Cell]] = []
+    result: list[list[Cell]] = []
     for settings, trials in same.items():
         for some in _pieces(settings, most):
             together = max(1, min(_TRIALS, most // len(some)))
-            found += [
+            result += [
                 [by_trial[trial][setting] for setting in some for trial in few]
                 for few in _pieces(trials, together)
             ]
-    return found
+    return result
 
 
 def _pieces(items: Sequence[T], most: int) -> list[Sequence[T]]:

@@ -113,13 +113,13 @@ def job_of(tree: Mapping[str, Any]) -> Job:
     """
     if tree.get("seed") is None:
         return job_of({**tree, "seed": secrets.randbits(63)})
-    found, (_, section) = combinations(tree), base_and_section(tree)
-    nonce = next((n for c in found for one in c.candidates if (n := with_nonce(one.scenario).nonce)), None)
+    points, (_, section) = combinations(tree), base_and_section(tree)
+    nonce = next((n for c in points for one in c.candidates if (n := with_nonce(one.scenario).nonce)), None)
     if nonce != tree.get("nonce"):  # one for all cells: they differ in what else keys them
         return job_of({**tree, "nonce": nonce})
-    for combination in found:
+    for combination in points:
         _check_data(combination)
-    return Job(tree, found, section.tune, selections(found, section.tune))
+    return Job(tree, points, section.tune, selections(points, section.tune))
 
 
 def _check_data(combination: Combination) -> None:
@@ -165,7 +165,7 @@ class Selection:
         return hashlib.sha256(json.dumps([trees, self.repetitions, noise]).encode()).hexdigest()
 
 
-def selections(found: Sequence[Combination], tune: TuneSection | None) -> dict[int, Selection]:
+def selections(items: Sequence[Combination], tune: TuneSection | None) -> dict[int, Selection]:
     """The private tuning of each combination, by its number; none where nothing is tuned privately.
 
     Raises:
@@ -173,10 +173,10 @@ def selections(found: Sequence[Combination], tune: TuneSection | None) -> dict[i
     """
     if tune is None or tune.private is None:
         return {}
-    if not any(combination.private for combination in found):
+    if not any(combination.private for combination in items):
         hint = "a choice that is private needs runs that are: leave private out, or give mechanism gaussian"
         raise InputError(f"{TUNE}.private", tune.model_dump()["private"], hint)
-    several = {number: one for number, one in enumerate(found) if len(one.candidates) > 1}
+    several = {number: one for number, one in enumerate(items) if len(one.candidates) > 1}
     return {number: _selection(one, tune) for number, one in several.items()}
 
 

@@ -236,12 +236,12 @@ def measured(job: Job, results: SweepResults, record: Record, runner: Runner) ->
     }
     for number, scenario in chosen.items():
         alike.setdefault(canonical(_depends_on(scenario)), []).append(number)
-    found = []
+    result = []
     for numbers in alike.values():
         rows = _rows(chosen[numbers[0]], job.reported_trials, record, runner)
         common = _common([job.combinations[number].varied for number in numbers])
-        found.append(BaselineGroup(varied=common, combinations=numbers, baselines=baselines_of(rows)))
-    return found
+        result.append(BaselineGroup(varied=common, combinations=numbers, baselines=baselines_of(rows)))
+    return result
 
 
 def _chosen(job: Job, number: int, candidate: int) -> Scenario:

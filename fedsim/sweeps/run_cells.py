@@ -90,16 +90,16 @@ def _run_folded(cells: Sequence[Cell]) -> list[CellOutcome]:
     outcomes = dict(zip(resolved, run_fold(list(resolved.values()), data), strict=True))
     evaluate = {t: _evaluator(first, own) for t, own in data.items()}
     seconds = (time.perf_counter() - start) / len(cells)
-    found: list[CellOutcome] = []
+    result: list[CellOutcome] = []
     for cell in cells:
         setting, trial = canonical(cell.scenario), cell.trial
         outcome = outcomes[setting][trials.index(trial)]
         try:
             measured = on_test_records(evaluate[trial], outcome.model, not cell.train_loss)
-            found.append(_result(cell, resolved[setting], data[trial], outcome, measured, seconds))
+            result.append(_result(cell, resolved[setting], data[trial], outcome, measured, seconds))
         except ValueError as error:
-            found.append(failure(error))
-    return found
+            result.append(failure(error))
+    return result
 
 
 def _evaluator(resolved: Resolved, data: Federation) -> Evaluator:

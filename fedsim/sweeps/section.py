@@ -292,15 +292,15 @@ def of_field(field: str, values: Sequence[Any]) -> dict[str, Label]:
     """
     named = [_own(value) for value in values]
     clashing = {name for name in named if named.count(name) > 1}
-    found = {
+    result = {
         canonical(value): _with_differences(value, values) if name in clashing else name
         for value, name in zip(values, named, strict=True)
     }
-    if len(set(map(canonical, found.values()))) < len(found):
+    if len(set(map(canonical, result.values()))) < len(result):
         raise InputError(
             f"scenario.sweep.grid.{field}", sorted(map(str, clashing)), "give each value a label of its own"
         )
-    return found
+    return result
 
 
 def _own(value: Any) -> Label:

@@ -71,7 +71,7 @@ def summarise(
 def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow:
     combination, chosen = job.combinations[number], results.chosen.get(number)
     rows = [row for row in results.rows if row.place.combination == number]
-    found, costliest = [row.result for row in rows], max(rows, key=_cost, default=None)
+    finished, costliest = [row.result for row in rows], max(rows, key=_cost, default=None)
     worst = costliest and costliest.result
     return CombinationRow(
         varied=combination.varied,
@@ -82,9 +82,9 @@ def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow
         costliest_silo=None if worst is None or not combination.private else worst.silo,
         noise_multiplier=None if worst is None else worst.noise_multiplier,
         **({} if costliest is None else _claim(job, costliest)),
-        trials=len(found),
-        **spreads(found),
-        seconds_per_run=float(np.mean([result.seconds for result in found])) if found else None,
+        trials=len(finished),
+        **spreads(finished),
+        seconds_per_run=float(np.mean([result.seconds for result in finished])) if finished else None,
     )
 
 
@@ -100,12 +100,12 @@ def _claim(job: Job, row: Row) -> dict[str, float]:
     if prescribed is None or prescribed.claimed_epsilons is None:
         return {}
     silo = resolved.names.index(row.result.silo)
-    found = {"epsilon_claimed": prescribed.claimed_epsilons[silo]}
+    result = {"epsilon_claimed": prescribed.claimed_epsilons[silo]}
     if has_gap(resolved) and isfinite(row.result.epsilon):
         census = resolved.trace.plan.census(silos_rounds(resolved, row.place.trial)[silo])
         case = resolved.sizes[silo], row.result.noise_multiplier, resolved.deltas[silo]
-        found["epsilon_attainable"] = attainable.epsilon(census, *case)
-    return found
+        result["epsilon_attainable"] = attainable.epsilon(census, *case)
+    return result
 
 
 def _guaranteed(worst: CellResult | None, selection: Selection | None) -> float | None:
@@ -184,13 +184,13 @@ _HOW = ("notices", "mechanism", "calibration", "sampler", "accountant", "theorem
 
 def _how(combinations: Sequence[Combination]) -> dict[str, list[str]]:
     """The private combinations' mechanisms, samplers, accountants, each text once."""
-    found: dict[str, dict[str, None]] = {part: {} for part in _HOW}
+    by_part: dict[str, dict[str, None]] = {part: {} for part in _HOW}
     for scenario in (combination.scenario for combination in combinations if combination.private):
         parts = how(resolved_of(scenario)) | {"calibration": scenario.privacy.calibration}
         for part in _HOW:
             texts = parts.get(part, [])
-            found[part] |= dict.fromkeys([texts] if isinstance(texts, str) else texts)
-    return {part: list(texts) for part, texts in found.items()}
+            by_part[part] |= dict.fromkeys([texts] if isinstance(texts, str) else texts)
+    return {part: list(texts) for part, texts in by_part.items()}
 
 
 def _tuned_openly(job: Job) -> list[str]:
