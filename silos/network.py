@@ -4,8 +4,8 @@ A chain of layers that keep records apart (`fedsim.problems.network_layers`) tak
 backward pass, which capture every layer's inputs and output gradients; the layers turn them into the norm of
 each record's whole gradient (or gradient difference), and then into the sum of the clipped ones. Norm and sum
 are made of the same captured numbers, so that the clip holds whatever the passes computed. Of any other
-module the gradient is taken record by record, from the graph of one record (`fedsim.problems.alone`). Either
-way no record reaches another's term, in its own silo or in a co-hosted one. Records are treated in chunks,
+module the gradient is taken record by record, from the graph of one record (`fedsim.problems.capture`).
+Either way no record reaches another's term, in its silo or in a co-hosted one. Records are treated in chunks,
 so memory is bounded.
 """
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fedsim.problems.alone import each
+from fedsim.problems.capture import each
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_form import Graph
 from fedsim.problems.network_layers import Layers

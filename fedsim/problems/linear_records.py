@@ -2,7 +2,7 @@
 
 Built-in losses act on each number alone. A problem of another distribution gives its loss by a derivative,
 `coefficient`, and by the targets that it is defined for, `accepts`. Both run as graphs of one record
-(`fedsim.problems.alone`), whatever they would do to a batch; what they are handed is never a stored tensor.
+(`fedsim.problems.capture`), whatever they would do to a batch; what they are handed is never a stored tensor.
 Scores are always x W, whatever a problem makes of `scores`. A subclass of a built-in problem is another's.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedsim.common.errors import InputError
-from fedsim.problems.alone import FunctionModule, NotCapturedError, capture, each
+from fedsim.problems.capture import FunctionModule, NotCapturedError, capture, each
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.program import Program
 

@@ -143,7 +143,7 @@ class NeuralNetwork(HasComposite):
 
 @lru_cache(maxsize=32)
 def _form(problem: NeuralNetwork, dtype: torch.dtype) -> Form:
-    from fedsim.problems.alone import NotCapturedError
+    from fedsim.problems.capture import NotCapturedError
     from fedsim.problems.network_form import form_of, no_graph
 
     try:

@@ -1,7 +1,7 @@
 """Applies a network to records: as layers that keep records apart, or as the graph of one record.
 
 `check` helps a module's author: it looks at the kinds of layers and tries the module on made-up records. The
-guarantee that one record cannot reach another's term does not rest on it: see `fedsim.problems.alone` and
+guarantee that one record cannot reach another's term does not rest on it: see `fedsim.problems.capture` and
 `fedsim.problems.network_layers`.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from fedsim.common.errors import InputError
-from fedsim.problems.alone import NotCapturedError, capture, each
+from fedsim.problems.capture import NotCapturedError, capture, each
 from fedsim.problems.network_layers import Layers, plain_layers
 from fedsim.problems.network_models import FIELD
 from fedsim.problems.program import Program

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from fedsim.problems.alone import each
+from fedsim.problems.capture import each
 from fedsim.problems.operations import TABLE, Entry, NotAllowedError, outcome
 
 ROWS, CHANGED = 5, 2

@@ -14,7 +14,7 @@ from support.refusals import refused
 from torch import nn
 
 from fedsim.common.errors import InputError
-from fedsim.problems.alone import each
+from fedsim.problems.capture import each
 from fedsim.problems.glm import GeneralisedLinear, LogisticRegression
 from fedsim.problems.kinds import Problem, check
 from fedsim.problems.network import NeuralNetwork
