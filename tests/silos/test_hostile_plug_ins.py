@@ -34,7 +34,7 @@ def has(value):
     if isinstance(value, np.ndarray) and value.dtype.kind == "f":
         return bool(np.isclose(value, SECRET, rtol=0, atol=1e-9).any())
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return np.float64(SECRET).tobytes() in bytes(value) or b"fedsim-silo" in bytes(value)
+        return np.float64(SECRET).tobytes() in bytes(value) or b"-".join([b"fedsim", b"silo"]) in bytes(value)
     return False
 
 def read(path):
