@@ -22,8 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.rosters import Parties
 
-from fedsim.secagg.reports import Form
-from fedsim.secagg.shares import add, split, total
+from fedsim.secagg.reports import Form, add, split, total
 from fedsim.secagg.shuffling import Release, Request, totals
 from shuffler.keys import Keys
 from shuffler.rounds import Shuffler

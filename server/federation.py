@@ -18,8 +18,7 @@ from torch import Tensor
 from fedsim.common.errors import Refused
 from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Answered
-from fedsim.wire import frames as wire
-from fedsim.wire.frames import Frame
+from fedsim.wire.frames import Frame, encode, sealed
 from fedsim.wire.messages import (
     Admission,
     Ask,
@@ -219,7 +218,7 @@ class RemoteSilos:
 
 
 def _frame(message: Message, arrays: Mapping[str, Tensor] = MappingProxyType({})) -> bytes:
-    return wire.sealed(wire.encode(Frame(message.kind, message.model_dump(mode="json"), arrays)))
+    return sealed(encode(Frame(message.kind, message.model_dump(mode="json"), arrays)))
 
 
 def _too_few(count: int, asked: int, least: int, wrong: Mapping[str, WrongReply]) -> str:

@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from fedsim.common.errors import Refused
 from fedsim.common.identity import is_signed
 from fedsim.protocol.limits import LIMITS
-from fedsim.wire import frames as wire
-from fedsim.wire.frames import Frame
+from fedsim.wire.frames import Frame, decode, opened
 from fedsim.wire.messages import Message, Refusal
 
 Kind = TypeVar("Kind", bound=Message)
@@ -97,10 +96,10 @@ def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
 
 def _signed(data: bytes, identity: bytes) -> Frame:
     try:
-        body, signature = wire.opened(data)
+        body, signature = opened(data)
         if not is_signed(identity, body, signature):
             raise WrongReply("its reply is not signed by its identity", final=False)
-        return wire.decode(body)
+        return decode(body)
     except Refused as refusal:
         raise WrongReply(f"its reply cannot be read: {refusal}", final=False) from None
 

@@ -22,8 +22,8 @@ from fedsim.protocol.copies import digest
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.secagg import shuffling
+from fedsim.secagg.agreement import Occasions
 from fedsim.secagg.envelopes import EnvelopeKey
-from fedsim.secagg.occasions import Occasions
 from fedsim.secagg.reports import aggregators_noise
 from fedsim.secagg.roster import Roster
 from fedsim.secagg.shuffling import Release, Request

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from fedsim.common.errors import Refused
-from fedsim.wire import frames as wire
-from fedsim.wire.dial import dial_port, dial_socket
+from fedsim.wire.connections import dial_port, dial_socket
+from fedsim.wire.frames import receive, send
 
 Address = Path | tuple[int, bytes]
 """A Unix socket, or a port of this machine and the token that opens it."""
@@ -119,8 +119,8 @@ class _Line:
     def _attempt(self, frame: bytes, left: float) -> bytes:
         connection = self._ready() or self._dialled(left)
         connection.settimeout(left)
-        wire.send(connection, frame)
-        reply = wire.receive(connection, self._limit)
+        send(connection, frame)
+        reply = receive(connection, self._limit)
         if reply is None:
             raise ConnectionError("the daemon closed the connection")
         return reply

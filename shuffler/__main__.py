@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.wire.service import exit_code
+from shuffler.service import run
 
 
 def main() -> int:
@@ -20,16 +21,7 @@ def main() -> int:
         "--health", action="store_true", help="Check the health of the running shuffler, and end."
     )
     asked = given.parse_args()
-    try:
-        from shuffler.service import run
-
-        return run(asked.config, enrolling=asked.enrol, health=asked.health)
-    except InputError as error:
-        message = f"error: {error}"
-    except Refused as error:
-        message = f"refused: {error}"
-    print(" ".join(message.split()), file=sys.stderr)
-    return 2
+    return exit_code(lambda: run(asked.config, enrolling=asked.enrol, health=asked.health))
 
 
 if __name__ == "__main__":

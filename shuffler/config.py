@@ -11,7 +11,7 @@ from fedsim.common.errors import InputError
 from fedsim.common.section import Section, check_flags, complaint
 from fedsim.common.serialise import mapping
 from fedsim.secagg.roster import Roster, load_roster
-from fedsim.wire.listener import AtPort, AtSocket
+from fedsim.wire.connections import AtPort, AtSocket
 
 ROOT = "shuffler"
 """What errors call the file."""

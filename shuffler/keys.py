@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
 from fedsim.common.identity import Identity
 from fedsim.secagg.envelopes import EnvelopeKey
 from fedsim.secagg.roster import ShufflerKeys
@@ -23,7 +21,7 @@ class Keys:
     @classmethod
     def draw(cls) -> Self:
         """New ones, kept nowhere: for a simulation."""
-        return cls(EnvelopeKey.draw(), Identity(Ed25519PrivateKey.generate()))
+        return cls(EnvelopeKey.draw(), Identity.draw())
 
     @classmethod
     def create(cls, folder: Path) -> Self:

@@ -17,9 +17,8 @@ from secrets import SystemRandom
 import numpy as np
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.secagg.reports import Form, Opened, aggregators_noise, open_report
+from fedsim.secagg.reports import Form, Opened, Words, add, aggregators_noise, open_report
 from fedsim.secagg.roster import Roster
-from fedsim.secagg.shares import Words, add
 from fedsim.secagg.shuffling import Release, Request, marked
 from fedsim.wire.frames import sealed
 from fedsim.wire.messages import Mark

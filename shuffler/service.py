@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.secagg.shuffling import Request
-from fedsim.wire.daemon import Bounds, Daemon, begin, on_signal
+from fedsim.secagg.shuffling import Request, Shuffle, Standing
+from fedsim.wire import service
+from fedsim.wire.connections import listening, token_of
+from fedsim.wire.daemon import Bounds, Daemon
 from fedsim.wire.frames import WordFrame, encode, head_of, opened, sealed
-from fedsim.wire.listener import health_problem, listening, token_of
-from fedsim.wire.messages import Hello, Message, Refusal, Shuffle, Standing
+from fedsim.wire.messages import Hello, Message, Refusal
 from shuffler.config import ROOT, Config, load_config
 from shuffler.keys import Keys
 from shuffler.rounds import Shuffler
@@ -40,7 +40,7 @@ def run(file: Path, *, enrolling: bool, health: bool) -> int:
     if enrolling:
         print(json.dumps(enrol(config)))
         return 0
-    return _ask(config) if health else _serve(config)
+    return service.health(config.listen, Standing.kind, "shuffler") if health else _serve(config)
 
 
 def enrol(config: Config) -> dict[str, Any]:
@@ -95,9 +95,9 @@ class Desk:
 
 def _serve(config: Config) -> int:
     """Answer until SIGTERM or SIGINT; what is in hand then is finished."""
-    on_signal(lambda *_: sys.exit(0))  # nothing is in hand yet
+    service.end_at_signal()  # nothing is in hand yet
     token, keys = token_of(config.listen), Keys.load(config.state)
-    begin(config.state / "log", "shuffler", "fedsim.wire")
+    service.log_to(config.state / "log", "shuffler", "fedsim.wire")
     with (
         closing(FileStore.open(config.notes, keys.identity.public)) as store,
         listening(config.listen) as listener,
@@ -105,20 +105,9 @@ def _serve(config: Config) -> int:
         shuffler = Shuffler(config.load_rosters(), keys, store)
         bounds = Bounds(config.max_request, clients=_CLIENTS, answers=1)
         daemon = Daemon(Desk(shuffler), listener, bounds, token)
-        on_signal(lambda *_: daemon.stop())
         for digest, roster in shuffler.rosters.items():
             log.info("roster %s of %s: %d silos", digest, roster.federation, len(roster.names))
         log.info("the shuffler listens")
-        finished = daemon.run()
+        finished = service.serve(daemon)
     log.info("the shuffler has stopped")
-    if not finished:  # a thread is still at work; its round is released or not, and can be asked for again
-        os._exit(0)
-    return 0
-
-
-def _ask(config: Config) -> int:
-    """Whether the running shuffler says who it is: 0, else 1 and a line on stderr."""
-    reason = health_problem(config.listen, Standing.kind)
-    if reason is not None:
-        print(f"shuffler: {reason}", file=sys.stderr)
-    return int(reason is not None)
+    return service.stopped(finished)

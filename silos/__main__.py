@@ -6,7 +6,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from fedsim.common.errors import InputError, Refused
 from fedsim.common.plugins import load_none
 from fedsim.common.process import HEAVY, lazily
 
@@ -22,25 +21,24 @@ def main() -> int:
     asked = given.parse_args()
     load_none()
     lazily(*HEAVY)
-    try:
-        from silos.config import load_config
+    from fedsim.wire.service import exit_code
 
-        load_config(asked.config)  # before torch is loaded
-        from silos.service import run
+    return exit_code(lambda: _run(asked))
 
-        return run(
-            asked.config,
-            enrol_first=asked.enrol,
-            serve=asked.serve,
-            health=asked.health,
-            insecure_simulation=asked.insecure_simulation,
-        )
-    except InputError as error:
-        message = f"error: {error}"
-    except Refused as error:
-        message = f"refused: {error}"
-    print(" ".join(message.split()), file=sys.stderr)
-    return 2
+
+def _run(asked: argparse.Namespace) -> int:
+    from silos.config import load_config
+
+    load_config(asked.config)  # before torch is loaded
+    from silos.service import run
+
+    return run(
+        asked.config,
+        enrol_first=asked.enrol,
+        serve=asked.serve,
+        health=asked.health,
+        insecure_simulation=asked.insecure_simulation,
+    )
 
 
 if __name__ == "__main__":

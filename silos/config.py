@@ -20,7 +20,7 @@ from fedsim.data.dataset import Dataset
 from fedsim.problems.kinds import GROUP as PROBLEM_GROUP
 from fedsim.problems.kinds import PROBLEMS
 from fedsim.protocol.limits import Limits
-from fedsim.wire.listener import AtPort, AtSocket
+from fedsim.wire.connections import AtPort, AtSocket
 from fedsim.wire.messages import Hex32, SiloName
 
 ROOT = "silo"

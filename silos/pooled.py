@@ -27,7 +27,7 @@ from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.pool import Pool, Share
 from fedsim.protocol.terms import Admitted
-from fedsim.secagg.occasions import Occasions
+from fedsim.secagg.agreement import Occasions
 from fedsim.secagg.reports import seal_report
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.secagg.shuffling import check_follows, check_marked

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -13,8 +12,9 @@ from pathlib import Path
 import torch
 
 from fedsim.common.errors import InputError
-from fedsim.wire.daemon import Bounds, Daemon, begin, on_signal
-from fedsim.wire.listener import health_problem, listening, token_of
+from fedsim.wire import service
+from fedsim.wire.connections import listening, token_of
+from fedsim.wire.daemon import Bounds, Daemon
 from fedsim.wire.messages import Greeting
 from silos.config import ROOT, Config, load_config
 from silos.enrolment import enrol
@@ -43,33 +43,26 @@ def run(file: Path, *, enrol_first: bool, serve: bool, health: bool, insecure_si
         print(json.dumps(asdict(enrol(config))), flush=True)
         if not serve:
             return 0
-    return _ask(config) if health else _serve(config, insecure_simulation)
+    return (
+        service.health(config.listen, Greeting.kind, f"silo {config.name}")
+        if health
+        else _serve(config, insecure_simulation)
+    )
 
 
 def _serve(config: Config, insecure_simulation: bool) -> int:
     """Answer until SIGTERM or SIGINT; what is in hand then is finished."""
     torch.set_num_threads(1)  # sums depend on it, and each silo has a process
-    on_signal(lambda *_: sys.exit(0))  # nothing is in hand yet
+    service.end_at_signal()  # nothing is in hand yet
     token = token_of(config.listen)
     if not config.ledger.exists():
         raise InputError(
             f"{ROOT}.state", str(config.state), "has no ledger; start the silo once with --enrol"
         )
-    begin(config.state / "log", "silos", "fedsim.wire")
+    service.log_to(config.state / "log", "silos", "fedsim.wire")
     with closing(Silo.open(config, insecure_simulation)) as silo, listening(config.listen) as listener:
         daemon = Daemon(silo, listener, Bounds(silo.frame_bytes), token)
-        on_signal(lambda *_: daemon.stop())
         log.info("silo %s listens", config.name)
-        finished = daemon.run()
+        finished = service.serve(daemon)
     log.info("silo %s has stopped", config.name)
-    if not finished:  # a thread is still at work; its round is paid for, and can be asked for again
-        os._exit(0)
-    return 0
-
-
-def _ask(config: Config) -> int:
-    """Whether the running daemon says who it is: 0, else 1 and a line on stderr."""
-    reason = health_problem(config.listen, Greeting.kind)
-    if reason is not None:
-        print(f"silo {config.name}: {reason}", file=sys.stderr)
-    return int(reason is not None)
+    return service.stopped(finished)

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedsim.attacks.neighbours import SOCKET, STATE, WORLDS, Line, Neighbours, write
 from fedsim.attacks.setting import Setting
 from fedsim.common.errors import InputError, Refused
-from fedsim.wire.dial import dial_socket
+from fedsim.wire.connections import dial_socket
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from fedsim.wire.messages import (
     Admission,

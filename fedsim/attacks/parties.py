@@ -32,9 +32,9 @@ from fedsim.protocol.contract import Query
 from fedsim.protocol.links import Answered
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
-from fedsim.scenario.sums import Sums
-from fedsim.secagg.shares import split
-from fedsim.simulation.aggregation import Run, at_once
+from fedsim.secagg.agreement import Sums
+from fedsim.secagg.reports import split
+from fedsim.simulation.secure_aggregation import TrialSums, at_once
 from server.aggregate import Totals
 
 Party = Literal["server", "shuffler", "both"]
@@ -79,7 +79,7 @@ def crowds(of: int) -> Read:
 
 def with_other_aggregator(resolved: Resolved, z: float, runs: Sequence[str]) -> Read:
     """Contributions, each with the noise that the second aggregator adds in a run of its own."""
-    drawn = [Run(resolved, 0, f"audit {run}", z) for run in runs]
+    drawn = [TrialSums(resolved, 0, f"audit {run}", z) for run in runs]
 
     def read(rows: Tensor, round_index: int, number: int) -> Tensor:
         noise = [run.noise(round_index, 1)[number] for run in drawn]
@@ -157,7 +157,7 @@ class Added:
             sums.pool,
             resolved.dtype,
         )
-        self._add = partial(at_once, Run(resolved, 0, "audit", terms[0].noise_multiplier or 0.0))
+        self._add = partial(at_once, TrialSums(resolved, 0, "audit", terms[0].noise_multiplier or 0.0))
         wiretap, streams = Wiretap(resolved.halves[0], Tap()), [f"path/{i}" for i in range(len(data))]
         self._gate = party_gate(resolved, wiretap, terms, data, streams, "both", True)
 

@@ -28,15 +28,19 @@ class Identity:
         self.public = key.public_key().public_bytes_raw().hex()
 
     @classmethod
+    def draw(cls) -> Self:
+        """A new key, kept nowhere."""
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+        return cls(Ed25519PrivateKey.generate())
+
+    @classmethod
     def create(cls, folder: Path) -> Self:
         """Draw a key and write `identity.key` (hexadecimal, mode 0600) and `identity.pub` (public);
         InputError if there is a key already.
         """
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-        key = Ed25519PrivateKey.generate()
-        write_key(folder / KEY_FILE, key.private_bytes_raw(), "identity")
-        made = cls(key)
+        made = cls.draw()
+        write_key(folder / KEY_FILE, made._key.private_bytes_raw(), "identity")
         made.publish(folder)
         return made
 

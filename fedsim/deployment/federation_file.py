@@ -19,7 +19,7 @@ from fedsim.common.identity import public_key
 from fedsim.common.section import Section, check_flags, complaint
 from fedsim.common.serialise import mapping
 from fedsim.data.registry import DataConfig
-from fedsim.wire.dial import read_token
+from fedsim.wire.connections import read_token
 from fedsim.wire.messages import Echo, SiloName
 from server.sockets import Address
 

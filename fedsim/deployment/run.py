@@ -29,7 +29,7 @@ from fedsim.report.trackers import open_trackers
 from fedsim.results.outcome import Outcome
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.secagg.occasions import Occasions
+from fedsim.secagg.agreement import Occasions
 from fedsim.secagg.roster import Roster
 from fedsim.wire.messages import Admission, Greeting, Offer
 from server.checkpoint import Checkpoint, RunRecord, expected_bytes

@@ -11,8 +11,8 @@ from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.links import Link
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
+from fedsim.secagg.agreement import Occasions
 from fedsim.secagg.envelopes import EnvelopeKey
-from fedsim.secagg.occasions import Occasions
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.wire.messages import Offer
 from server.aggregate import Totals, summed, weighted

@@ -13,7 +13,6 @@ from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.composite import L2Ball
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import per_silo
-from fedsim.scenario.sums import sums_of
 from fedsim.theory.averaged_noise import Noise, SummedNoise, averaged_noise
 from fedsim.theory.choice import Case
 from fedsim.theory.convex_choice import (
@@ -119,7 +118,7 @@ def _noise(privacy: PrivacySection, premises: Premises) -> Noise:
     if not MECHANISMS[privacy.mechanism].sums_only:
         return own
     sizes = [claim.n for claim in premises.claims]
-    sums = sums_of(privacy, premises.dimension, sizes, premises.weights, premises.participants)
+    sums = privacy.sums(premises.dimension, sizes, premises.weights, premises.participants)
     share = 0.0 if privacy.noise_by == "aggregators" else sums.mechanism.colluding(1.0) ** 2
     turnout = law(premises.participants, len(sizes))
     return SummedNoise(own, sums.mechanism, sums.pool, turnout, share, 0.0 if share else 2.0)

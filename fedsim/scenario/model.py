@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
@@ -10,11 +11,14 @@ from fedsim.common import section as sections
 from fedsim.common.errors import InputError
 from fedsim.common.section import Section, Shorthand
 from fedsim.data.registry import DataConfig, PartitionConfig
-from fedsim.privacy.registry import MECHANISMS, check_serves
+from fedsim.privacy.registry import MECHANISMS, check_serves, sum_mechanism
 from fedsim.problems.section import ProblemSection
+from fedsim.protocol.pool import Pool
 from fedsim.scenario.algorithm import AlgorithmConfig
 from fedsim.scenario.metric import MetricName
 from fedsim.scenario.participation import AllSilos, Participation, PerSilo
+from fedsim.secagg.agreement import Sums
+from fedsim.theory.participants import Participants, size_law
 from fedsim.theory.symbols import Constants
 
 MechanismName = Literal["gaussian", "none", "summed_gaussian", "shuffled_binomial", "shuffled_gaussian"]
@@ -109,6 +113,32 @@ class PrivacySection(Section):
             hint = "the accountant needs a number to calibrate to; "
             hint += "unlimited goes with calibration theorem or sigma"
             raise InputError("scenario.privacy.epsilon", self.epsilon, hint)
+
+    def sums(
+        self, dimension: int, sizes: Sequence[int], weights: Sequence[float], active: Participants
+    ) -> Sums:
+        """What silos agree on whose answers are added up.
+
+        Args:
+            dimension: d, of an answer.
+            sizes: n of each silo.
+            weights: of the silos in the objective.
+            active: who takes part; by default a sum has at least as many silos as the smallest round.
+
+        Raises:
+            InputError: names the field.
+        """
+        law = zip(*size_law(active, len(sizes)), strict=True)
+        least = int(min(size for size, chance in law if chance > 0))
+        chosen = least if self.min_silos is None else self.min_silos
+        if chosen > len(sizes):
+            raise InputError(
+                "scenario.privacy.min_silos", chosen, f"at most {len(sizes)}, the silos there are"
+            )
+        if isinstance(active, int) and chosen > active:
+            raise InputError("scenario.privacy.min_silos", chosen, f"at most {active}, the silos of a round")
+        pool = Pool(tuple(sizes), tuple(weights), chosen, self.honest_fraction or 1.0)
+        return Sums(sum_mechanism(self.mechanism, dimension, pool, self.noise_by, self.steps), pool)
 
     def _check_sums(self) -> None:
         """Check the fields of secure aggregation, and those that it cannot have."""

@@ -39,7 +39,7 @@ from fedsim.scenario.by_theorem import claims, constants, need_privacy, with_num
 from fedsim.scenario.metric import check_metric
 from fedsim.scenario.model import PrivacySection, Scenario
 from fedsim.scenario.participation import participants, per_silo
-from fedsim.scenario.sums import Sums, sums_of
+from fedsim.secagg.agreement import Sums
 from fedsim.theory.participants import Participants, effective_m
 from fedsim.theory.stated_noise import Prescribed
 from fedsim.theory.symbols import Premises, Symbols, symbols
@@ -88,7 +88,7 @@ class Resolved:
         privacy = self.scenario.privacy
         if not MECHANISMS[privacy.mechanism].sums_only:
             return None
-        return sums_of(privacy, self.problem.dimension, self.sizes, self.weights, self.active)
+        return privacy.sums(self.problem.dimension, self.sizes, self.weights, self.active)
 
     @property
     def noise_multipliers(self) -> tuple[float, ...] | None:

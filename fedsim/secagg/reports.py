@@ -5,8 +5,14 @@
     outer = sealed to the shuffler: position in the roster, 4 bytes | Ed25519 signature, 64 bytes | inner |
                                     the shuffler's share
 
-Envelopes and signatures are bound to an `Occasion`: run, round, roster, what the numbers are, and the start
-of the shuffler's process. So a report of another round, one that was told another amount of noise, or one
+**Additive shares** modulo 2^64: two parties hold a sum together that neither of them holds alone. An integer
+x is split into a uniform word u and x - u. Either of them alone is uniform whatever x is, so an aggregator
+who has one share of every silo, and their sum, has learnt nothing; both sums added are the sum of all x
+modulo 2^64, read as two's complement. Words are uniform because they come from the operating system's
+entropy, and only in so far as it is.
+
+**Binding.** Envelopes and signatures are bound to an `Occasion`: run, round, roster, what the numbers are,
+and the start of the shuffler's process. So a report of another round, for another amount of noise, or one
 that an earlier process may have released is not a report of this one: it does not open. All reports of an
 occasion have one size. Numbers are little-endian.
 
@@ -19,8 +25,9 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -33,7 +40,27 @@ from fedsim.common.identity import is_signed
 from fedsim.privacy.discrete_noise import with_noise
 from fedsim.secagg.envelopes import OVERHEAD, EnvelopeKey, seal
 from fedsim.secagg.roster import Roster
-from fedsim.secagg.shares import Counts, Words, split
+
+Counts = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
+
+def split(counts: Counts) -> tuple[Words, Words]:
+    """Two shares of `counts`, int64 of any shape; each of the same shape, each alone uniform."""
+    mask = np.frombuffer(os.urandom(8 * counts.size), np.uint64).reshape(counts.shape)
+    return mask, counts.view(np.uint64) - mask
+
+
+def add(shares: Sequence[Words] | Words) -> Words:
+    """The sum modulo 2^64 over the first axis: one party's shares of silos (silos, ...) to (...)."""
+    summed: Words = np.add.reduce(np.asarray(shares, np.uint64), axis=0)
+    return summed
+
+
+def total(server: Words, shuffler: Words) -> Counts:
+    """What both parties' sums say together: int64, right if the true total is in [-2^63, 2^63)."""
+    return (server + shuffler).view(np.int64)
+
 
 Transport = Literal["shares", "messages"]
 Numbers = npt.NDArray[np.float64]

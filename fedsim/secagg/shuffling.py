@@ -1,5 +1,10 @@
 """What a server asks of a shuffler and what it gets, as frames and as values; and how the server reads it.
 
+    Hello   -> Standing            who are you, which rosters do you know, where does your chain stand
+    Shuffle -> Shuffled            a round's reports in; the shuffler's sum and the server's envelopes out
+
+Their frames have arrays of bytes and of words.
+
 A mark says where a shuffler's chain of notes stands, as it has signed it; a server relays it to the silos.
 """
 
@@ -10,22 +15,62 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.common.head_file import Head
 from fedsim.common.identity import Identity, is_signed, public_key
 from fedsim.secagg.envelopes import EnvelopeKey
-from fedsim.secagg.reports import Form, Numbers, Occasion, open_inner, open_share
+from fedsim.secagg.reports import Counts, Form, Numbers, Occasion, Words, add, open_inner, open_share, total
 from fedsim.secagg.roster import Roster
-from fedsim.secagg.shares import Counts, Words, add, total
-from fedsim.wire import frames as wire
-from fedsim.wire.frames import WordFrame
-from fedsim.wire.messages import Hello, Mark, Refusal, Shuffle, Shuffled, Standing
+from fedsim.wire.frames import WordFrame, decode_words, encode, opened
+from fedsim.wire.messages import Hello, Hex32, Mark, Message, Refusal
+
+
+class Standing(Message):
+    """A shuffler's public keys, and the digests of the rosters that its operator has pinned."""
+
+    kind: ClassVar[str] = "standing"
+    key: Hex32
+    identity: Hex32
+    rosters: tuple[Hex32, ...]
+    version: str
+    mark: Mark
+
+
+class Shuffle(Message):
+    """All reports of a round, as the rows of an array of bytes, `reports`; see `fedsim.secagg.reports`.
+
+    `start` is that of the mark which silos were shown.
+    """
+
+    kind: ClassVar[str] = "shuffle"
+    run: Hex32
+    round: int = Field(ge=0, lt=2**31)
+    roster: Hex32
+    start: Hex32
+    transport: Literal["shares", "messages"]
+    dimension: int
+    scales: Annotated[tuple[float, ...], Field(fail_fast=True)]
+
+
+class Shuffled(Message):
+    """What the shuffler releases of a round: envelopes for the server as the rows of `inner`, permuted; its
+    own sum of shares, `sum`, where there are shares; and `silos`, the positions in the roster of those whose
+    reports counted. `request` is the digest of what it answers; `mark` ends with this release."""
+
+    kind: ClassVar[str] = "shuffled"
+    run: Hex32
+    round: int
+    roster: Hex32
+    request: Hex32
+    mark: Mark
+    silos: tuple[Annotated[int, Field(ge=0)], ...]
+
 
 Bytes = npt.NDArray[np.uint8]
 Said = TypeVar("Said", Shuffled, Standing)
@@ -59,7 +104,7 @@ class Request:
             dimension=form.dimension,
             scales=form.scales,
         )
-        return wire.encode(WordFrame(Shuffle.kind, head.model_dump(), {"reports": _rows(self.reports)}))
+        return encode(WordFrame(Shuffle.kind, head.model_dump(), {"reports": _rows(self.reports)}))
 
     @classmethod
     def read(cls, body: bytes) -> Self:
@@ -68,7 +113,7 @@ class Request:
         Raises:
             Refused: it is malformed, or its reports are of another size than its form says.
         """
-        frame = wire.decode_words(body)
+        frame = decode_words(body)
         if frame.kind != Shuffle.kind:
             raise Refused("another kind of message than a shuffler's request")
         try:
@@ -114,7 +159,7 @@ class Release:
         arrays: dict[str, npt.NDArray[Any]] = {"inner": _rows(self.inner)}
         if self.sum.size:
             arrays["sum"] = self.sum
-        return wire.encode(WordFrame(Shuffled.kind, head.model_dump(), arrays))
+        return encode(WordFrame(Shuffled.kind, head.model_dump(), arrays))
 
     @classmethod
     def read(cls, data: bytes, request: Request, identity: bytes) -> Self:
@@ -139,7 +184,7 @@ class Release:
 
 def hello(head: str) -> bytes:
     """The body of a frame that asks a shuffler for its `Standing`; `head` is the last one seen, or ""."""
-    return wire.encode(WordFrame(Hello.kind, Hello(head=head).model_dump()))
+    return encode(WordFrame(Hello.kind, Hello(head=head).model_dump()))
 
 
 def standing(data: bytes, identity: bytes) -> Mark:
@@ -204,7 +249,7 @@ def _checked(frame: WordFrame, form: Form, count: int) -> tuple[tuple[bytes, ...
 
 
 def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, WordFrame]:
-    frame = wire.decode_words(_signed(data, identity))
+    frame = decode_words(_signed(data, identity))
     if frame.kind == Refusal.kind:
         raise Refused(f"the shuffler refused: {frame.head.get('reason')}")
     try:
@@ -216,7 +261,7 @@ def _said(data: bytes, identity: bytes, kind: type[Said]) -> tuple[Said, WordFra
 
 
 def _signed(data: bytes, identity: bytes) -> bytes:
-    body, signature = wire.opened(data)
+    body, signature = opened(data)
     if not is_signed(identity, body, signature):
         raise Refused("a shuffler's reply is not signed by the identity in the roster")
     return body

@@ -32,11 +32,11 @@ from fedsim.results.record import Measurement
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.secagg.shares import Words
-from fedsim.simulation.aggregation import Party
+from fedsim.secagg.reports import Words
 from fedsim.simulation.clipping import Part, together
 from fedsim.simulation.failures import WorkerLost, death
 from fedsim.simulation.host import SiloHost
+from fedsim.simulation.secure_aggregation import Party
 from fedsim.simulation.trial import Trial, evaluator, in_one_process, read
 
 # Before Ray is imported: otherwise it listens on every interface and reports usage.

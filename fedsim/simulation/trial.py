@@ -31,10 +31,10 @@ from fedsim.results.record import (
     Warned,
 )
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.aggregation import Adder, Party, Run, adder
 from fedsim.simulation.clipping import SimulatedHosts, median
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
+from fedsim.simulation.secure_aggregation import Adder, Party, TrialSums, adder
 from server.aggregate import Totals, summed, weighted
 from server.loop import Aggregate, Progress, run
 from server.participation import Schedule, admitted_rounds, schedule
@@ -150,7 +150,7 @@ class Trial:
         totals = Totals(resolved.halves[0], resolved.problem, plan, sums.mechanism, sums.pool, resolved.dtype)
         common, key = admitted[0].terms.noise_multiplier, run_digest(resolved, self._digest, variant)
         assert common is not None
-        return _Sums(link, totals, adder(Run(resolved, self._trial, key, common), self._party)), summed
+        return _Sums(link, totals, adder(TrialSums(resolved, self._trial, key, common), self._party)), summed
 
     def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
         resolved = self._resolved

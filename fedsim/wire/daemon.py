@@ -13,21 +13,16 @@ import hmac
 import logging
 import math
 import selectors
-import signal
 import socket
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from logging.handlers import RotatingFileHandler
-from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
-from fedsim.common.errors import InputError, Refused
-from fedsim.wire.dial import TOKEN_BYTES
+from fedsim.common.errors import Refused
+from fedsim.wire.connections import TOKEN_BYTES
 from fedsim.wire.frames import announced, awaited, head_of, opened, reader, receive, send
 
 log = logging.getLogger("fedsim.wire.daemon")
@@ -190,12 +185,6 @@ class Daemon:
         return True
 
 
-def on_signal(act: Callable[[int, FrameType | None], None]) -> None:
-    """What SIGTERM and SIGINT do."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, act)
-
-
 def _hang_up(client: _Client) -> None:
     """Let its thread read the end of the stream; an answer in hand can still be sent."""
     with suppress(OSError):  # it has gone
@@ -209,28 +198,3 @@ def _note(answer: bytes) -> None:
         log.warning("refused: %s", ascii(head.get("reason"))[:500])
     else:
         log.info("%s %s", kind, " ".join(f"{key}={head[key]}" for key in ("run", "round") if key in head))
-
-
-_BYTES, _OLD = 5_000_000, 3
-
-
-def begin(file: Path, *packages: str) -> None:
-    """Write what these packages log to stderr and to `file`, mode 0600.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    logging.raiseExceptions = False  # a full disk is no reason to stop, nor to fill stderr
-    try:
-        file.touch(mode=0o600)
-        kept = RotatingFileHandler(file, maxBytes=_BYTES, backupCount=_OLD, encoding="utf-8")
-    except OSError as error:
-        raise InputError("state", str(file), f"a file that can be written ({error.strerror})") from None
-    handlers = (kept, logging.StreamHandler())
-    for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    for package in packages:
-        top = logging.getLogger(package)
-        top.setLevel(logging.INFO)
-        for handler in handlers:
-            top.addHandler(handler)

@@ -8,10 +8,7 @@ A run, as the silo sees it:
     Close   -> Closed              the silo's statement and signed receipt
     any     -> Refusal             with the reason, made of public values only
 
-A server and a shuffler, whose frames have arrays of bytes and words (`fedsim.secagg.shuffling`):
-
-    Hello   -> Standing            who are you, which rosters do you know, where does your chain stand
-    Shuffle -> Shuffled            a round's reports in; the shuffler's sum and the server's envelopes out
+A server and a shuffler have messages of their own (`fedsim.secagg.shuffling`).
 
 Everything may be delivered twice, late or out of order: the same Offer (by `session`) is the same run, the
 same Ask (run, round, broadcast) gets the same Reply, byte for byte.
@@ -184,47 +181,6 @@ class Closed(Message):
     broadcasts: tuple[Hex32, ...]
     receipt: str
     head: Hex32
-
-
-class Standing(Message):
-    """A shuffler's public keys, and the digests of the rosters that its operator has pinned."""
-
-    kind: ClassVar[str] = "standing"
-    key: Hex32
-    identity: Hex32
-    rosters: tuple[Hex32, ...]
-    version: str
-    mark: Mark
-
-
-class Shuffle(Message):
-    """All reports of a round, as the rows of an array of bytes, `reports`; see `fedsim.secagg.reports`.
-
-    `start` is that of the mark which silos were shown.
-    """
-
-    kind: ClassVar[str] = "shuffle"
-    run: Hex32
-    round: int = Field(ge=0, lt=2**31)
-    roster: Hex32
-    start: Hex32
-    transport: Literal["shares", "messages"]
-    dimension: int
-    scales: Annotated[tuple[float, ...], Field(fail_fast=True)]
-
-
-class Shuffled(Message):
-    """What the shuffler releases of a round: envelopes for the server as the rows of `inner`, permuted; its
-    own sum of shares, `sum`, where there are shares; and `silos`, the positions in the roster of those whose
-    reports counted. `request` is the digest of what it answers; `mark` ends with this release."""
-
-    kind: ClassVar[str] = "shuffled"
-    run: Hex32
-    round: int
-    roster: Hex32
-    request: Hex32
-    mark: Mark
-    silos: tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class Refusal(Message):

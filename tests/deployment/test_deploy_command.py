@@ -99,7 +99,7 @@ def test_the_package_and_its_help_load_neither_flower_nor_cryptography() -> None
     code = """
 import sys, fedsim, fedsim.cli.main
 assert not {"flwr", "cryptography", "torch"} & set(sys.modules)
-import fedsim.wire.dial, fedsim.wire.flower
+import fedsim.wire.connections, fedsim.wire.flower
 assert not {"flwr", "torch"} & set(sys.modules)
 import silos.shim
 assert not {"torch", "ray", "pandas"} & set(sys.modules), "a node is small"

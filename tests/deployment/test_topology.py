@@ -16,7 +16,7 @@ from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.topology import MOST_SILOS, RUNS, Topology, lifetime, prepare
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.wire.listener import AtSocket
+from fedsim.wire.connections import AtSocket
 from shuffler.config import load_config as load_shuffler
 from silos.config import Config, load_config
 

@@ -12,8 +12,7 @@ from support.rosters import FORM, Parties, counts, identity
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.secagg.envelopes import KEY_FILE, OVERHEAD, PUBLIC_FILE, EnvelopeKey, seal
-from fedsim.secagg.reports import Form, Occasion, open_inner, open_report, open_share, seal_report
-from fedsim.secagg.shares import total
+from fedsim.secagg.reports import Form, Occasion, open_inner, open_report, open_share, seal_report, total
 
 PARTIES = Parties(5)
 OCCASION = PARTIES.occasion()
@@ -181,7 +180,7 @@ def test_a_public_key_of_small_order_is_refused() -> None:
 
 def test_no_cryptography_before_it_is_needed() -> None:
     code = (
-        "import sys, fedsim, fedsim.secagg.reports, fedsim.secagg.shares;"
+        "import sys, fedsim, fedsim.secagg.reports, fedsim.secagg.reports;"
         "print([m for m in ('cryptography', 'torch', 'flwr') if m in sys.modules])"
     )
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

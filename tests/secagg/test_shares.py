@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import arrays
 from support.helpers import FALSE_ALARM
 from support.uniform import narrow_split, slightly_odd_split, worst_byte
 
-from fedsim.secagg.shares import Words, add, split, total
+from fedsim.secagg.reports import Words, add, split, total
 
 Splitter = Callable[[np.ndarray], tuple[Words, Words]]
 NUMBERS = 40_000

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from support.daemons import short_folder
 
-from fedsim.wire import frames as wire
+from fedsim.wire.frames import receive, send
 from server.sockets import Sockets
 
 Serve = Callable[[socket.socket], None]
@@ -20,8 +20,8 @@ Serve = Callable[[socket.socket], None]
 
 def echo(connection: socket.socket) -> None:
     """Answers every frame with itself and a mark."""
-    while (frame := wire.receive(connection, 1 << 20)) is not None:
-        wire.send(connection, frame + b"!")
+    while (frame := receive(connection, 1 << 20)) is not None:
+        send(connection, frame + b"!")
 
 
 class Server:
@@ -117,10 +117,10 @@ def test_a_late_reply_is_never_the_next_ones(start: Start, sockets: Sockets) -> 
     late = threading.Event()
 
     def slow(connection: socket.socket) -> None:
-        while (frame := wire.receive(connection, 1000)) is not None:
+        while (frame := receive(connection, 1000)) is not None:
             if frame == b"first":
                 late.wait(30)
-            wire.send(connection, frame + b"!")
+            send(connection, frame + b"!")
 
     start("a", slow)
     assert sockets.exchange({"a": b"first"}, 0.2) == {}
@@ -168,11 +168,11 @@ def test_a_daemon_that_dies_under_a_request_is_asked_again(start: Start, sockets
     asked: list[bytes] = []
 
     def dies_once(connection: socket.socket) -> None:
-        frame = wire.receive(connection, 1000) or b""
+        frame = receive(connection, 1000) or b""
         asked.append(frame)
         if len(asked) > 1:
-            wire.send(connection, frame + b"!")
-            wire.receive(connection, 1000)
+            send(connection, frame + b"!")
+            receive(connection, 1000)
 
     start("a", dies_once)
     assert sockets.exchange({"a": b"x"}, 20) == {"a": b"x!"}
@@ -183,10 +183,10 @@ def test_a_reply_that_nobody_asked_for_is_not_taken(start: Start, sockets: Socke
     sent = threading.Event()
 
     def twice(connection: socket.socket) -> None:
-        while (frame := wire.receive(connection, 1000)) is not None:
-            wire.send(connection, frame + b"!")
+        while (frame := receive(connection, 1000)) is not None:
+            send(connection, frame + b"!")
             if frame == b"1":
-                wire.send(connection, b"stray")
+                send(connection, b"stray")
                 sent.set()
 
     start("a", twice)
@@ -207,7 +207,7 @@ def test_a_port_is_opened_by_its_token() -> None:
         def serve() -> None:
             connection, _ = listener.accept()
             with connection:
-                seen.append(wire.receive(connection, 1000) or b"")
+                seen.append(receive(connection, 1000) or b"")
                 echo(connection)
 
         thread = threading.Thread(target=serve)

@@ -18,9 +18,8 @@ from support.uniform import narrow_split, worst_byte
 from fedsim.common.errors import InputError, Refused
 from fedsim.secagg import reports
 from fedsim.secagg.envelopes import OVERHEAD, seal
-from fedsim.secagg.reports import Form, aggregators_noise, open_share, seal_report
+from fedsim.secagg.reports import Form, aggregators_noise, open_share, seal_report, total
 from fedsim.secagg.roster import Roster
-from fedsim.secagg.shares import total
 from fedsim.secagg.shuffling import Request, totals
 from shuffler.rounds import Shuffler
 from shuffler.store import MemoryStore, Note

@@ -13,7 +13,6 @@ from fedsim.common.errors import Refused
 from fedsim.secagg.envelopes import seal
 from fedsim.secagg.reports import open_inner, open_report
 from fedsim.secagg.shuffling import Release, Request
-from fedsim.wire import frames as wire
 from fedsim.wire.frames import head_of, opened, sealed
 from shuffler.service import Desk
 
@@ -173,6 +172,6 @@ def test_a_refusal_is_signed_too() -> None:
     frame = Desk(made.shuffler).answer(b"GET / HTTP/1.1")
     with pytest.raises(Refused, match="the shuffler refused: not a frame"):
         made.read(frame, made.request())
-    unsigned = sealed(wire.opened(frame)[0])
+    unsigned = sealed(opened(frame)[0])
     with pytest.raises(Refused, match="not signed"):
         Release.read(unsigned, made.request(), bytes.fromhex(made.keys.identity.public))

@@ -16,8 +16,7 @@ from support.shufflers import Round
 
 from fedsim.secagg.reports import Form, open_report
 from fedsim.secagg.shuffling import Release, Request
-from fedsim.wire import frames as wire
-from fedsim.wire.frames import opened
+from fedsim.wire.frames import decode_words, opened
 from shuffler.rounds import Shuffler
 
 ALARM = 1e-6
@@ -108,7 +107,7 @@ def test_a_release_has_no_place_for_anything_else(form: Form) -> None:
         whole = Round(Parties(SILOS), form=form)
         frame = whole.shuffler.shuffle(whole.request(order))
         body, _ = opened(frame)
-        said = wire.decode_words(body)
+        said = decode_words(body)
         assert set(said.head) == {"run", "round", "roster", "request", "silos", "mark"}
         assert list(said.head["silos"]) == [0, 1, 2, 3]
         assert set(said.arrays) == {"inner"} | ({"sum"} if form.transport == "shares" else set())

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from fedsim.common.errors import InputError
+from fedsim.wire.connections import LOOPBACK, at_port, at_socket, dial_port, dial_socket, read_token
 from fedsim.wire.daemon import Bounds, Daemon
-from fedsim.wire.dial import LOOPBACK, dial_port, dial_socket, read_token
 from fedsim.wire.frames import Frame, encode, receive, sealed, send
-from fedsim.wire.listener import at_port, at_socket
 
 PATIENCE = 30.0
 BOUNDS = Bounds(frame_bytes=1000, clients=3)

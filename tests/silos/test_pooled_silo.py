@@ -18,8 +18,8 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg import shuffling
+from fedsim.secagg.agreement import Occasions, agreement
 from fedsim.secagg.envelopes import EnvelopeKey
-from fedsim.secagg.occasions import Occasions, agreement
 from fedsim.secagg.reports import open_report
 from fedsim.secagg.roster import load_roster
 from fedsim.secagg.shuffling import Release, Request
@@ -308,7 +308,7 @@ def test_they_would_count_if_reports_were_for_the_session_alone(
     def session(offer: Offer, plan: Plan) -> str:
         return offer.session
 
-    monkeypatch.setattr("fedsim.secagg.occasions.agreement", session)
+    monkeypatch.setattr("fedsim.secagg.agreement.agreement", session)
     assert shuffled(made, told_apart(made, callers)).silos == (0, 1, 2)
 
 

@@ -20,7 +20,7 @@ from support.one_server import OneServer, offer
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.wire.dial import dial_port
+from fedsim.wire.connections import dial_port
 from silos.__main__ import main
 
 

@@ -36,7 +36,7 @@ LOADED = {
         "plan",
         "terms",
     ],
-    "fedsim.wire": ["daemon", "dial", "frames", "listener", "messages"],
+    "fedsim.wire": ["connections", "daemon", "frames", "messages", "service"],
 }
 """By package, but for `fedsim.common` and `silos`, of which all modules may be loaded."""
 ON_DEMAND = {

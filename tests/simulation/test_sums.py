@@ -135,12 +135,12 @@ def test_aggregators_noise_is_twice_a_full_share() -> None:
     """Its variance in the total, against the common multiplier; and a run with it repeats itself."""
     import numpy as np
 
-    from fedsim.simulation.aggregation import Run
+    from fedsim.simulation.secure_aggregation import TrialSums
 
     resolved = made(noise_by="aggregators", honest_fraction=None)
     (common,) = {silo.terms.noise_multiplier for silo in preview(resolved)}
     assert common is not None
-    run = Run(resolved, 0, "0" * 64, common)
+    run = TrialSums(resolved, 0, "0" * 64, common)
     drawn = np.array([noise for r in range(6) for party in (0, 1) for noise in run.noise(r, party)])
     (scale,) = set(run.scales(0))
     assert drawn.std() == pytest.approx(scale, rel=5 / (2 * drawn.size) ** 0.5)

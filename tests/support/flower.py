@@ -16,7 +16,7 @@ from fedsim.deployment import certs
 from fedsim.deployment.flower.control import Control
 from fedsim.deployment.flower.grid import node_key
 from fedsim.deployment.flower.superlink import Papers, SuperLink
-from fedsim.wire import frames as wire
+from fedsim.wire.frames import receive, send
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,8 +47,8 @@ def echo(place: Path, reply: Callable[[bytes], bytes] = lambda frame: frame[::-1
 
     def serve(connection: socket.socket) -> None:
         with connection, suppress(OSError):
-            while (frame := wire.receive(connection, 2**30)) is not None:
-                wire.send(connection, reply(frame))
+            while (frame := receive(connection, 2**30)) is not None:
+                send(connection, reply(frame))
 
     def accept() -> None:
         with suppress(OSError):

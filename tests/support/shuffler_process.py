@@ -11,7 +11,7 @@ from pathlib import Path
 
 from support.daemons import PATIENCE
 
-from fedsim.wire.dial import dial_socket
+from fedsim.wire.connections import dial_socket
 
 _fork = multiprocessing.get_context("forkserver")
 Before = Callable[[], None]

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from support.rosters import FORM, Parties, counts
 
-from fedsim.secagg.reports import Form, Occasion, open_inner
+from fedsim.secagg.reports import Form, Occasion, add, open_inner, total
 from fedsim.secagg.roster import Roster
-from fedsim.secagg.shares import add, total
 from fedsim.secagg.shuffling import Release, Request
 from shuffler.keys import Keys
 from shuffler.rounds import Shuffler

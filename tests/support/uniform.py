@@ -3,7 +3,7 @@
 import numpy as np
 from scipy.stats import chi2
 
-from fedsim.secagg.shares import Words, split
+from fedsim.secagg.reports import Words, split
 
 
 def worst_byte(words: Words) -> float:

@@ -9,7 +9,7 @@ import torch
 from safetensors.numpy import save
 
 from fedsim.common.errors import Refused
-from fedsim.wire import frames as wire
+from fedsim.wire import frames
 from fedsim.wire.frames import WordFrame
 
 REPORT = np.arange(10, dtype=np.uint8)
@@ -17,7 +17,7 @@ SUM = np.array([0, 1, 2**64 - 1], np.uint64)
 
 
 def body(kind: str, **arrays: np.ndarray) -> bytes:
-    return bytes(save(arrays, wire.metadata(kind, {"round": 3})))
+    return bytes(save(arrays, frames.metadata(kind, {"round": 3})))
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ def body(kind: str, **arrays: np.ndarray) -> bytes:
     ],
 )
 def test_bytes_and_words_arrive_in_the_messages_that_carry_them(kind: str, arrays: dict) -> None:
-    sent = wire.encode(WordFrame(kind, {"round": 3}, arrays))
-    found, as_torch = wire.decode_words(sent), wire.decode(sent)
+    sent = frames.encode(WordFrame(kind, {"round": 3}, arrays))
+    found, as_torch = frames.decode_words(sent), frames.decode(sent)
     assert (found.kind, found.head) == (kind, {"round": 3})
     assert set(found.arrays) == set(as_torch.arrays) == set(arrays)
     for name, value in arrays.items():
@@ -55,28 +55,28 @@ def test_bytes_and_words_arrive_in_the_messages_that_carry_them(kind: str, array
     ],
 )
 def test_no_other_message_carries_them(sent: bytes) -> None:
-    for decode in (wire.decode_words, wire.decode):
+    for decode in (frames.decode_words, frames.decode):
         with pytest.raises(Refused, match="another type"):
             decode(sent)
 
 
 def test_both_ways_of_writing_a_frame_are_one() -> None:
     array = np.arange(6.0).reshape(2, 3)
-    ours = wire.encode(WordFrame("ask", {"round": 1}, {"w": array}))
-    assert ours == wire.encode(wire.Frame("ask", {"round": 1}, {"w": torch.from_numpy(array)}))
+    ours = frames.encode(WordFrame("ask", {"round": 1}, {"w": array}))
+    assert ours == frames.encode(frames.Frame("ask", {"round": 1}, {"w": torch.from_numpy(array)}))
 
 
 @pytest.mark.parametrize("cut", [0, 7, 8, 40, -1])
 def test_a_frame_that_is_cut_short_is_refused(cut: int) -> None:
-    whole = wire.encode(WordFrame("shuffle", {}, {"reports": REPORT.reshape(2, 5)}))
+    whole = frames.encode(WordFrame("shuffle", {}, {"reports": REPORT.reshape(2, 5)}))
     with pytest.raises(Refused):
-        wire.decode_words(whole[:cut])
+        frames.decode_words(whole[:cut])
 
 
 def test_a_slice_is_written_as_it_looks() -> None:
     rows = np.arange(20, dtype=np.uint8).reshape(4, 5)[::2, ::2]
-    sent = wire.encode(WordFrame("shuffle", {}, {"reports": rows}))
-    assert (wire.decode_words(sent).arrays["reports"] == rows).all()
+    sent = frames.encode(WordFrame("shuffle", {}, {"reports": rows}))
+    assert (frames.decode_words(sent).arrays["reports"] == rows).all()
 
 
 def test_no_torch_is_needed() -> None:

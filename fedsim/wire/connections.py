@@ -1,8 +1,9 @@
-"""Where a daemon listens: a Unix socket that owner and group may use, or a port of the loopback interface."""
+"""The way to a daemon on the same machine: a Unix socket, or loopback TCP and a token."""
 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 from collections.abc import Iterator
@@ -11,11 +12,65 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import InputError
 from fedsim.common.section import Section
-from fedsim.wire.dial import LOOPBACK, MAX_PATH, dial_port, dial_socket, read_token
-from fedsim.wire.frames import MAX_HEAD, WordFrame, encode, head_of, opened, receive, sealed, send
-from fedsim.wire.messages import Hello
+from fedsim.wire.frames import send
+
+LOOPBACK = "127.0.0.1"
+TOKEN_BYTES = 32
+MAX_PATH = 107
+"""Bytes of a Unix socket's path on Linux."""
+
+
+def dial_socket(path: Path, seconds: float) -> socket.socket:
+    """A connection to the daemon at `path`; `seconds` bounds this and every later step on it.
+
+    Raises:
+        OSError: nobody listens there, or not to us.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    return _connected(connection, str(path), seconds)
+
+
+def dial_port(port: int, token: bytes, seconds: float) -> socket.socket:
+    """A connection to the daemon at a port of this machine, which closes it if the token is not its own.
+
+    Raises:
+        OSError: nobody listens there.
+    """
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection = _connected(connection, (LOOPBACK, port), seconds)
+    send(connection, token)
+    return connection
+
+
+def _connected(connection: socket.socket, address: str | tuple[str, int], seconds: float) -> socket.socket:
+    try:
+        connection.settimeout(seconds)
+        connection.connect(address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def read_token(path: Path) -> bytes:
+    """The 32 bytes that a client must send first, from a file of 64 hexadecimal digits.
+
+    Raises:
+        InputError: it is not there, anyone may read it, its group may write it, or it holds something else.
+    """
+    try:
+        mode, text = path.stat().st_mode, path.read_text("ascii").strip()
+    except (OSError, ValueError) as error:
+        raise InputError("token", str(path), f"a file that can be read ({type(error).__name__})") from None
+    if mode & (stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP):
+        raise InputError("token", f"{path}, mode {stat.S_IMODE(mode):o}", "a file of mode 600 or 640")
+    if not re.fullmatch("[0-9a-f]{64}", text):  # what it holds is nobody's to see
+        raise InputError("token", str(path), "a file of 64 hexadecimal digits, as of `openssl rand -hex 32`")
+    return bytes.fromhex(text)
+
 
 _BACKLOG = 16
 _HEALTHY_WITHIN = 5.0  # seconds
@@ -46,23 +101,6 @@ def token_of(listen: AtSocket | AtPort) -> bytes:
         InputError: the token's file is not as it must be.
     """
     return read_token(listen.token) if isinstance(listen, AtPort) else b""
-
-
-def health_problem(listen: AtSocket | AtPort, kind: str) -> str | None:
-    """Why the daemon there does not say who it is, in a message of this kind; None where it does."""
-    try:
-        with _dialled(listen) as connection:
-            send(connection, sealed(encode(WordFrame(Hello.kind, Hello().model_dump()))))
-            found, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
-    except (OSError, Refused) as error:
-        return str(error)
-    return None if found == kind else str(head.get("reason"))
-
-
-def _dialled(listen: AtSocket | AtPort) -> socket.socket:
-    if isinstance(listen, AtSocket):
-        return dial_socket(listen.socket, _HEALTHY_WITHIN)
-    return dial_port(listen.port, token_of(listen), _HEALTHY_WITHIN)
 
 
 @contextmanager

@@ -1,4 +1,7 @@
-"""How a simulated round's contributions are added up: at once, or by the real protocol of two parties."""
+"""How a simulated round's contributions are added up: at once, by additive shares, or by the whole protocol.
+
+The second aggregator is in this process, or an actor under Ray; keys are drawn for the trial.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,10 @@ from torch import Tensor
 from fedsim.common.identity import Identity
 from fedsim.common.seeds import digest128
 from fedsim.scenario.resolve import Resolved
+from fedsim.secagg.agreement import aggregators_scales
 from fedsim.secagg.envelopes import EnvelopeKey
-from fedsim.secagg.occasions import aggregators_scales
-from fedsim.secagg.reports import Form, Occasion, aggregators_noise, seal_report
+from fedsim.secagg.reports import Form, Occasion, Words, add, aggregators_noise, seal_report, split, total
 from fedsim.secagg.roster import parse_roster
-from fedsim.secagg.shares import Words, add, split, total
 from fedsim.secagg.shuffling import Release, Request, messages, totals
 
 Rows = Mapping[str, Tensor]
@@ -57,7 +59,7 @@ class Party:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrialSums:
     """What the sums of one trial depend on.
 
     Args:
@@ -94,7 +96,7 @@ Adder = Callable[[int, Sequence[int], Rows], Totals]
 """Of (round, members, contributions) the sums over the members, with the noise that aggregators add."""
 
 
-def adder(run: Run, party: Callable[[], Party]) -> Adder:
+def adder(run: TrialSums, party: Callable[[], Party]) -> Adder:
     """The adder that a scenario asks for; `party` makes the second aggregator."""
     way = run.resolved.scenario.runtime.shuffler
     if way == "total":
@@ -104,7 +106,7 @@ def adder(run: Run, party: Callable[[], Party]) -> Adder:
     return ByEnvelopes(run, party())
 
 
-def at_once(run: Run, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
+def at_once(run: TrialSums, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
     """The sums without a protocol: what it gives, whatever way it takes."""
     sums = {name: value.sum(0) for name, value in rows.items()}
     if any(run.scales(round_index)):
@@ -114,7 +116,7 @@ def at_once(run: Run, round_index: int, members: Sequence[int], rows: Rows) -> T
     return sums
 
 
-def _by_shares(run: Run, party: Party, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
+def _by_shares(run: TrialSums, party: Party, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
     """Two shares of every contribution, added by two parties: the same sums, to the last bit."""
     mine, theirs = split(counts_of(rows))
     own = [add(mine), party.add(theirs)]
@@ -124,21 +126,17 @@ def _by_shares(run: Run, party: Party, round_index: int, members: Sequence[int],
 
 
 class ByEnvelopes:
-    """With the real envelopes, roster and shuffler; all keys are drawn for the trial.
-
-    Silos seal, the server relays and opens, the second party counts, permutes and adds.
+    """Silos seal, the server relays and opens, the second party counts, permutes and adds.
 
     Where aggregators add the noise it is exact, from the operating system, and so not the seeded noise of
     the other ways.
     """
 
-    def __init__(self, run: Run, party: Party) -> None:
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
+    def __init__(self, run: TrialSums, party: Party) -> None:
         assert run.resolved.sums is not None
         self._run, self._party, self._sums = run, party, run.resolved.sums
         self._key = EnvelopeKey.draw()
-        self._silos = [Identity(Ed25519PrivateKey.generate()) for _ in run.resolved.names]
+        self._silos = [Identity.draw() for _ in run.resolved.names]
         pool, privacy = self._sums.pool, run.resolved.scenario.privacy
         tree = {
             "federation": "a simulation",

@@ -1,0 +1,107 @@
+"""A daemon as a service of the operating system: its exit code, its log, its signals and its health check."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from fedsim.common.errors import InputError, Refused
+from fedsim.wire.connections import AtPort, AtSocket, dial_port, dial_socket, token_of
+from fedsim.wire.daemon import Daemon
+from fedsim.wire.frames import MAX_HEAD, WordFrame, encode, head_of, opened, receive, sealed, send
+from fedsim.wire.messages import Hello
+
+_HEALTHY_WITHIN = 5.0  # seconds
+_BYTES, _OLD = 5_000_000, 3
+
+
+def exit_code(run: Callable[[], int]) -> int:
+    """The exit code of a command; 2 with one line on stderr for what a person can mend."""
+    try:
+        return run()
+    except InputError as error:
+        message = f"error: {error}"
+    except Refused as error:
+        message = f"refused: {error}"
+    print(" ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+def end_at_signal() -> None:
+    """Have SIGTERM and SIGINT end the process at once: nothing is in hand yet."""
+    _on_signal(lambda: sys.exit(0))
+
+
+def serve(daemon: Daemon) -> bool:
+    """Answer until SIGTERM or SIGINT, and finish what is in hand then; False if that takes too long."""
+    _on_signal(daemon.stop)
+    return daemon.run()
+
+
+def stopped(finished: bool) -> int:
+    """The exit code after `serve`, when everything is closed.
+
+    A thread that is still at work ends here: its round is paid for or released, or neither, and can be asked
+    for again.
+    """
+    if not finished:
+        os._exit(0)
+    return 0
+
+
+def _on_signal(act: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: act())
+
+
+def health(listen: AtSocket | AtPort, kind: str, name: str) -> int:
+    """The exit code of a health check: 0 where the daemon says who it is in a message of this kind.
+
+    Otherwise 1, and a line on stderr that begins with `name`.
+    """
+    try:
+        with _dialled(listen) as connection:
+            send(connection, sealed(encode(WordFrame(Hello.kind, Hello().model_dump()))))
+            found, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
+    except (OSError, Refused) as error:
+        reason = str(error)
+    else:
+        if found == kind:
+            return 0
+        reason = str(head.get("reason"))
+    print(f"{name}: {reason}", file=sys.stderr)
+    return 1
+
+
+def _dialled(listen: AtSocket | AtPort) -> socket.socket:
+    if isinstance(listen, AtSocket):
+        return dial_socket(listen.socket, _HEALTHY_WITHIN)
+    return dial_port(listen.port, token_of(listen), _HEALTHY_WITHIN)
+
+
+def log_to(file: Path, *packages: str) -> None:
+    """Write what these packages log to stderr and to `file`, mode 0600.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    logging.raiseExceptions = False  # a full disk is no reason to stop, nor to fill stderr
+    try:
+        file.touch(mode=0o600)
+        kept = RotatingFileHandler(file, maxBytes=_BYTES, backupCount=_OLD, encoding="utf-8")
+    except OSError as error:
+        raise InputError("state", str(file), f"a file that can be written ({error.strerror})") from None
+    handlers = (kept, logging.StreamHandler())
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    for package in packages:
+        top = logging.getLogger(package)
+        top.setLevel(logging.INFO)
+        for handler in handlers:
+            top.addHandler(handler)
