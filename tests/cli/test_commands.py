@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -103,23 +101,6 @@ def test_privacy_prices_the_run_that_simulate_does(run_directory: Path) -> None:
     spent = json.loads((run_directory / "summary.json").read_text())["privacy"]["silos"]
     for before, after in zip(shown, spent, strict=True):
         assert before == {key: after[key] for key in before}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "heavy"),
-    [
-        (["privacy", str(QUICKSTART)], ["ray", "flwr", "sklearn", "dp_accounting"]),  # and no feature values
-        (["--help"], ["torch", "ray", "flwr", "numpy", "pydantic"]),
-    ],
-)
-def test_a_command_loads_only_what_it_needs(arguments: list[str], heavy: list[str]) -> None:
-    code = (
-        "import sys; from typer.testing import CliRunner; from fedsim.cli.main import app\n"
-        f"assert CliRunner().invoke(app, {arguments!r}).exit_code == 0\n"
-        f"print([m for m in {heavy!r} if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_list_names_every_part_with_a_line() -> None:

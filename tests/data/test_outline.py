@@ -1,7 +1,5 @@
 """The outline says, before any feature is read, what loading will give."""
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -112,20 +110,6 @@ def test_outline_equals_load_for_any_dirichlet_and_pathological(silos, alpha, se
     assert_outline_equals_load(SOFTMAX, skewed, seed)
     few = PathologicalPartition(num_partitions=silos, num_classes_per_partition=1 + seed % 4)
     assert_outline_equals_load(SOFTMAX, few, seed)
-
-
-def test_sizes_known_in_advance_import_no_heavy_library() -> None:
-    """Asked in a fresh process, since this one has long imported everything."""
-    code = (
-        "import sys\n"
-        "from fedsim.data.registry import BreastCancer, SortedPartition\n"
-        "from fedsim.data.federation import outline\n"
-        "import fedsim.data.arrays, fedsim.data.draft, fedsim.data.federation, fedsim.data.csv_table\n"
-        "outline(BreastCancer(), SortedPartition(num_partitions=3), 0)\n"
-        "print(sorted({'torch', 'sklearn', 'pyarrow'} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 def test_registered_sizes_are_the_real_ones() -> None:

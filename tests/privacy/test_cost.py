@@ -191,19 +191,6 @@ def test_a_mixed_plan_costs_between_its_gaussian_part_and_full_batches(batch, z)
     assert least <= cost.epsilon(census, 1000, z, 1e-6) <= most
 
 
-def test_full_and_fresh_do_not_load_dp_accounting():
-    import subprocess
-    import sys
-
-    script = (
-        "import sys; from fedsim.privacy import cost, calibrate, verify;"
-        "from fedsim.protocol.batch import FULL; from fedsim.protocol.plan import Release;"
-        "calibrate.noise_multipliers(((Release(FULL, 1.0), 3),), [calibrate.Budget(100, 1.0, 1e-4)], 1e6);"
-        "sys.exit('dp_accounting' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
-
-
 def test_the_sampling_rate_is_that_of_the_records_drawn():
     """One record of ten is a rate of 0.1, whatever smaller fraction was asked for."""
     asked, drawn = (((Release(Subsample(fraction), 1.0), 20),) for fraction in (0.01, 0.1))

@@ -1,8 +1,6 @@
 """Reports and envelopes: they open for whom and for what they were sealed, and for nothing else."""
 
 import stat
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -176,11 +174,3 @@ def test_a_key_that_is_none_is_not_shown(tmp_path: Path, text: str) -> None:
 def test_a_public_key_of_small_order_is_refused() -> None:
     with pytest.raises(InputError, match="an X25519 public key"):
         seal(b"x", "00" * 32, b"i")
-
-
-def test_no_cryptography_before_it_is_needed() -> None:
-    code = (
-        "import sys, fedsim, fedsim.secagg.reports, fedsim.secagg.reports;"
-        "print([m for m in ('cryptography', 'torch', 'flwr') if m in sys.modules])"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

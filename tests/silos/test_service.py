@@ -101,15 +101,6 @@ def test_a_silo_that_is_not_enrolled_says_how(folder: Path) -> None:
     assert "--enrol" in said
 
 
-def test_a_daemon_imports_neither_server_nor_simulation() -> None:
-    code = (
-        "import sys, silos.service, silos.__main__;"
-        "print([m for m in sys.modules if m.split('.')[0] in ('ray', 'flwr', 'server')"
-        " or m.startswith('fedsim.simulation')])"
-    )
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_lets_the_round_in_hand_end(folder: Path, number: signal.Signals) -> None:
     """The silo is at a round when the signal comes: the reply arrives, and the process ends well."""

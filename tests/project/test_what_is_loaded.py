@@ -1,0 +1,47 @@
+"""What loads none of the libraries and parties that it does not need, each asked of a fresh process."""
+
+import pytest
+from support.distribution import python
+
+QUICK = (
+    "from typer.testing import CliRunner; from fedsim.cli.main import app; assert CliRunner().invoke(app, "
+)
+FRAMES = "import numpy; from fedsim.wire.frames import *; " + (
+    "decode_words(encode(WordFrame('reply', {}, {'report': numpy.ones(3, numpy.uint8)})))"
+)
+SIZES = "from fedsim.data.registry import BreastCancer, SortedPartition as Sorted; " + (
+    "from fedsim.data.federation import outline; outline(BreastCancer(), Sorted(num_partitions=3), 0)"
+)
+NOISE = (
+    "from fedsim.privacy import cost, calibrate, verify; from fedsim.protocol.batch import FULL; "
+    "from fedsim.protocol.plan import Release; plan = ((Release(FULL, 1.0), 3),); "
+    "calibrate.noise_multipliers(plan, [calibrate.Budget(100, 1.0, 1e-4)], 1e6)"
+)
+SIMULATION = "fedsim.scenario fedsim.simulation fedsim.algorithms"
+NOT_LOADED = {
+    "import silos.service, silos.__main__": "ray flwr server fedsim.simulation",
+    "import shuffler.service, shuffler.__main__": f"ray flwr silos torch opendp server {SIMULATION}",
+    "import fedsim, fedsim.secagg.reports": "cryptography torch flwr",
+    "import fedsim, fedsim.cli.main": "flwr cryptography torch",
+    "import fedsim.wire.connections, fedsim.wire.flower": "flwr torch",
+    "import silos.shim": "torch ray pandas",
+    "import fedsim.data.arrays, fedsim.data.draft, fedsim.data.federation, fedsim.data.csv_table": (
+        "torch sklearn pyarrow"
+    ),
+    SIZES: "torch sklearn pyarrow",  # sizes are known in advance
+    FRAMES: "torch",
+    NOISE: "dp_accounting",
+    f"{QUICK}['privacy', 'quickstart']).exit_code == 0": "ray flwr sklearn dp_accounting",
+    f"{QUICK}['--help']).exit_code == 0": "torch ray flwr numpy pydantic",
+}
+
+
+@pytest.mark.parametrize("statements", NOT_LOADED)
+def test_what_is_not_needed_is_not_loaded(statements: str) -> None:
+    names = NOT_LOADED[statements].split()
+    code = (
+        f"import sys; {statements}\n"
+        f"print([m for m in sys.modules for name in {names!r} if m == name or m.startswith(name + '.')])"
+    )
+    done = python("-c", code, paths=())
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["[]"]), done.stderr
