@@ -25,7 +25,7 @@ from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.links import Answered
 from fedsim.protocol.terms import Terms
-from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.host import MemoryLedger
 from server.aggregate import weighted
 from server.loop import run
 from server.participation import schedule

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, cast
 
 import numpy as np
 from torch import Tensor
@@ -23,7 +23,7 @@ from fedsim.protocol.plan import Plan
 from fedsim.protocol.pool import Share
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out
@@ -31,16 +31,6 @@ from silos.gate import Gate, lay_out
 Floats = np.ndarray
 Data = tuple[Floats, Floats]
 """A silo's records: features (n, f) and targets (n,), float64. Simulation only."""
-
-
-class Answering(Protocol):
-    """What answers as a gate does."""
-
-    def answer(
-        self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None = None
-    ) -> dict[str, Tensor]:
-        """See `silos.gate.Gate.answer`."""
-        ...
 
 
 _DELTA = 1e-5  # of prices that nobody reads: what a plan costs is known before the audit

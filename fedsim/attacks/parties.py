@@ -18,24 +18,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Answering, Data, Heard, Tap, Wiretap, cohort
+from fedsim.attacks.cohorts import Data, Heard, Tap, Wiretap, cohort
 from fedsim.privacy.mechanism import SumMechanism
 from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
 from fedsim.protocol.contract import Query
-from fedsim.protocol.links import Answered
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.agreement import Sums
 from fedsim.secagg.reports import split
-from fedsim.simulation.secure_aggregation import TrialSums, at_once
-from server.aggregate import Totals
+from fedsim.simulation.host import Answering
+from fedsim.simulation.secure_aggregation import TrialSums
 
 Party = Literal["server", "shuffler", "both"]
 PARTIES: tuple[Party, ...] = ("server", "shuffler", "both")
@@ -140,32 +138,6 @@ def silent(data: Data) -> Data:
     """As many records, all of which count as zero."""
     x, y = data
     return np.full_like(x, np.nan), np.full(len(y), np.nan)
-
-
-class Added:
-    """The server loop's way to the sums of a run."""
-
-    def __init__(self, resolved: Resolved, terms: Sequence[Terms], data: Sequence[Data]) -> None:
-        """`terms` and `data` are of all silos."""
-        sums = resolved.sums
-        assert sums is not None
-        self._totals = Totals(
-            resolved.algorithm,
-            resolved.problem,
-            resolved.trace.plan,
-            sums.mechanism,
-            sums.pool,
-            resolved.dtype,
-        )
-        self._add = partial(at_once, TrialSums(resolved, 0, "audit", terms[0].noise_multiplier or 0.0))
-        wiretap, streams = Wiretap(resolved.halves[0], Tap()), [f"path/{i}" for i in range(len(data))]
-        self._gate = party_gate(resolved, wiretap, terms, data, streams, "both", True)
-
-    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
-        """The round's message, of sums over its members."""
-        rows = self._gate.answer(round_index, broadcast, members)
-        message = self._totals.message(round_index, broadcast, self._add(round_index, members, rows), members)
-        return Answered(members, {name: value.unsqueeze(0) for name, value in message.items()})
 
 
 class PartyGate:

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 
-from fedsim.attacks.cohorts import Answering, Tap, Wiretap
+from fedsim.attacks.cohorts import Tap, Wiretap
 from fedsim.attacks.daemon_pair import Worlds
 from fedsim.attacks.neighbours import Line
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Broadcast, Setting
 from fedsim.common.errors import Refused
+from fedsim.simulation.host import Answering
 from fedsim.wire.frames import decode
 from fedsim.wire.messages import Ask, Offer
 

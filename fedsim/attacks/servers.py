@@ -24,12 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Answering, Data, Heard, Record, Tap, Wiretap, alone
+from fedsim.attacks.cohorts import Data, Heard, Record, Tap, Wiretap, alone
 from fedsim.attacks.likelihood import Bench, Knowledge, Scores, narrowed, shape_of
 from fedsim.attacks.parties import anonymous
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Broadcast, Federated, Setting, beside, drive, others, replaced
 from fedsim.common.seeds import digest128
+from fedsim.simulation.host import Answering
 
 _CHUNK = 2_000_000
 """Numbers that the records of the clones which run together take, about: 16 MB."""

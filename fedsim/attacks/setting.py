@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import isfinite
 from typing import Literal
 
@@ -14,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Answering, Data, Record, Tap, Wiretap, cohort
-from fedsim.attacks.parties import PARTIES, Added, Party, anonymous, party_gate, together
+from fedsim.attacks.cohorts import Data, Record, Tap, Wiretap, cohort
+from fedsim.attacks.parties import PARTIES, Party, anonymous, party_gate, together
 from fedsim.common.errors import InputError
 from fedsim.privacy.mechanism import SumMechanism
 from fedsim.privacy.registry import GAUSSIAN
@@ -24,7 +25,8 @@ from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Ask, Census
 from fedsim.protocol.terms import Admitted
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.host import preview
+from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
+from fedsim.simulation.host import Answering, GateLink, preview
 from fedsim.simulation.trial import read
 from server.aggregate import summed, weighted
 from server.loop import run
@@ -253,16 +255,19 @@ def _kinds(setting: Setting) -> tuple[Kind, ...]:
 
 
 def _link(setting: Setting) -> Link:
-    """An honest server's way to all silos, for one run."""
+    """A link to all silos for one run of an honest server."""
     resolved, data = setting.resolved, setting.data
-    if resolved.sums is not None:
-        return Added(resolved, [silo.terms for silo in setting.admitted], data)
-    return Federated(
-        [
+    if resolved.sums is None:
+        gates = [
             setting.gate(Wiretap(setting.algorithm, Tap()), [i], [own], [f"path/{i}"], copies=1)
             for i, own in enumerate(data)
         ]
-    )
+        return Federated(gates)
+    terms, wiretap = [silo.terms for silo in setting.admitted], Wiretap(setting.algorithm, Tap())
+    streams = [f"path/{i}" for i in range(len(data))]
+    gate = party_gate(resolved, wiretap, terms, data, streams, "both", True)
+    add = partial(at_once, TrialSums(resolved, 0, "audit", terms[0].noise_multiplier or 0.0))
+    return Summed(resolved, GateLink(gate), add)
 
 
 def others(setting: Setting, silo: int) -> Others:

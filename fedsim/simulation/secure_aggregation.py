@@ -15,18 +15,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.common.identity import Identity
 from fedsim.common.seeds import digest128
+from fedsim.protocol.links import Answered, Link
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.agreement import aggregators_scales
 from fedsim.secagg.envelopes import EnvelopeKey
 from fedsim.secagg.reports import Form, Occasion, Words, add, aggregators_noise, seal_report, split, total
 from fedsim.secagg.roster import parse_roster
 from fedsim.secagg.shuffling import Release, Request, messages, totals
+from server.aggregate import Totals
 
 Rows = Mapping[str, Tensor]
 """Contributions of a round by the number of their query, (members, d)."""
-Totals = Mapping[str, Tensor]
+Sums = Mapping[str, Tensor]
 """Their sums, (d,)."""
 
 
@@ -92,7 +95,31 @@ class TrialSums:
         ]
 
 
-Adder = Callable[[int, Sequence[int], Rows], Totals]
+class Summed:
+    """The server loop's link to secure aggregation: contributions of another link, added up and read."""
+
+    def __init__(self, resolved: Resolved, link: Link, add: Adder) -> None:
+        sums = resolved.sums
+        assert sums is not None
+        self._link, self._add, self._least = link, add, sums.pool.min_silos
+        algorithm, plan = resolved.halves[0], resolved.trace.plan
+        self._read = Totals(algorithm, resolved.problem, plan, sums.mechanism, sums.pool, resolved.dtype)
+
+    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
+        """The round's message, {name: (1, d)}.
+
+        Raises:
+            Refused: fewer silos answer than a sum must have.
+        """
+        if len(members) < self._least:
+            raise Refused(f"{len(members)} silos answer, and a sum has at least {self._least}")
+        rows = self._link.answer(round_index, broadcast, members).messages
+        sums = self._add(round_index, members, rows)
+        message = self._read.message(round_index, broadcast, sums, members)
+        return Answered(members, {name: value.unsqueeze(0) for name, value in message.items()})
+
+
+Adder = Callable[[int, Sequence[int], Rows], Sums]
 """Of (round, members, contributions) the sums over the members, with the noise that aggregators add."""
 
 
@@ -106,7 +133,7 @@ def adder(run: TrialSums, party: Callable[[], Party]) -> Adder:
     return ByEnvelopes(run, party())
 
 
-def at_once(run: TrialSums, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
+def at_once(run: TrialSums, round_index: int, members: Sequence[int], rows: Rows) -> Sums:
     """The sums without a protocol: what it gives, whatever way it takes."""
     sums = {name: value.sum(0) for name, value in rows.items()}
     if any(run.scales(round_index)):
@@ -116,7 +143,7 @@ def at_once(run: TrialSums, round_index: int, members: Sequence[int], rows: Rows
     return sums
 
 
-def _by_shares(run: TrialSums, party: Party, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
+def _by_shares(run: TrialSums, party: Party, round_index: int, members: Sequence[int], rows: Rows) -> Sums:
     """Two shares of every contribution, added by two parties: the same sums, to the last bit."""
     mine, theirs = split(counts_of(rows))
     own = [add(mine), party.add(theirs)]
@@ -151,7 +178,7 @@ class ByEnvelopes:
         party.pin(tree)
         self._session = hashlib.sha256(f"{run.digest} {run.trial}".encode()).hexdigest()
 
-    def __call__(self, round_index: int, members: Sequence[int], rows: Rows) -> Totals:
+    def __call__(self, round_index: int, members: Sequence[int], rows: Rows) -> Sums:
         """The sums over the members (`Adder`)."""
         scales = self._run.scales(round_index)
         form = Form(self._sums.mechanism.transport, self._run.resolved.problem.dimension, scales)
@@ -180,6 +207,6 @@ def messages_of(rows: Rows) -> np.ndarray:
     return np.stack([rows[str(k)].numpy() for k in range(len(rows))], axis=1)
 
 
-def totals_of(sums: np.ndarray) -> Totals:
+def totals_of(sums: np.ndarray) -> Sums:
     """Sums (queries, d) by the number of their query."""
     return {str(k): torch.from_numpy(row.astype(np.float64)) for k, row in enumerate(sums)}

@@ -34,8 +34,8 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.clipping import SimulatedHosts, median
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
-from fedsim.simulation.secure_aggregation import Adder, Party, TrialSums, adder
-from server.aggregate import Totals, summed, weighted
+from fedsim.simulation.secure_aggregation import Party, Summed, TrialSums, adder
+from server.aggregate import summed, weighted
 from server.loop import Aggregate, Progress, run
 from server.participation import Schedule, admitted_rounds, schedule
 
@@ -50,22 +50,6 @@ class _Link:
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         return Answered(members, self._hosts.answer(self._variant, round_index, broadcast, members))
-
-
-class _Sums:
-    """As `_Link`, where only sums over the members leave: silos' contributions, added and read."""
-
-    def __init__(self, link: _Link, totals: Totals, add: Adder) -> None:
-        self._link, self._totals, self._add = link, totals, add
-
-    def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
-        least = self._totals.pool.min_silos
-        if len(members) < least:
-            raise Refused(f"{len(members)} silos answer, and a sum has at least {least}")
-        rows = self._link.answer(round_index, broadcast, members).messages
-        totals = self._add(round_index, members, rows)
-        message = self._totals.message(round_index, broadcast, totals, members)
-        return Answered(members, {name: value.unsqueeze(0) for name, value in message.items()})
 
 
 class Trial:
@@ -146,11 +130,10 @@ class Trial:
         resolved, link = self._resolved, _Link(self._hosts, variant)
         if resolved.sums is None or variant != "private":
             return link, weighted
-        sums, plan = resolved.sums, resolved.trace.plan
-        totals = Totals(resolved.halves[0], resolved.problem, plan, sums.mechanism, sums.pool, resolved.dtype)
         common, key = admitted[0].terms.noise_multiplier, run_digest(resolved, self._digest, variant)
         assert common is not None
-        return _Sums(link, totals, adder(TrialSums(resolved, self._trial, key, common), self._party)), summed
+        add = adder(TrialSums(resolved, self._trial, key, common), self._party)
+        return Summed(resolved, link, add), summed
 
     def _variant(self, variant: Variant, rounds: Schedule) -> Iterator[Measurement]:
         resolved = self._resolved

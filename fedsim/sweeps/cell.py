@@ -22,8 +22,8 @@ from fedsim.scenario.load import digests
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.failures import Failure
-from fedsim.simulation.fold import fold_key
 from fedsim.simulation.selection import Grant, RunId
+from fedsim.simulation.side_by_side import fold_key
 from fedsim.simulation.trial import read
 
 

@@ -20,10 +20,10 @@ from fedsim.results.record import CellResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import failure
-from fedsim.simulation.fold import Folded, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
 from fedsim.simulation.selection import GrantedRun
+from fedsim.simulation.side_by_side import Folded, run_fold, shared_key
 from fedsim.simulation.trial import Trial
 from fedsim.sweeps.cell import Cell, CellOutcome, records_of, resolved_of
 from silos.entropy import SeededEntropy
@@ -36,7 +36,7 @@ _NEVER = 10**9  # rounds between two evaluations: only the first and the last ar
 def run_batch(cells: Sequence[Cell]) -> list[CellOutcome]:
     """Run cells; returns the outcome of each, in order. A failed cell does not stop the others.
 
-    Cells that fold together (`fedsim.simulation.fold`) run as one. Where one of them is refused they run in
+    Cells that fold together (`fedsim.simulation.side_by_side`) run as one. Where one is refused they run in
     halves, so that it is found in a few steps.
     """
     try:

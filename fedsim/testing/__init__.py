@@ -11,7 +11,7 @@ In a test file, one class is enough:
 On the command line, `fedsim check` runs the same and prints a table.
 """
 
-from fedsim.testing.example import Example, before_the_last_round, final, last_of_averaged
+from fedsim.testing.federations import Example, before_the_last_round, final, last_of_averaged
 from fedsim.testing.properties import PROPERTIES, AlgorithmTests, Property
 
 __all__ = [

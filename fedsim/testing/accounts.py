@@ -17,8 +17,16 @@ from fedsim.protocol.copies import copied_queries
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Ask, Plan
 from fedsim.protocol.terms import Statement
-from fedsim.testing.example import Example, require
-from fedsim.testing.federations import all_take_part, drive, open_gate, plan_of, public_of, silos_of
+from fedsim.testing.federations import (
+    Example,
+    all_take_part,
+    drive,
+    open_gate,
+    plan_of,
+    public_of,
+    require,
+    silos_of,
+)
 from server.participation import rounds_of_silos, schedule
 
 _TWELFTH = Fresh(1 / 12)

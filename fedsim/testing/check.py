@@ -20,7 +20,7 @@ from fedsim.isolated.parts import confined, new_child
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.blame import Blame, raised
 from fedsim.protocol.contract import Algorithm
-from fedsim.testing.example import Example
+from fedsim.testing.federations import Example
 from fedsim.testing.properties import PROPERTIES, AlgorithmTests, Property
 
 _BATCHES = Full | Subsample | WithReplacement | Poisson | Fresh

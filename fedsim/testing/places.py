@@ -17,9 +17,9 @@ from fedsim.problems.glm import LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Combined, Query, Round
 from fedsim.protocol.copies import CohortMemory
-from fedsim.testing.cases import SIZES
-from fedsim.testing.example import Example, require
+from fedsim.testing.convergence import SIZES
 from fedsim.testing.federations import (
+    Example,
     HostsLink,
     all_take_part,
     drive,
@@ -27,6 +27,7 @@ from fedsim.testing.federations import (
     open_gate,
     plan_of,
     public_of,
+    require,
     silos_of,
 )
 

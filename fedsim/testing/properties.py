@@ -12,9 +12,8 @@ from unittest import SkipTest
 
 from fedsim.protocol.batch import FULL
 from fedsim.testing import accounts, convergence, places
-from fedsim.testing.cases import CASES, SIZES, case_of
-from fedsim.testing.example import Example
-from fedsim.testing.federations import plan_of
+from fedsim.testing.convergence import CASES, SIZES, case_of
+from fedsim.testing.federations import Example, plan_of
 
 
 @dataclass(frozen=True)

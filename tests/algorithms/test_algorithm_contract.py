@@ -12,8 +12,7 @@ from fedsim.algorithms.registry import algorithms
 from fedsim.problems.composite import Composite, L2Ball
 from fedsim.problems.glm import LinearRegression
 from fedsim.testing import PROPERTIES, Property
-from fedsim.testing.cases import CASES, SIZES, WEIGHTS, case_of, pooled
-from fedsim.testing.convergence import answers_of
+from fedsim.testing.convergence import CASES, SIZES, WEIGHTS, answers_of, case_of, pooled
 
 LONG = {"accelerated_minibatch_sgd"}
 """They take ten times the rounds of others to their optimum."""

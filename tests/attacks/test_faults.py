@@ -27,7 +27,7 @@ from fedsim.privacy import gaussian
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.terms import Terms
-from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
 from silos.gate import Gate
 from silos.records import Records, clipped_sum

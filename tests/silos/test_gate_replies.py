@@ -26,7 +26,7 @@ from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Combined, Memory, Query
-from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.host import MemoryLedger
 
 D = 4
 PROBLEM = LogisticRegression(D)

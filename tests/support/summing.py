@@ -15,7 +15,7 @@ from fedsim.protocol.links import Answered
 from fedsim.protocol.plan import Plan
 from fedsim.protocol.pool import Pool, Share
 from fedsim.protocol.terms import Terms
-from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.host import MemoryLedger
 from server.aggregate import Totals
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out

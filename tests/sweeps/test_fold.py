@@ -11,8 +11,8 @@ from fedsim.algorithms.registry import algorithms
 from fedsim.measure.evaluator import Evaluator
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation.fold import FIELDS, fold_key, run_fold, shared_key
 from fedsim.simulation.host import SiloHost
+from fedsim.simulation.side_by_side import FIELDS, fold_key, run_fold, shared_key
 from fedsim.simulation.trial import Trial, read
 from fedsim.sweeps.cell import cell_of
 from fedsim.sweeps.engine import batches

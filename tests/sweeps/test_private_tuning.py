@@ -21,8 +21,8 @@ from fedsim.privacy.cost import compose_runs
 from fedsim.results.record import CellResult, Record
 from fedsim.scenario.load import place
 from fedsim.simulation.failures import Failure
-from fedsim.simulation.fold import Folded
 from fedsim.simulation.host import SiloHost
+from fedsim.simulation.side_by_side import Folded
 from fedsim.sweeps import run_cells
 from fedsim.sweeps.cell import Cell
 from fedsim.sweeps.engine import Engine, Event, batches

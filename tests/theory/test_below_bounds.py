@@ -19,7 +19,7 @@ from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.terms import Terms
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.simulation.memory_ledger import MemoryLedger
+from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.trial import in_one_process, read
 from fedsim.theory.choice import Case as Choice
 from fedsim.theory.difference_noise import ProxSPIDERNoise
