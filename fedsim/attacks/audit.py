@@ -26,22 +26,22 @@ from fedsim.scenario.resolve import Resolved
 ALARM = 1e-4
 """Probability that a scenario that keeps its promise is found broken, all silos and tests together."""
 ADVERSARY: dict[Party, str] = {"server": "worst_server", "shuffler": "shuffler", "both": "both"}
-"""Of sums over silos, by the party that reads them."""
+"""Names of adversaries under secure aggregation, by the party that reads the sums."""
 Observe = Callable[[str, float], None]
 """(what is being done, share of it that is done)."""
 
 
 @dataclass(frozen=True)
 class SiloAudit:
-    """What was found about one silo.
+    """The findings about one silo.
 
     Attributes:
         claim: what it was promised.
         claims: by adversary, where they are promised different things.
         exact: of the search without noise.
         noise: of the noise alone.
-        adversaries: bounds by adversary: worst_server, honest_server, model; of sums over silos worst_server,
-            shuffler, both.
+        adversaries: bounds by adversary: worst_server, honest_server, model; under secure aggregation
+            worst_server, shuffler, both.
         findings: what breaks the promise, in words.
     """
 
@@ -57,7 +57,7 @@ class SiloAudit:
 
 @dataclass(frozen=True)
 class Audit:
-    """All of them."""
+    """The findings about all audited silos."""
 
     resolved: Resolved
     silos: tuple[SiloAudit, ...]
@@ -77,7 +77,7 @@ def attack(resolved: Resolved, share: float = 1.0, observe: Observe = lambda wha
     Args:
         resolved: the scenario.
         share: of the work that brings bounds near the claims, or that fits into about two minutes.
-        observe: told of progress.
+        observe: called with the progress.
 
     Raises:
         InputError: the scenario claims nothing, or its data cannot be read.
@@ -107,7 +107,7 @@ def _claim(setting: Setting, silo: int) -> Claim:
 
 
 def _counted(observe: Observe, stage: str, total: int) -> servers.Done:
-    """What adds to how much of a stage is done."""
+    """A callback that counts finished work and reports its share of the stage."""
     done = 0
 
     def count(more: int) -> None:
@@ -134,12 +134,12 @@ def _sampled(
 ) -> dict[int, dict[str, Samples]]:
     if setting.resolved.sums is not None:
         return _read_by_parties(setting, attacks, planned, observe)
-    count = _counted(observe, "worst server", 2 * sum(planned.worst.values()))
+    count = _counted(observe, "malicious server", 2 * sum(planned.worst.values()))
     samples = {
         silo: {"worst_server": servers.malicious(setting, silo, chosen, planned.worst[silo], count)}
         for silo, chosen in attacks.items()
     }
-    count = _counted(observe, "honest server", 2 * planned.honest)
+    count = _counted(observe, "honest-but-curious server", 2 * planned.honest)
     read = servers.honest_but_curious(setting, servers.choose_pairs(setting, attacks), planned.honest, count)
     for silo in read.transcript:
         samples[silo] |= {"honest_server": read.transcript[silo], "model": read.model[silo]}
@@ -149,7 +149,7 @@ def _sampled(
 def _read_by_parties(
     setting: Setting, attacks: dict[int, Attack], planned: Effort, observe: Observe
 ) -> dict[int, dict[str, Samples]]:
-    """Of sums over silos: what the server, the second party, and both together tell the worlds apart by."""
+    """Under secure aggregation: scores of the server, of the second party, and of both together."""
     parties = {ADVERSARY[party]: setting.read_by(party) for party in setting.parties}
     count = _counted(observe, "server, shuffler and both", 2 * len(parties) * sum(planned.worst.values()))
     return {
@@ -182,7 +182,7 @@ def _silo(
 
 
 def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str, Claim]:
-    """What the silo was promised against each."""
+    """The silo's claim against each adversary."""
     if setting.resolved.sums is None:
         return dict.fromkeys(adversaries, _claim(setting, silo))
     claims = {ADVERSARY[party]: _claim(setting.read_by(party), silo) for party in setting.parties}
@@ -190,7 +190,7 @@ def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str
 
 
 def _proven(claims: dict[str, Claim], samples: dict[str, Samples], alarm: float) -> list[str]:
-    """Of each claim that runs prove broken, by how much."""
+    """A line for each claim that runs prove broken, with the lower bound."""
     lines = []
     for claim in dict.fromkeys(claims.values()):
         own = [each for name, each in samples.items() if claims[name] == claim]
@@ -217,7 +217,7 @@ def _exact_findings(found: sensitivity.Found) -> list[str]:
 
 
 def as_json(found: Audit) -> dict[str, Any]:
-    """What an audit found, as plain values; infinity is null."""
+    """The findings of an audit as plain values; infinity is null."""
     return {
         "scenario": found.resolved.scenario.name,
         "broken": found.broken,

@@ -33,7 +33,7 @@ Data = tuple[Floats, Floats]
 """A silo's records: features (n, f) and targets (n,), float64. Simulation only."""
 
 
-_DELTA = 1e-5  # of prices that nobody reads: what a plan costs is known before the audit
+_DELTA = 1e-5  # of prices that are not used: the plan was priced before the audit
 
 
 def cohort(
@@ -91,19 +91,19 @@ def alone(record: Record) -> Data:
 
 @dataclass(frozen=True)
 class Heard:
-    """One ask: its queries as the silo half put them, and the gate's answers, each (members, d)."""
+    """One ask: the silo half's queries and the gate's answers, each (members, d)."""
 
     queries: tuple[Query, ...]
     answers: tuple[Tensor, ...]
 
 
 Tell = Callable[[int, Heard], tuple[Tensor, ...]]
-"""(number of the ask in its round, what was heard) to what the silo half is told instead."""
+"""(number of the ask in its round, the answers heard) to the answers that the silo half gets instead."""
 
 
 @dataclass
 class Tap:
-    """What to do with an ask.
+    """Listens to every ask, and may change it.
 
     Args:
         full: ask for every record, whatever batch the silo half names.
@@ -118,7 +118,7 @@ class Tap:
     overheard: list[Heard] = field(default_factory=list)
 
     def take(self) -> list[Heard]:
-        """What was heard since the last time."""
+        """The asks heard since the last call."""
         heard, self.heard = self.heard, []
         return heard
 

@@ -56,7 +56,7 @@ class Worlds:
         self._heads = dict.fromkeys(names, "")
 
     def alone(self, name: str) -> Worlds:
-        """One of them."""
+        """One of the daemons alone."""
         return Worlds(self._channel, [name], self._deadline)
 
     def greet(self) -> list[Greeting]:
@@ -77,7 +77,7 @@ class Worlds:
         return self._all([Close(run=run, head="") for run in runs], Closed)[0]
 
     def says(self, message: Message, arrays: Mapping[str, Tensor] | None = None) -> bytes:
-        """What the first of them says to anything, signature aside."""
+        """The first daemon's reply to any message, without its signature."""
         return self._exchange([message], arrays or {})[0]
 
     def _all(
@@ -114,41 +114,41 @@ class Worlds:
 OPTION = "--daemons"
 
 
-class Played:
-    """Runs of equal lines, of daemons that admit each of them alike.
+class Runs:
+    """Runs of the same lines with daemons that admit each run on equal terms.
 
     Attributes:
         admission: the first one.
-        runs: how many there are.
+        count: how many there are.
     """
 
     def __init__(self, lines: Sequence[Line]) -> None:
-        self._lines, self.runs = lines, 0
+        self._lines, self.count = lines, 0
         self._admission: Admission | None = None
         self._answers: list[list[list[Tensor]]] = [[[] for _ in lines] for _ in WORLDS]
 
     @property
     def admission(self) -> Admission:
-        """What the daemons claim."""
+        """The daemons' first admission, with their claim."""
         assert self._admission is not None
         return self._admission
 
     def fill(self, worlds: Worlds, offer: Offer, wanted: int, done: Callable[[int], None]) -> Refused | None:
-        """Play until there are so many runs, or until a daemon refuses: then why."""
-        while self.runs < wanted:
+        """Run until there are `wanted` runs; the refusal, if a daemon refuses before."""
+        while self.count < wanted:
             try:
-                self._play(worlds, offer)
+                self._run_once(worlds, offer)
             except Refused as refusal:
                 return refusal
-            done(self.runs)
+            done(self.count)
         return None
 
     def answers(self, world: int) -> list[Tensor]:
-        """What each line was answered, (runs, d)."""
+        """The answers to each line, (runs, d)."""
         return [torch.stack(rows) for rows in self._answers[world]]
 
-    def _play(self, worlds: Worlds, offer: Offer) -> None:
-        """One run more; nothing is kept of one that is broken off."""
+    def _run_once(self, worlds: Worlds, offer: Offer) -> None:
+        """One more run; a run that is broken off leaves nothing."""
         admissions = worlds.offer(offer)
         self._check(admissions)
         runs = [admission.run for admission in admissions]
@@ -157,7 +157,7 @@ class Played:
         for at, (line, frames) in enumerate(zip(self._lines, heard, strict=True)):
             for world, frame in zip(self._answers, frames, strict=True):
                 world[at].append(frame.arrays[line.name].double().reshape(-1))
-        self.runs += 1
+        self.count += 1
 
     def _check(self, admissions: Sequence[Admission]) -> None:
         self._admission = self._admission or admissions[0]
@@ -178,7 +178,7 @@ _PATIENCE = 120.0  # seconds for a daemon to listen, or to end
 
 
 def daemons(setting: Setting, found: Neighbours, folder: Path) -> Openings:
-    """Those that listen in `folder`, once; or new ones there, again and again, with a lifetime budget each.
+    """The daemons that listen in `folder`, once; otherwise new ones there, each pair with a lifetime budget.
 
     Raises:
         InputError: only one of the two listens, or a daemon cannot be started.
@@ -248,4 +248,4 @@ def _await(config: Path, process: subprocess.Popen[bytes]) -> None:
 
 def _said(config: Path) -> str:
     lines = (config.parent / "log").read_text(encoding="utf-8", errors="replace").splitlines()
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "its log is empty"

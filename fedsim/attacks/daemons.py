@@ -1,4 +1,4 @@
-"""The worst server against running daemons: real processes, real noise, and nothing but frames.
+"""The malicious server against running daemons: real processes, real noise, and nothing but frames.
 
 Two daemons hold records that differ in one (`neighbours`). The server plays the scenario's plan with both,
 run after run, at the broadcasts that tell most, and scores what it hears by its likelihood ratio (`reading`).
@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from fedsim.attacks.audit import ALARM, Observe, bounds_row
-from fedsim.attacks.daemon_pair import OPTION, Openings, Played, Worlds
+from fedsim.attacks.daemon_pair import OPTION, Openings, Runs, Worlds
 from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussian, runs_needed, violated
 from fedsim.attacks.neighbours import WORLDS, Neighbours, noise, scores
 from fedsim.attacks.noise import Measured, judged
@@ -25,18 +25,18 @@ from fedsim.wire.messages import Admission, Offer
 from silos.open_runs import SEEDED
 
 _SECONDS, _RUN, _ROUND, _NUMBER = 100.0, 0.03, 0.01, 2e-5
-"""By default an audit does work for about so long, at so much a run, a round and a number drawn."""
+"""Seconds that an audit takes by default; and seconds a run, a round and a number drawn are taken to cost."""
 _LEAST_RUNS, _WORTH_IT, _LISTENED = 25, 3000, 512
 
 
 @dataclass(frozen=True)
 class DaemonAudit:
-    """What was found about a silo's daemon.
+    """The findings about a silo's daemon.
 
     Attributes:
         admission: what it claimed; the same in both worlds.
         claim: of its epsilon.
-        worst: what the worst server attained.
+        worst: bounds that the malicious server attained.
         noise: over what is stated.
         findings: what breaks the promise, in words.
         alarm: probability of findings about daemons that keep it.
@@ -72,34 +72,34 @@ def attack(
         offer: of the scenario's run, to this silo.
         openings: the daemons.
         share: of the default work.
-        observe: told of progress.
+        observe: called with the progress.
         alarm: probability that daemons which keep their promise are found broken.
 
     Raises:
         InputError: they are not this scenario's daemons, have seeded noise, or do not answer.
         Refused: they do not admit the run, or break every one off.
     """
-    played, wanted = Played(found.lines), _wanted(setting, found, share)
+    runs, wanted = Runs(found.lines), _wanted(setting, found, share)
     findings: list[str] = []
     seconds = 0.0
     for opening in openings:
         with opening as worlds:
             _check(setting, found.silo, worlds)
-            if not played.runs:
+            if not runs.count:
                 beyond = outside(setting, found.silo)
                 findings = list(probe_daemon(worlds.alone(WORLDS[0]), offer, found.lines, beyond))
-            start, before = time.perf_counter(), played.runs
-            refusal = played.fill(
-                worlds, offer, wanted, lambda runs: observe("worst server, over sockets", runs / wanted)
+            start, before = time.perf_counter(), runs.count
+            refusal = runs.fill(
+                worlds, offer, wanted, lambda count: observe("malicious server, over sockets", count / wanted)
             )
             seconds += time.perf_counter() - start
-        if refusal is not None and played.runs == before:
+        if refusal is not None and runs.count == before:
             raise refusal
-        if played.runs == wanted:
+        if runs.count == wanted:
             break
-    admission, n = played.admission, setting.resolved.sizes[found.silo]
+    admission, n = runs.admission, setting.resolved.sizes[found.silo]
     claim = Claim(setting.census(found.silo), n, admission.epsilon_guaranteed, admission.delta)
-    worst, measured, more = _judged(found, played, claim, alarm)
+    worst, measured, more = _judged(found, runs, claim, alarm)
     return DaemonAudit(
         setting=setting,
         silo=found.silo,
@@ -128,20 +128,18 @@ def _check(setting: Setting, silo: int, worlds: Worlds) -> None:
     outline, name = setting.resolved.outline, setting.resolved.names[silo]
     wanted = (name, setting.resolved.sizes[silo], outline.num_features, outline.num_classes)
     for greeting in worlds.greet():
-        said = (greeting.silo, greeting.n, greeting.num_features, greeting.num_classes)
-        if said != wanted:
-            raise InputError(OPTION, said, f"daemons of (name, n, features, classes) = {wanted}")
+        found = (greeting.silo, greeting.n, greeting.num_features, greeting.num_classes)
+        if found != wanted:
+            raise InputError(OPTION, found, f"daemons of (name, n, features, classes) = {wanted}")
         if SEEDED in greeting.notices:
             hint = "a daemon without --insecure-simulation: a seed's noise is none to an attacker"
             raise InputError(OPTION, greeting.silo, hint)
 
 
-def _judged(
-    found: Neighbours, played: Played, claim: Claim, alarm: float
-) -> tuple[Bounds, Measured, list[str]]:
-    """What runs attained, their noise, and what of it breaks the promise: one half of the alarm each."""
-    n, z = claim.n, played.admission.noise_multiplier
-    worlds = [played.answers(world) for world in range(len(WORLDS))]
+def _judged(found: Neighbours, runs: Runs, claim: Claim, alarm: float) -> tuple[Bounds, Measured, list[str]]:
+    """Bounds by the runs, their noise, and findings about both, each at half of the alarm rate."""
+    n, z = claim.n, runs.admission.noise_multiplier
+    worlds = [runs.answers(world) for world in range(len(WORLDS))]
     samples = tuple(scores(found.lines, answers, n, z) for answers in worlds)
     heard = [answers[:_LISTENED] for answers in worlds[0]]
     measured = judged(*noise(found.lines, heard, n, z), alarm / 2)
@@ -155,7 +153,7 @@ def _judged(
 
 
 def as_json(found: DaemonAudit) -> dict[str, Any]:
-    """What was found, as plain values."""
+    """The findings as plain values."""
     admission, worst, claimed = found.admission, found.worst, found.claim.epsilon
     row = bounds_row(worst, found.claim)
     return {

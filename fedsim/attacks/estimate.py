@@ -49,7 +49,7 @@ _HAIR = 1e-6  # of a noncentrality: it is found to less than that
 
 @dataclass(frozen=True)
 class Claim:
-    """What a silo was promised: its plan's census at n records, (epsilon, delta).
+    """A silo's guarantee: its plan's composition at n records, and (epsilon, delta).
 
     `shaped` says whether the promise has the trade-off curve of the plan's noise.
     """
@@ -205,7 +205,7 @@ _OVERHEAD = 5e6  # of one answer of the gate, in multiplications
 _MEMBER = 2e4  # of one member's part in it
 _ADMITTED = 1e6  # of making a silo's gate
 _SEARCH, _WORST, _HONEST = 1.5e10, 5e10, 3e10
-"""Multiplications for the exact search, the worst server's runs and the honest one's, all silos together."""
+"""Multiplications for the exact search, the malicious server's and the honest one's runs, over all silos."""
 _LEAST_RUNS, _WORTH_IT, _MOST_HONEST = 25, 3000, 2000
 
 
@@ -218,7 +218,7 @@ class Search(NamedTuple):
 
 @dataclass(frozen=True)
 class Effort:
-    """What each part of an audit does.
+    """How much each part of an audit does.
 
     Attributes:
         search: of every silo.

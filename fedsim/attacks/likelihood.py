@@ -1,4 +1,4 @@
-"""The likelihood ratio of what a silo said: how much more probable it is in one world than in the other.
+"""The likelihood ratio of a silo's answers: how much more probable they are in one world than in the other.
 
 The worlds differ in one record. Given how often that record is in an ask's batch (j times, with a public
 probability p_j), the ask's answers are Gaussian around L + j E, with E the record's clipped term over K and L
@@ -34,14 +34,14 @@ from fedsim.protocol.plan import Ask, Plan, QueryShape
 
 
 class _Asked:
-    """The query that is due."""
+    """The next query."""
 
     query: Query
 
 
 @dataclass(frozen=True)
 class _Direct:
-    """Asks what it is handed, at broadcast points."""
+    """Asks a given query, at broadcast points."""
 
     asked: _Asked
     linear: ClassVar[bool] = False
@@ -49,7 +49,7 @@ class _Direct:
     def server(
         self, w: Tensor, problem: PublicProblem, public: Public, rng: np.random.Generator
     ) -> ServerHalf:
-        """Nobody drives it."""
+        """Not used: no server loop runs it."""
         raise NotImplementedError
 
     def silo(
@@ -60,8 +60,8 @@ class _Direct:
         return {"g": ask(Query(query.statistic, points, query.clip, FULL))}
 
 
-class Bench:
-    """Silos' clipped means, of a query of each of some shapes."""
+class ClippedMeans:
+    """Silos' clipped means without noise, for queries of given shapes."""
 
     def __init__(self, setting: Setting, silos: Sequence[Data], runs: int, shapes: Sequence[QueryShape]):
         """`runs` of them side by side, each at points of its own."""
@@ -110,14 +110,14 @@ def shared(query: Query) -> bool:
 
 
 def narrowed(query: Query) -> Query:
-    """Where points are shared and the clip is a column all the same, its first entry."""
+    """The query with one number as its clip, where all members share points and the clip is a column."""
     if isinstance(query.clip, Tensor) and query.clip.dim() == 2 and all(p.dim() == 1 for p in query.points):
         return Query(query.statistic, query.points, float(query.clip[0, 0]), query.batch, query.noise_ratio)
     return query
 
 
 def single(query: Query, row: int = 0) -> Query:
-    """What one of the members was asked."""
+    """The query of one member."""
     clip = query.clip
     if isinstance(clip, Tensor) and clip.dim() == 2:
         clip = float(clip[row if len(clip) > 1 else 0, 0])
@@ -132,7 +132,7 @@ def shape_of(query: Query) -> QueryShape:
 
 def term(setting: Setting, record: Record, query: Query) -> Tensor:
     """A record's clipped term where all points are shared, (d,)."""
-    return Bench(setting, [alone(record)], 1, [shape_of(query)]).means(query)[0, 0].to(torch.float64)
+    return ClippedMeans(setting, [alone(record)], 1, [shape_of(query)]).means(query)[0, 0].to(torch.float64)
 
 
 _RARE = 1e-12
@@ -140,7 +140,7 @@ _RARE = 1e-12
 
 @dataclass(frozen=True)
 class Places:
-    """Where a query's answer lies: around base + j first in one world, base + j second in the other.
+    """Means of a query's answer where a record is drawn j times: base + j first, or base + j second.
 
     Each (runs, d), or (1, d) where it is the same in all runs.
     """
@@ -174,7 +174,7 @@ class Scores:
         self._fresh: list[tuple[float, Tensor]] = []
 
     def add(self, batch: Batch, heard: Heard, places: Sequence[Places]) -> None:
-        """One more ask."""
+        """Add an ask's log-likelihood ratio."""
         if heard.answers[0].dim() == 3:
             self._total = self._total + self._unlinked(batch, heard, places)
             return
@@ -197,7 +197,7 @@ class Scores:
             self._total = self._total + ratio
 
     def _unlinked(self, batch: Batch, heard: Heard, places: Sequence[Places]) -> Tensor:
-        """Of full batches, where answers are (runs, messages, d), all others around the first world's."""
+        """The ratio where answers are unlinked messages, (runs, messages, d), of full batches."""
         exponent = torch.zeros((), dtype=torch.float64)
         for query, answer, place in zip(heard.queries, heard.answers, places, strict=True):
             variance = (query.noise_ratio * self._z * 2 * float(query.clip) / batch.size(self._n)) ** 2
@@ -222,7 +222,7 @@ Key = tuple[int, int]
 
 
 class Knowledge:
-    """What the attacker works out for himself: where answers lie in each world."""
+    """The means of answers in each world, which an attacker who knows the records computes."""
 
     def __init__(self, setting: Setting, silo: int, first: Record, second: Record, kind: Others) -> None:
         self._setting, self._silo, self._kind = setting, silo, kind
@@ -236,12 +236,12 @@ class Knowledge:
         """For so many runs side by side."""
         return InRuns(self, runs)
 
-    def bench(self, runs: int, shapes: Sequence[QueryShape]) -> Bench:
+    def clipped_means(self, runs: int, shapes: Sequence[QueryShape]) -> ClippedMeans:
         """The means of both records alone and, where needed, of the others."""
-        return Bench(self._setting, self._silos, runs, shapes)
+        return ClippedMeans(self._setting, self._silos, runs, shapes)
 
     def shapes(self) -> dict[tuple[int, int, int], QueryShape]:
-        """Of every query of the silo's plan, by (round, ask, query)."""
+        """The shape of every query of the silo's plan, by (round, ask, query)."""
         return {
             (r, a, q): shape
             for r in self._setting.rounds(self._silo)
@@ -250,15 +250,15 @@ class Knowledge:
         }
 
     def alike(self, key: Key, heard: Heard) -> list[Places]:
-        """Where answers lie whose points are the same in all runs; worked out once for equal keys."""
+        """Means of answers at points that all runs share; computed once for equal keys."""
         if key not in self._known:
-            bench = self.bench(1, [shape_of(query) for query in heard.queries])
-            means = [bench.means(narrowed(query), at) for at, query in enumerate(heard.queries)]
+            clipped = self.clipped_means(1, [shape_of(query) for query in heard.queries])
+            means = [clipped.means(narrowed(query), at) for at, query in enumerate(heard.queries)]
             self._known[key] = self.places(means, heard.queries[0].batch)
         return self._known[key]
 
     def places(self, means: Sequence[Tensor], batch: Batch) -> list[Places]:
-        """Where the answers of an ask lie, from the clipped means (runs, silos, d) of its queries."""
+        """Means of the answers of an ask, from the clipped means (runs, silos, d) of its queries."""
         size = batch.size(self._setting.admitted[self._silo].terms.n)
         found = []
         for mean in means:
@@ -273,26 +273,26 @@ class Knowledge:
 
 
 class InRuns:
-    """`Knowledge` at the points of so many runs; what is the same in all of them is worked out once."""
+    """`Knowledge` at the points of so many runs; common points are computed once."""
 
     def __init__(self, knowledge: Knowledge, runs: int) -> None:
         self._knowledge, self._runs = knowledge, runs
-        self._bench: Bench | None = None
+        self._means: ClippedMeans | None = None
         self._index: dict[tuple[int, int, int], int] = {}
 
     def places(self, heard: Heard, at: tuple[int, int], key: Key | None = None) -> list[Places]:
-        """Where the answers of the ask `at` (round, ask) lie.
+        """Means of the answers of the ask `at` (round, ask).
 
         Asks with equal keys are at equal points wherever these do not differ between runs.
         """
         if all(shared(narrowed(query)) for query in heard.queries):
             return self._knowledge.alike(key or at, heard)
-        if self._bench is None:
+        if self._means is None:
             shapes = self._knowledge.shapes()
-            self._bench = self._knowledge.bench(self._runs, list(shapes.values()))
+            self._means = self._knowledge.clipped_means(self._runs, list(shapes.values()))
             self._index = {where: place for place, where in enumerate(shapes)}
         means = [
-            self._bench.means(narrowed(query), self._index[(*at, place)])
+            self._means.means(narrowed(query), self._index[(*at, place)])
             for place, query in enumerate(heard.queries)
         ]
         return self._knowledge.places(means, heard.queries[0].batch)

@@ -59,7 +59,7 @@ class Line:
 
 
 def lines(setting: Setting, silo: int, chosen: Attack, kind: Others) -> list[Line]:
-    """The rounds of the silo's plan, as the worst server plays them.
+    """The rounds of the silo's plan, as the malicious server asks them.
 
     Raises:
         InputError: a reply is not the answer to one query.
@@ -69,7 +69,7 @@ def lines(setting: Setting, silo: int, chosen: Attack, kind: Others) -> list[Lin
     of_round = {r: k for k, kind in enumerate(setting.kinds) for r in kind.rounds}
     found = []
     for r in setting.rounds(silo):
-        if (k := of_round.get(r)) is None:  # no honest run has it: nobody saw what it broadcasts
+        if (k := of_round.get(r)) is None:  # no honest run has this round, so its broadcast is unknown
             continue
         name, query = _answered(setting, chosen.broadcasts[k], memory)
         (places,) = knowledge.places(Heard((query,), ()), (r, 0), (k, 0))
@@ -78,7 +78,7 @@ def lines(setting: Setting, silo: int, chosen: Attack, kind: Others) -> list[Lin
 
 
 def _answered(setting: Setting, broadcast: Broadcast, memory: CohortMemory) -> tuple[str, Query]:
-    """Which array of the reply is the answer to which query: tried with a random answer."""
+    """The name of the reply's array and the query that it answers, found with a random answer."""
     resolved = setting.resolved
     asked: list[Query] = []
     probe = torch.as_tensor(generator("audit probe").standard_normal(resolved.problem.dimension))
@@ -143,7 +143,7 @@ CONFIG, RECORDS, STATE, SOCKET = "silo.yaml", "records.npz", "state", "silo.sock
 
 @dataclass(frozen=True)
 class Neighbours:
-    """What a daemon holds in each world, and what the worst server sends to both."""
+    """A daemon's records in each world, and what the malicious server sends to both."""
 
     silo: int
     data: tuple[Data, Data]

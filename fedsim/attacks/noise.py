@@ -58,7 +58,7 @@ class Measured:
 
     @property
     def p(self) -> float:
-        """Of all tests together (Bonferroni)."""
+        """The p-value of all tests together (Bonferroni)."""
         return min(1.0, len(self.p_values) * min(self.p_values.values(), default=1.0))
 
 
@@ -72,7 +72,7 @@ def measure(setting: Setting, silo: int, chosen: Attack, alarm: float) -> Measur
 
 
 def judged(noise: np.ndarray, step: float, alarm: float) -> Measured:
-    """What is wrong with noise over its stated standard deviation, (answers, clones, coordinates)."""
+    """Test noise over its stated standard deviation, (answers, clones, coordinates)."""
     if not noise.size:
         return Measured()
     noise = np.nan_to_num(noise, nan=1e9, posinf=1e9, neginf=-1e9)
@@ -143,7 +143,7 @@ def _zeros(noise: np.ndarray, step: float) -> _Test:
 
 
 def _repeats(noise: np.ndarray, step: float) -> _Test:
-    """Of C(N, 2) pairs the equal ones are Poisson, of a mean of at most 0.4 step each."""
+    """The number of equal pairs among C(N, 2) is Poisson, with a mean of at most 0.4 step each."""
     _, counts = np.unique(noise, return_counts=True)
     pairs = float((counts * (counts - 1.0) / 2).sum())
     p = float(stats.poisson.sf(pairs - 1, noise.size * (noise.size - 1) / 2 * _DENSITY * step))
@@ -186,7 +186,7 @@ def _standardised(setting: Setting, silo: int, chosen: Attack) -> tuple[np.ndarr
 
 
 def _coordinates(setting: Setting, silo: int) -> int:
-    """How many of an answer's are looked at: more where there are few answers."""
+    """The number of coordinates tested of each answer: more where there are few answers."""
     few = _NUMBERS // (_FEWEST * _answers(setting, silo))
     return min(setting.resolved.problem.dimension, max(_COORDINATES, few))
 
@@ -196,7 +196,7 @@ def _answers(setting: Setting, silo: int) -> int:
 
 
 def clones_of(setting: Setting, silo: int) -> int:
-    """How many clones are listened to."""
+    """The number of clones whose noise is tested."""
     wanted = _NUMBERS // (_answers(setting, silo) * _coordinates(setting, silo))
     return max(_LEAST, min(_MOST, max(_FEWEST, wanted)) // setting.together)
 

@@ -96,7 +96,7 @@ def party_gate(
     noisy: bool,
     crowd: Data | None = None,
 ) -> PartyGate:
-    """What a party reads of silos, each in a sum of its own.
+    """A gate whose answers are what a party reads of each silo, each in a separate sum.
 
     Args:
         terms: of the silos, with their shares.
@@ -135,7 +135,7 @@ def party_gate(
 
 
 def silent(data: Data) -> Data:
-    """As many records, all of which count as zero."""
+    """As many records, which all count as zero."""
     x, y = data
     return np.full_like(x, np.nan), np.full(len(y), np.nan)
 

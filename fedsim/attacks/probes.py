@@ -19,7 +19,7 @@ from fedsim.wire.messages import Ask, Offer
 
 
 def probe(setting: Setting, silo: int, chosen: Attack) -> list[str]:
-    """What the silo answered outside of its plan, in words; empty if it keeps its promise."""
+    """Answers of the silo outside of its plan, in words; none if it keeps its promise."""
     return list(_found(setting, silo, chosen))
 
 
@@ -87,7 +87,7 @@ def _changed(gate: Answering, round_index: int, broadcast: Broadcast, first: dic
 def probe_daemon(
     daemon: Worlds, offer: Offer, lines: Sequence[Line], outside: Iterable[int]
 ) -> Iterator[str]:
-    """What a daemon answered outside of a run's plan, in words; nothing if it keeps its promise.
+    """Answers of a daemon outside of a run's plan, in words; none if it keeps its promise.
 
     Args:
         daemon: one of them; one run of its budget is used.

@@ -111,7 +111,7 @@ def vectors(setting: Setting, kind: Kind, more: Sequence[Tensor]) -> list[Tensor
 
 
 def broadcasts(setting: Setting, kind: Kind, points: Sequence[Tensor]) -> list[Broadcast]:
-    """What a server could send in a round of this kind: what it did, and every name at each of `points`.
+    """Broadcasts to try in a round of this kind: one of an honest run, and every name at each of `points`.
 
     Where there are several names, one is at the point and the others opposite, at zero, or at the start.
     """
@@ -167,7 +167,7 @@ _PATHS = 4
 
 @dataclass(frozen=True)
 class Attack:
-    """What a server knows and does.
+    """The two records that differ, and the broadcasts of a malicious server.
 
     Args:
         first: the record of one world.
@@ -213,7 +213,7 @@ def search(setting: Setting, silo: int, allowed: Callable[[Record], bool] = lamb
 
 
 def _usable(setting: Setting, silo: int, every: list[Record]) -> list[Record]:
-    """Those whose term can be computed; on others a problem of somebody's own may raise."""
+    """The records whose term can be computed; a plug-in problem may raise on others."""
 
     def works(some: list[Record]) -> bool:
         try:
@@ -234,7 +234,7 @@ def _ordered(points: Sequence[Broadcast], squares: Tensor, best: int) -> tuple[B
 
 
 def _largest_clip(setting: Setting, own: Record) -> float:
-    """Of the plan's queries, at broadcasts of an honest run."""
+    """The largest clipping norm of the plan's queries, at broadcasts of an honest run."""
     clips = [1e-6]
     for kind in setting.kinds:
         for heard in _hear(setting, 0, kind, [kind.seen[-1]], [own], 0):
@@ -309,9 +309,11 @@ def _noise_alone(
 ) -> tuple[Tensor, ...]:
     admitted = setting.admitted[silo]
     sensitivity = 2 / batch.size(admitted.terms.n)  # at clip 1
-    told = []
+    answers = []
     for query, answer in zip(heard.queries, heard.answers, strict=True):
         sigma = query.noise_ratio * admitted.noise_multiplier * sensitivity
         drawn = torch.as_tensor(rng.standard_normal(answer.shape[1])).to(answer.dtype)
-        told.append((sigma * torch.as_tensor(query.clip) * drawn).expand_as(answer).to(answer.dtype).clone())
-    return tuple(told)
+        answers.append(
+            (sigma * torch.as_tensor(query.clip) * drawn).expand_as(answer).to(answer.dtype).clone()
+        )
+    return tuple(answers)

@@ -93,7 +93,7 @@ def _draws(
 
 
 def _counts(setting: Setting, silo: int, marker: Record, heard: Heard) -> np.ndarray:
-    """How often each member's one record was drawn, from the first query that it moves."""
+    """How often each member's record was drawn, from the first query that it moves."""
     n = setting.admitted[silo].terms.n
     for query, answer in zip(heard.queries, heard.answers, strict=True):
         length = float(torch.linalg.vector_norm(term(setting, marker, single(query))))
@@ -104,7 +104,7 @@ def _counts(setting: Setting, silo: int, marker: Record, heard: Heard) -> np.nda
 
 
 TOLERANCE = 1e-6
-"""What a ratio may exceed 1 by, and another silo's answer move by, for rounding."""
+"""Rounding: by so much a ratio may exceed 1, and another silo's answer may move."""
 _STREAM = "exact"
 
 
@@ -142,7 +142,7 @@ class Slot:
 
 
 Reply = list[Heard] | Exception
-"""What a cohort said in a round, or why it did not."""
+"""A cohort's answers in a round, or the error that it raised."""
 
 
 def search(
@@ -236,7 +236,7 @@ def _cross(
 
 
 def _rounding(setting: Setting, answers: Tensor) -> float:
-    """What rounding an answer to its type may move it by; that of float32 is not small."""
+    """Upper bound on the movement by rounding an answer to its type; for float32 it is not small."""
     size = torch.linalg.vector_norm(answers.double(), dim=-1)
     return 2 * torch.finfo(setting.resolved.dtype).eps * float(size.nan_to_num(0.0, 0.0).max())
 
@@ -251,7 +251,7 @@ def _over(moved: float, rounding: float, sensitivity: float) -> float:
 def _world(
     setting: Setting, silo: int, data: Sequence[Data], slots: Sequence[Slot], base: Sequence[Reply] | None
 ) -> list[Reply]:
-    """What the whole cohort says in every slot, kept on the base world's path."""
+    """Replies of the whole cohort in every slot, kept on the base world's path."""
     silos, tap, replies = range(len(data)), Tap(), list[Reply]()
     wiretap = Wiretap(setting.algorithm, tap)
     gate, used = None, set[int]()

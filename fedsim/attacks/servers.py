@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedsim.attacks.cohorts import Data, Heard, Record, Tap, Wiretap, alone
-from fedsim.attacks.likelihood import Bench, Knowledge, Scores, narrowed, shape_of
+from fedsim.attacks.likelihood import ClippedMeans, Knowledge, Scores, narrowed, shape_of
 from fedsim.attacks.parties import anonymous
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Broadcast, Federated, Setting, beside, drive, others, replaced
@@ -80,7 +80,7 @@ def _run(
     here = known.of(len(data))
     for r in terms.rounds:
         k = by_round.get(r)
-        if k is None:  # of a silo that would have come, had it been there: nobody saw what it is sent
+        if k is None:  # no honest run has this round, so its broadcast is unknown
             continue
         gate.answer(r, chosen.broadcasts[k])
         for place, heard in enumerate(tap.take()):
@@ -91,7 +91,7 @@ def _run(
 _WIDTH = 2_000_000
 _PILOT_RUNS = 32
 _ROUNDS, _RECORDS = 8, 60
-"""Of the pilot: how many asks and candidates a silo's pair of records is chosen by."""
+"""Rounds and candidate records by which a silo's pair of records is chosen."""
 Pair = tuple[Record, Record]
 Hear = Callable[[int, int, list[Heard]], None]
 """(silo, round, asks)."""
@@ -99,7 +99,7 @@ Hear = Callable[[int, int, list[Heard]], None]
 
 @dataclass(frozen=True)
 class HonestRuns:
-    """What was read: for each audited silo the scores of its transcripts, and of the final models."""
+    """For each audited silo the scores of its transcripts, and of the final models."""
 
     transcript: dict[int, Samples]
     model: dict[int, Samples]
@@ -150,9 +150,9 @@ def choose_pairs(setting: Setting, attacks: Mapping[int, Attack]) -> dict[int, P
             return
         tried = attacks[silo].records[:_RECORDS]
         shapes = [shape_of(query) for each in heard[-2:] for query in each.queries]
-        bench = Bench(setting, [alone(record) for record in tried], runs, shapes)
+        clipped = ClippedMeans(setting, [alone(record) for record in tried], runs, shapes)
         for place, query in enumerate(query for each in heard[-2:] for query in each.queries):
-            terms = bench.means(narrowed(query), place).double()  # (runs, records, d)
+            terms = clipped.means(narrowed(query), place).double()  # (runs, records, d)
             scale = 2 * torch.as_tensor(query.clip).double().reshape(-1, 1, 1) * query.noise_ratio
             square = torch.cdist(terms, terms).square() / scale.square().clamp_min(1e-300)
             distances[silo] = distances.get(silo, torch.zeros(())) + square.mean(0)
@@ -220,7 +220,7 @@ def _reading(setting: Setting, pairs: Mapping[int, Pair], runs: int) -> tuple[di
 
 
 def _directions(setting: Setting, pairs: Mapping[int, Pair]) -> dict[int, np.ndarray]:
-    """How a silo's other record moves the final model on average, noise and batches being equal; (d,).
+    """The mean movement of the final model by a silo's other record, at equal noise and batches, (d,).
 
     From runs of their own, in pairs: the difference of two models with the same noise has little variance.
     """

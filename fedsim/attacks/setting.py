@@ -1,4 +1,4 @@
-"""What is attacked: a scenario's plan, its silos' records and what each was promised.
+"""The target of an audit: a scenario's plan, its silos' records and their guarantees.
 
 An audit holds records, as only a simulation can: it plays a server that knows all of them but one.
 """
@@ -25,8 +25,8 @@ from fedsim.protocol.links import Answered, Link
 from fedsim.protocol.plan import Ask, Census
 from fedsim.protocol.terms import Admitted
 from fedsim.scenario.resolve import Resolved
-from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
 from fedsim.simulation.host import Answering, GateLink, preview
+from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
 from fedsim.simulation.trial import read
 from server.aggregate import summed, weighted
 from server.loop import run
@@ -72,7 +72,7 @@ class Setting:
     crowd: Data | None = None
 
     def read_by(self, party: Party) -> Setting:
-        """Of sums over silos: as a party has it, with the noise and the claim against that party."""
+        """The setting of one party under secure aggregation, with its noise and the claim against it."""
         sums = self.resolved.sums
         assert sums is not None
         if party == "both":
@@ -85,19 +85,19 @@ class Setting:
 
     @property
     def together(self) -> int:
-        """How many silos answer for one that is read."""
+        """The number of silos in each observed sum."""
         sums = self.resolved.sums
         return 1 if sums is None else together(self.resolved, sums, self.party)
 
     @property
     def parties(self) -> tuple[Party, ...]:
-        """Of sums over silos: those who read anything."""
+        """The parties that read anything under secure aggregation."""
         sums = self.resolved.sums
         assert sums is not None
         return PARTIES if sums.mechanism.transport == "shares" else ("server", "both")
 
     def as_added(self) -> Setting:
-        """As a party that has the claimed noise in one number: of unlinked messages, whoever knows whose."""
+        """The setting of a party that sees the claimed noise in one number: of both, if messages are unlinked."""
         sums = self.resolved.sums
         return self.read_by("both") if sums is not None and anonymous(sums) else self
 
@@ -111,20 +111,20 @@ class Setting:
 
     @property
     def algorithm(self) -> Algorithm:
-        """What the silos' gates run; plug-in code in a confined process, where the scenario says so."""
+        """The algorithm that gates run, in a confined process where the scenario asks for it."""
         return self.resolved.halves[0]
 
     def rounds(self, silo: int) -> Sequence[int]:
-        """Those in the silo's plan."""
+        """The rounds in the silo's plan."""
         return self.admitted[silo].terms.rounds
 
     def census(self, silo: int) -> Census:
-        """What the silo's plan was priced by."""
+        """The composition by which the silo's plan was priced."""
         own = self.rounds(silo)
         return self.resolved.trace.plan.census(own if isinstance(own, range) else tuple(own))
 
     def start(self) -> Tensor:
-        """Where a run begins, (d,)."""
+        """The start of a run, (d,)."""
         resolved = self.resolved
         return resolved.problem.project(resolved.problem.start(resolved.scenario.seed).to(resolved.dtype))
 
@@ -204,7 +204,7 @@ def drive(setting: Setting, link: Link) -> Tensor:
     public = resolved.public([silo.noise_multiplier for silo in setting.admitted])
     seed, problem = resolved.scenario.seed, resolved.problem
     aggregate = weighted if resolved.sums is None else summed
-    *_, last = run(resolved.algorithm, problem, public, seed, link, setting.schedule, aggregate)
+    *_, last = run(setting.algorithm, problem, public, seed, link, setting.schedule, aggregate)
     return last.answer.reshape(-1, problem.dimension)
 
 
@@ -231,7 +231,7 @@ def prepare(resolved: Resolved) -> Setting:
 
 
 class _Watched:
-    """Notes what is broadcast: of every kind of round the 1st, 2nd, 4th, 8th and so on."""
+    """Keeps broadcasts of every kind of round: the 1st, 2nd, 4th, 8th and so on."""
 
     def __init__(self, setting: Setting, link: Link) -> None:
         self._link = link
@@ -239,7 +239,7 @@ class _Watched:
         self.kinds: dict[tuple[tuple[Ask, ...], tuple[str, ...]], tuple[list[int], list[Broadcast]]] = {}
 
     def answer(self, round_index: int, broadcast: Broadcast, members: Sequence[int]) -> Answered:
-        """As it is."""
+        """The link's answer, unchanged."""
         key = (self._plan.rounds[round_index], tuple(sorted(broadcast)))
         rounds, seen = self.kinds.setdefault(key, ([], []))
         rounds.append(round_index)
@@ -271,7 +271,7 @@ def _link(setting: Setting) -> Link:
 
 
 def others(setting: Setting, silo: int) -> Others:
-    """Which records the attacker puts beside the one that differs."""
+    """The kind of records that the attacker puts beside the one that differs."""
     samplers = {release.batch.sampler for release, _ in setting.census(silo)}
     if samplers <= {"full"}:
         return "own"

@@ -42,7 +42,7 @@ _OPTIONS = ("-s", "-S", "-P", "-B")  # no folder of the user, of .pth files or o
 
 @dataclass(frozen=True)
 class Limits:
-    """What a child may use: bytes of address space, seconds of processor time in its life, open files."""
+    """Resource limits of a child: bytes of address space, seconds of processor time in all, open files."""
 
     memory_bytes: int = 8 << 30
     cpu_s: int = 3600
@@ -125,8 +125,8 @@ def start(
     first = child.stdout.read(1)
     if first != confined.READY:
         with child:
-            said = ((first or b"") + child.stdout.read()).decode(errors="replace")
-        raise Refused(f"plug-ins cannot be confined here: {said or 'Python did not start'}")
+            reason = ((first or b"") + child.stdout.read()).decode(errors="replace")
+        raise Refused(f"plug-ins cannot be confined here: {reason or 'Python did not start'}")
     return child
 
 

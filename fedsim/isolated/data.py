@@ -1,4 +1,4 @@
-"""What travels between a process and its plug-in child: queries, traces and errors, as frames over two pipes.
+"""Frames between a process and its plug-in child, over two pipes: queries, traces and errors.
 
 The parent builds queries and plans anew, by the contract's own types: it trusts nothing that a child sends.
 """

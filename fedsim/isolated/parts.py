@@ -79,7 +79,7 @@ class Isolated:
 
     @cached_property
     def made(self) -> Frame:
-        """What the child says of the parts that it made.
+        """The child's description of the parts that it made.
 
         Raises:
             InputError, Refused, PluginError: they cannot be made.
@@ -112,10 +112,10 @@ class Isolated:
         Raises:
             InputError, Refused: a record must not be given to it.
         """
-        told = self.made.head.get("problem")
-        told = told if type(told) is dict else {}
-        arrays = constants_in(told, self.made.arrays)
-        return given(told.get("tree"), arrays, DTYPES[self._recipe["dtype"]])
+        head = self.made.head.get("problem")
+        head = head if type(head) is dict else {}
+        arrays = constants_in(head, self.made.arrays)
+        return given(head.get("tree"), arrays, DTYPES[self._recipe["dtype"]])
 
     def dry_run(self, public: Public, seed: int, limits: Limits, dimension: int) -> Trace:
         """The plan that the algorithm follows, as `fedsim.protocol.dryrun.dry_run` finds it.
@@ -230,7 +230,7 @@ class Isolated:
 
 
 def recipe_of(algorithm: Algorithm, problem: Problem, dtype: str) -> str:
-    """What a simulation's child makes of objects: they are pickled, with classes of no installed package.
+    """The recipe by which a simulation's child makes objects: pickled, with classes of no installed package.
 
     Raises:
         InputError: an object cannot be pickled.
@@ -305,7 +305,7 @@ def confined(algorithms: Callable[[T], Algorithm], child: Isolated) -> Callable[
 
 
 def new_child() -> Isolated:
-    """A child that is told later what to make, by `Confined`; it starts when it is first needed."""
+    """A child for `Confined`; it starts when it is first needed."""
     return Isolated(partial(start, [CHILD], None), {})
 
 

@@ -1,8 +1,8 @@
 """How much the clip takes away, round by round. Simulation only: it is made of records, without noise.
 
-A silo's own gate holds `silos.records.Records`, which tell nobody. Those here tell a recorder in the same
-process the length of every term before it is clipped. An honest federation has no such numbers for free: it
-would have to query for them, and pay.
+A silo's own gate holds `silos.records.Records`, which report nothing. Those here report to a recorder in the
+same process the length of every term before it is clipped. A deployed federation would have to query for
+such numbers, and pay.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class SimulatedHosts(Hosts, Protocol):
     """Hosts that know what the clip took away."""
 
     def clipping(self) -> dict[int, Part]:
-        """By round; empty where nobody watches."""
+        """Counts by round; empty without a recorder."""
         ...
 
 
 class Recorder:
-    """Counts a cohort's terms; told them by `Watched`, and by its host when a round begins."""
+    """Counts a cohort's terms, which `Watched` reports; its host reports when a round begins."""
 
     def __init__(self) -> None:
         self._held: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
@@ -50,7 +50,7 @@ class Recorder:
         self._parts: dict[int, list[Part]] = {}
 
     def begin(self, round_index: int) -> None:
-        """What comes next is this round's."""
+        """Begin a round."""
         self._count()
         self._round = round_index
 
@@ -89,7 +89,7 @@ def _together(pieces: tuple[np.ndarray, ...]) -> np.ndarray:
 
 
 def joined(parts: Sequence[Part]) -> Part:
-    """Of several, as one; its ratios are `MOST` quantiles of them all where they are more."""
+    """Several parts as one; more than `MOST` ratios are reduced to as many quantiles."""
     if len(parts) == 1:
         return parts[0]
     ratios = np.concatenate([part.ratios for part in parts])
@@ -102,7 +102,7 @@ def joined(parts: Sequence[Part]) -> Part:
 
 
 def median(part: Part) -> float:
-    """Of the norms over the clip."""
+    """The median of the norms over the clipping norm."""
     return float(np.median(part.ratios))
 
 
@@ -125,7 +125,7 @@ class Watched(Records):
         dtype: torch.dtype,
         recorder: Recorder,
     ) -> None:
-        """As `silos.gate.lay_out`, and whom to tell."""
+        """As `silos.gate.lay_out`, with a recorder."""
         check(problem, dtype)
         super().__init__(silos, problem, dtype)
         self._recorder = recorder

@@ -10,7 +10,7 @@ from fedsim.common.errors import InputError, PluginError, Refused
 Kind = Literal["bad input", "refused", "out of memory", "failed", "worker died"]
 
 _NO_MEMORY = ("not enough memory", "can't allocate memory", "memory pressure", "running low on memory")
-"""How torch says so in a RuntimeError, and Ray of a worker that it ended."""
+"""Words in a RuntimeError of torch, and in an error of Ray about a worker that it ended."""
 
 
 class WorkerLost(Exception):
@@ -19,14 +19,14 @@ class WorkerLost(Exception):
 
 @dataclass(frozen=True)
 class Failure:
-    """What kind of failure it was, and what a person is told."""
+    """The kind of failure, and the message to show."""
 
     kind: Kind
     message: str
 
 
 def failure(error: Exception) -> Failure:
-    """Of a run that raised.
+    """The failure of a run that raised.
 
     >>> failure(Refused("it costs too much"))
     Failure(kind='refused', message='it costs too much')
@@ -44,7 +44,7 @@ def failure(error: Exception) -> Failure:
 
 
 def death(error: Exception) -> Failure:
-    """Of a worker that ended, from what Ray says of it."""
+    """The failure of a worker that ended, from Ray's error."""
     if _of_memory(error) or "OutOfMemory" in type(error).__name__:
         return Failure("out of memory", "Ray ended the worker because memory ran out")
     return Failure(

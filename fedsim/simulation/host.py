@@ -87,7 +87,7 @@ class MemoryLedger:
 
 
 class Answering(Protocol):
-    """What answers as a gate does."""
+    """Anything that answers as a gate does."""
 
     def answer(
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int] | None = None
@@ -178,7 +178,7 @@ class SiloHost:
 
         Raises:
             Refused: as `Gate.answer`.
-            PluginError: another package's algorithm or problem raised; of simulated silos this may be said.
+            PluginError: another package's algorithm or problem raised; a simulation may name it.
         """
         if self._recorder is not None:
             self._recorder.begin(round_index)
@@ -203,14 +203,14 @@ class SiloHost:
         return self._gates[variant].statements()
 
     def clipping(self) -> dict[int, Part]:
-        """What the clip took away, by round; simulation only."""
+        """Counts of clipped terms, by round; simulation only."""
         return {} if self._recorder is None else self._recorder.rounds()
 
 
 def terms(
     resolved: Resolved, names: Sequence[str], rounds: Sequence[Sequence[int]], mechanism: Mechanism
 ) -> list[Terms]:
-    """What the named silos bring to an admission; `rounds` are theirs, in the same order."""
+    """The named silos' terms of admission; `rounds` are theirs, in the same order."""
     position = {name: i for i, name in enumerate(resolved.names)}
     noise = resolved.noise_multipliers if mechanism.private else None
     return [
@@ -227,7 +227,7 @@ def terms(
 
 
 def agreed_terms(resolved: Resolved, trial: int) -> list[Terms]:
-    """What all silos bring to a trial, in canonical order; of sums, with what they agree on.
+    """All silos' terms of a trial, in canonical order; under secure aggregation with the agreed noise.
 
     Raises:
         Refused: a silo cannot afford the plan.

@@ -138,7 +138,7 @@ def check_place() -> None:
 
 
 def start(address: str | None) -> None:
-    """Start a Ray that nobody outside this machine reaches, or join the one at `address`.
+    """Start a Ray that listens on this machine alone, or join the one at `address`.
 
     Raises:
         InputError: none answers there.

@@ -1,4 +1,4 @@
-"""What a simulated run is, as the digest that its silos' noise, batches and permutations are keyed by.
+"""A simulated run's digest, which keys its silos' noise, batches and permutations.
 
 Runs on the same records add up only if their noise is independent. A seed alone does not make it so: with
 equal bits, twice the one model minus the other may be a gradient without noise. So the key holds everything
@@ -33,7 +33,7 @@ _PER_SILO = {"epsilon", "delta", "claimed_epsilon"}  # held as each silo's own n
 
 
 def run_digest(resolved: Resolved, data: str, variant: Variant, selection: str = "") -> str:
-    """Of a whole run: no other run shares its noise.
+    """The digest of a whole run: no other run shares its noise.
 
     Args:
         resolved: the run.
@@ -47,7 +47,7 @@ def run_digest(resolved: Resolved, data: str, variant: Variant, selection: str =
 
 
 def shared_digest(resolved: Resolved, data: str, varied: Collection[str]) -> str:
-    """Of what cells of sweeps that fold have in common: all but epsilon and the algorithm's `varied`.
+    """The digest of what folded cells of a sweep share: all but epsilon and the algorithm's `varied`.
 
     They share noise, as common random numbers, and so carry no guarantee together.
     """
@@ -88,7 +88,7 @@ def _layers(problem: Problem) -> str:
 
 
 def _algorithm(resolved: Resolved, varied: Collection[str]) -> dict[str, Any]:
-    """Of an object only numbers and texts, also in tuples: others may have another text in each process."""
+    """Numbers and texts of an object, also in tuples; other values may have another text in each process."""
     section = resolved.scenario.algorithm
     if not isinstance(section, GivenAlgorithm):
         return _given(section, {"parameters", *varied})

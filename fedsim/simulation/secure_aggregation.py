@@ -63,7 +63,7 @@ class Party:
 
 @dataclass(frozen=True)
 class TrialSums:
-    """What the sums of one trial depend on.
+    """The values that the sums of one trial depend on.
 
     Args:
         resolved: the run; its answers are added up.
@@ -78,13 +78,13 @@ class TrialSums:
     noise_multiplier: float
 
     def scales(self, round_index: int) -> tuple[float, ...]:
-        """Of the noise that each aggregator adds to each query's sum, in steps; 0 where silos add theirs."""
+        """Standard deviations of each aggregator's noise, by query, in steps; 0 where silos add noise."""
         assert self.resolved.sums is not None
         mechanism, plan = self.resolved.sums.mechanism, self.resolved.trace.plan
         return aggregators_scales(mechanism, plan, round_index, self.noise_multiplier)
 
     def noise(self, round_index: int, party: int) -> list[np.ndarray]:
-        """What an aggregator adds, seeded, an integer (d,) for each query: rounded normal numbers."""
+        """An aggregator's seeded noise, integers (d,) for each query: rounded normal numbers."""
         seed = self.resolved.scenario.seed
         key = digest128("aggregator", party, seed, self.trial, self.digest)
         stream = np.random.Generator(np.random.Philox(key=key, counter=[0, round_index, 0, 0]))
@@ -120,7 +120,7 @@ class Summed:
 
 
 Adder = Callable[[int, Sequence[int], Rows], Sums]
-"""Of (round, members, contributions) the sums over the members, with the noise that aggregators add."""
+"""(round, members, contributions) to the sums over the members, with the aggregators' noise."""
 
 
 def adder(run: TrialSums, party: Callable[[], Party]) -> Adder:

@@ -130,7 +130,7 @@ class SideBySide(Records):
         return shared_sum(problem, block, points, clip)
 
     def drawing(self, members: Sequence[int]) -> Sequence[int]:
-        """Those of the first copy."""
+        """The members of the first copy."""
         return members[: len(members) // self._copies]
 
     def shapes(self, members: Sequence[int], dimension: int) -> list[tuple[int, ...]]:
@@ -193,7 +193,7 @@ def fold_key(scenario: Mapping[str, Any]) -> str | None:
 
 
 def shared_key(resolved: Resolved, data: Federation) -> str:
-    """What keys the noise of every run of one `fold_key` on these records: all that they have in common."""
+    """The digest that keys the noise of every run of one `fold_key` on these records."""
     return shared_digest(resolved, data.digest, FIELDS)
 
 

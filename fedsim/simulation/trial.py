@@ -101,7 +101,7 @@ class Trial:
         return TrialResult(self._trial, self._models, statements, list(self._rows()), self._fitted)
 
     def _rows(self) -> Iterator[Any]:
-        """What was measured of the final models, and of the trial as a whole."""
+        """Measurements of the final models and of the whole trial."""
         trial, measured = self._trial, self._evaluate.objective
         for variant, w in self._models.items():
             yield from (SiloMeasurement(trial, variant, *row) for row in self._evaluate.by_silo(w))
@@ -181,7 +181,7 @@ def read(resolved: Resolved, trial: int) -> Federation:
 
 
 def evaluator(resolved: Resolved, data: Federation) -> Evaluator:
-    """What a run measures, as its scenario asks."""
+    """The measurements that the scenario asks for."""
     silos = data.silos
     asked = measures_objective(resolved.scenario)
     objective = TrainingObjective(resolved, silos) if asked else None

@@ -1,4 +1,4 @@
-"""What a silo pays is what the plan says, and the plan is what is asked."""
+"""A silo pays what the plan costs, and is asked what the plan has."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What `fedsim check` does: find the algorithm that is meant, choose numbers to test it by, and check all
-properties one after another.
-"""
+"""`fedsim check`: find the named algorithm, give it numbers, and check all properties one after another."""
 
 from __future__ import annotations
 
@@ -167,7 +165,7 @@ def _is_batch(hint: Any) -> bool:
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of a property; the reason is empty where it holds."""
+    """The outcome of a property; the reason is empty where it holds."""
 
     name: str
     outcome: Literal["passed", "failed", "left out", "not tried"]

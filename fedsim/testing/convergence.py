@@ -106,7 +106,7 @@ def _linear_optimum(x: np.ndarray, y: np.ndarray, share: np.ndarray, radius: flo
 
 
 def _entropy_optimum(x: np.ndarray, y: np.ndarray, share: np.ndarray, l2: float) -> np.ndarray:
-    """Of the multinomial (two classes: binomial) log loss plus l2 / 2 |w|^2, by scikit-learn."""
+    """The optimum of the multinomial (two classes: binomial) log loss plus l2 / 2 |w|^2, by scikit-learn."""
     fitted = SkLogisticRegression(C=1 / l2, fit_intercept=False, solver="newton-cholesky", tol=1e-13)
     solved: np.ndarray = fitted.fit(x, y, sample_weight=share).coef_.T.ravel()
     return solved
@@ -149,14 +149,14 @@ def keeps(example: Example, name: str) -> None:
         gate = open_gate(case.data, case.problem, algorithm, epsilon=np.inf, mechanism="none")
         public = public_of(SIZES, WEIGHTS)
         coroutine = algorithm.server(torch.from_numpy(case.optimum), case.problem, public, server_rng(0))
-        nearest = min(nearest, case.distance(_played(coroutine, gate, public)))
+        nearest = min(nearest, case.distance(_model_from(coroutine, gate, public)))
         if nearest <= example.tolerance:
             return
     raise AssertionError(f"it starts at the optimum and ends {nearest:.3g} from it")
 
 
 def may_be_scaled(example: Example) -> None:
-    """Where no silo has anything to say (the optimum of each, no noise), no coefficient moves the model.
+    """At the optimum of every silo, without noise, no coefficient moves the model.
 
     A message that held a model, or a public estimate, would move it: coefficients need not sum to 1.
     """
@@ -181,15 +181,15 @@ def may_be_scaled(example: Example) -> None:
 
 
 def answers_of(case: Case, algorithm: Algorithm) -> list[Tensor]:
-    """What the server would return before every round of a noise-free run, and at its end."""
+    """The answers before every round of a noise-free run, and at its end."""
     plan = plan_of(algorithm, case.problem, SIZES)
     gate = open_gate(case.data, case.problem, algorithm, epsilon=np.inf, mechanism="none", plan=plan)
     public, rounds = public_of(SIZES, WEIGHTS), all_take_part(plan, len(SIZES))
     return [progress.answer for progress in drive(gate, algorithm, case.problem, public, rounds)]
 
 
-def _played(coroutine: ServerHalf, gate: Gate, public: Public) -> Tensor:
-    """What a server half returns, from wherever it was started."""
+def _model_from(coroutine: ServerHalf, gate: Gate, public: Public) -> Tensor:
+    """The model that a server half returns, from wherever it was started."""
     step, r = next(coroutine), 0
     everyone = coefficients(public.weights, range(len(public.names)), len(public.names))
     try:

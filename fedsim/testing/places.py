@@ -97,7 +97,7 @@ def remembers_what_it_was_given(example: Example) -> None:
 
 
 def _difference(whole: Reply, part: Reply, row: int) -> str | None:
-    """What of a silo's row is another: whole replies have it at `row`, and partial ones alone or too."""
+    """The first difference in a silo's row: whole replies have it at `row`, partial ones alone or too."""
     for what, one, other in zip(("the message", "the memory"), whole, part, strict=True):
         if set(one) != set(other):
             return f"the set of names in {what}"

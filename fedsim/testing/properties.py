@@ -18,7 +18,7 @@ from fedsim.testing.federations import Example, plan_of
 
 @dataclass(frozen=True)
 class Property:
-    """What holds of every algorithm.
+    """A property of every algorithm.
 
     Args:
         name: of the property, as `Example.left_out` has it.
@@ -34,7 +34,7 @@ class Property:
 
     @property
     def case(self) -> str:
-        """What a property of several cases is about: the name from the colon on."""
+        """The case of a property with several cases: the name from the colon on."""
         return self.name.rpartition(": ")[2]
 
 

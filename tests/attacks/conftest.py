@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from functools import cache
 
 import pytest
 from support.audit_settings import Attacked, setting_of
@@ -15,8 +16,11 @@ from fedsim.attacks.setting import Setting
 def attacked() -> Attacked:
     """A setting, and the attack on its last silo (the one with the largest epsilon)."""
 
-    def made(**changes: Any) -> tuple[Setting, Attack]:
-        setting = setting_of(**changes)
-        return setting, search(setting, 2)
+    return lambda **changes: _attacked(json.dumps(changes, sort_keys=True))
 
-    return made
+
+@cache
+def _attacked(changes: str) -> tuple[Setting, Attack]:
+    """Made once for equal changes, before a test breaks anything."""
+    setting = setting_of(**json.loads(changes))
+    return setting, search(setting, 2)

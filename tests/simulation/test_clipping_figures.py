@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedsim.simulation.memory_ledger import MemoryLedger
 from support.scenarios import SMALL
 
 import fedsim
@@ -14,7 +15,6 @@ import silos
 from fedsim.common.errors import Refused
 from fedsim.problems.glm import LinearRegression
 from fedsim.simulation.clipping import MOST, Part, Recorder, Watched, joined, together
-from fedsim.simulation.memory_ledger import MemoryLedger
 from silos.gate import lay_out
 
 NORMS = [0.5, 1.0, 4.0, 0.0, 2.5]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from fedsim.simulation.fold import shared_key
 from support.scenarios import FakeRunner, result
 
 from fedsim.api import sweep
@@ -16,7 +17,6 @@ from fedsim.results.record import CellResult, Record
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.failures import Failure
-from fedsim.simulation.fold import shared_key
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import Trial, read
 from fedsim.sweeps import run_cells
