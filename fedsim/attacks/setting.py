@@ -97,7 +97,7 @@ class Setting:
         return PARTIES if sums.mechanism.transport == "shares" else ("server", "both")
 
     def as_added(self) -> Setting:
-        """The setting of a party that sees the claimed noise in one number: of both, if messages are unlinked."""
+        """The setting of a party that sees all claimed noise in one number: both, for unlinked messages."""
         sums = self.resolved.sums
         return self.read_by("both") if sums is not None and anonymous(sums) else self
 
