@@ -24,7 +24,7 @@ from torch import Tensor
 from fedsim.algorithms.registry import shipped
 from fedsim.common.errors import Refused
 from fedsim.data.federation import Federation
-from fedsim.mechanisms.registry import GAUSSIAN, MECHANISMS
+from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem, check, coefficient
 from fedsim.protocol.contract import Algorithm, Public

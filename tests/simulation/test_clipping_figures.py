@@ -15,6 +15,7 @@ import silos
 from fedsim.common.errors import Refused
 from fedsim.problems.glm import LinearRegression
 from fedsim.simulation.clipping import MOST, Part, Recorder, Watched, joined, together
+from fedsim.simulation.host import MemoryLedger
 from silos.gate import lay_out
 
 NORMS = [0.5, 1.0, 4.0, 0.0, 2.5]

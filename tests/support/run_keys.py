@@ -11,7 +11,7 @@ from fedsim.results.outcome import Results
 from fedsim.results.record import CellResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
-from fedsim.simulation import fold, host
+from fedsim.simulation import host, side_by_side
 from fedsim.simulation import trial as in_process
 from fedsim.sweeps import run_cells
 from fedsim.sweeps.cell import Cell
@@ -57,7 +57,7 @@ def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             super().__init__(*given)
             found.extend(self._keys)
 
-    for module in (host, fold, run_cells):
+    for module in (host, side_by_side, run_cells):
         monkeypatch.setattr(module, "SeededEntropy", Recorded)
     return found
 

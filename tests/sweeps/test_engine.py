@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from fedsim.simulation.fold import shared_key
 from support.scenarios import FakeRunner, result
 
 from fedsim.api import sweep
@@ -18,6 +17,7 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import SiloHost
+from fedsim.simulation.side_by_side import shared_key
 from fedsim.simulation.trial import Trial, read
 from fedsim.sweeps import run_cells
 from fedsim.sweeps.cell import Cell, CellOutcome, cell_of
