@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fedsim.simulation.memory_ledger import MemoryLedger
 from support.scenarios import SMALL
 
 import fedsim
