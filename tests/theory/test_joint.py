@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.refusals import refused
+from support.theorem_scenarios import tree as made_of
 
 from fedsim.privacy import gaussian
 from fedsim.scenario.by_theorem import CHOICES
@@ -23,16 +24,11 @@ DIMENSION, N, DELTA = 6, 4, 1e-5
 def tree(name: str, **changed: Any) -> dict[str, Any]:
     constants = {"L": L, "beta": BETA, "D": D, "Delta": DELTA_F, "upsilon": 0.5}
     needs_mu = name in ("multi_stage_accelerated_minibatch_sgd", "prox_sgd", "prox_pl_svrg")
-    return {
-        "name": "joint",
-        "data": {"name": "synthetic", "rows": 8000, "features": 5, "test_fraction": 0.25},
-        "partition": {"name": "iid", "num_partitions": N},
-        "problem": {"name": "logistic_regression"},
-        "algorithm": {"name": name, "parameters": "theorem"},
-        "privacy": {"epsilon": 2.0, "delta": DELTA},
-        "assumptions": constants | ({"mu": MU} if needs_mu else {}),
-        "runtime": "inprocess",
-    } | changed
+    algorithm, assumptions = (
+        {"name": name, "parameters": "theorem"},
+        constants | ({"mu": MU} if needs_mu else {}),
+    )
+    return made_of(N, 1500, algorithm=algorithm, assumptions=assumptions) | changed
 
 
 def made(name: str, algorithm: dict[str, Any] | None = None, **changed: Any) -> Resolved:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from support.refusals import refused
+from support.theorem_scenarios import tree as made_of
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
@@ -149,16 +150,14 @@ def test_prox_sgd_with_fewer_records_than_the_condition_number_is_refused() -> N
         chosen("prox_sgd", replace(S, mu=0.001))
 
 
-SCENARIO: dict[str, Any] = {
-    "name": "by theorem",
-    "data": {"name": "synthetic", "rows": 4000, "features": 5, "test_fraction": 0.25},
-    "partition": {"name": "iid", "num_partitions": 3},
-    "problem": {"name": "logistic_regression", "constraint": {"name": "l2_ball", "radius": 2}},
-    "algorithm": {"name": "prox_sgd", "parameters": "theorem", "clip_norm": 1.0},
-    "privacy": {"epsilon": 4, "delta": 1e-5},
-    "assumptions": {"beta": 0.5, "mu": 0.1, "Delta": 1.0},
-    "runtime": "inprocess",
-}
+SCENARIO = made_of(
+    3,
+    1000,
+    problem={"name": "logistic_regression", "constraint": {"name": "l2_ball", "radius": 2}},
+    algorithm={"name": "prox_sgd", "parameters": "theorem", "clip_norm": 1.0},
+    privacy={"epsilon": 4, "delta": 1e-5},
+    assumptions={"beta": 0.5, "mu": 0.1, "Delta": 1.0},
+)
 
 
 def scenario(**algorithm: Any) -> dict[str, Any]:

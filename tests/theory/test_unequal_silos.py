@@ -13,6 +13,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from support.theorem_scenarios import tree as made_of
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
@@ -48,16 +49,8 @@ CONSTANTS: dict[str, Any] = {
 
 
 def tree(**changed: Any) -> dict[str, Any]:
-    return {
-        "name": "unequal",
-        "data": {"name": "synthetic", "rows": 4000, "features": 5, "test_fraction": 0.25},
-        "partition": {"name": "iid", "num_partitions": 4},
-        "problem": {"name": "logistic_regression"},
-        "algorithm": {"name": "noisy_minibatch_sgd", "num_rounds": 3, "step_size": 0.1, "clip_norm": 2.0},
-        "privacy": {"epsilon": 2, "delta": 1e-5},
-        "assumptions": CONSTANTS,
-        "runtime": "inprocess",
-    } | changed
+    algorithm = {"name": "noisy_minibatch_sgd", "num_rounds": 3, "step_size": 0.1, "clip_norm": 2.0}
+    return made_of(4, 750, algorithm=algorithm, assumptions=CONSTANTS) | changed
 
 
 def setting(**changed: Any) -> Symbols:
