@@ -287,60 +287,6 @@ def _raw(*queries: Query) -> SiloHalf:
     return half
 
 
-W = torch.zeros(D, dtype=torch.float64)
-SNEAKY = {
-    "another statistic": (asking(), asking("gradient_difference")),
-    "more points": (asking(), _raw(Query("gradient", (W, W + 1), 1.0))),
-    "fewer points": (asking("gradient_difference"), _raw(Query("gradient_difference", (W,), 1.0))),
-    "a smaller noise ratio": (asking(), asking(noise_ratio=0.99)),
-    "noise ratio zero": (asking(), asking(noise_ratio=0.0)),
-    "a negative noise ratio": (asking(), asking(noise_ratio=-1.0)),
-    "a noise ratio that is not a number": (asking(), asking(noise_ratio=math.nan)),
-    "a larger noise ratio": (asking(), asking(noise_ratio=2.0)),
-    "a larger subsample": (asking(batch=Subsample(0.2)), asking(batch=Subsample(0.4))),
-    "a full batch for a subsample": (asking(batch=Subsample(0.2)), asking()),
-    "another sampler of the same fraction": (asking(batch=Poisson(0.2)), asking(batch=Subsample(0.2))),
-    "a full batch for a fresh one": (asking(batch=Fresh(0.2)), asking()),
-    "a larger fresh batch": (asking(batch=Fresh(0.2)), asking(batch=Fresh(0.3))),
-    "two queries in an ask of one": (
-        asking(),
-        _raw(Query("gradient", (W,), 1.0), Query("gradient", (W,), 1.0)),
-    ),
-    "one query in an ask of two": (
-        _raw(Query("gradient", (W,), 1.0), Query("gradient", (W,), 1.0)),
-        asking(),
-    ),
-}
-
-
-@pytest.mark.parametrize("way", SNEAKY)
-def test_an_ask_that_is_not_the_plans_is_refused(way: str, sealed: Callable[[], None]) -> None:
-    honest, sneaky = SNEAKY[way]
-    gate = _turned(honest, sneaky)
-    sealed()
-    attacked(gate, 0, ZERO, "the plan has", debits=True)
-
-
-def test_a_statistic_that_no_problem_has_is_refused(sealed: Callable[[], None]) -> None:
-    gate = _turned(asking(), _raw(Query("loss", (W,), 1.0)))
-    sealed()
-    attacked(gate, 0, ZERO, "'loss' is not one of gradient, gradient_difference", debits=True)
-
-
-def test_two_batches_in_one_ask_are_refused(sealed: Callable[[], None]) -> None:
-    both = [Query("gradient", (W,), 1.0, batch) for batch in (Subsample(0.2), FULL)]
-    same = [Query("gradient", (W,), 1.0, Subsample(0.2))] * 2
-    gate = _turned(_raw(*same), _raw(*both))
-    sealed()
-    attacked(gate, 0, ZERO, "must name one batch", debits=True)
-    with pytest.raises(Refused, match="must name one batch"):
-        plan_of(scripted(_raw(*both)), PROBLEM, [N])
-
-
-def test_an_ask_of_nothing_is_refused() -> None:
-    attacked(_turned(asking(), _raw()), 0, ZERO, "must name one batch", debits=True)
-
-
 def _times(count: int) -> SiloHalf:
     def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
         for _ in range(count):
@@ -350,56 +296,82 @@ def _times(count: int) -> SiloHalf:
     return half
 
 
-def test_one_ask_more_than_planned_is_refused() -> None:
-    attacked(_turned(_times(2), _times(3)), 0, ZERO, "this is one more", debits=True)
+def _ratios(first: float, second: float) -> SiloHalf:
+    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
+        ask(Query("gradient", (w,), 1.0, noise_ratio=first))
+        return {"g": ask(Query("gradient", (w,), 1.0, noise_ratio=second))}
+
+    return half
 
 
-def test_one_ask_fewer_than_planned_is_refused() -> None:
-    attacked(_turned(_times(2), _times(1)), 0, ZERO, "1 were made", debits=True)
-    attacked(_turned(_times(2), _times(0)), 0, ZERO, "0 were made", debits=True)
+def _at(*points: Tensor) -> SiloHalf:
+    return _raw(Query("gradient" if len(points) == 1 else "gradient_difference", points, 1.0))
 
 
-def test_asks_in_another_order_are_refused() -> None:
-    def ordered(first: float, second: float) -> SiloHalf:
-        def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
-            ask(Query("gradient", (w,), 1.0, noise_ratio=first))
-            return {"g": ask(Query("gradient", (w,), 1.0, noise_ratio=second))}
-
-        return half
-
-    attacked(_turned(ordered(1.0, 2.0), ordered(2.0, 1.0)), 0, ZERO, "the plan has", debits=True)
-
-
-def _at(point: Tensor) -> SiloHalf:
-    return _raw(Query("gradient", (point,), 1.0))
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38, 1.0001e6])
-def test_a_point_that_the_silo_half_made_out_of_bounds_is_refused(
-    value: float, sealed: Callable[[], None]
-) -> None:
+def _far(value: float) -> Tensor:
     point = W.clone()
     point[2] = value
-    gates = [_turned(asking(), _at(shaped)) for shaped in (point, point.unsqueeze(0))]
+    return point
+
+
+W = torch.zeros(D, dtype=torch.float64)
+ONCE = Query("gradient", (W,), 1.0)
+SAMPLED = Query("gradient", (W,), 1.0, Subsample(0.2))
+PLAN, BATCH, FAR = "the plan has", "must name one batch", "a point has an entry of size"
+SNEAKY = {
+    "another statistic": (asking(), asking("gradient_difference"), PLAN),
+    "more points": (asking(), _raw(Query("gradient", (W, W + 1), 1.0)), PLAN),
+    "fewer points": (asking("gradient_difference"), _raw(Query("gradient_difference", (W,), 1.0)), PLAN),
+    "a smaller noise ratio": (asking(), asking(noise_ratio=0.99), PLAN),
+    "noise ratio zero": (asking(), asking(noise_ratio=0.0), PLAN),
+    "a negative noise ratio": (asking(), asking(noise_ratio=-1.0), PLAN),
+    "a noise ratio that is not a number": (asking(), asking(noise_ratio=math.nan), PLAN),
+    "a larger noise ratio": (asking(), asking(noise_ratio=2.0), PLAN),
+    "a larger subsample": (asking(batch=Subsample(0.2)), asking(batch=Subsample(0.4)), PLAN),
+    "a full batch for a subsample": (asking(batch=Subsample(0.2)), asking(), PLAN),
+    "another sampler of the same fraction": (asking(batch=Poisson(0.2)), asking(batch=Subsample(0.2)), PLAN),
+    "a full batch for a fresh one": (asking(batch=Fresh(0.2)), asking(), PLAN),
+    "a larger fresh batch": (asking(batch=Fresh(0.2)), asking(batch=Fresh(0.3)), PLAN),
+    "two queries in an ask of one": (asking(), _raw(ONCE, ONCE), PLAN),
+    "one query in an ask of two": (_raw(ONCE, ONCE), asking(), PLAN),
+    "asks in another order": (_ratios(1.0, 2.0), _ratios(2.0, 1.0), PLAN),
+    "no statistic of a problem": (
+        asking(),
+        _raw(Query("loss", (W,), 1.0)),
+        "'loss' is not one of gradient, ",
+    ),
+    "two batches in one ask": (_raw(SAMPLED, SAMPLED), _raw(SAMPLED, ONCE), BATCH),
+    "an ask of nothing": (asking(), _raw(), BATCH),
+    "a second point out of bounds": (asking("gradient_difference"), _at(W, W + math.nan), FAR),
+    **{f"a point of {n} numbers": (asking(), _at(torch.zeros(n).double()), "dimension") for n in (1, 2, 4)},
+    **{
+        f"a point of shape {shape}": (asking(), _at(torch.zeros(shape).double()), ".")
+        for shape in ((2, D), (1, 1, D), (D, D))
+    },
+    **{
+        f"a point with {value} in shape {shape}": (asking(), _at(_far(value).view(shape)), FAR)
+        for value in (math.nan, math.inf, -math.inf, 3e38, 1.0001e6)
+        for shape in ((D,), (1, D))
+    },
+}
+
+
+@pytest.mark.parametrize("way", SNEAKY)
+def test_an_ask_that_is_not_the_plans_is_refused(way: str, sealed: Callable[[], None]) -> None:
+    honest, sneaky, says = SNEAKY[way]
+    gate = _turned(honest, sneaky)
     sealed()
-    for gate in gates:
-        attacked(gate, 0, ZERO, "a point has an entry of size", debits=True)
+    attacked(gate, 0, ZERO, says, debits=True)
 
 
-def test_a_second_point_out_of_bounds_is_refused(sealed: Callable[[], None]) -> None:
-    sneaky = _raw(Query("gradient_difference", (W, W + math.nan), 1.0))
-    gate = _turned(asking("gradient_difference"), sneaky)
-    sealed()
-    attacked(gate, 0, ZERO, "a point has an entry of size", debits=True)
+def test_no_plan_has_two_batches_in_one_ask() -> None:
+    with pytest.raises(Refused, match=BATCH):
+        plan_of(scripted(_raw(SAMPLED, ONCE)), PROBLEM, [N])
 
 
-@pytest.mark.parametrize("length", [1, 2, 4])
-def test_a_point_that_the_silo_half_made_of_another_dimension_is_refused(
-    length: int, sealed: Callable[[], None]
-) -> None:
-    gate = _turned(asking(), _at(torch.zeros(length).double()))
-    sealed()
-    attacked(gate, 0, ZERO, "dimension", debits=True)
+@pytest.mark.parametrize(("asks", "says"), [(3, "this is one more"), (1, "1 were made"), (0, "0 were made")])
+def test_as_many_asks_are_made_as_were_planned(asks: int, says: str) -> None:
+    attacked(_turned(_times(2), _times(asks)), 0, ZERO, says, debits=True)
 
 
 BAD_CLIPS = [math.nan, math.inf, -1.0, -1e-300, 1e-9, 9.9e-7, 1.1e6, 1e9]
@@ -434,12 +406,6 @@ def test_a_clip_is_one_number_for_each_silo(shape: tuple[int, ...], n: int) -> N
     clip.view(-1)[0] = 1.0
     switch.half = _raw(Query("gradient", (W,), clip))
     attacked(gate, 0, ZERO, "clip", debits=True)
-
-
-@pytest.mark.parametrize("shape", [(2, D), (1, 1, D), (D, D)])
-def test_a_point_is_one_vector_for_each_silo(shape: tuple[int, ...]) -> None:
-    gate = _turned(asking(), _at(torch.zeros(shape, dtype=torch.float64)))
-    attacked(gate, 0, ZERO, ".", debits=True)
 
 
 # Answers stay finite.
