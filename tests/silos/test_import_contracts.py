@@ -49,6 +49,8 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("server/aggregate.py", "import silos.network", "records"),
         ("fedsim/simulation/trial.py", READS, "records"),
         ("silos/offers.py", "from silos.own_records import read_records", "records-file"),
+        ("silos/config.py", LATER + "from fedsim.data import registry", "no-simulation"),
+        ("fedsim/data/prepare.py", LATER + "from fedsim.data import fetch", "no-simulation"),
         ("silos/chain.py", LATER + "import silos.service", "acyclic"),
         ("silos/chain.py", TYPES + "from silos.ledger import RunLedger", "acyclic"),
         ("fedsim/common/errors.py", LATER + "from fedsim.data import source", "acyclic"),
