@@ -33,17 +33,10 @@ from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 
 
-class _Asked:
-    """The next query."""
-
-    query: Query
-
-
-@dataclass(frozen=True)
 class _Direct:
     """Asks a given query, at broadcast points."""
 
-    asked: _Asked
+    query: Query
     linear: ClassVar[bool] = False
 
     def server(
@@ -56,7 +49,7 @@ class _Direct:
         self, problem: PublicProblem, broadcast: Mapping[str, Tensor], ask: Asker, memory: Memory
     ) -> Mapping[str, Tensor]:
         """The mean at the points p0, p1."""
-        points, query = tuple(broadcast[name] for name in sorted(broadcast)), self.asked.query
+        points, query = tuple(broadcast[name] for name in sorted(broadcast)), self.query
         return {"g": ask(Query(query.statistic, points, query.clip, FULL))}
 
 
@@ -69,11 +62,11 @@ class ClippedMeans:
             tuple((Ask(FULL, (QueryShape(shape.statistic, shape.points, 1.0),)),) for shape in shapes)
         )
         linear = isinstance(setting.resolved.problem, GeneralisedLinear)
-        self._silos, self._runs, self._asked = len(silos), runs, _Asked()
+        self._silos, self._runs, self._direct = len(silos), runs, _Direct()
         data = list(silos) if linear else list(silos) * runs  # networks share no records between runs
         self._gate = cohort(
             setting.resolved,
-            _Direct(self._asked),
+            self._direct,
             plan,
             data,
             [0.0] * len(data),
@@ -87,7 +80,7 @@ class ClippedMeans:
         Points are (d,) or (runs, d), the clip a number or (runs, 1).
         """
         clip = query.clip.detach() if isinstance(query.clip, Tensor) else query.clip
-        self._asked.query = Query(query.statistic, (), self._each(clip) if _rows(clip) else clip)
+        self._direct.query = Query(query.statistic, (), self._each(clip) if _rows(clip) else clip)
         broadcast = {f"p{k}": self._each(point.detach()) for k, point in enumerate(query.points)}
         return self._gate.answer(place, broadcast)["g"].view(self._runs, self._silos, -1)
 

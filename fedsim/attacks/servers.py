@@ -28,9 +28,8 @@ from fedsim.attacks.cohorts import Data, Heard, Record, Tap, Wiretap, alone
 from fedsim.attacks.likelihood import ClippedMeans, Knowledge, Scores, narrowed, shape_of
 from fedsim.attacks.parties import anonymous
 from fedsim.attacks.search import Attack
-from fedsim.attacks.setting import Broadcast, Federated, Setting, beside, drive, others, replaced
+from fedsim.attacks.setting import Federated, Setting, beside, drive, others, replaced
 from fedsim.common.seeds import digest128
-from fedsim.simulation.host import Answering
 
 _CHUNK = 2_000_000
 """Numbers that the records of the clones which run together take, about: 16 MB."""
@@ -105,20 +104,6 @@ class HonestRuns:
     model: dict[int, Samples]
 
 
-class _Listening(Federated):
-    """A way to the silos on which every answer is overheard."""
-
-    def __init__(self, gates: Sequence[Answering], taps: Sequence[Tap], hear: Hear) -> None:
-        super().__init__(gates)
-        self._taps, self._hear = taps, hear
-
-    def one(self, silo: int, round_index: int, broadcast: Broadcast) -> dict[str, Tensor]:
-        """The silo's messages, as they are."""
-        reply = super().one(silo, round_index, broadcast)
-        self._hear(silo, round_index, self._taps[silo].take())
-        return reply
-
-
 def _runs(
     setting: Setting,
     pairs: Mapping[int, Pair],
@@ -135,7 +120,7 @@ def _runs(
         streams = [f"{name}/{silo}" for name in names]
         wiretap = Wiretap(setting.algorithm, taps[-1])
         gates.append(setting.gate(wiretap, [silo] * len(names), own, streams, copies=1))
-    models = drive(setting, _Listening(gates, taps, hear))
+    models = drive(setting, Federated(gates, lambda silo, r: hear(silo, r, taps[silo].take())))
     return models.expand(len(names), -1)
 
 

@@ -5,7 +5,7 @@ An audit holds records, as only a simulation can: it plays a server that knows a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import isfinite
@@ -182,20 +182,22 @@ def _colluding(setting: Setting, silo: int, mechanism: SumMechanism) -> Admitted
 
 
 class Federated:
-    """The server loop's way to gates, one a silo, that hold so many runs side by side."""
+    """The server loop's link to gates, one a silo, each of several runs side by side."""
 
-    def __init__(self, gates: Sequence[Answering]) -> None:
-        self._gates = gates
+    def __init__(
+        self, gates: Sequence[Answering], answered: Callable[[int, int], None] = lambda silo, r: None
+    ) -> None:
+        """`answered` is called with (silo, round) after every answer of a gate."""
+        self._gates, self._answered = gates, answered
 
     def answer(self, round_index: int, broadcast: Broadcast, members: Sequence[int]) -> Answered:
         """Messages {name: (runs, members, d)}."""
-        replies = [self.one(silo, round_index, broadcast) for silo in members]
+        replies = []
+        for silo in members:
+            replies.append(self._gates[silo].answer(round_index, broadcast))
+            self._answered(silo, round_index)
         rows = {name: torch.stack([reply[name] for reply in replies], dim=1) for name in replies[0]}
         return Answered(members, rows)
-
-    def one(self, silo: int, round_index: int, broadcast: Broadcast) -> dict[str, Tensor]:
-        """One silo's messages, {name: (runs, d)}."""
-        return self._gates[silo].answer(round_index, broadcast)
 
 
 def drive(setting: Setting, link: Link) -> Tensor:

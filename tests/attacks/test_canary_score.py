@@ -38,16 +38,18 @@ def _made(seed: int) -> tuple[Query, torch.Tensor, Places]:
     return Query("gradient", (), 0.5, FULL, 1.5), answer, Places(base, first, second)
 
 
+def _normal(made: tuple[Query, torch.Tensor, Places], batch: Batch, moved: torch.Tensor | float) -> float:
+    """The density of an answer around its base, moved by so much."""
+    query, answer, place = made
+    sigma = query.noise_ratio * Z * 2 * float(query.clip) / batch.size(N)
+    return float(np.prod(stats.norm.pdf(answer.numpy(), (place.base + moved).numpy(), sigma)))
+
+
 def _density(batch: Batch, made: list[tuple[Query, torch.Tensor, Places]], world: str) -> float:
-    total = 0.0
-    for j in range(6):
-        each = 1.0
-        for query, answer, place in made:
-            sigma = query.noise_ratio * Z * 2 * float(query.clip) / batch.size(N)
-            mean = place.base + j * getattr(place, world)
-            each *= float(np.prod(stats.norm.pdf(answer.numpy(), mean.numpy(), sigma)))
-        total += _chance(batch, j) * each
-    return total
+    return sum(
+        _chance(batch, j) * math.prod(_normal(each, batch, j * getattr(each[2], world)) for each in made)
+        for j in range(6)
+    )
 
 
 @pytest.mark.parametrize("batch", BATCHES, ids=lambda batch: batch.sampler)
@@ -79,23 +81,12 @@ def test_a_record_is_in_one_fresh_batch_or_in_none() -> None:
         place = Places(place.base, torch.zeros_like(place.first), place.second)
         made.append((query, answer, place))
         scores.add(batch, Heard((Query("gradient", (), 0.5, batch, 1.5),), (answer,)), [place])
-    total = 0.0
-    for where in range(3):
-        share = 0.3 if where < 2 else 0.4
-        parts = [
-            (q, a, p if at == where else Places(p.base, p.first, p.first))
-            for at, (q, a, p) in enumerate(made)
-        ]
-        each = 1.0
-        for query, answer, place in parts:
-            sigma = query.noise_ratio * Z * 2 * float(query.clip) / batch.size(N)
-            mean = place.base + place.second
-            each *= float(np.prod(stats.norm.pdf(answer.numpy(), mean.numpy(), sigma)))
-        total += share * each
-    nothing = 1.0
-    for query, answer, place in made:
-        sigma = query.noise_ratio * Z * 2 * float(query.clip) / batch.size(N)
-        nothing *= float(np.prod(stats.norm.pdf(answer.numpy(), place.base.numpy(), sigma)))
+    total = sum(
+        share
+        * math.prod(_normal(each, batch, each[2].second * (at == where)) for at, each in enumerate(made))
+        for where, share in enumerate((0.3, 0.3, 0.4))
+    )
+    nothing = math.prod(_normal(each, batch, 0.0) for each in made)
     assert scores.ratios()[0] == pytest.approx(math.log(total / nothing), rel=1e-9)
 
 

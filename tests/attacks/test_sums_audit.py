@@ -6,7 +6,7 @@ Alarm rate and power as in `test_faults`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from fedsim.attacks import cohorts, estimate, noise, parties, probes, sensitivity, servers
 from fedsim.attacks.audit import ALARM, as_json, attack
 from fedsim.attacks.neighbours import neighbours
-from fedsim.attacks.parties import PARTIES, Party
+from fedsim.attacks.parties import Party
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Setting
 from fedsim.common.errors import InputError
@@ -36,14 +36,6 @@ LOOSE, STRICT = 2, 0
 SUMS: dict[str, Any] = {"mechanism": "summed_gaussian", "honest_fraction": 0.6}
 UNEQUAL = {"name": "size", "partition_sizes": [12, 16, 32]}
 SVRG = {"name": "prox_svrg", "epochs": 2, "inner_steps": 2, "difference_clip": 2.0}
-ALGORITHMS = [
-    pytest.param({}, id="full"),
-    pytest.param(
-        {"batch": {"sampler": "subsample", "fraction": 0.25}}, id="subsample", marks=pytest.mark.slow
-    ),
-    pytest.param({"batch": {"sampler": "poisson", "fraction": 0.25}}, id="poisson", marks=pytest.mark.slow),
-    pytest.param(SVRG | {"step_size": 0.5, "clip_norm": 1.0}, id="prox_svrg", marks=pytest.mark.slow),
-]
 WHO: list[dict[str, Any]] = [SUMS, {"mechanism": "summed_gaussian", "noise_by": "aggregators"}]
 
 
@@ -63,20 +55,30 @@ def _above(setting: Setting, silo: int, chosen: Attack, party: Party, runs: int)
 # Sums that keep their promise.
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_right_sums_are_not_flagged_whatever_is_asked(attacked: Attacked, algorithm: dict[str, Any]) -> None:
-    setting, chosen = attacked(algorithm=algorithm, privacy=SUMS, partition=UNEQUAL)
-    _assert_sound(setting, chosen)
+RIGHT: dict[str, dict[str, Any]] = {
+    "full": {"privacy": SUMS, "partition": UNEQUAL},
+    "subsample": {"algorithm": {"batch": {"sampler": "subsample", "fraction": 0.25}}},
+    "poisson": {"algorithm": {"batch": {"sampler": "poisson", "fraction": 0.25}}},
+    "prox_svrg": {"algorithm": SVRG | {"step_size": 0.5, "clip_norm": 1.0}},
+    "shuffled_binomial": {"privacy": SUMS | {"mechanism": "shuffled_binomial"}},
+    "shuffled_gaussian": {"privacy": SUMS | {"mechanism": "shuffled_gaussian"}},
+    "noise by aggregators": {"privacy": WHO[1], "partition": {"name": "iid", "num_partitions": 3}},
+}
 
 
-@pytest.mark.slow
-def test_aggregators_noise_is_not_flagged(attacked: Attacked) -> None:
-    setting, chosen = attacked(privacy=WHO[1])
-    assert setting.read_by("both").admitted[LOOSE].epsilon_guaranteed == math.inf  # nothing is claimed
-    _assert_sound(setting, chosen, ["server", "shuffler"])
+@pytest.mark.parametrize(
+    "name", [name if name == "full" else pytest.param(name, marks=pytest.mark.slow) for name in RIGHT]
+)
+def test_right_sums_are_not_flagged(attacked: Attacked, name: str) -> None:
+    setting, chosen = attacked(**({"privacy": SUMS, "partition": UNEQUAL} | RIGHT[name]))
+    parties = setting.parties
+    if name == "noise by aggregators":
+        assert setting.read_by("both").admitted[LOOSE].epsilon_guaranteed == math.inf  # nothing is claimed
+        parties = ("server", "shuffler")
+    _assert_sound(setting, chosen, parties)
 
 
-def _assert_sound(setting: Setting, chosen: Attack, parties: Any = PARTIES) -> None:
+def _assert_sound(setting: Setting, chosen: Attack, parties: Sequence[Party]) -> None:
     for silo in (LOOSE, STRICT):
         found = sensitivity.search(setting, silo, chosen, 2, 20)
         assert 0.9 < found.sensitivity <= 1 + sensitivity.TOLERANCE
@@ -85,13 +87,6 @@ def _assert_sound(setting: Setting, chosen: Attack, parties: Any = PARTIES) -> N
     assert probes.probe(setting, LOOSE, chosen) == []
     for party in parties:
         assert _above(setting, LOOSE, chosen, party, 300) is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["shuffled_binomial", "shuffled_gaussian"])
-def test_the_shuffled_mechanisms_are_not_flagged(attacked: Attacked, name: str) -> None:
-    setting, chosen = attacked(privacy=SUMS | {"mechanism": name}, partition=UNEQUAL)
-    _assert_sound(setting, chosen, setting.parties)
 
 
 ONE_EACH = {
