@@ -62,7 +62,7 @@ def cohort(
         mechanism: adds the noise.
         shares: each silo's part in sums over silos, of a mechanism of sums.
     """
-    problem, dtype, repeats = resolved.halves[1], resolved.dtype, copies or 1
+    problem, dtype, repeats = resolved.gate_problem, resolved.dtype, copies or 1
     everything = [range(len(plan.rounds))] * len(data)
     terms = [
         Terms(f"{copy}/{place}", len(target), inf, _DELTA, own, z, shares[place] if shares else None)

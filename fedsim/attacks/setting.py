@@ -112,7 +112,7 @@ class Setting:
     @property
     def algorithm(self) -> Algorithm:
         """The algorithm that gates run, in a confined process where the scenario asks for it."""
-        return self.resolved.halves[0]
+        return self.resolved.gate_algorithm
 
     def rounds(self, silo: int) -> Sequence[int]:
         """The rounds in the silo's plan."""

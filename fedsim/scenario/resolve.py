@@ -22,7 +22,7 @@ from fedsim.data.arrays import Arrays
 from fedsim.data.federation import outline
 from fedsim.data.registry import OWN
 from fedsim.data.source import Outline
-from fedsim.isolated.parts import of_objects, recipe_of, trace_of
+from fedsim.isolated.parts import Isolated, of_objects, recipe_of, trace_of
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import MECHANISMS
 from fedsim.problems.glm import BUILT_IN
@@ -120,17 +120,28 @@ class Resolved:
     @cached_property
     def trace(self) -> Trace:
         """The plan, by dry run."""
-        return trace_of(*self.halves, self.public(), self.scenario.seed, LIMITS)
+        algorithm, problem = self.gate_algorithm, self.gate_problem
+        return trace_of(algorithm, problem, self.public(), self.scenario.seed, LIMITS)
 
     @property
-    def halves(self) -> tuple[Algorithm, Problem]:
-        """What the silos' gates run: with `runtime.plug_ins: isolated` a confined process's stand-ins for
-        code that fedsim does not ship. The server's loop runs the same algorithm.
+    def gate_algorithm(self) -> Algorithm:
+        """The algorithm that the gates and the server's loop run.
+
+        With `runtime.plug_ins: isolated` it is a confined process's, where a part is not fedsim's.
         """
+        return self.algorithm if self._isolated is None else cast(Algorithm, self._isolated)
+
+    @property
+    def gate_problem(self) -> Problem:
+        """The problem that the gates apply to records; a plug-in's as a confined process described it."""
+        return self.problem if self._isolated is None or is_shipped(self.problem) else self._isolated.problem
+
+    @property
+    def _isolated(self) -> Isolated | None:
+        """The child process that runs plug-in code; None where nothing is isolated."""
         if self.scenario.runtime.plug_ins == "in_process" or self._recipe is None:
-            return self.algorithm, self.problem
-        isolated = of_objects(self._recipe)
-        return cast(Algorithm, isolated), self.problem if is_shipped(self.problem) else isolated.problem
+            return None
+        return of_objects(self._recipe)
 
     @cached_property
     def _recipe(self) -> str | None:

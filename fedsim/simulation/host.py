@@ -129,7 +129,7 @@ class SiloHost:
         self._names = [silo.name for silo in data.silos]
         pairs = [(silo.train_features, silo.train_target) for silo in data.silos]
         self._recorder = Recorder() if resolved.scenario.report.clipping else None
-        (_, problem), dtype, recorder = resolved.halves, resolved.dtype, self._recorder
+        problem, dtype, recorder = resolved.gate_problem, resolved.dtype, self._recorder
         self._records = (
             lay_out(pairs, problem, dtype) if recorder is None else Watched(pairs, problem, dtype, recorder)
         )
@@ -142,7 +142,7 @@ class SiloHost:
             Refused: a silo does not accept the plan.
         """
         mechanism = self._resolved.mechanism if variant == "private" else NONE
-        algorithm, problem = self._resolved.halves
+        algorithm, problem = self._resolved.gate_algorithm, self._resolved.gate_problem
         run = self._run or run_digest(self._resolved, self._data, variant)
         gate = Gate(
             self._records,

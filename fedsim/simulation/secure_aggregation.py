@@ -102,7 +102,7 @@ class Summed:
         sums = resolved.sums
         assert sums is not None
         self._link, self._add, self._least = link, add, sums.pool.min_silos
-        algorithm, plan = resolved.halves[0], resolved.trace.plan
+        algorithm, plan = resolved.gate_algorithm, resolved.trace.plan
         self._read = Totals(algorithm, resolved.problem, plan, sums.mechanism, sums.pool, resolved.dtype)
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:

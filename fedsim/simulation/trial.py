@@ -143,7 +143,7 @@ class Trial:
         link, aggregate = self._link(variant, admitted)
         every, last = resolved.scenario.report.evaluate_every, len(rounds)
         seed, spent, start = resolved.scenario.seed, 0.0, time.perf_counter()
-        for progress in run(resolved.halves[0], resolved.problem, public, seed, link, rounds, aggregate):
+        for progress in run(resolved.gate_algorithm, resolved.problem, public, seed, link, rounds, aggregate):
             self._models[variant] = progress.answer
             if progress.rounds % every == 0 or progress.rounds == last:
                 spent += time.perf_counter() - start
