@@ -60,7 +60,7 @@ def schema_from(
     It reads the records: run it where they may be read. A draft is not private.
     """
     with plain_errors():
-        from fedsim.data.draft import draft_schema
+        from fedsim.data.inspection import draft_schema
 
         with spoken(_SPOKEN):
             reading = _reading(delimiter, encoding, decimal, multiline, missing)

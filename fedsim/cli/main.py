@@ -17,11 +17,8 @@ from fedsim.common.process import HEAVY, lazily
 
 COMMANDS = (
     "simulate",
-    "sweep",
-    "compare",
-    "model",
+    "runs",
     "privacy",
-    "audit",
     "bounds",
     "deploy",
     "parties",

@@ -1,22 +1,42 @@
-"""`fedsim privacy`: the cost of a run before it happens."""
+"""`fedsim privacy`: the cost of a run before it happens; `fedsim audit`: attacks on what it claims."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from math import floor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.cli.app import PRIVACY, DataDir, Overrides, ScenarioFile, app, data_from, plain_errors
-from fedsim.cli.output import print_notices, print_parameters, print_silos, say
+from fedsim.cli.app import (
+    DONE,
+    FAILED,
+    PRIVACY,
+    SCENARIO,
+    DataDir,
+    Overrides,
+    ScenarioFile,
+    app,
+    data_from,
+    fail,
+    plain_errors,
+)
+from fedsim.cli.output import print_json, print_notices, print_parameters, print_silos, rendered, say, shown
+from fedsim.common.errors import InputError
 from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
+    from fedsim.api.audit import Audit, DaemonAudit
     from fedsim.privacy.convert import Guarantee
     from fedsim.results.silo_rows import Conversions, SiloConversions
+    from fedsim.results.texts import TextTable
+    from fedsim.scenario.model import Scenario
+
 
 MOST_ROWS = 5
 _WIDE = 10_000
@@ -116,3 +136,148 @@ def _to_set(budget: Guarantee | None) -> str:
     if budget is None:
         return "only up to epsilon 1"
     return f"({shown_down(budget.epsilon)}, {shown_down(budget.delta, 2)})"
+
+
+@app.command(rich_help_panel=PRIVACY)
+def audit(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="[SCENARIO]", help=f"{SCENARIO}; or --run.")
+    ] = None,
+    overrides: Overrides = None,
+    data_dir: DataDir = None,
+    run: Annotated[
+        Path | None, typer.Option(help="A run directory: audit its scenario and put the result on its page.")
+    ] = None,
+    effort: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=1000, help="Share of the default work: 0.1 for a first look, 10 for more."
+        ),
+    ] = 1.0,
+    daemons: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Attack two real daemons of a silo over sockets in DIR; started there unless they run.",
+        ),
+    ] = None,
+    silo: Annotated[
+        str | None, typer.Option(help="With --daemons: which silo; default the one with the largest epsilon.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Attack a scenario's transcript and show what that attains of each silo's claim; exit code 1 if a
+    claim is broken."""
+    with plain_errors(), data_from(data_dir):
+        from fedsim.cli import early
+
+        loaded = None if scenario is None else early.single(scenario, overrides or [])
+        if daemons is not None:
+            if run is not None:
+                fail("error: --daemons attacks by a scenario, --run audits a directory: give one of them")
+            broken = _daemons(loaded, daemons, silo, effort, as_json)
+        elif silo is not None:
+            fail("error: --silo chooses whose daemon is attacked: give --daemons DIR too")
+        else:
+            broken = _transcript(loaded, overrides or [], run, effort, as_json)
+        raise typer.Exit(FAILED if broken else DONE)
+
+
+def _transcript(
+    scenario: Scenario | None, overrides: Sequence[str], run: Path | None, effort: float, as_json: bool
+) -> bool:
+    """Audit a scenario, or that of a run directory, and print a table or JSON; whether a claim is broken."""
+    from fedsim.api.audit import audit as attack
+    from fedsim.api.run import load_run
+    from fedsim.report.audit import FILE, audit_table
+
+    if (scenario is None) == (run is None):
+        both = [scenario.name, str(run)] if scenario else []
+        raise InputError("fedsim audit", both, "name a scenario, or --run DIR")
+    if run is not None and overrides:
+        raise InputError("--set", list(overrides), "a run has its scenario; audit that, or another one")
+    start = time.perf_counter()
+    given = scenario or load_run(run)  # type: ignore[arg-type]
+    found = attack(given, effort=effort, progress=True)
+    if run is not None:
+        found.save(run)
+    title = f"{found.tree['scenario']}: epsilon that attacks attained of each claim"
+    _print(found, audit_table(found.part), title, _lines(found, time.perf_counter() - start), as_json)
+    if run is not None and not as_json:
+        say(Console(), f"Wrote {shown(run / FILE)} and the run's page")
+    return found.broken
+
+
+def _daemons(scenario: Scenario | None, folder: Path, silo: str | None, effort: float, as_json: bool) -> bool:
+    """Attack the daemons in a folder as a malicious server and print the attained epsilon; True if a claim
+    is broken.
+    """
+    from fedsim.api.audit import audit_daemons
+
+    if scenario is None:
+        raise InputError("fedsim audit", None, "name the scenario that the daemons are to be attacked by")
+    found = audit_daemons(scenario, folder, silo=silo, effort=effort, progress=True)
+    title = f"{found.tree['scenario']}: epsilon that a malicious server attained of a daemon's claim"
+    _print(found, found.table, title, _daemon_lines(found.tree), as_json)
+    return found.broken
+
+
+def _print(
+    found: Audit | DaemonAudit, table: TextTable, title: str, lines: Iterator[str], as_json: bool
+) -> None:
+    if as_json:
+        print_json(found.tree)
+        return
+    console = Console()
+    console.print(rendered(table, title), "", sep="\n")
+    for line in lines:
+        say(console, line)
+    for line in found.verdict:
+        say(console, line[0].upper() + line[1:], "bold red" if found.broken else "bold")
+
+
+def _lines(audited: Audit, seconds: float) -> Iterator[str]:
+    found, part = audited.tree, audited.part
+    silos, search = found["silos"], found["search"]
+    if found["of_silos"] > found["audited"]:
+        yield f"Audited: {found['audited']} of {found['of_silos']} silos, evenly in order of their claims."
+    runs = sorted({sum(silo["worst_server"]["runs"]) for silo in silos})
+    span = f"{runs[0]:,}" if len(runs) == 1 else f"{runs[0]:,} to {runs[-1]:,}"
+    honest = max((sum(silo["honest_server"]["runs"]) for silo in silos if "honest_server" in silo), default=0)
+    by = f"by the malicious server, {honest:,} by the honest-but-curious one" if honest else "by each party"
+    yield (
+        f"Attained: lower bounds, {part.confidence.bound:.0%} confidence each, one in twenty above the truth "
+        f"by chance; {span} runs a silo {by}."
+    )
+    worst = [silo["worst_server"] for silo in silos]
+    shares = (row["assumption_free"] / silo["claimed"] for row, silo in zip(worst, silos, strict=True))
+    free = f"{floor(100 * max(shares, default=0))}%"
+    normal = [row["normality_p"] for row in worst if row["estimator"] == "mean difference"]
+    if normal:
+        least = min(normal)
+        shown_p = "above 0.1" if least >= 0.1 else f"at least {least:.2g}"
+        yield (
+            f"By the mean difference of scores, which assumes them normal (p {shown_p}); without any "
+            f"assumption at most {free} of a claim."
+        )
+    else:
+        yield f"By the plan's own trade-off curve; without any assumption at most {free} of a claim."
+    answers = sum(silo["answers_searched"] for silo in silos)
+    yield (
+        f"Moved: the largest change of an answer by one record, over its sensitivity, in {answers:,} answers "
+        f"without noise ({search['records']} records, {search['points']} broadcasts); others: of another "
+        "silo's answer."
+    )
+    noise = [silo["noise_ratio"] for silo in silos]
+    yield f"Noise: {min(noise):.3f} to {max(noise):.3f} times what is stated. {seconds:,.0f} s."
+
+
+def _daemon_lines(tree: dict[str, Any]) -> Iterator[str]:
+    share = floor(100 * tree["assumption_free"] / tree["claimed"]) if tree["claimed"] else 0
+    yield (
+        f"Attained: a lower bound at {tree['confidence']['bound']:.0%} confidence, by the "
+        f"{tree['estimator']}; without any assumption {share} % of the claim. Noise: over what is stated."
+    )
+    yield f"Real noise, over sockets: {tree['runs_a_minute']:,.0f} runs a minute in each world."
+    for notice in tree["notices"]:
+        yield f"The daemons say: {notice}"

@@ -15,8 +15,8 @@ from fedsim.data.arrays import Arrays, Npz
 from fedsim.data.builtin import Synthetic
 from fedsim.data.by_label import NaturalIdPartition
 from fedsim.data.csv_table import Csv
-from fedsim.data.draft import draft_schema
 from fedsim.data.federation import load, outline
+from fedsim.data.inspection import draft_schema
 from fedsim.data.partition import IidPartition, SortedPartition
 from fedsim.data.registry import DataConfig
 from fedsim.data.schema import read_schema

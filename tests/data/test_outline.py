@@ -23,9 +23,8 @@ from fedsim.data.by_label import (
 )
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
-from fedsim.data.draft import draft_schema
 from fedsim.data.federation import load, outline
-from fedsim.data.inspection import inspect
+from fedsim.data.inspection import draft_schema, inspect
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 from fedsim.data.registry import PartitionConfig
 from fedsim.data.schema import Reading

@@ -12,9 +12,8 @@ from support.distribution import ROOT, fedsim, install
 
 from fedsim.common.errors import InputError
 from fedsim.data.csv_table import Csv
-from fedsim.data.draft import draft_schema
 from fedsim.data.federation import Federation, load
-from fedsim.data.inspection import inspect
+from fedsim.data.inspection import draft_schema, inspect
 from fedsim.data.registry import GROUP, data_sets
 from fedsim.data.schema import NumberColumn, Reading, read_schema
 from fedsim.scenario.load import load as load_scenario

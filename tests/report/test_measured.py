@@ -19,7 +19,7 @@ from support.scenarios import SMALL, edited, simulate
 from fedsim.api.run import Run
 from fedsim.cli.output import print_silos, rendered
 from fedsim.cli.privacy import show_conversions
-from fedsim.cli.sweep import sweep_table
+from fedsim.cli.simulate import sweep_table
 from fedsim.data.federation import SiloSplit
 from fedsim.measure.evaluator import Evaluator
 from fedsim.privacy import gaussian
@@ -251,7 +251,7 @@ def test_on_the_page_and_in_a_notebook(costly: Path, tmp_path: Path) -> None:
 
 
 def test_in_a_comparison(costly: Path) -> None:
-    from fedsim.cli.compare import _table
+    from fedsim.cli.runs import _table
 
     assert "1.00004" in printed(_table(compared([source_of(costly)])))
 
