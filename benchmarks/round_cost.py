@@ -24,7 +24,7 @@ from fedsim.protocol.contract import Public
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
 from fedsim.protocol.links import Answered
-from fedsim.protocol.terms import Terms
+from fedsim.protocol.plan import Terms
 from fedsim.simulation.host import MemoryLedger
 from server.aggregate import weighted
 from server.loop import run

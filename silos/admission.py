@@ -20,8 +20,7 @@ from fedsim.privacy.rounding import shown_up
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import Fresh
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plan import Census, Plan, Release
-from fedsim.protocol.terms import Admitted, Terms
+from fedsim.protocol.plan import Admitted, Census, Plan, Release, Terms
 from silos.account import Cost, Price, Stretch, up
 
 _MARGIN = 1 + Fraction(1, 10**12)

@@ -49,8 +49,7 @@ from fedsim.problems.kinds import Problem, check
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.copies import CohortMemory, CopiedQuery, copied_arrays, copied_queries, digests
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plan import Ask, Plan
-from fedsim.protocol.terms import Admitted, Statement, Terms
+from fedsim.protocol.plan import Admitted, Ask, Plan, Statement, Terms
 from silos.admission import admit, spent
 from silos.entropy import Entropy
 from silos.ledger import Ledger, Reply

@@ -25,8 +25,7 @@ from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of, problem_section
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.dryrun import dry_run
-from fedsim.protocol.plan import Plan
-from fedsim.protocol.terms import Admitted, Terms
+from fedsim.protocol.plan import Admitted, Plan, Terms
 from fedsim.wire.messages import Offer
 from silos.admission import admit, silo_mechanism
 from silos.config import Policy

@@ -24,9 +24,8 @@ from fedsim.privacy.rounding import shown_up
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.plan import Plan
+from fedsim.protocol.plan import Admitted, Plan
 from fedsim.protocol.pool import Pool, Share
-from fedsim.protocol.terms import Admitted
 from fedsim.secagg.agreement import Occasions
 from fedsim.secagg.reports import seal_report
 from fedsim.secagg.roster import Roster, load_roster

@@ -12,8 +12,7 @@ from fedsim.privacy.mechanism import Mechanism
 from fedsim.problems.kinds import Problem
 from fedsim.protocol.batch import Batch
 from fedsim.protocol.copies import CopiedQuery
-from fedsim.protocol.plan import Ask, Plan
-from fedsim.protocol.terms import Admitted
+from fedsim.protocol.plan import Admitted, Ask, Plan
 from silos.batches import Batches
 from silos.entropy import Entropy, Noise
 from silos.records import Records

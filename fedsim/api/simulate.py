@@ -23,7 +23,7 @@ from fedsim.common.serialise import canonical, mapping, to_yaml
 from fedsim.data.dataset import Dataset
 from fedsim.measure.objective import measure
 from fedsim.protocol.contract import Algorithm
-from fedsim.protocol.terms import Admitted
+from fedsim.protocol.plan import Admitted
 from fedsim.report import page
 from fedsim.report.trackers import open_trackers
 from fedsim.results.outcome import NotKept, Observer, Outcome, Results, variants

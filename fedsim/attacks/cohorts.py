@@ -19,9 +19,8 @@ from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, PublicProblem, Query, ServerHalf
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.plan import Plan
+from fedsim.protocol.plan import Plan, Terms
 from fedsim.protocol.pool import Share
-from fedsim.protocol.terms import Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide

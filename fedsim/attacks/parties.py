@@ -28,7 +28,7 @@ from fedsim.attacks.cohorts import Data, Heard, Tap, Wiretap, cohort
 from fedsim.privacy.mechanism import SumMechanism
 from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
 from fedsim.protocol.contract import Query
-from fedsim.protocol.terms import Terms
+from fedsim.protocol.plan import Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.agreement import Sums
 from fedsim.secagg.reports import split

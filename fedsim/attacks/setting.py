@@ -22,8 +22,7 @@ from fedsim.privacy.mechanism import SumMechanism
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.links import Answered, Link
-from fedsim.protocol.plan import Ask, Census
-from fedsim.protocol.terms import Admitted
+from fedsim.protocol.plan import Admitted, Ask, Census
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import Answering, GateLink, preview
 from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once

@@ -18,7 +18,7 @@ from fedsim.data.recipe import Fitted, declared_recipe
 from fedsim.deployment.offers import NO_TEST, UNMEASURED
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
-from fedsim.protocol.terms import Admitted, Statement, Terms
+from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.results.outcome import Deployed, Outcome, Results, TrialResult
 from fedsim.results.record import AskedSilo, Measurement
 from fedsim.scenario.resolve import Resolved

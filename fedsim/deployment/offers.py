@@ -9,7 +9,7 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.common.serialise import canonical
 from fedsim.data.source import Outline
 from fedsim.privacy.registry import MECHANISMS
-from fedsim.protocol.terms import Terms
+from fedsim.protocol.plan import Terms
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from fedsim.protocol.terms import Admitted, Statement
+from fedsim.protocol.plan import Admitted, Statement
 
 Variant = Literal["private", "nonprivate"]
 """A run with its mechanism, and its twin without one."""

@@ -1,7 +1,8 @@
 """What a run will release, known before round 0 and independent of the data.
 
 A plan is a table of rounds; a round is the asks of one silo in it; an ask is one draw of the batch
-with the queries that it answers. It is all that a privacy accountant needs to know.
+with the queries that it answers. It is all that a privacy accountant needs to know. `Terms`, `Admitted` and
+`Statement` are what a silo states in public about a plan: before admission, at admission and after the run.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from fedsim.protocol.batch import Batch, Fresh, Full
+
+if TYPE_CHECKING:  # with secure aggregation
+    from fedsim.protocol.pool import Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,3 +97,58 @@ class Plan:
     def num_queries(self, rounds: Iterable[int]) -> int:
         """How many noisy answers `rounds` hold."""
         return sum(len(ask.queries) for r in rounds for ask in self.rounds[r])
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What one silo brings to an admission.
+
+    Args:
+        name: the silo.
+        n: its number of records.
+        epsilon: its budget; infinity with mechanism `none`, where nothing is guaranteed.
+        delta: its delta.
+        rounds: the rounds it takes part in, ascending; others are refused.
+        noise_multiplier: noise that is given; by default the silo takes the smallest within its budget.
+            Either way it refuses a plan whose true cost exceeds epsilon. Of a sum over silos it is the sum's:
+            common to all of them, relative to the largest sensitivity that a silo may have.
+        share: the silo's part in secure aggregation; None where it answers for itself.
+    """
+
+    name: str
+    n: int
+    epsilon: float
+    delta: float
+    rounds: Sequence[int]
+    noise_multiplier: float | None = None
+    share: Share | None = None
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A silo's answer to a plan that it accepts.
+
+    Its whole transcript is (epsilon_guaranteed, delta)-DP with respect to replacing one of its n
+    records (thesis Definition 139), whatever the server and the other silos do; see
+    `fedsim.privacy.cost` for the arithmetic. `noise_multiplier` is sigma over the silo's own sensitivity. In
+    secure aggregation the guarantee is the mechanism's: of what the server sees.
+    """
+
+    terms: Terms
+    noise_multiplier: float
+    epsilon_guaranteed: float
+    releases: int
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One silo's account of a run.
+
+    `epsilon_spent` prices the rounds paid for; it is a guarantee only if participation did not depend
+    on answers. `digests` are the broadcasts that `rounds` were paid for, as hexadecimal SHA-256.
+    """
+
+    admitted: Admitted
+    epsilon_spent: float
+    rounds: list[int]
+    digests: list[str]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
-from fedsim.protocol.terms import Admitted, Statement, Terms
+from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.results.model_file import read_models, write_models
 from fedsim.results.record import DAMAGED, Finished, Measurement, Record, SiloStatement
 from fedsim.scenario.metric import METRICS

@@ -121,7 +121,7 @@ class LedgerRow(NamedTuple):
 
 
 class SiloStatement(NamedTuple):
-    """A silo's account of a trial; see `fedsim.protocol.terms`, which has the same fields."""
+    """A silo's account of a trial; see `fedsim.protocol.plan`, which has the same fields."""
 
     trial: int
     silo: str

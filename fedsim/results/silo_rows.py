@@ -18,8 +18,7 @@ from fedsim.privacy.convert import Guarantee
 from fedsim.privacy.cost import compose
 from fedsim.privacy.grid import GridGaussian
 from fedsim.protocol.batch import WithReplacement
-from fedsim.protocol.plan import Census, Plan, Release
-from fedsim.protocol.terms import Admitted, Statement
+from fedsim.protocol.plan import Admitted, Census, Plan, Release, Statement
 from fedsim.results.outcome import Outcome
 from fedsim.results.record import SiloSpend
 from fedsim.results.summary import Part, SiloRow

@@ -18,9 +18,8 @@ from fedsim.common.serialise import canonical
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.mechanism import SumMechanism
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.plan import Plan
+from fedsim.protocol.plan import Plan, Terms
 from fedsim.protocol.pool import Pool, Share
-from fedsim.protocol.terms import Terms
 from fedsim.secagg.reports import Form, Occasion
 from fedsim.wire.messages import Offer
 

@@ -18,7 +18,7 @@ from fedsim.privacy.registry import NONE
 from fedsim.protocol.blame import Blame, is_theirs, named, raised
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered, Variant
-from fedsim.protocol.terms import Admitted, Statement, Terms
+from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.clipping import Part, Recorder, Watched
 from fedsim.simulation.run_digest import run_digest

@@ -26,7 +26,7 @@ from fedsim.common.process import check_reachable
 from fedsim.data.federation import Hosted, load_silos
 from fedsim.measure.evaluator import odd_records
 from fedsim.protocol.links import Variant
-from fedsim.protocol.terms import Admitted, Statement
+from fedsim.protocol.plan import Admitted, Statement
 from fedsim.results.outcome import Observer, Results, TrialResult
 from fedsim.results.record import Measurement
 from fedsim.scenario.algorithm import GivenAlgorithm

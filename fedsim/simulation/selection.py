@@ -63,8 +63,7 @@ from fedsim.problems.kinds import Problem, scores_of_records
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.copies import copied_tensor
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plan import Census, Plan, Release
-from fedsim.protocol.terms import Admitted
+from fedsim.protocol.plan import Admitted, Census, Plan, Release
 from silos.entropy import Entropy, Purpose
 
 _SCORE: Census = ((Release(FULL, 1.0), 1),)

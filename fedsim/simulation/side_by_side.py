@@ -30,7 +30,7 @@ from fedsim.problems.kinds import Problem, check, coefficient
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
-from fedsim.protocol.terms import Admitted
+from fedsim.protocol.plan import Admitted
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import MemoryLedger, terms
 from fedsim.simulation.run_digest import shared_digest

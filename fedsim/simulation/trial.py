@@ -19,7 +19,7 @@ from fedsim.measure.metrics import asked_of
 from fedsim.measure.objective import TrainingObjective
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
-from fedsim.protocol.terms import Admitted
+from fedsim.protocol.plan import Admitted
 from fedsim.results.outcome import Observer, Results, TrialResult, measures_objective, variants
 from fedsim.results.record import (
     BaselineMeasurement,

@@ -15,8 +15,7 @@ from fedsim.protocol.batch import FULL, Batch, Fresh
 from fedsim.protocol.contract import Algorithm, Asker, Memory, Public, Query, ServerHalf
 from fedsim.protocol.copies import copied_queries
 from fedsim.protocol.limits import LIMITS
-from fedsim.protocol.plan import Ask, Plan
-from fedsim.protocol.terms import Statement
+from fedsim.protocol.plan import Ask, Plan, Statement
 from fedsim.testing.federations import (
     Example,
     all_take_part,

@@ -17,8 +17,7 @@ from fedsim.protocol.batch import Batch
 from fedsim.protocol.contract import Algorithm, Public
 from fedsim.protocol.limits import LIMITS, Limits
 from fedsim.protocol.links import Answered, Link
-from fedsim.protocol.plan import Plan
-from fedsim.protocol.terms import Terms
+from fedsim.protocol.plan import Plan, Terms
 from fedsim.simulation.host import GateLink, MemoryLedger
 from server.aggregate import weighted
 from server.loop import Progress, run

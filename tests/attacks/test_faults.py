@@ -25,8 +25,7 @@ from fedsim.attacks.audit import ALARM
 from fedsim.attacks.setting import Setting
 from fedsim.privacy import gaussian
 from fedsim.protocol.contract import Algorithm, Asker, Query
-from fedsim.protocol.plan import Plan
-from fedsim.protocol.terms import Terms
+from fedsim.protocol.plan import Plan, Terms
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
 from silos.gate import Gate

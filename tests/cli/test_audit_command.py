@@ -11,7 +11,7 @@ from click.testing import Result
 from support.scenarios import SMALL, invoke, refusal, run, simulate, write
 
 from fedsim.attacks import audit as audit_run
-from fedsim.protocol.terms import Admitted
+from fedsim.protocol.plan import Admitted
 from fedsim.report.audit import FILE
 
 NO_NOISE = "privacy={epsilon: unlimited, calibration: sigma, noise_multiplier: 1e-120}"

@@ -26,8 +26,7 @@ from fedsim.privacy import gaussian
 from fedsim.privacy.convert import Guarantee
 from fedsim.problems.glm import GeneralisedLinear, LinearRegression, LogisticRegression
 from fedsim.protocol.batch import FULL, Subsample
-from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.protocol.terms import Admitted, Statement, Terms
+from fedsim.protocol.plan import Admitted, Ask, Plan, QueryShape, Statement, Terms
 from fedsim.report import plots
 from fedsim.report.audit import AttainedPart, AuditedSilo, AuditPart, ConfidencePart, audit_table
 from fedsim.report.comparison import compared, source_of

@@ -36,7 +36,7 @@ from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample
 from fedsim.protocol.contract import Asker, Memory, Query
 from fedsim.protocol.dryrun import dry_run
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.terms import Terms
+from fedsim.protocol.plan import Terms
 from fedsim.simulation.host import MemoryLedger
 from silos.entropy import SeededEntropy
 from silos.gate import Gate, lay_out

@@ -13,7 +13,7 @@ from fedsim.common.errors import Refused
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.contract import Asker, Memory, Query
-from fedsim.protocol.terms import Terms
+from fedsim.protocol.plan import Terms
 from silos.account import Price
 from silos.admission import price
 from silos.entropy import SeededEntropy

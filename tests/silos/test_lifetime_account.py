@@ -13,8 +13,7 @@ from fedsim.privacy import cost, gaussian
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.protocol.batch import FULL, Batch, Fresh, Subsample
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.protocol.terms import Terms
+from fedsim.protocol.plan import Ask, Plan, QueryShape, Terms
 from silos.account import Account, Caps, Cost, down, total, up
 from silos.admission import admit
 

@@ -13,8 +13,7 @@ from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.privacy.silo_gaussian import NoMechanism
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.batch import FULL, Fresh, Poisson, Subsample, WithReplacement
-from fedsim.protocol.plan import Ask, Plan, QueryShape
-from fedsim.protocol.terms import Admitted, Terms
+from fedsim.protocol.plan import Admitted, Ask, Plan, QueryShape, Terms
 from silos.account import FREE, Cost, Price, Stretch, total
 from silos.admission import price
 

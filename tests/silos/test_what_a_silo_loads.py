@@ -34,7 +34,6 @@ LOADED = {
         "limits",
         "passes",
         "plan",
-        "terms",
     ],
     "fedsim.wire": ["connections", "daemon", "frames", "messages", "service"],
 }

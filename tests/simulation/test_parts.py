@@ -12,8 +12,7 @@ from fedsim.common.errors import Refused
 from fedsim.problems.glm import LogisticRegression
 from fedsim.protocol.batch import FULL, Poisson
 from fedsim.protocol.limits import Limits
-from fedsim.protocol.plan import Ask, Plan, QueryShape, Release
-from fedsim.protocol.terms import Admitted, Terms
+from fedsim.protocol.plan import Admitted, Ask, Plan, QueryShape, Release, Terms
 from fedsim.simulation.selection import Grant, GrantedRun, Parts, RunId, SelectionTerms
 from silos.entropy import SeededEntropy
 

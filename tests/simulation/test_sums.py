@@ -118,7 +118,7 @@ def test_a_silo_half_that_is_not_linear_is_refused_with_the_reason() -> None:
 def test_a_silo_is_given_no_noise_of_its_own() -> None:
     resolved = made()
     from fedsim.protocol.limits import LIMITS
-    from fedsim.protocol.terms import Terms
+    from fedsim.protocol.plan import Terms
     from silos.admission import admit
 
     with pytest.raises(Refused, match="noise and pool"):

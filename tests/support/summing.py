@@ -12,9 +12,8 @@ from fedsim.privacy.mechanism import SumMechanism
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.links import Answered
-from fedsim.protocol.plan import Plan
+from fedsim.protocol.plan import Plan, Terms
 from fedsim.protocol.pool import Pool, Share
-from fedsim.protocol.terms import Terms
 from fedsim.simulation.host import MemoryLedger
 from server.aggregate import Totals
 from silos.entropy import SeededEntropy

@@ -16,7 +16,7 @@ from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.registry import GAUSSIAN
 from fedsim.problems.glm import LinearRegression
 from fedsim.protocol.dryrun import dry_run
-from fedsim.protocol.terms import Terms
+from fedsim.protocol.plan import Terms
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import MemoryLedger
