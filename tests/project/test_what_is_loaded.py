@@ -25,7 +25,7 @@ NOT_LOADED = {
     "import fedsim, fedsim.cli.main": "flwr cryptography torch",
     "import fedsim.wire.connections, fedsim.wire.flower": "flwr torch",
     "import silos.shim": "torch ray pandas",
-    "import fedsim.data.arrays, fedsim.data.draft, fedsim.data.federation, fedsim.data.csv_table": (
+    "import fedsim.data.arrays, fedsim.data.inspection, fedsim.data.federation, fedsim.data.csv_table": (
         "torch sklearn pyarrow"
     ),
     SIZES: "torch sklearn pyarrow",  # sizes are known in advance
