@@ -64,7 +64,7 @@ def test_a_partition_may_use_any_column() -> None:
     dealt = DirichletPartition(num_partitions=3, alpha=1.0)
     assert outline(arrays, dealt, 0) == outline(Digits(), dealt, 0)
     assert list(outline(small(), NaturalIdPartition(partition_by="x1"), 0).sizes) == ["2", "4", "6", "8"]
-    with pytest.raises(InputError, match="name the column that says whose record it is"):
+    with refused("scenario.partition.partition_by", None, "name the column that says whose record it is"):
         outline(arrays, NaturalIdPartition(), 0)
 
 

@@ -63,7 +63,7 @@ def test_a_bad_partition_is_named_before_and_while_loading(data, partition, word
 
 
 def test_an_unknown_silo_is_named() -> None:
-    with pytest.raises(InputError, match=r"'silo-2': no such silo; did you mean 'silo-02'\?"):
+    with refused("scenario.partition", "silo-2", "no such silo; did you mean 'silo-02'?"):
         load_silos(SMALL, IidPartition(num_partitions=3), 0, 0, ["silo-2"])
 
 

@@ -71,7 +71,7 @@ def test_silo_statistics_standardise_each_silo_by_itself() -> None:
         np.testing.assert_allclose(own.std(axis=0), 1, rtol=1e-9)
     (alone,) = load_silos(data, partition, 0, 0, [silo.name])
     np.testing.assert_array_equal(alone.train_features, silo.train_features)
-    with pytest.raises(InputError, match=r"silo_statistics.*these records are no silo's"):
+    with refused("model", "scaling: silo_statistics", "these records are no silo's"):
         load(data, partition, 0, 0).fitted.features(BreastCancer().open().features)
 
 

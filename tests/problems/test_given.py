@@ -12,6 +12,7 @@ import pytest
 import torch
 from support import hostile_modules
 from support.helpers import Silo
+from support.refusals import refused
 from torch import Tensor, nn
 
 from fedsim.common.errors import InputError
@@ -133,7 +134,7 @@ def test_what_is_no_program_of_one_record_is_refused(name: str, change: str) -> 
 )
 def test_constants_that_are_not_as_described_are_refused(arrays: dict[str, Any]) -> None:
     tree, _ = described(PROBLEMS["loss"], torch.float64)
-    with pytest.raises(InputError, match="what its process sent"):
+    with refused("scenario.problem", "what its process sent"):
         given(tree, arrays, torch.float64)
 
 
@@ -198,7 +199,7 @@ IMAGE = {"value": 3}
 def test_a_program_that_takes_too_long_for_one_record_is_refused(
     operation: str, arguments: tuple[Any, ...]
 ) -> None:
-    with pytest.raises(InputError, match="multiplications"):
+    with refused("scenario.problem", "what its process sent", "multiplications"):
         given(_products(operation, *arguments), {}, torch.float64)
     smaller = json.loads(json.dumps(_products(operation, *arguments)).replace("2048", "64"))
     assert given(smaller, {}, torch.float64).dimension == 2
@@ -213,5 +214,5 @@ def test_a_program_that_holds_too_much_for_one_record_is_refused() -> None:
             if isinstance(value, dict) and value["value"] > 4:
                 value["value"] += 16
     tree["programs"]["scores"]["output"] += 16
-    with pytest.raises(InputError, match="67,108,864 numbers"):
+    with refused("scenario.problem", "what its process sent", "67,108,864 numbers"):
         given(tree, {}, torch.float64)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError
 from fedsim.wire.connections import LOOPBACK, at_port, at_socket, dial_port, dial_socket, read_token
@@ -102,7 +103,7 @@ def test_a_dead_daemons_socket_is_replaced(folder: Path) -> None:
 
 def test_a_living_daemons_socket_is_left_alone(folder: Path) -> None:
     with serving(folder / "s"), dial_socket(folder / "s", PATIENCE) as client:
-        with pytest.raises(InputError, match="no other daemon"), at_socket(folder / "s"):
+        with refused("listen.socket", ANY, "no other daemon"), at_socket(folder / "s"):
             pass
         assert ask(client) == frame()
         with dial_socket(folder / "s", PATIENCE) as another:
@@ -113,18 +114,18 @@ def test_what_is_no_socket_is_left_alone(folder: Path) -> None:
     (folder / "s").write_text("mine")
     (folder / "link").symlink_to(folder / "s")
     for name in ("s", "link"):
-        with pytest.raises(InputError, match=r"listen\.socket"), at_socket(folder / name):
+        with refused("listen.socket"), at_socket(folder / name):
             pass
     assert (folder / "s").read_text() == "mine"
 
 
 def test_a_folder_that_anyone_may_write_to_is_refused(folder: Path) -> None:
     folder.chmod(0o777)
-    with pytest.raises(InputError, match="others may not write"), at_socket(folder / "s"):
+    with refused("listen.socket", ANY, "others may not write"), at_socket(folder / "s"):
         pass
-    with pytest.raises(InputError, match="a folder that is there"), at_socket(folder / "none" / "s"):
+    with refused("listen.socket", ANY, "a folder that is there"), at_socket(folder / "none" / "s"):
         pass
-    with pytest.raises(InputError, match="at most 107 bytes"), at_socket(folder / ("s" * 108)):
+    with refused("listen.socket", ANY, "at most 107 bytes"), at_socket(folder / ("s" * 108)):
         pass
 
 
@@ -306,7 +307,7 @@ def test_a_port_is_of_the_loopback_interface_and_asks_for_the_token(port: tuple[
 
 
 def test_a_taken_port_is_named(port: tuple[int, bytes, Stub]) -> None:
-    with pytest.raises(InputError, match=r"listen\.port"), at_port(port[0]):
+    with refused("listen.port"), at_port(port[0]):
         pass
 
 
@@ -326,7 +327,7 @@ def test_a_token_that_others_may_read_or_write_is_refused(folder: Path, mode: in
     (folder / "t").chmod(0o640)
     assert read_token(folder / "t") == b"\xab" * 32
     (folder / "t").chmod(mode)
-    with pytest.raises(InputError, match="mode 600 or 640"):
+    with refused("token", ANY, "mode 600 or 640"):
         read_token(folder / "t")
 
 

@@ -27,15 +27,15 @@ def test_a_key_is_its_owners_and_stays(tmp_path: Path) -> None:
     assert (tmp_path / "identity.key").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "identity.pub").read_text() == f"{made.public}\n"
     assert Identity.load(tmp_path).public == made.public
-    with pytest.raises(InputError, match="already"):
+    with refused("identity", ANY, "already"):
         Identity.create(tmp_path)
     (tmp_path / "identity.key").chmod(0o640)
-    with pytest.raises(InputError, match="chmod 600"):
+    with refused("identity", ANY, "chmod 600"):
         Identity.load(tmp_path)
 
 
 def test_a_file_that_is_no_key_is_named_and_not_quoted(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="can be read"):
+    with refused("identity", ANY, "can be read"):
         Identity.load(tmp_path)
     for content in (b"secret", b"ab" * 31, b"\xff\xfe"):
         (tmp_path / "identity.key").write_bytes(content)
@@ -58,7 +58,7 @@ def test_a_signature_is_of_one_key_and_one_body_and_the_same_each_time(tmp_path:
     assert not is_signed(public_key(key.public), b"body", bytes(64))
     assert not is_signed(public_key(key.public), b"body", b"")
     for bad in ("", "ab", "x" * 64):
-        with pytest.raises(InputError, match="64 hexadecimal digits"):
+        with refused("identity", ANY, "64 hexadecimal digits"):
             public_key(bad)
 
 
@@ -184,7 +184,7 @@ def test_a_reader_writes_the_table_once_for_its_owner_alone(hospital: Path) -> N
     Silo.open(config).close()
     assert read_records(config).n == 12
     assert (hospital / "runs").read_text() == "once\n"
-    with pytest.raises(InputError, match="enrolled already"):
+    with refused("silo.state", ANY, "enrolled already"):
         enrol(config)
     assert (hospital / "runs").read_text() == "once\n"
 

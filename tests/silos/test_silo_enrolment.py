@@ -174,7 +174,7 @@ def test_changed_records_do_not_start_and_old_ones_do(configure, tmp_path: Path)
 
 def test_records_prepared_in_another_way_are_others(configure) -> None:
     enrol(configure())
-    with pytest.raises(InputError, match="the records have changed"):
+    with refused("silo.records", "npz", "the records have changed"):
         Silo.open(configure({"name": "npz", "path": "records.npz", "classes": 2, "intercept": False}))
 
 
@@ -198,7 +198,7 @@ def test_another_name_or_key_does_not_start(configure, tmp_path: Path) -> None:
         Silo.open(configure(name="silo-2"))
     (tmp_path / "state" / "identity.key").unlink()
     Identity.create(tmp_path / "state")
-    with pytest.raises(InputError, match="holds another key"):
+    with refused("silo.state", ANY, "holds another key"):
         Silo.open(configure())
 
 
