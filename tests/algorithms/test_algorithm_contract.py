@@ -1,7 +1,5 @@
 """Properties of every algorithm: see `algorithm_table`, and `fedsim.testing` for what they are."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from support import helpers

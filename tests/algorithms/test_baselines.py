@@ -1,7 +1,5 @@
 """FedProx, FedAdam and SCAFFOLD, written out in NumPy as their papers print them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

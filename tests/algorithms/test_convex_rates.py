@@ -7,8 +7,6 @@ envelope with Theorem 131's beta, and the step is 1 / max(2 beta, R^(3/2) V / D)
 the noise of the mean message. (Averaged subgradients are faster than their theorem's worst case here.)
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

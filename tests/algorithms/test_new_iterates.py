@@ -1,7 +1,5 @@
 """Weighted means, stages and alternate differences, written out beside the code."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import ceil, sqrt
 

@@ -13,8 +13,6 @@ over 16 seeds, where not only noise is left); those in N and d have a standard d
 an interval that is five times as wide on either side.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

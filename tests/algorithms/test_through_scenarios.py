@@ -1,7 +1,5 @@
 """Algorithms as a scenario runs them: the non-private twin, and silos that differ in everything."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

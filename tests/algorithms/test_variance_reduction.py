@@ -1,7 +1,5 @@
 """Variance-reduced and accelerated algorithms without noise: their steps, and the rounds that they need."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -177,13 +175,7 @@ def test_variance_reduced_methods_reach_an_l1_logistic_optimum_that_prox_sgd_doe
         return np.array([np.linalg.norm(w.numpy() - optimum) for w in iterates(algorithm, problem, data)])
 
     svrg = ProxPLSVRG(
-        restarts=15,
-        epochs=1,
-        inner_steps=9,
-        step_size=1.0,
-        clip_norm=1.0,
-        difference_clip=2.0,
-        batch=BATCH,
+        restarts=15, epochs=1, inner_steps=9, step_size=1.0, clip_norm=1.0, difference_clip=2.0, batch=BATCH
     )
     spider = ProxSPIDER(num_rounds=150, period=10, step_size=1.0, clip_norm=1.0, difference_batch=BATCH)
     rounds = []

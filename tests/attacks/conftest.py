@@ -1,7 +1,5 @@
 """Small scenarios to attack."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 

@@ -3,8 +3,6 @@
 Daemons draw real noise, so what is said of them is said by chance: false alarms at 1e-6, power as computed.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

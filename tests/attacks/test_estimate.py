@@ -1,7 +1,5 @@
 """Lower bounds are below the truth as often as they say, and close to it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

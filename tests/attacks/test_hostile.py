@@ -1,7 +1,5 @@
 """Modules and problems of others that let records reach each other: refused, or harmless by the search."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

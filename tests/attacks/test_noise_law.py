@@ -4,8 +4,6 @@ Power against each wrong law, measured over 200 seeds of as many numbers as the 
 1 for all (docs/audit.md); computed below where it is not obvious.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -78,10 +76,7 @@ WRONG: dict[str, Law] = {
     "one answer in a hundred without noise": _one_in_a_hundred_silent,
     "0.99 of the noise": lambda rng, shape: 0.99 * rng.normal(size=shape),
 }
-WIDE = {
-    "data": {"name": "synthetic", "rows": 60, "features": 30},
-    "algorithm": {"num_rounds": 30},
-}
+WIDE = {"data": {"name": "synthetic", "rows": 60, "features": 30}, "algorithm": {"num_rounds": 30}}
 
 
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])

@@ -1,7 +1,5 @@
 """An append-only log keeps every entry that it has acknowledged, and notices every change."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import random

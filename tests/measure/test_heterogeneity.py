@@ -1,7 +1,5 @@
 """upsilon_*^2 and phi^2: closed forms, like and unlike silos, and why there may be no number."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Baselines against scikit-learn on its own data, and against what can be said without a solver."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

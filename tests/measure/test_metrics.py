@@ -1,7 +1,5 @@
 """Metrics against scikit-learn called by hand, and against values that can be counted on fingers."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Excess risk and the gradient mapping of the training objective, against solvers that are not ours."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """On tables as they come, the pooled baseline is what scikit-learn fits to the same training records."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Messages in random order: the bound against simulated likelihoods, and the worst pair that is known."""
 
-from __future__ import annotations
-
 from math import exp, sqrt
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Calibration lands just below the budget, never above, and says no with both numbers."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Guarantees in other units: closed forms, an exact instance, and where nothing is left."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

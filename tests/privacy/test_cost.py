@@ -1,7 +1,5 @@
 """The guarantee of a plan: published values, the algebra of composition, edges."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The wrapper reads dp-accounting's two conventions as one, and the library agrees with `cost`."""
 
-from __future__ import annotations
-
 import pytest
 from support.dp_events import GaussianRelease, Relation, UnsupportedSamplerError
 

@@ -1,7 +1,5 @@
 """The closed form: known values, inverses, edges."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

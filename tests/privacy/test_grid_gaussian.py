@@ -1,7 +1,5 @@
 """Exact noise: what is drawn, what it hides, and what it costs."""
 
-from __future__ import annotations
-
 from math import exp, inf, pi, sqrt
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Composition on a grid: against closed forms, dp-accounting, and the rounding that it promises."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a mechanism adds, costs and says; that its noise is Gaussian is tested through the gate."""
 
-from __future__ import annotations
-
 from math import inf
 from typing import get_args
 

@@ -1,7 +1,5 @@
 """The profiles of sampled releases against numerical integration of their definition."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is shown of an upper bound is never below it, nor of a lower bound above it."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

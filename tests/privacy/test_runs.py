@@ -1,7 +1,5 @@
 """Several plans on the same records: closed forms, and what must not be saved."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Fair bits: what is drawn, the protocol in bits against the total, the sensitivity and the price."""
 
-from __future__ import annotations
-
 from math import exp, inf, log, sqrt
 
 import numpy as np

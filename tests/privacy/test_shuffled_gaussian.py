@@ -1,7 +1,5 @@
 """Whole messages in random order: a silo of many records has its own noise's price, a lone record less."""
 
-from __future__ import annotations
-
 from math import inf
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Noise shares of a sum: what is drawn, how far sums of it are from Gaussian, and what it costs."""
 
-from __future__ import annotations
-
 from math import ceil, exp, inf, pi, sqrt
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Draws with replacement: the proven and the attainable bound around brute force, and published values."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from itertools import product

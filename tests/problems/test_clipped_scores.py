@@ -1,7 +1,5 @@
 """Scores clipped before loss and slope, wherever a record's term is made."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

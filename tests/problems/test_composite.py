@@ -1,7 +1,5 @@
 """The public part f1: proximal map, projection and subgradient."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

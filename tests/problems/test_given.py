@@ -1,7 +1,5 @@
 """Problems as data: what a stranger may send is a program of one record, or refused."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Callable
@@ -188,10 +186,7 @@ IMAGE = {"value": 3}
     ("operation", "arguments"),
     [
         ("mm.default", (IMAGE, IMAGE)),
-        (
-            "convolution.default",
-            (IMAGE, {"value": 4}, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
-        ),
+        ("convolution.default", (IMAGE, {"value": 4}, None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)),
         ("avg_pool2d.default", (IMAGE, [17, 17], [1, 1], [0, 0], False, True, None)),
         ("max_pool2d_with_indices.default", (IMAGE, [17, 17], [1, 1], [0, 0], [1, 1], False)),
     ],

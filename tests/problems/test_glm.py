@@ -1,7 +1,5 @@
 """Losses and gradients of the generalised linear models."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

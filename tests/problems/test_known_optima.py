@@ -1,7 +1,5 @@
 """Without noise, the shared algorithms reach optima that solvers of other people's make find."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks as problems: the flat vector, the start, what is refused."""
 
-from __future__ import annotations
-
 import pickle
 from unittest.mock import ANY
 

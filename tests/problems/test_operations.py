@@ -3,8 +3,6 @@
 The cases are made of the table: a form without cases here, or a case that the table refuses, is an error.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache

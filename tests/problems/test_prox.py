@@ -1,7 +1,5 @@
 """The proximal map of every sum of regularisers and constraint against brute-force minimisation."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Moreau-smoothed losses against the envelope as a general solver finds it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

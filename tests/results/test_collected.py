@@ -1,7 +1,5 @@
 """A run's results are the same whether it has just ended or was read from its directory."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.scenarios import SMALL

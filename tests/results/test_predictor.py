@@ -1,7 +1,5 @@
 """A run's model predicts as the run's own evaluation did, before and after its directory."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A record: entries are whole, in their order, checked, and of one process at a time."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from math import inf
@@ -106,11 +104,7 @@ def test_a_file_that_is_no_record_is_refused(tmp_path: Path) -> None:
 
 def test_a_record_is_open_once_at_a_time(tmp_path: Path) -> None:
     file = tmp_path / "record.sqlite"
-    with (
-        Record.open(file, pytest.fail),
-        pytest.raises(BlockingIOError),
-        Record.open(file, pytest.fail),
-    ):
+    with Record.open(file, pytest.fail), pytest.raises(BlockingIOError), Record.open(file, pytest.fail):
         pass
     with Record.open(file, pytest.fail):
         pass

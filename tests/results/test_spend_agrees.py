@@ -1,7 +1,5 @@
 """What a silo spent is one number, in the table, in the curves, and where nothing is known of it."""
 
-from __future__ import annotations
-
 from support.scenarios import SMALL
 
 import fedsim

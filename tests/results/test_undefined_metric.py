@@ -1,7 +1,5 @@
 """A metric that the test records do not define ends no run: it is null, and a line says so."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

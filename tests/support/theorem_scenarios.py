@@ -1,7 +1,5 @@
 """Scenarios of synthetic records in equal silos, of which tests of theorems change some sections."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """Bounds: values by hand, slopes in every variable, lower below upper, and what does not apply."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

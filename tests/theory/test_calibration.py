@@ -1,7 +1,5 @@
 """What calibration by theorem and by sigma add, guarantee and refuse."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -86,10 +84,7 @@ STATED = {
         math.sqrt(256 * 9 * 4 * math.log(2e5) * math.log(10e5)) / (N * EPSILON),
         math.sqrt(1024 * 9 * 12 * math.log(2e5) * math.log(15e5)) / (N * EPSILON),
     ],
-    "spider": [
-        math.sqrt(16 * 9 * LOG * 2) / (N * EPSILON),
-        math.sqrt(64 * 9 * LOG * 6) / (N * EPSILON),
-    ],
+    "spider": [math.sqrt(16 * 9 * LOG * 2) / (N * EPSILON), math.sqrt(64 * 9 * LOG * 6) / (N * EPSILON)],
     "spider, beta known": [
         math.sqrt(16 * 9 * LOG * 2) / (N * EPSILON),
         0.01 * STEP * math.sqrt(16 * LOG * 6) / (N * EPSILON),

@@ -1,7 +1,5 @@
 """Noise and rounds solved together: V is what silos add, R solves its own equation, budgets are kept."""
 
-from __future__ import annotations
-
 import math
 from functools import cache
 from typing import Any

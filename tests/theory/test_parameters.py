@@ -1,7 +1,5 @@
 """Numbers that theorems choose: against the printed formulas, overridden, printed, and refused."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -189,12 +187,7 @@ def test_the_resolved_scenario_holds_the_numbers_and_resolves_to_itself() -> Non
 
 def test_a_theorem_for_claimed_epsilon_chooses_by_the_claim() -> None:
     tree = scenario()
-    tree["privacy"] = {
-        "epsilon": "unlimited",
-        "delta": 1e-5,
-        "calibration": "theorem",
-        "claimed_epsilon": 4,
-    }
+    tree["privacy"] = {"epsilon": "unlimited", "delta": 1e-5, "calibration": "theorem", "claimed_epsilon": 4}
     resolved = resolve(parse(tree))
     R = math.ceil(2 * 5 * math.log(0.1 * min(3 * 1000, 4**2 * 1000**2 * 3 / (6 * LOG))))
     assert resolved.algorithm.num_rounds == R  # type: ignore[attr-defined]

@@ -1,7 +1,5 @@
 """Theorems as code against their printed formulas, and their true cost against published values."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 
@@ -28,11 +26,7 @@ from fedsim.theory.gradient_noise import (
     NoisyMinibatch,
     ProxSGDNoise,
 )
-from fedsim.theory.theorem import (
-    Context,
-    Theorem,
-    base_multiplier,
-)
+from fedsim.theory.theorem import Context, Theorem, base_multiplier
 
 CLAIM = Budget(1000, 0.5, 1e-5)
 LOG = math.log(1e5)  # ln(1/delta)
@@ -228,9 +222,7 @@ def test_the_minimum_of_k_is_the_theorems() -> None:
 
 
 @pytest.mark.parametrize("kind", [SPIDERExperiments, AlternateSPIDERNoise])
-def test_the_experiments_spiders_have_a_minimum_of_k_for_either_batch(
-    kind: Callable[..., Theorem],
-) -> None:
+def test_the_experiments_spiders_have_a_minimum_of_k_for_either_batch(kind: Callable[..., Theorem]) -> None:
     enough, short = Subsample(56 / 1000), Subsample(54 / 1000)  # 1000 sqrt(0.5) / (2 sqrt 40) = 55.9
     period = [4] if kind is SPIDERExperiments else []
     for batches, holds in [((enough, enough), True), ((short, enough), False), ((enough, short), False)]:

@@ -1,7 +1,5 @@
 """The noise of sums over silos as theorems see it: by hand, as it is added, and as a run plans it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Theorem 140: what takes the place of common numbers where silos differ, and what is then not printed."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace
