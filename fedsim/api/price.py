@@ -12,7 +12,7 @@ from fedsim.api.given import ScenarioLike, changes_of, resolved_of, scenario_of
 from fedsim.api.run import Table, lines_html, silos_html
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
-from fedsim.results.privacy_statement import Price as Statement
+from fedsim.results.privacy_statement import PriceStatement
 from fedsim.results.privacy_statement import price as stated
 from fedsim.simulation.host import preview, second_opinions
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Price:
     """The result of `fedsim.price`; `fedsim privacy --json` prints `statement`."""
 
-    statement: Statement
+    statement: PriceStatement
 
     @property
     def silos(self) -> Table:

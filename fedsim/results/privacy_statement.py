@@ -216,7 +216,7 @@ def _named(names: Sequence[str]) -> str:
     return f"{', '.join(names[:_MOST_NAMES])}{more}"
 
 
-class Price(Part):
+class PriceStatement(Part):
     """The cost of a plan, as `fedsim privacy --json` prints it."""
 
     scenario: str
@@ -240,12 +240,12 @@ class Price(Part):
 
 def price(
     resolved: Resolved, admitted: Sequence[Admitted], verified: Sequence[float] = (), convert: bool = False
-) -> Price:
+) -> PriceStatement:
     """The cost of a plan that silos have admitted; `verified` has dp-accounting's epsilon of each silo."""
     other_units = {"conversions": conversions(resolved, admitted)} if convert else {}
     silos = admitted_rows(resolved, admitted, [{"epsilon_dp_accounting": each} for each in verified])
     parts = how(resolved)
-    return Price(
+    return PriceStatement(
         scenario=resolved.scenario.name,
         rounds=len(resolved.trace.plan.rounds),
         silos=silos,

@@ -207,7 +207,7 @@ class CellSource(NamedTuple):
     scenario: dict[str, Any]
 
 
-class Table(NamedTuple):
+class TableSpec(NamedTuple):
     """A table: the class of its rows, and the records that it is made of, for its metadata."""
 
     row: type[Any]
@@ -215,23 +215,25 @@ class Table(NamedTuple):
 
 
 TABLES = {
-    "metrics": Table(
+    "metrics": TableSpec(
         Measurement, "made of test records, and excess_risk and gradient_mapping_sq of training ones"
     ),
-    "silos": Table(SiloMeasurement, "made of test records, which no silo releases"),
-    "baselines": Table(BaselineMeasurement, "made of training and test records without noise: not private"),
-    "calibration": Table(CalibrationBin, "made of test records, which no silo releases"),
-    "ledger": Table(LedgerRow),
-    "clipping": Table(ClippedRound, "made of training records; a federation would have to query for it"),
-    "spend": Table(SiloSpend),
-    "statements": Table(SiloStatement),
-    "asked": Table(AskedSilo),
-    "objective": Table(OptimumNote),
-    "warnings": Table(Warned),
-    "finished": Table(Finished),
-    "begun": Table(Begun),
-    "cells": Table(CellResult),
-    "cell_sources": Table(CellSource),
+    "silos": TableSpec(SiloMeasurement, "made of test records, which no silo releases"),
+    "baselines": TableSpec(
+        BaselineMeasurement, "made of training and test records without noise: not private"
+    ),
+    "calibration": TableSpec(CalibrationBin, "made of test records, which no silo releases"),
+    "ledger": TableSpec(LedgerRow),
+    "clipping": TableSpec(ClippedRound, "made of training records; a federation would have to query for it"),
+    "spend": TableSpec(SiloSpend),
+    "statements": TableSpec(SiloStatement),
+    "asked": TableSpec(AskedSilo),
+    "objective": TableSpec(OptimumNote),
+    "warnings": TableSpec(Warned),
+    "finished": TableSpec(Finished),
+    "begun": TableSpec(Begun),
+    "cells": TableSpec(CellResult),
+    "cell_sources": TableSpec(CellSource),
 }
 EXPORTED = ("metrics", "silos", "baselines", "calibration", "ledger", "clipping", "spend")
 """The tables that a run directory has as Parquet files."""

@@ -116,7 +116,7 @@ def has_gap(resolved: Resolved) -> bool:
 MOST_SILOS = 10
 _POINTS = {True: 12, False: 40}  # by whether the plan samples: such a price takes ms, and not microseconds
 
-Price = Callable[[Census, int, float, float], float]
+PriceOf = Callable[[Census, int, float, float], float]
 
 
 def spend(outcome: Outcome) -> list[SiloSpend]:
@@ -141,7 +141,7 @@ def spend(outcome: Outcome) -> list[SiloSpend]:
     return rows
 
 
-def _price(outcome: Outcome, admitted: Admitted) -> Price | None:
+def _price(outcome: Outcome, admitted: Admitted) -> PriceOf | None:
     """The price of exact noise, where a deployed silo priced its plan by it; else None."""
     if outcome.deployed is None:
         return None

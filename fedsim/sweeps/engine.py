@@ -33,7 +33,7 @@ class Event(NamedTuple):
     cached: bool
 
 
-class Row(NamedTuple):
+class ReportedTrial(NamedTuple):
     """A reported trial."""
 
     place: Place
@@ -57,7 +57,7 @@ class SweepResults:
 
     scores: dict[Place, float | None] = field(default_factory=dict)
     chosen: dict[int, int | None] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ReportedTrial] = field(default_factory=list)
     failures: list[tuple[Event, Failure]] = field(default_factory=list)
     cached: int = 0
     ran: int = 0
@@ -141,7 +141,7 @@ class Engine:
 
     def _report(self, event: Event) -> None:
         if isinstance(event.outcome, CellResult):
-            row = Row(event.place, event.key, event.outcome, event.cached)
+            row = ReportedTrial(event.place, event.key, event.outcome, event.cached)
             insort(self.results.rows, row, key=lambda row: row.place)
 
     def _reported_cell(self, place: Place, train_loss: bool = False) -> Cell:

@@ -32,7 +32,7 @@ from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario
 from fedsim.simulation.failures import Failure, WorkerLost
 from fedsim.sweeps.cell import Cell, baselines_key, cell_of, records_of, resolved_of
-from fedsim.sweeps.engine import Engine, Event, Row, SweepResults
+from fedsim.sweeps.engine import Engine, Event, ReportedTrial, SweepResults
 from fedsim.sweeps.job import Job
 from fedsim.sweeps.pool import Local, Runner, Workers
 from fedsim.sweeps.summarise import summarise
@@ -186,7 +186,7 @@ def cells_table(job: Job, results: SweepResults) -> pa.Table:
     return pa.table({name: _column([row[name] for row in rows]) for name in names})
 
 
-def _row(job: Job, row: Row) -> dict[str, Any]:
+def _row(job: Job, row: ReportedTrial) -> dict[str, Any]:
     combination, result = job.combinations[row.place.combination], row.result
     picked = combination.candidates[row.place.candidate].chosen
     return {

@@ -39,7 +39,7 @@ from fedsim.simulation.host import terms
 from fedsim.simulation.selection import AdmittedSelection
 from fedsim.sweeps.cell import cell_of, code_version, resolved_of
 from fedsim.sweeps.combinations import Combination
-from fedsim.sweeps.engine import Row, SweepResults, mean
+from fedsim.sweeps.engine import ReportedTrial, SweepResults, mean
 from fedsim.sweeps.job import Job, Place, Selection, silos_rounds
 from silos.admission import admit
 
@@ -88,11 +88,11 @@ def _combination(job: Job, results: SweepResults, number: int) -> CombinationRow
     )
 
 
-def _cost(row: Row) -> float:
+def _cost(row: ReportedTrial) -> float:
     return row.result.epsilon
 
 
-def _claim(job: Job, row: Row) -> dict[str, float]:
+def _claim(job: Job, row: ReportedTrial) -> dict[str, float]:
     """Claimed and attainable epsilon of a run's costliest silo; {} without a claim."""
     combination = job.combinations[row.place.combination]
     resolved = resolved_of(combination.candidates[row.place.candidate].scenario)
