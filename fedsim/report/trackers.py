@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -73,11 +74,11 @@ class Trackers:
         rounds = len(outcome.resolved.trace.plan.rounds)
         metric = outcome.resolved.scenario.report.metric
         rows = outcome.results.rows(SiloMeasurement) if self._simulation else []
-        for trial in sorted({row.trial for row in rows}):
+        for trial, own in groupby(rows, key=lambda row: row.trial):
             values = {
-                f"trial-{row.trial}/{row.variant}/silo/{row.silo}/{metric}": number
-                for row in rows
-                if row.trial == trial and (number := value(row, metric)) is not None
+                f"trial-{trial}/{row.variant}/silo/{row.silo}/{metric}": number
+                for row in own
+                if (number := value(row, metric)) is not None
             }
             self._each(lambda tracker, values=values: tracker.log(rounds, values))  # type: ignore[misc]
         self._each(lambda tracker: tracker.finish())
