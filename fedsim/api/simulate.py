@@ -265,6 +265,9 @@ def _results(
         record.append(_BEGUN, [made_of])
         return results
     remove_drafts(folder)
+    if not record.rows(Begun):
+        hint = "has lost what it was begun with, so that its trials may be of another run; start a new one"
+        raise InputError("--resume", str(folder.parent), hint)
     for before in record.rows(Begun):
         for part, what in (
             ("scenario", "another scenario, or other data"),
@@ -290,7 +293,7 @@ def _made_of(resolved: Resolved) -> Begun:
 
 def _tidy(record: Record, folder: Path, made: list[Path]) -> None:
     """Leave nothing of a run that has nothing to go on from, nor of the folders that were made for it."""
-    if not record.rows(Finished) and not (folder.parent / FILE).exists():
+    if not (record.rows(Finished) or record.damaged or (folder.parent / FILE).exists()):
         _remove(folder, made)
 
 

@@ -16,13 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar, get_type_hints
-
-import pyarrow as pa
+from typing import Any, NamedTuple, Self, TypeVar
 
 from fedsim.common.errors import InputError
 from fedsim.protocol.links import Variant
-from fedsim.scenario.metric import BY_SKLEARN, BaselineName
+from fedsim.scenario.metric import BaselineName
 
 
 class Measurement(NamedTuple):
@@ -239,42 +237,19 @@ EXPORTED = ("metrics", "silos", "baselines", "calibration", "ledger", "clipping"
 """The tables that a run directory has as Parquet files."""
 
 _NAMES = {table.row: name for name, table in TABLES.items()}
-_TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), float | None: pa.float64()}
 Row = TypeVar("Row", bound=tuple[Any, ...])
 Key = TypeVar("Key")
 
 
-def columns(name: str) -> dict[str, pa.DataType]:
-    """A table's columns and their types; `more` stands for a column of each metric by scikit-learn."""
-    types = {field: _TYPES.get(hint, pa.string()) for field, hint in get_type_hints(TABLES[name].row).items()}
-    if types.pop("more", None):
-        types |= dict.fromkeys(BY_SKLEARN, pa.float64())
-    return types
-
-
-def arrow(name: str, rows: Sequence[Any], made_of: Mapping[str, str] | None = None) -> pa.Table:
-    """Rows of a table as Arrow's.
-
-    Args:
-        name: of the table.
-        rows: of its class.
-        made_of: the table's metadata; by default what it is made of in a simulation.
-    """
-    if made_of is None:
-        made_of = {"simulation_only": TABLES[name].made_of} if TABLES[name].made_of else {}
-    schema = pa.schema(columns(name), metadata=dict(made_of) or None)
-    own = {field: i for i, field in enumerate(TABLES[name].row._fields)}
-    values = [
-        [row[own[column]] for row in rows] if column in own else [row.more.get(column) for row in rows]
-        for column in schema.names
-    ]
-    return pa.table(values, schema=schema)
-
-
 class Record:
-    """Entries of rows by key, in memory and, where it was opened on a file, in that."""
+    """Entries of rows by key, in memory and, where it was opened on a file, in that.
+
+    Attributes:
+        damaged: keys of entries in the file that do not count, as they are damaged or of another version.
+    """
 
     def __init__(self) -> None:
+        self.damaged: list[str] = []
         self._entries: dict[str, dict[str, list[Any]]] = {}
         self._log: sqlite3.Connection | None = None
         self._file = Path()
@@ -321,6 +296,7 @@ class Record:
                     for name, rows in json.loads(text).items()
                 }
             except (ValueError, TypeError, KeyError, AttributeError):
+                self.damaged.append(key)
                 tell(f"{file}: entry {key} {DAMAGED}")
 
     def append(self, key: str, rows: Sequence[Any]) -> None:
@@ -344,8 +320,9 @@ class Record:
         return [row for entry in entries for row in entry.get(_NAMES[kind], ())]
 
     def drop(self, key: str) -> None:
-        """Let an entry count as missing."""
+        """Let an entry count as missing, since what belongs to it is damaged."""
         self._entries.pop(key, None)
+        self.damaged.append(key)
 
     @property
     def keys(self) -> list[str]:

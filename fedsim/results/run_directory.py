@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,11 +20,12 @@ from fedsim.common.serialise import from_yaml, to_yaml
 from fedsim.problems.section import ProblemSection
 from fedsim.results.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
 from fedsim.results.outcome import Deployed, Outcome, variants
-from fedsim.results.record import EXPORTED, TABLES, LedgerRow, arrow, columns
+from fedsim.results.record import EXPORTED, TABLES, LedgerRow
 from fedsim.results.silo_rows import spend
 from fedsim.results.summarise import summarise
 from fedsim.results.summary import AGAIN, FILE, Summary, opened, read_summary
 from fedsim.scenario.load import anchored, relative
+from fedsim.scenario.metric import BY_SKLEARN
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,6 +85,36 @@ def data_of(outcome: Outcome, folder: Path | None = None) -> RunData:
         load_models=partial(_models_of, outcome),
         load_trained=partial(_trained_of, outcome),
     )
+
+
+_TYPES: dict[Any, pa.DataType] = {int: pa.int64(), float: pa.float64(), float | None: pa.float64()}
+
+
+def columns(name: str) -> dict[str, pa.DataType]:
+    """A table's columns and their types; `more` stands for a column of each metric by scikit-learn."""
+    types = {field: _TYPES.get(hint, pa.string()) for field, hint in get_type_hints(TABLES[name].row).items()}
+    if types.pop("more", None):
+        types |= dict.fromkeys(BY_SKLEARN, pa.float64())
+    return types
+
+
+def arrow(name: str, rows: Sequence[Any], made_of: Mapping[str, str] | None = None) -> pa.Table:
+    """Rows of a table as Arrow's.
+
+    Args:
+        name: of the table.
+        rows: of its class.
+        made_of: the table's metadata; by default what it is made of in a simulation.
+    """
+    if made_of is None:
+        made_of = {"simulation_only": TABLES[name].made_of} if TABLES[name].made_of else {}
+    schema = pa.schema(columns(name), metadata=dict(made_of) or None)
+    own = {field: i for i, field in enumerate(TABLES[name].row._fields)}
+    values = [
+        [row[own[column]] for row in rows] if column in own else [row.more.get(column) for row in rows]
+        for column in schema.names
+    ]
+    return pa.table(values, schema=schema)
 
 
 def _table_of(outcome: Outcome, name: str) -> pa.Table:

@@ -192,6 +192,21 @@ def test_a_damaged_trial_is_named_and_run_again(damage: Callable[[Path], str], t
     check_equal(resumed, simulate(None))
 
 
+def test_trials_of_an_unknown_run_are_refused_and_stay(tmp_path: Path) -> None:
+    """What a run was begun with tells whether its trials are of this one."""
+    out = tmp_path / "run"
+    simulate(out, progress=stop_in(1))
+    for file in out.iterdir():
+        if file.is_file():
+            file.unlink()
+    with closing(sqlite3.connect(out / "unfinished" / "record.sqlite", isolation_level=None)) as log:
+        log.execute("UPDATE entry SET rows = '{}'")
+    with pytest.raises(InputError) as refused, pytest.warns(UserWarning, match="damaged"):
+        simulate(out, resume=True)
+    assert (refused.value.field, refused.value.value) == ("--resume", str(out))
+    assert (out / "unfinished" / "trial-0.safetensors").exists()
+
+
 def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
     simulate(tmp_path / "run", progress=stop_in(1))
     file = tmp_path / "run" / "unfinished" / "record.sqlite"

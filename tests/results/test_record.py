@@ -16,10 +16,9 @@ from fedsim.results.record import (
     Measurement,
     Record,
     Warned,
-    arrow,
-    columns,
     keys_in,
 )
+from fedsim.results.run_directory import arrow, columns
 
 MEASURED = Measurement(0, "private", 2, 0.25, None, 3, 1.5, more={"auc": 0.75, "brier": None})
 CELL = CellResult(0.1, 0.2, None, inf, "a", 0.0, "share wrong", 1.0, {"auc": 0.5})
