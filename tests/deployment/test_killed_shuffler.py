@@ -109,7 +109,7 @@ def test_a_shuffler_that_is_killed_around_its_note_gives_the_same_release_or_non
     """Without its note it cannot know that it is no older copy: its reports are for the process that died."""
 
     def back_again(shuffler: ShufflerProcess) -> None:
-        assert shuffler.died()
+        assert shuffler.wait() == -signal.SIGKILL
         shuffler.start()
 
     with daemons(*files(made), insecure=True), shuffler_process(made.shuffler_file, before) as shuffler:

@@ -4,20 +4,18 @@ A daemon here is forked from a process that has imported everything: it runs the
 `python -m silos` runs, and starts in a tenth of a second.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
-import shutil
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import yaml
@@ -89,29 +87,20 @@ def enrolment_killed_at(file: Path, write: int) -> bool:
     return process.exitcode != 0
 
 
-class Silo:
-    """An enrolled silo's daemon, which may be started any number of times.
+class Daemon:
+    """An enrolled party's daemon, which may be started any number of times.
 
     Args:
-        file: its silo.yaml.
-        insecure: whether it is started with --insecure-simulation.
+        file: its settings.
+        socket: a name beside the file, where it listens.
+        serve: runs in its process, with the file, the file of its stderr and `before`.
     """
 
-    def __init__(self, file: Path, insecure: bool = False) -> None:
+    def __init__(self, file: Path, socket: str, serve: Callable[..., None]) -> None:
         self.file, self.home, self.name = file, file.parent, file.parent.name
-        self.socket = self.home / "silo.sock"
-        self.said = self.home / "stderr"
-        self._insecure = insecure
+        self.socket, self.said = self.home / socket, self.home / "stderr"
+        self._serve = serve
         self.process: BaseProcess | None = None
-
-    @property
-    def ledger(self) -> Path:
-        return self.home / "state" / "ledger.sqlite"
-
-    @property
-    def identity(self) -> bytes:
-        """Its public key, 32 bytes."""
-        return bytes.fromhex((self.home / "state" / "identity.pub").read_text().strip())
 
     @property
     def pid(self) -> int:
@@ -119,7 +108,7 @@ class Silo:
         assert self.process.pid is not None
         return self.process.pid
 
-    def start(self, before: Callable[[], None] | None = None, wait: bool = True) -> Silo:
+    def start(self, before: Callable[[], None] | None = None, wait: bool = True) -> Self:
         """Start it, and wait until it listens.
 
         Args:
@@ -127,7 +116,7 @@ class Silo:
             wait: until it listens; AssertionError with what it said if it ended instead.
         """
         assert self.process is None or not self.process.is_alive()
-        self.process = _fork.Process(target=_serve, args=(self.file, self._insecure, self.said, before))
+        self.process = _fork.Process(target=self._serve, args=(self.file, self.said, before))
         self.process.start()
         if wait:
             self.until_it_listens()
@@ -168,10 +157,26 @@ class Silo:
         return self.wait()
 
     def kill(self) -> None:
-        """SIGKILL."""
-        assert self.process is not None
-        self.process.kill()
-        self.wait()
+        """SIGKILL, if it runs."""
+        if self.process is not None and self.process.is_alive():
+            self.process.kill()
+            self.wait()
+
+
+class Silo(Daemon):
+    """An enrolled silo's daemon; `insecure` starts it with --insecure-simulation."""
+
+    def __init__(self, file: Path, insecure: bool = False) -> None:
+        super().__init__(file, "silo.sock", partial(_serve, insecure=insecure))
+
+    @property
+    def ledger(self) -> Path:
+        return self.home / "state" / "ledger.sqlite"
+
+    @property
+    def identity(self) -> bytes:
+        """Its public key, 32 bytes."""
+        return bytes.fromhex((self.home / "state" / "identity.pub").read_text().strip())
 
 
 @contextmanager
@@ -187,8 +192,7 @@ def daemons(*files: Path, insecure: bool = False, start: bool = True) -> Iterato
         yield made
     finally:
         for silo in made.values():
-            if silo.process is not None and silo.process.is_alive():
-                silo.kill()
+            silo.kill()
 
 
 @contextmanager
@@ -200,22 +204,21 @@ def running_silos(count: int, insecure: bool = False, **more: Any) -> Iterator[d
             yield made
 
 
-def copy_state(silo: Silo, place: Path) -> None:
-    """What a backup of a stopped silo's state has."""
-    shutil.rmtree(place, ignore_errors=True)
-    shutil.copytree(silo.home / "state", place)
-
-
 def _enrol(file: Path, write: int) -> None:
     kill_at_write(write)
     enrol(load_config(file))
 
 
-def _serve(file: Path, insecure: bool, said: Path, before: Callable[[], None] | None) -> None:
+def entered(said: Path, before: Callable[[], None] | None) -> None:
+    """What a daemon's process begins with."""
     with said.open("a") as stream:
         os.dup2(stream.fileno(), 2)
     if before is not None:
         before()
+
+
+def _serve(file: Path, said: Path, before: Callable[[], None] | None, insecure: bool) -> None:
+    entered(said, before)
     from silos.service import run  # what a warm process has ready, and a test's own has no need of
 
     try:

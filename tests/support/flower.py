@@ -1,16 +1,16 @@
 """A SuperLink, nodes and stand-ins for daemons, as processes and threads of this machine."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from support.daemons import short_folder as short_folder
 
 from fedsim.deployment import certs
 from fedsim.deployment.flower.control import Control
@@ -19,16 +19,6 @@ from fedsim.deployment.flower.superlink import Papers, SuperLink
 from fedsim.wire.frames import receive, send
 
 ROOT = Path(__file__).parents[2]
-
-
-@contextmanager
-def short_folder() -> Iterator[Path]:
-    """A folder whose sockets have short names."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def free_port() -> int:
