@@ -62,7 +62,7 @@ from fedsim.privacy import gaussian
 from fedsim.privacy.rounding import shown_down, shown_up
 
 DISTANCE_SHARE = 1e-3
-"""Of the Gaussian plans' delta, kept for the distance of discrete noise from Gaussian noise."""
+"""Share of the Gaussian plans' delta that pays for the distance of discrete noise from Gaussian noise."""
 
 _PROFILE_ERROR = 1e-9  # the profile's own rounding is about 1e-12 of it
 
@@ -76,7 +76,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a plan, or all of a silo's runs, may cost: four numbers that each add up.
+    """Cost of a plan, or of all runs of a silo: four numbers that each add up.
 
     Args:
         mu_sq: of FULL and Fresh Gaussian releases.
@@ -146,7 +146,7 @@ class Stretch(NamedTuple):
 
 @dataclass(frozen=True)
 class Price:
-    """What a run's rounds cost the account (`Account`).
+    """Cost of a run's rounds to the account (`Account`).
 
     Args:
         stretches: the run's rounds, ascending.
@@ -158,7 +158,7 @@ class Price:
 
     @property
     def whole(self) -> Cost:
-        """Of all rounds."""
+        """Cost of all rounds."""
         return self.of(self.rounds)
 
     @property
@@ -167,7 +167,7 @@ class Price:
         return [r for stretch in self.stretches for r in range(stretch.first, stretch.first + stretch.length)]
 
     def of(self, rounds: Iterable[int]) -> Cost:
-        """What these rounds cost together, rounded up: FULL adds, of Fresh batches the largest counts.
+        """Cost of these rounds together, rounded up: FULL releases add, and the largest Fresh release counts.
 
         Raises:
             Refused: one is not in the plan.
@@ -249,7 +249,7 @@ class Caps:
 
 
 class Account:
-    """What the runs of a silo have reserved and used, never above the caps (module docstring).
+    """Sums of what the runs of a silo have reserved and used, never above the caps (module docstring).
 
     A run reserves the cost of its whole plan before it answers; when it closes, what it used stands instead.
     """
@@ -295,17 +295,17 @@ class Account:
 
     @property
     def left(self) -> Cost:
-        """What a further run may cost, each number rounded down."""
+        """The most that a further run may cost, each number rounded down."""
         return Cost(**{name: down(value) for name, value in self._left().items()})
 
     @property
     def reserved(self) -> Cost:
-        """What runs that are open hold, each number rounded up."""
+        """Cost that open runs have reserved, each number rounded up."""
         return total(cost for run, cost in self._held.items() if run in self._open)
 
     @property
     def charged(self) -> Cost:
-        """What closed runs used, each number rounded up."""
+        """Cost that closed runs used, each number rounded up."""
         return total(cost for run, cost in self._held.items() if run not in self._open)
 
     def _left(self) -> dict[str, Fraction]:

@@ -148,7 +148,7 @@ def _named(
 
 
 def price(plan: Plan, admitted: Admitted, mechanism: Mechanism) -> Price:
-    """What an admitted plan costs, round by round, at the silo's noise.
+    """Cost of an admitted plan, round by round, at the silo's noise.
 
     A plan whose every release is of all records or of Fresh batches, with Gaussian noise, costs mu^2; any
     other costs what its accountant found, (epsilon_guaranteed, delta), and as a whole.
@@ -177,7 +177,7 @@ def _mu_sq(part: Sequence[tuple[Release, int]], n: int, z: float) -> float:
 
 
 def _distance(mechanism: Mechanism, census: Census, z: float) -> float:
-    """Of the noise of a mechanism that draws something else than Gaussian noise."""
+    """Total-variation distance from Gaussian noise, for a mechanism that draws other noise; else 0."""
     distance = getattr(mechanism, "distance", None)
     return 0.0 if distance is None else up(_MARGIN * Fraction(distance(census, z)))
 

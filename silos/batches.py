@@ -113,7 +113,7 @@ class RoundBatches:
         return np.asarray(self._ahead[0])
 
     def _alike(self, batch: Batch) -> int:
-        """How many asks from this one on use the same batch."""
+        """Number of consecutive asks, from this one on, with the same batch."""
         asks = self._all._plan.rounds[self._round][self._ask :]
         return sum(1 for _ in takewhile(lambda ask: ask.batch == batch, asks))
 

@@ -1,4 +1,4 @@
-"""What a chain of entries says: enrolment, runs, rounds, what is left; the same as it grows and replayed."""
+"""State that a chain of entries adds up to: enrolment, runs, rounds, account; as it grows, or replayed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from silos.chain import GENESIS, Entry, entries, knows, readable, reading
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """What was fixed when the silo enrolled.
+    """Values that were fixed when the silo enrolled.
 
     Args:
         silo: its name.
@@ -55,7 +55,7 @@ class Round:
 
     @property
     def under_way(self) -> bool:
-        """Whether it came to no end that is known."""
+        """Whether neither a reply nor a refusal is known."""
         return self.reply is None and self.refusal is None
 
 
@@ -95,12 +95,12 @@ class Run:
 
     @property
     def kept(self) -> bool:
-        """Whether it is open or a round was paid for; of others nothing but the entries stays."""
+        """Whether it is open or a round was paid for; of other runs only the entries stay."""
         return self.open or bool(self.rounds)
 
     @property
     def used(self) -> Cost:
-        """What the rounds that were paid for cost."""
+        """Cost of the rounds that were paid for."""
         return self.price.of(self.rounds)
 
 

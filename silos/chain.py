@@ -101,7 +101,7 @@ def check_pages(connection: sqlite3.Connection) -> None:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """To write: every commit is on the disk when it returns.
+    """Open a ledger to write; every commit is on the disk when it returns.
 
     Raises:
         sqlite3.Error: it cannot be opened.

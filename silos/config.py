@@ -24,7 +24,7 @@ from fedsim.wire.connections import AtPort, AtSocket
 from fedsim.wire.messages import Hex32, SiloName
 
 ROOT = "silo"
-"""What errors call the file."""
+"""The name of the file in errors."""
 
 
 if TYPE_CHECKING:  # loaded where a plug-in is listed
@@ -50,7 +50,7 @@ def _data_set(value: Any) -> Any:
 
 
 Records = Annotated[SerializeAsAny[Dataset], BeforeValidator(_data_set)]
-"""What a silo reads: a table by its schema (csv), or arrays in a file (npz)."""
+"""A silo's records: a table by its schema (csv), or arrays in a file (npz)."""
 Probability = Annotated[float, Field(ge=1e-100, lt=1)]
 Epsilon = Annotated[float, Field(gt=0, le=500)]
 Count = Annotated[int, Field(ge=1)]
@@ -64,7 +64,7 @@ class Sampled(Section):
 
 
 class Lifetime(Section):
-    """What everything that ever leaves the silo is within; fixed at enrolment (`silos.account`)."""
+    """Privacy budget of everything that ever leaves the silo; fixed at enrolment (`silos.account`)."""
 
     epsilon: Epsilon = Field(description="of all runs together")
     delta: Probability = Field(description="of all runs together")
@@ -90,7 +90,7 @@ PlugIns = Annotated[tuple[str, ...], BeforeValidator(_list_of_plug_ins)]
 
 
 class Policy(Section):
-    """What a silo agrees to."""
+    """Limits on everything that a server may ask a silo for."""
 
     lifetime: Lifetime = Field(description="over all runs")
     per_run: PerRun | None = Field(None, description="the most for one run; default: all of the lifetime's")
@@ -149,12 +149,12 @@ class Policy(Section):
 
     @property
     def allowed_algorithms(self) -> tuple[str, ...]:
-        """By name."""
+        """Names of the algorithms that may run."""
         return self.allowed(shipped_names()) if self.algorithms is None else self.algorithms
 
     @property
     def allowed_problems(self) -> tuple[str, ...]:
-        """By name."""
+        """Names of the problems that may run."""
         return self.allowed(PROBLEMS) if self.problems is None else self.problems
 
     def allowed(self, known: Iterable[str]) -> tuple[str, ...]:
@@ -213,7 +213,7 @@ class Config(Section):
 
     @property
     def ledger(self) -> Path:
-        """Its ledger's file."""
+        """File of the silo's ledger."""
         return self.state / "ledger.sqlite"
 
     def start_child(self) -> Child:
@@ -228,7 +228,7 @@ class Config(Section):
 
     @property
     def hidden(self) -> list[Path]:
-        """What plug-in code must not see."""
+        """Files and folders that plug-in code must not see."""
         token = [self.listen.token] if isinstance(self.listen, AtPort) else []
         return [self.state, *self.records.files.values(), *self.rosters, *token]
 
@@ -259,7 +259,7 @@ def parse_config(tree: Any) -> Config:
 
 
 def _check_plug_ins(config: Config) -> None:
-    """What is listed is installed, found by its metadata alone, and can be confined here."""
+    """Check that listed plug-ins are installed, by their metadata alone, and can be confined here."""
     names, folder = config.policy.plug_ins, config.plug_in_folder
     if not names:
         return

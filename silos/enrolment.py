@@ -23,7 +23,7 @@ from silos.own_records import OwnRecords, read_records, write_table
 
 @dataclass(frozen=True)
 class Enrolled:
-    """What an operator hands to the federation: all of it is public."""
+    """Public values that an operator hands to the federation."""
 
     silo: str
     identity: str

@@ -32,7 +32,7 @@ from fedsim.protocol.plan import Plan
 
 
 class Purpose(IntEnum):
-    """What a stream of random numbers is for."""
+    """Purpose of a stream of random numbers."""
 
     NOISE = 0
     BATCH = 1

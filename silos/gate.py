@@ -214,7 +214,7 @@ class Gate:
         return reply
 
     def statements(self) -> list[Statement]:
-        """What each silo guaranteed, spent and answered."""
+        """Statement of each silo: what it guaranteed, spent and answered."""
         return [
             self._statement(admitted, ledger)
             for admitted, ledger in zip(self.admitted, self._ledgers, strict=True)

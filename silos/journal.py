@@ -145,7 +145,7 @@ class Journal:
 
     @property
     def enrolment(self) -> Enrolment:
-        """What was fixed when the silo enrolled."""
+        """Values that were fixed when the silo enrolled."""
         return self.book.enrolment
 
     @property

@@ -95,7 +95,7 @@ class RunLedger:
 
     @property
     def run(self) -> str:
-        """Its id."""
+        """Id of the run."""
         return self.record.run
 
     @property
@@ -105,7 +105,7 @@ class RunLedger:
 
     @property
     def offer(self) -> str:
-        """What the server offered, JSON."""
+        """The server's offer, JSON."""
         return str(self._row()[0])
 
     @property
@@ -160,7 +160,7 @@ class RunLedger:
             self._file.note("resumed" if again else "debited", payload)
 
     def _facts(self) -> Mapping[str, object]:
-        """What else a debit notes."""
+        """Further values that a debit notes."""
         return {}
 
     def store(self, round_index: int, reply: Reply, memory: Reply) -> None:

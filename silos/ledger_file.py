@@ -38,7 +38,7 @@ class LedgerFile(Journal):
 
     @property
     def account(self) -> Account:
-        """What is left of the silo's life; to look at."""
+        """The lifetime account, to read only."""
         return self.book.account
 
     def open_run(
@@ -143,7 +143,7 @@ class LedgerFile(Journal):
             return self._runs[run]
 
     def open_runs(self) -> list[RunLedger]:
-        """Those that hold a reservation, oldest first."""
+        """Runs that hold a reservation, oldest first."""
         with self.lock:
             self.expire()
             return [self.run(run) for run, record in self.book.runs.items() if record.open]
@@ -174,7 +174,7 @@ _PURPOSE = b"fedsim receipt\n"  # no frame's body begins so
 
 
 def _receipt(enrolment: Enrolment, run: Run) -> dict[str, Any]:
-    """What a closed run's receipt states; the same however often it is asked for.
+    """Content of a closed run's receipt; the same at every call.
 
     Times are microseconds since 1970 by the ledger's clock. `head_before` and `head_after` are heads of the
     silo's chain: the run's entries lie between them.
@@ -223,7 +223,7 @@ def signed_receipt(enrolment: Enrolment, run: Run, identity: Identity) -> str:
 
 
 def verified_receipt(receipt: str, key: str) -> Mapping[str, Any]:
-    """What a receipt states, if the silo of this public key (hexadecimal) signed it as it stands.
+    """Content of a receipt that the silo of this public key (hexadecimal) has signed.
 
     Raises:
         InputError: the key is no key.

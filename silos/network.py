@@ -92,7 +92,7 @@ def _sum(
 
 @lru_cache(maxsize=16)
 def strategy(problem: NeuralNetwork, dtype: torch.dtype) -> tuple[Terms, int]:
-    """How to find terms, and how many records at a time."""
+    """The function that computes terms, and the number of records for each call."""
     form = problem.form(dtype)
     if isinstance(form, Layers):
         terms, record = layerwise, _layer_numbers(problem, dtype)

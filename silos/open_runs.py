@@ -52,7 +52,7 @@ class _Held:
 
     @cached_property
     def size(self) -> int:
-        """See `PLANS`."""
+        """Numbers that the plan holds, about (`PLANS`)."""
         plan = self.plan.plan
         return self.plan.proposal.problem.dimension + _QUERY * plan.num_queries(range(len(plan.rounds)))
 
@@ -80,7 +80,7 @@ class OpenRuns:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What a reader of any answer must know."""
+        """Lines that a reader of any answer must know."""
         return () if self._simulation is None else (SEEDED,)
 
     def considered(self, offer: Offer, wait: float = 0.0) -> Admissible:
@@ -99,7 +99,7 @@ class OpenRuns:
             self._trying.release()
 
     def terms(self, plan: Admissible) -> dict[str, object]:
-        """What the silo says of a plan, plain values."""
+        """The silo's terms for a plan, plain values."""
         admitted = plan.admitted
         samplers = {ask.batch.sampler for r in plan.terms.rounds for ask in plan.plan.rounds[r]}
         return {

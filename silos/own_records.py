@@ -43,7 +43,7 @@ class OwnRecords:
         return int(self.features.shape[1])
 
     def digest(self, identity: Identity) -> str:
-        """What these records are recognised by, 64 hexadecimal digits, of a key that only the silo has.
+        """Keyed digest of the records, 64 hexadecimal digits; only the silo has the key.
 
         A digest without a key would confirm a guess at the records, and the heads of
         the ledger's chain, which leave the silo, are made of it.
@@ -57,7 +57,7 @@ class OwnRecords:
 
 
 def read_records(config: Config) -> OwnRecords:
-    """All records of the silo, read, checked and prepared; each by itself.
+    """Read, check and prepare all records of the silo, each by itself.
 
     Raises:
         InputError: they cannot be read, a value is not what the schema declares, or some are another silo's.

@@ -37,7 +37,7 @@ from silos.ledger import Reply, RunLedger
 
 @dataclass(frozen=True)
 class Part:
-    """What a silo has in the sums of an offered run, by its pinned roster."""
+    """A silo's part in the sums of an offered run, by its pinned roster."""
 
     roster: Roster
     share: Share
@@ -74,7 +74,7 @@ class Part:
         return replace(mechanism, exact=exact), () if exact else (FLOATING_POINT,)
 
     def colluding_cost(self, plan: Plan, admitted: Admitted, most: float | None) -> float:
-        """What an admitted plan costs if server and shuffler collude.
+        """Epsilon of an admitted plan if server and shuffler collude.
 
         Raises:
             Refused: it is more than `most`, which the policy allows.

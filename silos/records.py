@@ -68,7 +68,7 @@ class Records:
         self._some: tuple[list[int], list[Block]] = [], []
 
     def drawing(self, members: Sequence[int]) -> Sequence[int]:
-        """Whose batches and noise are drawn for these members."""
+        """Members that draw batches and noise for these members."""
         return members
 
     def shapes(self, members: Sequence[int], dimension: int) -> list[tuple[int, ...]]:

@@ -20,7 +20,7 @@ from silos.sums import Block
 
 
 class Releases:
-    """What the answers of one admitted run are computed with."""
+    """Everything that the answers of one admitted run are computed with."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class Releases:
         self.noise = Noise(mechanism, entropy, plan, len(drawing), self.dimension)
 
     def round(self, members: list[int], round_index: int) -> RoundReleases:
-        """Those of one round."""
+        """The releases of one round."""
         return RoundReleases(self, members, round_index)
 
 
 def _base(admitted: Admitted, mechanism: Mechanism) -> float:
-    """What the mechanism scales noise by; in secure aggregation it is common to all silos."""
+    """Base noise multiplier of the mechanism; in secure aggregation it is common to all silos."""
     common = admitted.terms.noise_multiplier
     return common if mechanism.sums_only and common is not None else admitted.noise_multiplier
 
@@ -65,7 +65,7 @@ class RoundReleases:
         self._contributions: list[Tensor] = []
 
     def contributions(self, memory: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of a mechanism of sums, the members' parts of the round's answers by number: all that they send.
+        """With secure aggregation, the members' parts of the round's answers by number: all that they send.
 
         The silo half has seen zeros for answers. What it makes of the real ones is made of their sum, by the
         server (`server.aggregate`).

@@ -24,7 +24,7 @@ log = logging.getLogger("silos.service")
 
 
 def run(file: Path, *, enrol_first: bool, serve: bool, health: bool, insecure_simulation: bool) -> int:
-    """What `python -m silos` and `fedsim silo` do; the exit code.
+    """Run `python -m silos` or `fedsim silo`; returns the exit code.
 
     Args:
         file: the silo's configuration.

@@ -97,7 +97,7 @@ def named(what: str, kind: type) -> str:
 
 
 def raised(error: Exception, names: tuple[str, ...] = ()) -> str:
-    """What an error says, the line that it comes from, and a hint where there is a likely one."""
+    """The text of an error, the line that it comes from, and a hint where there is a likely one."""
     text = " ".join(str(error).split())
     hint = _hint(error, names)
     return f"raised {type(error).__name__}: {text}{_line(error)}{'; ' if hint else ''}{hint}"
@@ -127,7 +127,7 @@ def _line(error: Exception) -> str:
 
 
 def _frames(error: Exception) -> list[traceback.FrameSummary]:
-    """Of code that is neither ours nor a library's."""
+    """Frames of code that is neither fedsim's nor a library's."""
     frames = traceback.extract_tb(error.__traceback__)
     return [frame for frame in frames if not _ours(frame.filename)]
 

@@ -1,4 +1,4 @@
-"""What an algorithm hands over and keeps, checked against the contract and copied.
+"""Copies of what an algorithm hands over and keeps, checked against the contract.
 
 A tensor is copied by torch's own functions, unbound, and the copy is looked at: what is checked is what is
 used, also where the algorithm writes to its own tensor later.

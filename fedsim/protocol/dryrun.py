@@ -31,7 +31,7 @@ _DEPENDS = "the queries depend on the answers, so the plan cannot be priced"
 
 @dataclass(frozen=True)
 class Trace:
-    """What a silo would be asked.
+    """The requests that a silo would receive.
 
     Args:
         plan: by round.
@@ -94,7 +94,7 @@ def _next(blame: Blame, r: int, zeros: Pass, random: Pass) -> Step | None:
 
 
 def _answered(blame: Blame, r: int, zeros: Pass, random: Pass) -> tuple[Ask, ...]:
-    """What the silo half asks for in round r of both passes, which must be the same."""
+    """The asks of the silo half in round r, which must be the same in both passes."""
     asks = zeros.answer(None)
     try:
         random.answer(asks)

@@ -1,4 +1,4 @@
-"""What a silo is willing to consider at all, whatever the budget."""
+"""Bounds on plans and queries that a silo considers at all, for any budget."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from fedsim.protocol.limits import Limits
 from fedsim.protocol.plan import Ask
 
 _CLOSELY = 3
-"""As many rounds of a kind are played again."""
+"""Rounds of each kind that are run again."""
 _MOST_KEPT = 2**22
 """Numbers in the answers of a round that is played again: no offer must fill a silo's memory."""
 _ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-9}
-"""Of a message, over the largest entry of what it is made of."""
+"""Allowed rounding of a message, relative to the largest entry of its inputs."""
 _LARGE = 1e6
 """Finite numbers beyond it may well give others that are not."""
 _YIELDS = 'it must `mean = yield Round({"w": w}, answer=w)` for every round, and `return w` at its end'
@@ -48,7 +48,7 @@ class Step(NamedTuple):
 
 
 class _Reply(NamedTuple):
-    """What a silo half did in a round; `answers` to its queries are there where they were to be kept."""
+    """Result of a silo half's round; `answers` are empty where they are not kept."""
 
     asks: tuple[Ask, ...]
     queries: int
@@ -281,7 +281,7 @@ class Pass:
     def _difference(
         self, r: int, broadcast: Mapping[str, Tensor], first: _Reply, rows: Sequence[int], rounding: float
     ) -> str | None:
-        """What is another when these silos play the round again; the answers are those that were kept."""
+        """The first difference when these silos run the round again on the same answers, or None."""
         copies = {name: value.clone() for name, value in broadcast.items()}
 
         def answer(query: CopiedQuery, number: int) -> Tensor:
@@ -303,14 +303,14 @@ class Pass:
 
 
 def state_of(algorithm: object) -> dict[str, tuple[int, str]]:
-    """What an object holds, to be compared later."""
+    """Attributes of an object, to be compared later."""
     kind, held = type(algorithm), getattr(algorithm, "__dict__", {})
     lazy = [name for name in held if isinstance(getattr(kind, name, None), cached_property)]
     return {name: (id(value), repr(value)) for name, value in held.items() if name not in lazy}
 
 
 def changed(algorithm: object, before: Mapping[str, tuple[int, str]]) -> str:
-    """Attributes that are others than before, as `self.a, self.b`."""
+    """Attributes that have changed, as `self.a, self.b`."""
     now = state_of(algorithm)
     return ", ".join(f"self.{name}" for name in sorted({*now, *before}) if now.get(name) != before.get(name))
 

@@ -17,7 +17,7 @@ MOST_SILOS = 2**20
 
 
 MOST_WEIGHT = 1e100
-"""Of a silo: what is summed stays finite."""
+"""Largest weight of a silo; sums stay finite."""
 
 
 @dataclass(frozen=True, slots=True)
