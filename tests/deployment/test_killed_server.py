@@ -4,13 +4,13 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
+from support.breaking import around
 from support.channels import Enrolled, enrolled_federation
 from support.daemons import daemons, short_folder
 from support.deployed import SCENARIO, resolved_of
@@ -141,20 +141,6 @@ def _die_at(place: str, r: int) -> None:
 
     def die(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-
-    def around(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
-        real = getattr(owner, name)
-
-        @wraps(real)
-        def wrapped(*given: Any) -> Any:
-            if before is not None:
-                before(*given)
-            result = real(*given)
-            if after is not None:
-                after(*given)
-            return result
-
-        setattr(owner, name, wrapped)
 
     def here(*_: Any) -> None:
         if now[0] == r:

@@ -8,6 +8,22 @@ from typing import Any
 PLACES = ("before debit", "after debit", "after noise", "after store", "mid-send")
 
 
+def around(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
+    """Replace a method by one that calls `before` and `after` with what it is given."""
+    real = getattr(owner, name)
+
+    @wraps(real)
+    def wrapped(*given: Any) -> Any:
+        if before is not None:
+            before(*given)
+        result = real(*given)
+        if after is not None:
+            after(*given)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
 def kill_at(place: str, round_index: int) -> None:
     """Arrange that this process kills itself at a place of a round, as a loss of power would."""
     import fedsim.wire.daemon
@@ -18,20 +34,6 @@ def kill_at(place: str, round_index: int) -> None:
 
     def die() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-
-    def around(owner: Any, name: str, before: Any = None, after: Any = None) -> None:
-        real = getattr(owner, name)
-
-        @wraps(real)
-        def wrapped(*given: Any) -> Any:
-            if before is not None:
-                before(*given)
-            result = real(*given)
-            if after is not None:
-                after(*given)
-            return result
-
-        setattr(owner, name, wrapped)
 
     now: list[int] = []
 
