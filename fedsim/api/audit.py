@@ -177,8 +177,8 @@ class DaemonAudit:
             "n",
             "delta",
             "claimed epsilon",
-            "attained by worst server",
-            "runs a world",
+            "attained by malicious server",
+            "runs a data set",
             "noise",
         ]
         row = [
@@ -190,7 +190,7 @@ class DaemonAudit:
             f"{min(tree['runs']):,}",
             f"{tree['noise_ratio']:.3f}",
         ]
-        short = ["silo", "n", "delta", "claimed", "worst\nserver", "runs a\nworld", "noise"]
+        short = ["silo", "n", "delta", "claimed", "malicious\nserver", "runs a\ndata set", "noise"]
         return TextTable("Lower bound on epsilon.", columns, [row], short=short)
 
 

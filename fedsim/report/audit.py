@@ -16,16 +16,17 @@ from fedsim.results.summary import Part, read_json, validated
 from fedsim.results.texts import TextTable
 
 ADVERSARIES = {
-    "worst_server": "worst server",
-    "honest_server": "honest server",
+    "worst_server": "malicious server",
+    "honest_server": "honest-but-curious server",
     "model": "model alone",
 }
+_SHORT = ["malicious\nserver", "curious\nserver", "model\nalone"]
 PARTIES = {
     "worst_server": "server",
     "shuffler": "shuffler",
     "both": "both together",
 }
-"""Who may read sums over silos."""
+"""The readers under secure aggregation."""
 
 
 def adversaries(audit: AuditPart) -> dict[str, str]:
@@ -66,7 +67,7 @@ def audit_table(audit: AuditPart) -> TextTable:
         short=[
             "silo",
             "claimed",
-            *(name.replace(" ", "\n") for name in ADVERSARIES.values()),
+            *_SHORT,
             "moved",
             "others\nmoved",
         ],
