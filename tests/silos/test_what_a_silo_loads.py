@@ -9,33 +9,13 @@ from support.deployed import resolved_of, write_silos
 
 MOST_LINES = 11_000
 LOADED = {
-    "fedsim": ["algorithms", "common", "data", "privacy", "problems", "protocol", "wire"],
-    "fedsim.algorithms": ["registry", "section"],
-    "fedsim.data": ["dataset", "prepare", "source"],
-    "fedsim.privacy": [
-        *(
-            "calibrate",
-            "cost",
-            "discrete_noise",
-            "gaussian",
-            "grid",
-            "mechanism",
-            "rounding",
-            "silo_gaussian",
-        ),
-    ],
-    "fedsim.problems": ["composite", "glm", "kinds", "network", "network_models", "section"],
-    "fedsim.protocol": [
-        "batch",
-        "blame",
-        "contract",
-        "dryrun",
-        "copies",
-        "limits",
-        "passes",
-        "plan",
-    ],
-    "fedsim.wire": ["connections", "daemon", "frames", "messages", "service"],
+    "fedsim": "algorithms common data privacy problems protocol wire",
+    "fedsim.algorithms": "registry section",
+    "fedsim.data": "dataset prepare source",
+    "fedsim.privacy": "calibrate cost discrete_noise gaussian grid mechanism rounding silo_gaussian",
+    "fedsim.problems": "composite glm kinds network network_models section",
+    "fedsim.protocol": "batch blame contract copies dryrun limits passes plan",
+    "fedsim.wire": "connections daemon frames messages service",
 }
 """By package, but for `fedsim.common` and `silos`, of which all modules may be loaded."""
 ON_DEMAND = {
@@ -68,7 +48,7 @@ def loaded(statements: str) -> tuple[set[str], int]:
 def allowed(names: set[str]) -> set[str]:
     """Of these modules the ones that a silo may load at once."""
     free = {name for name in names if name.startswith(("fedsim.common", "silos"))}
-    listed = {f"{package}.{module}" for package, modules in LOADED.items() for module in modules}
+    listed = {f"{package}.{module}" for package, modules in LOADED.items() for module in modules.split()}
     return (free | listed | {"fedsim"}) - ON_DEMAND.keys()
 
 
