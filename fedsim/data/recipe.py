@@ -19,11 +19,10 @@ from pydantic import Field, ValidationError
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.section import Section
 from fedsim.data.builtin import BreastCancer, Digits, Synthetic
-from fedsim.data.cifar10 import Cifar10
 from fedsim.data.column_values import Cells, features_of
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset, Scaling
-from fedsim.data.mnist import Mnist
+from fedsim.data.images import Cifar10, Mnist
 from fedsim.data.prepare import Components, Preparation, Standard
 from fedsim.data.schema import (
     DEFAULTS,

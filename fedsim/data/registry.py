@@ -19,10 +19,9 @@ from fedsim.data.by_label import (
     NaturalIdPartition,
     PathologicalPartition,
 )
-from fedsim.data.cifar10 import Cifar10
 from fedsim.data.csv_table import Csv
 from fedsim.data.dataset import Dataset
-from fedsim.data.mnist import Mnist
+from fedsim.data.images import Cifar10, Mnist
 from fedsim.data.partition import IidPartition, Partition, SizePartition, SortedPartition
 
 GROUP = "fedsim.data_sets"

@@ -13,12 +13,11 @@ from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import VARIABLE
-from fedsim.data import cifar10
+from fedsim.data import images
 from fedsim.data.by_label import LabelPairsPartition, NaturalIdPartition
-from fedsim.data.cifar10 import CLASSES, INSIDE, PARTS, URL, Cifar10
 from fedsim.data.federation import load, load_silos
 from fedsim.data.fetch import content, obtain
-from fedsim.data.mnist import PUBLISHED, Mnist
+from fedsim.data.images import CIFAR_URL, CLASSES, INSIDE, MNIST_SHA256, PARTS, Cifar10, Mnist
 from fedsim.data.recipe import declared_recipe
 from fedsim.scenario.load import digests
 from tests.support.tiny_images import digits, idx, write_cifar10, write_mnist
@@ -186,7 +185,7 @@ def test_the_real_files_are_those_that_were_published() -> None:
         obtain(data.downloads)
     assert [Mnist().open().num_rows, Mnist(part="test").open().num_rows] == [60_000, 10_000]
     assert len(Mnist(images_per_digit=3870).open().other("digit")) == 38_700
-    assert content(Mnist().files[LABELS], "") == PUBLISHED[LABELS]
+    assert content(Mnist().files[LABELS], "") == MNIST_SHA256[LABELS]
 
 
 # CIFAR-10's files, and which of their images become whose records; on small files in its format.
@@ -264,7 +263,7 @@ def test_files_of_another_size_are_refused_before_a_run(cifar: Path, monkeypatch
     with pytest.raises(InputError, match=said) as caught:
         obtain(Cifar10().downloads)
     assert str(cifar / "data_batch_1.bin") in str(caught.value)
-    monkeypatch.setattr(cifar10, "BYTES", 92_190)
+    monkeypatch.setattr(images, "BYTES", 92_190)
     obtain(Cifar10().downloads)
 
 
@@ -278,13 +277,13 @@ def test_the_published_archive_may_stand_in_the_folder(cifar: Path, monkeypatch:
     for names in PARTS.values():
         for name in names:
             (cifar / name).unlink()
-    assert URL.endswith(archive.name)
+    assert CIFAR_URL.endswith(archive.name)
     with refused("scenario.data", ANY, "is not the archive that was published"):
         obtain(Cifar10().downloads)
     with refused("scenario.data", ANY, "no such file: put it there"):
         Cifar10().open().num_rows  # noqa: B018
-    monkeypatch.setattr(cifar10, "PUBLISHED", hashlib.sha256(archive.read_bytes()).hexdigest())
-    monkeypatch.setattr(cifar10, "BYTES", len(before))
+    monkeypatch.setattr(images, "CIFAR_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
+    monkeypatch.setattr(images, "BYTES", len(before))
     obtain(Cifar10().downloads)
     assert (cifar / "data_batch_2.bin").read_bytes() == before
     assert not (cifar / "test_batch.bin").exists()

@@ -7,10 +7,9 @@ import pytest
 
 import fedsim
 from fedsim.common.files import VARIABLE
-from fedsim.data import cifar10, mnist
-from fedsim.data.cifar10 import Cifar10
+from fedsim.data import images
 from fedsim.data.fetch import content, obtain
-from fedsim.data.mnist import Mnist
+from fedsim.data.images import Cifar10, Mnist
 from fedsim.scenario.load import load_tree
 from fedsim.sweeps.combinations import combinations
 from tests.support.tiny_images import write_cifar10, write_mnist
@@ -31,8 +30,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_mnist(tmp_path)
     write_cifar10(tmp_path)
     small = {path.name: content(path, "") for path in (tmp_path / "mnist").iterdir()}
-    monkeypatch.setattr(mnist, "PUBLISHED", {name: small[name] for name in mnist.PUBLISHED})
-    monkeypatch.setattr(cifar10, "BYTES", (tmp_path / "cifar10" / "test_batch.bin").stat().st_size)
+    monkeypatch.setattr(images, "MNIST_SHA256", {name: small[name] for name in images.MNIST_SHA256})
+    monkeypatch.setattr(images, "BYTES", (tmp_path / "cifar10" / "test_batch.bin").stat().st_size)
     obtain([*Mnist().downloads, *Cifar10().downloads])
     return tmp_path
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedsim.data.cifar10 import PARTS, PIXELS
-from fedsim.data.mnist import PUBLISHED, SIDE
+from fedsim.data.images import CIFAR_PIXELS, MNIST_SHA256, PARTS, SIDE
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -29,7 +28,7 @@ def write_mnist(folder: Path, per_digit: int = 12) -> Path:
     place = folder / "mnist"
     place.mkdir(parents=True)
     images, labels = digits(per_digit)
-    for name in PUBLISHED:
+    for name in MNIST_SHA256:
         content = idx(images if "images" in name else labels)
         (place / name).write_bytes(gzip.compress(content, 1))
     return folder
@@ -45,7 +44,7 @@ def write_cifar10(folder: Path, per_class: int = 3) -> Path:
     rng = np.random.default_rng(0)
     for k, name in enumerate([name for part in PARTS.values() for name in part], 1):
         labels = rng.permutation(np.repeat(np.arange(10, dtype=np.uint8), per_class))
-        pixels = rng.integers(0, 256, (len(labels), len(PIXELS)), dtype=np.uint8)
+        pixels = rng.integers(0, 256, (len(labels), len(CIFAR_PIXELS)), dtype=np.uint8)
         pixels[:, 0], pixels[:, 1], pixels[:, 2] = labels, k, np.arange(len(labels))
         (place / name).write_bytes(np.hstack([labels[:, None], pixels]).tobytes())
     return folder
