@@ -28,6 +28,7 @@ _BATCH: TypeAdapter[Batch] = TypeAdapter(Batch)
 _ASKS: TypeAdapter[tuple[Ask, ...]] = TypeAdapter(tuple[Ask, ...])
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LONGEST = 2_000  # characters of an error's text
+_AT_ONCE = 1 << 16  # bytes, as many as a pipe holds
 
 
 def _batch(value: Any) -> Batch:
@@ -176,7 +177,8 @@ class Pipes:
 
     def __init__(self, read: int, write: int, patient: bool = False) -> None:
         """Descriptors to read from and to write to; `patient`: without deadlines, as in a child."""
-        self._read, self._write = read, write
+        self._read, self._write, self._patient = read, write, patient
+        self._kept = b""  # read already
         if not patient:  # a confined child may not change them
             os.set_blocking(read, False)
             os.set_blocking(write, False)
@@ -210,11 +212,13 @@ class Pipes:
         return decode(awaited(read, length))
 
     def _some(self, until: float | None, most: int) -> bytes:
-        while True:
-            try:
-                return os.read(self._read, most)
-            except BlockingIOError:
+        """Up to `most` bytes; a small frame takes one system call."""
+        if not self._kept:
+            if not self._patient:
                 _wait(self._read, select.POLLIN, until)
+            self._kept = os.read(self._read, max(most, _AT_ONCE))
+        part, self._kept = self._kept[:most], self._kept[most:]
+        return part
 
 
 def _wait(descriptor: int, event: int, until: float | None) -> None:
