@@ -19,7 +19,7 @@ from support.audit_settings import Attacked, power
 from torch import Tensor
 
 import silos.entropy
-import silos.gate
+import silos.releases
 from fedsim.attacks import cohorts, estimate, noise, probes, sensitivity, servers
 from fedsim.attacks.audit import ALARM
 from fedsim.attacks.setting import Setting
@@ -259,7 +259,7 @@ def test_noise_that_is_used_twice_is_found(attacked: Attacked, monkeypatch: pyte
     """Power 1: the correlation is 1, and chance stays below 0.11 but at rate ALARM."""
     setting, chosen = attacked()
     assert stats.beta.isf(ALARM / TESTS / 6, 0.5, 4095 / 2) < 0.11**2
-    monkeypatch.setattr(silos.gate, "Noise", _Repeated)
+    monkeypatch.setattr(silos.releases, "Noise", _Repeated)
     measured = noise.measure(setting, SILO, chosen, ALARM)
     assert measured.repeated == pytest.approx(1.0)
     assert any("correlation" in fault for fault in measured.faults)
@@ -279,7 +279,7 @@ def test_noise_that_is_missing_in_one_round_is_found(
     attacked: Attacked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting, chosen = attacked()
-    monkeypatch.setattr(silos.gate, "Noise", _Missing)
+    monkeypatch.setattr(silos.releases, "Noise", _Missing)
     measured = noise.measure(setting, SILO, chosen, ALARM)
     assert any(fault.startswith("answer 2 has 0 times") for fault in measured.faults)
 

@@ -186,7 +186,8 @@ class _WholeClip(Gate):
 
     def __init__(self, *parts: Any, **named: Any) -> None:
         super().__init__(*parts, **named)
-        self._shares = [replace(share, clip=1.0) for share in self._shares]
+        releases = self._releases
+        releases.shares = [replace(share, clip=1.0) for share in releases.shares]
 
 
 class _Twice(Share):
@@ -199,7 +200,8 @@ class _Heavy(Gate):
 
     def __init__(self, *parts: Any, **named: Any) -> None:
         super().__init__(*parts, **named)
-        self._shares = [_Twice(share.pool, share.position, share.clip) for share in self._shares]
+        releases = self._releases
+        releases.shares = [_Twice(own.pool, own.position, own.clip) for own in releases.shares]
 
 
 def test_a_clip_that_is_not_shortened_is_found(attacked: Attacked, monkeypatch: pytest.MonkeyPatch) -> None:
