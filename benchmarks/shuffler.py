@@ -49,14 +49,14 @@ def envelopes(
     parties: Parties, shuffler: Shuffler, counts: np.ndarray[Any, Any], form: Form, index: int, spent: Times
 ) -> np.ndarray[Any, Any]:
     """A round as the protocol has it: reports, one release, the server's half."""
-    occasion = parties.occasion(index, form=form)
+    context = parties.context(index, form=form)
     numbers = counts[:, None]
     reports = timed(
         spent,
         "silos: split, sign, seal twice",
-        lambda: tuple(parties.report(i, row, occasion) for i, row in enumerate(numbers)),
+        lambda: tuple(parties.report(i, row, context) for i, row in enumerate(numbers)),
     )
-    request = Request(occasion, reports)
+    request = Request(context, reports)
     frame = timed(spent, "shuffler: open, verify, add, permute, sign", lambda: shuffler.shuffle(request))
     identity, quiet = bytes.fromhex(shuffler.keys.identity.public), np.zeros(form.words, np.uint64)
     return timed(

@@ -114,11 +114,13 @@ class Totals:
         quiet, told = self._run(asks, broadcast, None, len(members))
         summed, asked = self._run(asks, broadcast, iter(values), len(members))
         if not _same(asked, told):
-            raise Refused("what the silo half asks depends on answers, which sums over silos do not allow")
+            raise Refused("what the silo half asks depends on answers: secure aggregation does not allow it")
         half, _ = self._run(asks, broadcast, (value / 2 for value in values), len(members))
         allowed = _ROUNDING[self.dtype]
         if not all(_between(half[name], quiet[name], value, allowed) for name, value in summed.items()):
-            raise Refused("the silo half's message is not affine in its answers, as sums over silos need it")
+            raise Refused(
+                "the silo half's message is not affine in its answers: secure aggregation needs that"
+            )
         present = torch.tensor(self.pool.weights, dtype=torch.float64)
         present = present[list(members)].sum() / present.sum() * (len(self.pool.sizes) / len(members))
         rest = float(present) - 1

@@ -76,7 +76,7 @@ class Checkpoint:
 
     @classmethod
     def create(cls, path: Path, run: RunRecord, heads: dict[str, str]) -> Self:
-        """A new run's file; `heads` is shared with whoever learns them.
+        """A new run's file; `heads` is shared with those that update it.
 
         Raises:
             InputError: a run's file is there, or it cannot be written.

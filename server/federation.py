@@ -129,7 +129,7 @@ class RemoteSilos:
         members: Sequence[int],
         mark: Mark | None = None,
     ) -> Answered:
-        """One round; see the module. In sums over silos with the shuffler's mark.
+        """One round; see the module. With secure aggregation it takes the shuffler's mark.
 
         Raises:
             Refused: too few silos answered.

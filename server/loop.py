@@ -82,7 +82,7 @@ def run(
         public: the federation's public numbers.
         seed: public seed of the server half, the one that silos saw at admission.
         rounds: who is asked in each round.
-        aggregate: combines the messages of whoever answers (`server.aggregate.weighted`).
+        aggregate: combines the messages of the silos that answered (`server.aggregate.weighted`).
         journal: rounds in it are not asked for again; the others are added to it.
 
     Raises:
@@ -91,7 +91,7 @@ def run(
     start = problem.project(problem.start(seed).to(public.weights.dtype))
     coroutine = algorithm.server(start, problem, public, server_rng(seed))
     kept: Kept | None = None
-    held: frozenset[int] | None = None  # who answered an epoch's first round; None where nobody was missing
+    held: frozenset[int] | None = None  # who answered an epoch's first round; None where none was missing
     r = 0
     while True:
         try:

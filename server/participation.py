@@ -1,6 +1,6 @@
 """Who takes part in which round (thesis Assumption 1.4), from a public seed or from a record of it.
 
-No privacy is ever claimed from it: a silo's budget holds whoever the server picks.
+No privacy is ever claimed from it: a silo's budget holds whichever silos the server picks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _drawn(participants: int | RandomSize | Available, num_silos: int, rng: np.r
 
 
 def _available(probabilities: np.ndarray, rng: np.random.Generator) -> list[int]:
-    """Independent attendance given that somebody comes, drawn at once however rare that is.
+    """Independent attendance given that some silo is present, drawn at once however rare that is.
 
     The first to come, in canonical order, is i with probability proportional to p_i prod_{j<i} (1 - p_j);
     those behind i come independently.

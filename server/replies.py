@@ -59,7 +59,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Reports:
-    """As `Form`, of sums over silos: one sealed report, of so many bytes in each round."""
+    """As `Form`, with secure aggregation: one sealed report, of so many bytes in each round."""
 
     sizes: Sequence[int]
 

@@ -1,7 +1,7 @@
-"""Deployed silos whose answers a server only ever sees added up: a `Link` through the shuffler.
+"""Secure aggregation: a `Link` through the shuffler to silos whose answers a server only sees as a sum.
 
 The server asks the silos for a round's reports, which it cannot read, sends them all to the shuffler in one
-request, and gets back envelopes for itself in an order that nobody knows and the shuffler's own sum. It opens
+request, and gets back envelopes for itself in random order, and the shuffler's own sum. It opens
 the envelopes and adds. A silo whose report did not count is left out of the round by name.
 """
 
@@ -22,7 +22,7 @@ from fedsim.protocol.copies import digest
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
 from fedsim.secagg import shuffling
-from fedsim.secagg.agreement import Occasions
+from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.envelopes import EnvelopeKey
 from fedsim.secagg.reports import aggregators_noise
 from fedsim.secagg.roster import Roster
@@ -43,7 +43,7 @@ class NotReleased(Refused):
 
 
 @dataclass(frozen=True)
-class Counterpart:
+class ShufflerClient:
     """The other party of the sums, as a server knows it.
 
     Args:
@@ -68,7 +68,7 @@ class Counterpart:
             Refused: it does not answer.
         """
         body = shuffling.hello(self.heads.get(self._name, ""))
-        return self._seen(self._exchanged(body, lambda data: shuffling.standing(data, self._identity)))
+        return self._seen(self._exchanged(body, lambda data: shuffling.greeting(data, self._identity)))
 
     def released(self, request: Request) -> Release:
         """What the shuffler makes of a request.
@@ -104,13 +104,13 @@ class Counterpart:
             raise NotReleased(str(refusal)) from None
 
 
-class RemoteSums:
+class SummedSilos:
     """See the module; for one run.
 
     Args:
         silos: of the roster, whose messages are reports (`server.replies.Reports`).
-        counterpart: who adds the other shares.
-        occasions: of the reports.
+        shuffler_client: who adds the other shares.
+        contexts: of the reports.
         totals: reads sums.
         kept: where a request is until its round is over.
     """
@@ -118,13 +118,13 @@ class RemoteSums:
     def __init__(
         self,
         silos: RemoteSilos,
-        counterpart: Counterpart,
-        occasions: Occasions,
+        shuffler_client: ShufflerClient,
+        contexts: ReportContexts,
         totals: Totals,
         kept: KeptRequest,
     ) -> None:
-        self._silos, self._counterpart, self._kept = silos, counterpart, kept
-        self._occasions, self._totals = occasions, totals
+        self._silos, self._shuffler, self._kept = silos, shuffler_client, kept
+        self._contexts, self._totals = contexts, totals
 
     def answer(self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int]) -> Answered:
         """One round; the one row of its messages is weighed and added already.
@@ -133,16 +133,16 @@ class RemoteSums:
             Refused: too few silos answered, the shuffler does not release the round, or what the silos sent
                 makes no sum. The very same request is all that the shuffler will ever answer of this round.
         """
-        least = self._counterpart.roster.min_silos
+        least = self._shuffler.roster.min_silos
         if len(members) < least:
             raise Refused(f"{len(members)} silos take part, and a sum has at least {least}")
         sent = digest(broadcast).hex()
-        asked = self._kept.find(self._occasions.run, round_index, sent)
+        asked = self._kept.find(self._contexts.run, round_index, sent)
         if asked is None:
             asked = self._asked(round_index, broadcast, members, sent)
             self._kept.keep(asked)
         try:
-            release = self._counterpart.released(asked.request)
+            release = self._shuffler.released(asked.request)
         except NotReleased:
             self._kept.remove()  # other silos may make one that is
             raise
@@ -159,23 +159,21 @@ class RemoteSums:
     def _asked(
         self, round_index: int, broadcast: Mapping[str, Tensor], members: Sequence[int], sent: str
     ) -> Asked:
-        mark = (
-            self._counterpart.mark()
-        )  # new for each round: a shuffler may have been started anew between two
+        mark = self._shuffler.mark()  # new for each round: a shuffler may have been started anew between two
         answered = self._silos.answer(round_index, broadcast, members, mark)
         reports = tuple(row.numpy().tobytes() for row in answered.messages["report"])
-        request = Request(self._occasions.of(round_index, mark.start), reports)
+        request = Request(self._contexts.of(round_index, mark.start), reports)
         return Asked(sent, request, answered.members, answered.left_out)
 
     def _sums(self, release: Release) -> dict[str, Tensor]:
         """By the number of the query, (d,) float64."""
-        form, key = release.occasion.form, self._counterpart.key
+        form, key = release.context.form, self._shuffler.key
         if form.transport == "shares":
-            sums = shuffling.totals(release, self._counterpart.roster, key, aggregators_noise(form))
+            sums = shuffling.totals(release, self._shuffler.roster, key, aggregators_noise(form))
         else:
             whole = shuffling.messages(release, key)
             if len(whole) < len(release.silos):
-                raise Refused("a silo's envelope does not open, and nobody knows whose: the round is lost")
+                raise Refused("a silo's envelope does not open, and it is not known whose: the round is lost")
             sums = whole.sum(0)
         return {str(number): torch.from_numpy(row.astype(np.float64)) for number, row in enumerate(sums)}
 
@@ -186,7 +184,7 @@ def _check(message: Mapping[str, Tensor]) -> None:
         if not float(value.abs().max()) <= LIMITS.max_point:  # NaN compares false
             raise Refused(
                 f"the sum has an entry that is not finite or above {LIMITS.max_point:g}: some silo sent "
-                "something else than its contribution, and nobody knows which; the round is lost"
+                "something else than its contribution, and it is not known which; the round is lost"
             )
 
 
@@ -244,7 +242,7 @@ class KeptRequest:
         head, request = json.loads(line), Request.read(body)
         left_out = {int(member): str(reason) for member, reason in head["left_out"].items()}
         found = Asked(head["broadcast"], request, list(head["members"]), left_out)
-        this_one = request.occasion.run, request.occasion.round, found.broadcast
+        this_one = request.context.run, request.context.round, found.broadcast
         return found if this_one == (run, round_index, broadcast) else None
 
     def remove(self) -> None:

@@ -126,7 +126,7 @@ class _Line:
         return reply
 
     def _ready(self) -> socket.socket | None:
-        """The connection, if nothing waits on it: its end, or a reply that nobody asked for."""
+        """The connection, if nothing waits on it: its end, or a reply that was not asked for."""
         if self._connection is not None:
             waiting = select.poll()
             waiting.register(self._connection, select.POLLIN)

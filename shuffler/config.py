@@ -38,7 +38,7 @@ class Config(Section):
         """
         if not self.rosters:
             raise InputError(
-                f"{ROOT}.rosters", [], "at least one roster's file; without one nobody is served"
+                f"{ROOT}.rosters", [], "at least one roster's file; without one no server is served"
             )
         return [load_roster(path) for path in self.rosters]
 

@@ -58,14 +58,14 @@ class Shuffler:
             Refused: the round was released to another request, or this one cannot be released.
         """
         with self._lock:
-            noted = self._store.find(request.occasion.run, request.occasion.round)
+            noted = self._store.find(request.context.run, request.context.round)
             if noted is not None:
                 return _again(noted, request)
-            if request.occasion.start != self._store.start:
+            if request.context.start != self._store.start:
                 raise Refused(_OTHER_START)
             body = self._released(request).body()
             frame = sealed(body, self.keys.identity.sign(body))
-            self._store.note(request.occasion.run, request.occasion.round, request.digest, frame)
+            self._store.note(request.context.run, request.context.round, request.digest, frame)
             return frame
 
     def mark(self, echoed: str) -> Mark:
@@ -83,20 +83,20 @@ class Shuffler:
             return marked(self.keys.identity, self._store.newest, self._store.start)
 
     def _released(self, request: Request) -> Release:
-        occasion = request.occasion
-        roster = self.rosters.get(occasion.roster)
+        context = request.context
+        roster = self.rosters.get(context.roster)
         if roster is None:
             raise Refused("a roster that this shuffler's operator has not pinned")
-        _check_form(occasion.form, roster)
+        _check_form(context.form, roster)
         counted = self._counted(request, roster)
         if len(counted) < roster.min_silos:
             raise Refused(f"{len(counted)} reports count, and the roster needs {roster.min_silos}")
         inner = [report.inner for report in counted.values()]
         SystemRandom().shuffle(inner)
-        silos, total = tuple(sorted(counted)), self._summed(counted, occasion.form)
-        entry = released(self._store.newest, occasion.run, occasion.round, request.digest)
+        silos, total = tuple(sorted(counted)), self._summed(counted, context.form)
+        entry = released(self._store.newest, context.run, context.round, request.digest)
         mark = marked(self.keys.identity, entry, self._store.start)
-        return Release(occasion, request.digest, silos, tuple(inner), total, mark)
+        return Release(context, request.digest, silos, tuple(inner), total, mark)
 
     def _counted(self, request: Request, roster: Roster) -> Mapping[int, Opened]:
         """The first report of each silo that is one, by the silo's position."""
@@ -105,11 +105,11 @@ class Shuffler:
         counted: dict[int, Opened] = {}
         for report in request.reports:
             try:
-                opened = open_report(report, request.occasion, roster, self.keys.envelopes)
+                opened = open_report(report, request.context, roster, self.keys.envelopes)
                 if opened.position in counted:
                     raise Refused("a second report of a silo")
             except Refused as refusal:
-                log.warning("run %s round %d: %s", request.occasion.run, request.occasion.round, refusal)
+                log.warning("run %s round %d: %s", request.context.run, request.context.round, refusal)
                 continue
             counted[opened.position] = opened
         return counted

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.secagg.shuffling import Request, Shuffle, Standing
+from fedsim.secagg.shuffling import Request, Shuffle, ShufflerGreeting
 from fedsim.wire import service
 from fedsim.wire.connections import listening, token_of
 from fedsim.wire.daemon import Bounds, Daemon
@@ -40,7 +40,7 @@ def run(file: Path, *, enrolling: bool, health: bool) -> int:
     if enrolling:
         print(json.dumps(enrol(config)))
         return 0
-    return service.health(config.listen, Standing.kind, "shuffler") if health else _serve(config)
+    return service.health(config.listen, ShufflerGreeting.kind, "shuffler") if health else _serve(config)
 
 
 def enrol(config: Config) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def enrol(config: Config) -> dict[str, Any]:
     return keys.public.model_dump()
 
 
-class Desk:
+class FrameHandler:
     """Frames in, frames out; whatever goes wrong is a refusal, and signed as everything is."""
 
     def __init__(self, shuffler: Shuffler) -> None:
@@ -83,10 +83,10 @@ class Desk:
             return self._shuffler.shuffle(Request.read(body))
         raise Refused("not a message that a shuffler takes")
 
-    def _standing(self, head: str) -> Standing:
+    def _standing(self, head: str) -> ShufflerGreeting:
         keys, rosters = self._shuffler.keys.public, tuple(self._shuffler.rosters)
         told = {"key": keys.key, "identity": keys.identity, "rosters": rosters}
-        return Standing(**told, version=version("fedsim-isrl"), mark=self._shuffler.mark(head))
+        return ShufflerGreeting(**told, version=version("fedsim-isrl"), mark=self._shuffler.mark(head))
 
     def _said(self, message: Message) -> bytes:
         body = encode(WordFrame(message.kind, message.model_dump()))
@@ -104,7 +104,7 @@ def _serve(config: Config) -> int:
     ):
         shuffler = Shuffler(config.load_rosters(), keys, store)
         bounds = Bounds(config.max_request, clients=_CLIENTS, answers=1)
-        daemon = Daemon(Desk(shuffler), listener, bounds, token)
+        daemon = Daemon(FrameHandler(shuffler), listener, bounds, token)
         for digest, roster in shuffler.rosters.items():
             log.info("roster %s of %s: %d silos", digest, roster.federation, len(roster.names))
         log.info("the shuffler listens")

@@ -138,7 +138,7 @@ class FileStore:
         """Hold the file, check the whole chain, and add this process's start to it.
 
         Raises:
-            InputError: there is none, or it is of another shuffler: whoever has these keys may have released
+            InputError: there is none, or it is of another shuffler: a holder of these keys may have released
                 rounds that it does not know.
             Refused: another process holds it, it was set back or damaged, or it cannot be written.
         """

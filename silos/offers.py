@@ -33,7 +33,7 @@ from silos.config import Policy
 if TYPE_CHECKING:  # loaded where a roster is pinned, or a plug-in is listed
     from fedsim.isolated.confine import Child
     from fedsim.isolated.parts import Isolated
-    from silos.pooled import Part, Pinned
+    from silos.pooled import Pinned, SumPart
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 _LARGEST = 2**53
@@ -63,7 +63,7 @@ class Proposal:
     public: Public
     dtype: torch.dtype
     isolated: Isolated | None = None
-    part: Part | None = None
+    part: SumPart | None = None
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,9 @@ def _check_noise(plan: Plan, admitted: Admitted, policy: Policy) -> None:
         )
 
 
-def _part(offer: Offer, own: str, dimension: int, algorithm: Algorithm, pinned: Pinned | None) -> Part | None:
+def _part(
+    offer: Offer, own: str, dimension: int, algorithm: Algorithm, pinned: Pinned | None
+) -> SumPart | None:
     """The silo's part in secure aggregation; None where the offer asks for the silo's own answers."""
     if offer.pooled is None:
         return None

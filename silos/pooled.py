@@ -26,7 +26,7 @@ from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Admitted, Plan
 from fedsim.protocol.pool import Pool, Share
-from fedsim.secagg.agreement import Occasions
+from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.reports import seal_report
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.secagg.shuffling import check_follows, check_marked
@@ -36,7 +36,7 @@ from silos.ledger import Reply, RunLedger
 
 
 @dataclass(frozen=True)
-class Part:
+class SumPart:
     """A silo's part in the sums of an offered run, by its pinned roster."""
 
     roster: Roster
@@ -52,7 +52,7 @@ class Part:
             remembers: whether the silo half keeps memory between rounds.
         """
         if plan.sampled:
-            raise Refused("offer: sampled batches in sums over silos; use full or fresh ones")
+            raise Refused("offer: sampled batches with secure aggregation; use full or fresh ones")
         if remembers:
             raise Refused(
                 "offer: the algorithm's silo half keeps memory, and in sums it has no answers to keep"
@@ -111,7 +111,7 @@ class Pinned:
             found[roster.digest] = roster
         return cls(found, identity)
 
-    def part(self, offer: Offer, own: str, dimension: int, algorithm: Algorithm) -> Part:
+    def part(self, offer: Offer, own: str, dimension: int, algorithm: Algorithm) -> SumPart:
         """The silo's part in an offer of secure aggregation.
 
         Raises:
@@ -124,7 +124,7 @@ class Pinned:
         if roster is None:
             raise Refused(f"offer: roster {pooled.roster} is none that the silo's operator has pinned")
         if pooled.mechanism not in MECHANISMS or not MECHANISMS[pooled.mechanism].sums_only:
-            raise Refused(f"offer: {pooled.mechanism!r} is no mechanism of sums over silos")
+            raise Refused(f"offer: {pooled.mechanism!r} is no mechanism of secure aggregation")
         if tuple(offer.shape.sizes) != roster.names:
             raise Refused("offer: its silos are not those of the roster, in the order of their names")
         if offer.noise_multiplier is None:
@@ -136,12 +136,12 @@ class Pinned:
         except InputError as error:
             raise Refused(f"offer: {error}") from None
         check_serves(mechanism, str(offer.algorithm["name"]), algorithm)
-        return Part(roster, Share(pool, roster.names.index(own), pooled.clip), mechanism)
+        return SumPart(roster, Share(pool, roster.names.index(own), pooled.clip), mechanism)
 
-    def ledger(self, run: RunLedger, part: Part, offer: Offer, plan: Plan, dimension: int) -> SealedLedger:
+    def ledger(self, run: RunLedger, part: SumPart, offer: Offer, plan: Plan, dimension: int) -> SealedLedger:
         """The run's ledger, which keeps sealed reports."""
-        occasions = Occasions(offer, plan, part.mechanism, dimension)
-        return SealedLedger(run, part, occasions, self.identity)
+        contexts = ReportContexts(offer, plan, part.mechanism, dimension)
+        return SealedLedger(run, part, contexts, self.identity)
 
 
 class SealedLedger(RunLedger):
@@ -153,9 +153,9 @@ class SealedLedger(RunLedger):
     whatever a server says, so that a shuffler whose notes were set back cannot release the round again.
     """
 
-    def __init__(self, run: RunLedger, part: Part, occasions: Occasions, identity: Identity) -> None:
+    def __init__(self, run: RunLedger, part: SumPart, contexts: ReportContexts, identity: Identity) -> None:
         super().__init__(run._file, run.record)
-        self._part, self._occasions, self._identity = part, occasions, identity
+        self._part, self._contexts, self._identity = part, contexts, identity
         self._mark: Mark | None = None
 
     def begin(self, mark: Mark | None) -> None:
@@ -165,7 +165,7 @@ class SealedLedger(RunLedger):
             Refused: there is none, or the roster's shuffler has not signed it.
         """
         if mark is None:
-            raise Refused("a round of sums over silos is asked for with the shuffler's mark")
+            raise Refused("a round of secure aggregation is asked for with the shuffler's mark")
         check_marked(mark, self._part.roster.shuffler.identity)
         self._mark = mark
 
@@ -179,9 +179,9 @@ class SealedLedger(RunLedger):
         """See `Ledger`; `reply` has the contributions, by the number of the query, (d,) float64."""
         numbers = np.stack([reply[str(number)].numpy() for number in range(len(reply))])
         assert self._mark is not None
-        occasion = self._occasions.of(round_index, self._mark.start)
-        if occasion.form.transport == "shares":
+        context = self._contexts.of(round_index, self._mark.start)
+        if context.form.transport == "shares":
             numbers = numbers.astype(np.int64)  # they are integers below 2^53
         position = self._part.share.position
-        sealed = seal_report(numbers, occasion, self._part.roster, position, self._identity.sign)
+        sealed = seal_report(numbers, context, self._part.roster, position, self._identity.sign)
         super().store(round_index, {"report": torch.frombuffer(bytearray(sealed), dtype=torch.uint8)}, memory)

@@ -192,7 +192,7 @@ def _run(
 def _control(known: Federation, running: str | None, out: Path, console: Console) -> Iterator[Control]:
     """A line to the SuperLink, which is started if need be."""
     from fedsim.deployment.flower.control import Control
-    from fedsim.deployment.flower.superlink import Papers, SuperLink
+    from fedsim.deployment.flower.superlink import Credentials, SuperLink
 
     if known.root_certificates is None:
         hint = "the file ca.crt, as `fedsim certs` makes it"
@@ -202,7 +202,7 @@ def _control(known: Federation, running: str | None, out: Path, console: Console
             yield control
         return
     host, port = _place(known.superlink or DEFAULT_SUPERLINK)
-    papers = Papers.of(known.root_certificates.parent)
+    papers = Credentials.of(known.root_certificates.parent)
     with SuperLink(papers, _superlink_folder(out), port, host) as superlink:
         say(console, f"A SuperLink runs at port {port}; its log: {shown(superlink.log)}")
         with superlink.control() as control:

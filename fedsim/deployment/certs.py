@@ -1,8 +1,8 @@
-"""Who a deployment's parties are to each other: an authority, the server's certificate, a key for every node.
+"""Credentials of a deployment's parties: an authority, the server's certificate, a key for every node.
 
 A folder for each party, to be handed over whole:
 
-    authority/  ca.key                                  whoever runs `fedsim certs`; offline
+    authority/  ca.key                                  the operator of `fedsim certs`; offline
     server/     ca.crt server.crt server.key            the server: TLS
                 envelopes.key envelopes.pub             the server: what silos seal to, with a shuffler
                 superexec.secret                        the server: between its own processes
@@ -236,8 +236,8 @@ _README = """\
 Who gets what of this folder. Files of mode 0600 and 0400 are secrets: hand them over on a safe way, and
 delete them here afterwards.
 
-authority/   nobody. It signs the server's certificate; whoever has ca.key can play the server.
-server/      whoever runs the server: ca.crt, server.crt and server.key for TLS; nodes/ has the public keys of
+authority/   no party. It signs the server's certificate; a holder of ca.key can impersonate the server.
+server/      the server's operator: ca.crt, server.crt and server.key for TLS; nodes/ has the public keys of
              the nodes that it lets in; superexec.secret is for its own processes. With a shuffler:
              envelopes.key opens what silos seal to the server, and the roster has envelopes.pub.
 NAME/        silo NAME: ca.crt to know the server by, node.key to be known by, node.pub its public half.

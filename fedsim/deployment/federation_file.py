@@ -98,7 +98,7 @@ class Federation(Section):
         None, description="file in which the last entry known of each silo's ledger is kept between runs"
     )
     shuffler: ShufflerEntry | None = Field(
-        None, description="for mechanisms of sums over silos: who adds the other shares"
+        None, description="for secure aggregation: the party that adds the other shares"
     )
     superlink: str | None = Field(None, description="host:port of Flower's SuperLink")
     root_certificates: Path | None = Field(None, description="whom its TLS certificate is signed by")

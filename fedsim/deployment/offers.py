@@ -46,10 +46,10 @@ def offers_of(
         resolved: the run.
         session: its name to the silos, 64 hexadecimal digits.
         rounds: who is asked in each round.
-        roster: of sums over silos.
+        roster: of secure aggregation.
 
     Raises:
-        InputError: the run is one of sums over silos, and there is no roster.
+        InputError: the run needs secure aggregation, and there is no roster.
         Refused: a silo cannot afford the plan of such a run.
     """
     scenario, outline = resolved.scenario, resolved.outline

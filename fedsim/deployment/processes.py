@@ -150,7 +150,7 @@ def _descendants(children: Sequence[Child]) -> Iterator[psutil.Process]:
 
 
 def _over(process: psutil.Process) -> bool:
-    """A zombie is, too: whoever inherits it may never reap it."""
+    """True of a zombie too: the process that inherits it may never reap it."""
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

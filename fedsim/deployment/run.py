@@ -16,11 +16,11 @@ from fedsim.deployment.federation_file import Federation, read_heads, write_head
 from fedsim.deployment.history import History, Step, public_evaluator
 from fedsim.deployment.offers import deployable, digest_of, identities_digest, offers_of, outline_of
 from fedsim.deployment.secure_aggregation import (
-    counterpart,
-    occasions_of,
+    contexts_of,
+    link_to,
     remarks_of,
     reports_of,
-    way_to,
+    shuffler_client,
     with_roster,
 )
 from fedsim.protocol.links import Link
@@ -29,7 +29,7 @@ from fedsim.report.trackers import open_trackers
 from fedsim.results.outcome import Outcome
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
-from fedsim.secagg.agreement import Occasions
+from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.roster import Roster
 from fedsim.wire.messages import Admission, Greeting, Offer
 from server.checkpoint import Checkpoint, RunRecord, expected_bytes
@@ -44,13 +44,13 @@ Say = Callable[[str], None]
 
 
 class _Plan(NamedTuple):
-    """What silos are asked to admit, and who is asked in each round; of sums over silos, their occasions."""
+    """What silos are asked to admit, and who is asked in each round; with secure aggregation, its reports."""
 
     resolved: Resolved
     rounds: Schedule
     offers: dict[str, Offer]
     record: RunRecord
-    occasions: Occasions | None
+    contexts: ReportContexts | None
 
 
 def deploy(
@@ -96,7 +96,7 @@ def deploy(
         if old is not None:
             old.heads.update(heads | old.heads)  # its own are newer, and it may lack those of other silos
             heads = old.heads
-        other = stack.enter_context(counterpart(federation, roster, heads, shuffler))
+        other = stack.enter_context(shuffler_client(federation, roster, heads, shuffler))
         stack.callback(write_heads, federation.heads, heads)
         silos = RemoteSilos(
             channel,
@@ -116,7 +116,7 @@ def deploy(
         admissions = _admitted(plan, silos, checkpoint, path, say)
         history = History(plan.resolved, plan.offers, greetings, admissions, evaluate, silos)
         trackers.start(plan.resolved)
-        way = way_to(silos, plan.resolved, plan.occasions, other, KeptRequest(checkpoint.log))
+        way = link_to(silos, plan.resolved, plan.contexts, other, KeptRequest(checkpoint.log))
         for step in _rounds(plan, history, way, checkpoint):
             observe(step)
             if step.measurement is not None:
@@ -151,7 +151,7 @@ def _plan(
         federation=identities_digest(federation.identities),
         greetings=dict(greetings),
     )
-    return _Plan(resolved, rounds, offers, record, occasions_of(resolved, offers))
+    return _Plan(resolved, rounds, offers, record, contexts_of(resolved, offers))
 
 
 def _admitted(
@@ -167,7 +167,7 @@ def _admitted(
         except Refused:
             checkpoint.remove()  # nothing has been released, so there is nothing to resume
             raise
-    looks = form if plan.occasions is None else reports_of(plan.occasions)
+    looks = form if plan.contexts is None else reports_of(plan.contexts)
     silos.begin({name: said.run for name, said in checkpoint.admissions.items()}, looks)
     return checkpoint.admissions
 

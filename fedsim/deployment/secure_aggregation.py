@@ -11,7 +11,7 @@ from fedsim.privacy.registry import MECHANISMS
 from fedsim.protocol.links import Link
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
-from fedsim.secagg.agreement import Occasions
+from fedsim.secagg.agreement import ReportContexts
 from fedsim.secagg.envelopes import EnvelopeKey
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.wire.messages import Offer
@@ -19,7 +19,7 @@ from server.aggregate import Totals, summed, weighted
 from server.federation import Channel, RemoteSilos
 from server.loop import Aggregate
 from server.replies import Reports
-from server.secure_aggregation import SHUFFLER, Counterpart, KeptRequest, RemoteSums
+from server.secure_aggregation import SHUFFLER, KeptRequest, ShufflerClient, SummedSilos
 from server.sockets import Sockets
 
 
@@ -49,9 +49,9 @@ def with_roster(scenario: Scenario, federation: Federation) -> tuple[Scenario, R
 
 
 @contextmanager
-def counterpart(
+def shuffler_client(
     federation: Federation, roster: Roster | None, heads: dict[str, str], channel: Channel | None = None
-) -> Iterator[Counterpart | None]:
+) -> Iterator[ShufflerClient | None]:
     """The way to the shuffler of a roster.
 
     Args:
@@ -71,38 +71,38 @@ def counterpart(
         hint = f"the key that the roster has of the server, {roster.server}"
         raise InputError(f"{ROOT}.shuffler.key", f"{federation.shuffler.key}, {key.public}", hint)
     if channel is not None:
-        yield Counterpart(channel, roster, key, federation.patience, heads)
+        yield ShufflerClient(channel, roster, key, federation.patience, heads)
         return
     with Sockets({SHUFFLER: federation.shuffler.address}) as sockets:
-        yield Counterpart(sockets, roster, key, federation.patience, heads)
+        yield ShufflerClient(sockets, roster, key, federation.patience, heads)
 
 
-def occasions_of(resolved: Resolved, offers: Mapping[str, Offer]) -> Occasions | None:
+def contexts_of(resolved: Resolved, offers: Mapping[str, Offer]) -> ReportContexts | None:
     """What the reports of a run of sums are for; None where silos answer for themselves."""
     if resolved.sums is None:
         return None
-    offer = next(iter(offers.values()))  # all that makes occasions is alike in them
-    return Occasions(offer, resolved.trace.plan, resolved.sums.mechanism, resolved.problem.dimension)
+    offer = next(iter(offers.values()))  # all that makes contexts is alike in them
+    return ReportContexts(offer, resolved.trace.plan, resolved.sums.mechanism, resolved.problem.dimension)
 
 
-def reports_of(occasions: Occasions) -> Reports:
+def reports_of(contexts: ReportContexts) -> Reports:
     """What silos send instead of messages."""
-    return Reports([occasions.form(r).report_bytes for r in range(len(occasions.plan.rounds))])
+    return Reports([contexts.form(r).report_bytes for r in range(len(contexts.plan.rounds))])
 
 
-def way_to(
+def link_to(
     silos: RemoteSilos,
     resolved: Resolved,
-    occasions: Occasions | None,
-    other: Counterpart | None,
+    contexts: ReportContexts | None,
+    other: ShufflerClient | None,
     kept: KeptRequest,
 ) -> tuple[Link, Aggregate]:
     """How a run gets its aggregates: from each silo's own messages, or as sums, through the shuffler."""
-    if resolved.sums is None or occasions is None or other is None:
+    if resolved.sums is None or contexts is None or other is None:
         return silos, weighted
     pool, plan = resolved.sums.pool, resolved.trace.plan
-    totals = Totals(resolved.algorithm, resolved.problem, plan, occasions.mechanism, pool, resolved.dtype)
-    return RemoteSums(silos, other, occasions, totals, kept), summed
+    totals = Totals(resolved.algorithm, resolved.problem, plan, contexts.mechanism, pool, resolved.dtype)
+    return SummedSilos(silos, other, contexts, totals, kept), summed
 
 
 def remarks_of(roster: Roster | None) -> list[str]:

@@ -2,11 +2,11 @@
 
     server/     scenario.yaml, federation.yaml, test.npz, and the server's certificate and keys
     NAME/       silo.yaml, records.npz, the node's key; the silo's daemon adds state/ with its ledger
-    shuffler/   with sums over silos: shuffler.yaml; the shuffler adds state/, and everybody gets roster.yaml
+    shuffler/   with secure aggregation: shuffler.yaml; the shuffler adds state/, and all get roster.yaml
     run/        the run directory
     authority/  the key that signed the server's certificate
 
-One machine holds all of it, so nothing is secret here from whoever runs it: it shows how a deployment works.
+One machine holds all of it, so nothing is secret here from its user: it shows how a deployment works.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Topology:
 
     @property
     def shuffler(self) -> Path:
-        """The shuffler's folder; there with sums over silos only."""
+        """The shuffler's folder; there with secure aggregation only."""
         return self.directory / "shuffler"
 
     @property

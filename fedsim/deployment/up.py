@@ -89,8 +89,8 @@ class _Watched(Control):
 
 
 def _start_superlink(processes: Processes, topology: Topology, port: int) -> str:
-    papers = superlink.Papers.of(topology.server)
-    command = superlink.command(papers, LOOPBACK, port, database=None)
+    credentials = superlink.Credentials.of(topology.server)
+    command = superlink.command(credentials, LOOPBACK, port, database=None)
     environment = superlink.environment(topology.server / "flwr")
     processes.start("the SuperLink", command, topology.server / "superlink.log", environment)
     return f"{LOOPBACK}:{port}"
@@ -152,7 +152,7 @@ def _free_port() -> int:
 
 
 def enrol_and_pin(topology: Topology) -> None:
-    """Enrol whoever is not, and write the roster into every party's folder, if it is not there.
+    """Enrol the parties that are not enrolled yet, and write the roster into every party's folder.
 
     Raises:
         Ended: a party could not enrol; with the end of its log.

@@ -20,13 +20,13 @@ from fedsim.privacy.mechanism import SumMechanism
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.plan import Plan, Terms
 from fedsim.protocol.pool import Pool, Share
-from fedsim.secagg.reports import Form, Occasion
+from fedsim.secagg.reports import Form, ReportContext
 from fedsim.wire.messages import Offer
 
 
 @dataclass(frozen=True)
-class Occasions:
-    """The occasions of a run of sums.
+class ReportContexts:
+    """The contexts of a run of sums.
 
     Args:
         offer: with `pooled`, to any of the run's silos.
@@ -45,15 +45,15 @@ class Occasions:
         """How reports call the run."""
         return agreement(self.offer, self.plan)
 
-    def of(self, round_index: int, start: str) -> Occasion:
-        """The occasion of a round; `start` is that of the shuffler's mark.
+    def of(self, round_index: int, start: str) -> ReportContext:
+        """The context of a round; `start` is that of the shuffler's mark.
 
         Raises:
             Refused: the offer is not of sums.
         """
         if self.offer.pooled is None:
-            raise Refused("the run is not one of sums over silos")
-        return Occasion(self.run, round_index, self.offer.pooled.roster, self.form(round_index), start)
+            raise Refused("the run has no secure aggregation")
+        return ReportContext(self.run, round_index, self.offer.pooled.roster, self.form(round_index), start)
 
     def form(self, round_index: int) -> Form:
         """What the numbers of a round's reports are."""
@@ -95,7 +95,7 @@ _HALVINGS = 50
 
 @dataclass(frozen=True)
 class Sums:
-    """A run's sums over silos, before anybody's noise is known."""
+    """The secure aggregation of a run, before the noise is known."""
 
     mechanism: SumMechanism
     pool: Pool

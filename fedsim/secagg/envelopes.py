@@ -1,7 +1,7 @@
 """Envelopes that one party can open, for one purpose: HPKE (RFC 9180), base mode.
 
 The suite is X25519, HKDF-SHA256 and ChaCha20-Poly1305. What an envelope is for (`info`) is bound to it: where
-the two ends do not agree on it, it does not open. It says nothing about who sealed it; whoever needs to know
+the two ends do not agree on it, it does not open. It does not say who sealed it; a party that needs to know
 that signs (`fedsim.secagg.reports`).
 """
 

@@ -11,10 +11,10 @@ who has one share of every silo, and their sum, has learnt nothing; both sums ad
 modulo 2^64, read as two's complement. Words are uniform because they come from the operating system's
 entropy, and only in so far as it is.
 
-**Binding.** Envelopes and signatures are bound to an `Occasion`: run, round, roster, what the numbers are,
+**Binding.** Envelopes and signatures are bound to a `ReportContext`: run, round, roster, form of the numbers,
 and the start of the shuffler's process. So a report of another round, for another amount of noise, or one
-that an earlier process may have released is not a report of this one: it does not open. All reports of an
-occasion have one size. Numbers are little-endian.
+that an earlier process may have released is not a report of this one: it does not open. All reports of a
+context have one size. Numbers are little-endian.
 
 The server's share is signed for the server too: a shuffler could else put shares of its own making in place
 of all silos' but one, and the sum would be that one's answer. A whole message is not, since the server must
@@ -104,7 +104,7 @@ class Form:
         if not all(math.isfinite(scale) and scale >= 0 for scale in self.scales):
             raise InputError("scales", self.scales, "finite, and at least 0")
         if self.transport == "messages" and any(self.scales):
-            raise InputError("scales", self.scales, "0 for messages, which nobody adds up")
+            raise InputError("scales", self.scales, "0 for messages, which are not added up by an aggregator")
 
     @property
     def words(self) -> int:
@@ -130,7 +130,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Occasion:
+class ReportContext:
     """What a report is for.
 
     Args:
@@ -165,7 +165,7 @@ class Opened(NamedTuple):
 
 def seal_report(
     numbers: Counts | Numbers,
-    occasion: Occasion,
+    context: ReportContext,
     roster: Roster,
     position: int,
     sign: Callable[[bytes], bytes],
@@ -174,91 +174,91 @@ def seal_report(
 
     Args:
         numbers: (queries, d); int64 to be shared, or float64 to be sent whole.
-        occasion: of the round, which names this roster.
+        context: of the round, which names this roster.
         roster: the one that the silo has pinned.
         position: the silo's, in `roster.names`.
         sign: with its identity.
 
     Raises:
-        InputError: `numbers` are of another shape or type than the occasion's, or that of another roster.
+        InputError: `numbers` are of another shape or type than the context's, or that of another roster.
     """
-    form = occasion.form
-    _check_sealable(numbers, occasion, roster)
+    form = context.form
+    _check_sealable(numbers, context, roster)
     place = position.to_bytes(_POSITION, "little")
     if form.transport == "shares":
         for_server, own = split(numbers.astype(np.int64, copy=False).ravel())
         share = own.astype("<u8").tobytes()
         words = for_server.astype("<u8").tobytes()
-        content = place + sign(occasion.info("share") + place + words) + words
+        content = place + sign(context.info("share") + place + words) + words
     else:
         share, content = b"", numbers.astype("<f8").tobytes()
-    inner = seal(content, roster.server, occasion.info("server"))
-    signature = sign(_signed(occasion, place, inner, share))
-    return seal(place + signature + inner + share, roster.shuffler.key, occasion.info("shuffler"))
+    inner = seal(content, roster.server, context.info("server"))
+    signature = sign(_signed(context, place, inner, share))
+    return seal(place + signature + inner + share, roster.shuffler.key, context.info("shuffler"))
 
 
-def open_report(report: bytes, occasion: Occasion, roster: Roster, key: EnvelopeKey) -> Opened:
-    """A report by a silo of the roster, for this occasion; `key` is the shuffler's.
+def open_report(report: bytes, context: ReportContext, roster: Roster, key: EnvelopeKey) -> Opened:
+    """A report by a silo of the roster, for this context; `key` is the shuffler's.
 
     Raises:
         Refused: it is anything else. The reason holds nothing of what is in it.
     """
-    form = occasion.form
+    form = context.form
     if len(report) != form.report_bytes:
         raise Refused("a report of another size than the round's")
-    content = key.open(report, occasion.info("shuffler"))
+    content = key.open(report, context.info("shuffler"))
     place, rest = content[:_POSITION], content[_POSITION:]
     signature, rest = rest[:_SIGNATURE], rest[_SIGNATURE:]
     inner, share = rest[: form.inner_bytes], rest[form.inner_bytes :]
     position = int.from_bytes(place, "little")
     if position >= len(roster.identities):
-        raise Refused("a report by nobody in the roster")
-    if not is_signed(roster.identities[position], _signed(occasion, place, inner, share), signature):
+        raise Refused("a report by no silo of the roster")
+    if not is_signed(roster.identities[position], _signed(context, place, inner, share), signature):
         raise Refused("a report that the silo which it names has not signed")
     return Opened(position, inner, np.frombuffer(share, "<u8").astype(np.uint64, copy=False))
 
 
-def open_inner(inner: bytes, occasion: Occasion, key: EnvelopeKey) -> bytes:
+def open_inner(inner: bytes, context: ReportContext, key: EnvelopeKey) -> bytes:
     """The server's part of a report: a message, 8 bytes a number, or what `open_share` reads.
 
     Raises:
-        Refused: it was not sealed to the server for this occasion.
+        Refused: it was not sealed to the server for this context.
     """
-    content = key.open(inner, occasion.info("server"))
-    if len(content) != occasion.form.inner_bytes - OVERHEAD:
+    content = key.open(inner, context.info("server"))
+    if len(content) != context.form.inner_bytes - OVERHEAD:
         raise Refused("an envelope of another size than the round's")
     return content
 
 
-def open_share(inner: bytes, occasion: Occasion, roster: Roster, key: EnvelopeKey) -> tuple[int, Words]:
+def open_share(inner: bytes, context: ReportContext, roster: Roster, key: EnvelopeKey) -> tuple[int, Words]:
     """The position of a silo of the roster, and the share that it made for the server, (words,).
 
     Raises:
-        Refused: it was not sealed to the server for this occasion, or the silo has not signed it.
+        Refused: it was not sealed to the server for this context, or the silo has not signed it.
     """
-    content = open_inner(inner, occasion, key)
+    content = open_inner(inner, context, key)
     place, signature, words = content[:_POSITION], content[_POSITION:_OWNER], content[_OWNER:]
     position = int.from_bytes(place, "little")
     if position >= len(roster.identities):
-        raise Refused("a share by nobody in the roster")
-    if not is_signed(roster.identities[position], occasion.info("share") + place + words, signature):
+        raise Refused("a share by no silo of the roster")
+    if not is_signed(roster.identities[position], context.info("share") + place + words, signature):
         raise Refused("a share that the silo which it names has not signed")
     return position, np.frombuffer(words, "<u8").astype(np.uint64, copy=False)
 
 
-def _check_sealable(numbers: Counts | Numbers, occasion: Occasion, roster: Roster) -> None:
-    form = occasion.form
+def _check_sealable(numbers: Counts | Numbers, context: ReportContext, roster: Roster) -> None:
+    form = context.form
     wanted = np.int64 if form.transport == "shares" else np.float64
     shape = len(form.scales), form.dimension
     if numbers.shape != shape or numbers.dtype != wanted:
         raise InputError("numbers", f"{numbers.dtype}{numbers.shape}", f"{wanted.__name__}{shape}")
-    if occasion.roster != roster.digest:
-        raise InputError("roster", occasion.roster, f"{roster.digest}, the roster that is pinned")
+    if context.roster != roster.digest:
+        raise InputError("roster", context.roster, f"{roster.digest}, the roster that is pinned")
 
 
-def _signed(occasion: Occasion, place: bytes, inner: bytes, share: bytes) -> bytes:
-    """What a silo's signature covers; each part's length follows from the occasion."""
-    return occasion.info("silo") + place + inner + share
+def _signed(context: ReportContext, place: bytes, inner: bytes, share: bytes) -> bytes:
+    """What a silo's signature covers; each part's length follows from the context."""
+    return context.info("silo") + place + inner + share
 
 
 def aggregators_noise(form: Form) -> Words:

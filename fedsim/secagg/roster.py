@@ -51,7 +51,7 @@ class Roster(Section):
         if self.min_silos > len(self.silos):
             raise InputError("min_silos", self.min_silos, f"at most {len(self.silos)}, the number of silos")
         if self.server == self.shuffler.key:
-            raise InputError("server", self.server, "another key than the shuffler's: nobody may hold both")
+            raise InputError("server", self.server, "another key than the shuffler's: no party may hold both")
         signers = {self.shuffler.identity: "the shuffler"}
         for name, identity in self.silos.items():
             if identity in signers:

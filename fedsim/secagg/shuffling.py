@@ -1,6 +1,6 @@
 """What a server asks of a shuffler and what it gets, as frames and as values; and how the server reads it.
 
-    Hello   -> Standing            who are you, which rosters do you know, where does your chain stand
+    Hello   -> ShufflerGreeting            who are you, which rosters do you know, where does your chain stand
     Shuffle -> Shuffled            a round's reports in; the shuffler's sum and the server's envelopes out
 
 Their frames have arrays of bytes and of words.
@@ -25,13 +25,23 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.common.head_file import Head
 from fedsim.common.identity import Identity, is_signed, public_key
 from fedsim.secagg.envelopes import EnvelopeKey
-from fedsim.secagg.reports import Counts, Form, Numbers, Occasion, Words, add, open_inner, open_share, total
+from fedsim.secagg.reports import (
+    Counts,
+    Form,
+    Numbers,
+    ReportContext,
+    Words,
+    add,
+    open_inner,
+    open_share,
+    total,
+)
 from fedsim.secagg.roster import Roster
 from fedsim.wire.frames import WordFrame, decode_words, encode, opened
 from fedsim.wire.messages import Hello, Hex32, Mark, Message, Refusal
 
 
-class Standing(Message):
+class ShufflerGreeting(Message):
     """A shuffler's public keys, and the digests of the rosters that its operator has pinned."""
 
     kind: ClassVar[str] = "standing"
@@ -73,33 +83,33 @@ class Shuffled(Message):
 
 
 Bytes = npt.NDArray[np.uint8]
-Said = TypeVar("Said", Shuffled, Standing)
+Said = TypeVar("Said", Shuffled, ShufflerGreeting)
 _MALFORMED = "a shuffler's request is malformed"
 
 
 @dataclass(frozen=True)
 class Request:
-    """All reports of an occasion, in an order that the server may choose."""
+    """All reports of a context, in an order that the server may choose."""
 
-    occasion: Occasion
+    context: ReportContext
     reports: tuple[bytes, ...]
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of everything in it, reports in their order; 64 hexadecimal digits."""
-        made = hashlib.sha256(self.occasion.info("shuffler"))
+        made = hashlib.sha256(self.context.info("shuffler"))
         for report in self.reports:
             made.update(len(report).to_bytes(8) + report)
         return made.hexdigest()
 
     def body(self) -> bytes:
         """Its frame's body; reports must be of the size that the form says, and at least one."""
-        form, occasion = self.occasion.form, self.occasion
+        form, context = self.context.form, self.context
         head = Shuffle(
-            run=occasion.run,
-            round=occasion.round,
-            roster=occasion.roster,
-            start=occasion.start,
+            run=context.run,
+            round=context.round,
+            roster=context.roster,
+            start=context.start,
             transport=form.transport,
             dimension=form.dimension,
             scales=form.scales,
@@ -124,7 +134,7 @@ class Request:
         if set(frame.arrays) != {"reports"} or frame.arrays["reports"].dtype != np.uint8:
             raise Refused(_MALFORMED)
         reports = _unrows(frame.arrays["reports"], form.report_bytes)
-        return cls(Occasion(head.run, head.round, head.roster, form, head.start), reports)
+        return cls(ReportContext(head.run, head.round, head.roster, form, head.start), reports)
 
 
 @dataclass(frozen=True)
@@ -134,12 +144,12 @@ class Release:
     Args:
         request: digest of the request.
         silos: positions in the roster of the silos whose reports counted, ascending.
-        inner: as many envelopes for the server, in an order that nobody knows.
+        inner: as many envelopes for the server, in an order drawn at random.
         sum: the shuffler's sum of shares modulo 2^64, (words,), with its noise; empty for messages.
         mark: of the shuffler's chain, which ends with this release.
     """
 
-    occasion: Occasion
+    context: ReportContext
     request: str
     silos: tuple[int, ...]
     inner: tuple[bytes, ...]
@@ -149,9 +159,9 @@ class Release:
     def body(self) -> bytes:
         """Its frame's body."""
         head = Shuffled(
-            run=self.occasion.run,
-            round=self.occasion.round,
-            roster=self.occasion.roster,
+            run=self.context.run,
+            round=self.context.round,
+            roster=self.context.roster,
             request=self.request,
             silos=self.silos,
             mark=self.mark,
@@ -174,22 +184,22 @@ class Release:
             Refused: it is a refusal, answers something else, or is not signed by that identity.
         """
         head, frame = _said(data, identity, Shuffled)
-        occasion = request.occasion
-        asked = occasion.run, occasion.round, occasion.roster, request.digest
+        context = request.context
+        asked = context.run, context.round, context.roster, request.digest
         if (head.run, head.round, head.roster, head.request) != asked:
             raise Refused("the shuffler answered another request")
-        inner, summed = _checked(frame, occasion.form, len(head.silos))
-        return cls(occasion, request.digest, head.silos, inner, summed, head.mark)
+        inner, summed = _checked(frame, context.form, len(head.silos))
+        return cls(context, request.digest, head.silos, inner, summed, head.mark)
 
 
 def hello(head: str) -> bytes:
-    """The body of a frame that asks a shuffler for its `Standing`; `head` is the last one seen, or ""."""
+    """The body of a frame that asks for a `ShufflerGreeting`; `head` is the last one seen, or ""."""
     return encode(WordFrame(Hello.kind, Hello(head=head).model_dump()))
 
 
-def standing(data: bytes, identity: bytes) -> Mark:
+def greeting(data: bytes, identity: bytes) -> Mark:
     """The mark in a shuffler's reply to `hello`; see `Release.read`."""
-    return _said(data, identity, Standing)[0].mark
+    return _said(data, identity, ShufflerGreeting)[0].mark
 
 
 def totals(release: Release, roster: Roster, key: EnvelopeKey, noise: Words) -> Counts:
@@ -205,8 +215,8 @@ def totals(release: Release, roster: Roster, key: EnvelopeKey, noise: Words) -> 
         Refused: a silo's envelope for the server does not open, so that its share is lost, and the sum; or
             the shares are not one of each silo that the shuffler says it has counted.
     """
-    form = release.occasion.form
-    shares = dict(open_share(each, release.occasion, roster, key) for each in release.inner)
+    form = release.context.form
+    shares = dict(open_share(each, release.context, roster, key) for each in release.inner)
     if sorted(shares) != list(release.silos) or len(shares) < len(release.inner):
         raise Refused("the shuffler's shares are not one of each silo that it says it has counted")
     mine = add(list(shares.values())) + noise
@@ -218,11 +228,11 @@ def messages(release: Release, key: EnvelopeKey) -> Numbers:
 
     One that does not open is left out.
     """
-    form, found = release.occasion.form, []
+    form, found = release.context.form, []
     for each in release.inner:
         try:
-            found.append(np.frombuffer(open_inner(each, release.occasion, key), "<f8"))
-        except Refused:  # its silo's affair; nobody knows which one it is
+            found.append(np.frombuffer(open_inner(each, release.context, key), "<f8"))
+        except Refused:  # the fault of its silo, which is not known
             continue
     return np.array(found, np.float64).reshape(len(found), len(form.scales), form.dimension)
 

@@ -22,7 +22,16 @@ from fedsim.protocol.links import Answered, Link
 from fedsim.scenario.resolve import Resolved
 from fedsim.secagg.agreement import aggregators_scales
 from fedsim.secagg.envelopes import EnvelopeKey
-from fedsim.secagg.reports import Form, Occasion, Words, add, aggregators_noise, seal_report, split, total
+from fedsim.secagg.reports import (
+    Form,
+    ReportContext,
+    Words,
+    add,
+    aggregators_noise,
+    seal_report,
+    split,
+    total,
+)
 from fedsim.secagg.roster import parse_roster
 from fedsim.secagg.shuffling import Release, Request, messages, totals
 from server.aggregate import Totals
@@ -182,14 +191,14 @@ class ByEnvelopes:
         """The sums over the members (`Adder`)."""
         scales = self._run.scales(round_index)
         form = Form(self._sums.mechanism.transport, self._run.resolved.problem.dimension, scales)
-        occasion = Occasion(self._session, round_index, self._roster.digest, form)
+        context = ReportContext(self._session, round_index, self._roster.digest, form)
         whole = form.transport == "messages"
         numbers = messages_of(rows) if whole else counts_of(rows)
         reports = tuple(
-            seal_report(own, occasion, self._roster, member, self._silos[member].sign)
+            seal_report(own, context, self._roster, member, self._silos[member].sign)
             for member, own in zip(members, numbers, strict=True)
         )
-        request = Request(occasion, reports)
+        request = Request(context, reports)
         identity = bytes.fromhex(self._roster.shuffler.identity)
         release = Release.read(self._party.shuffle(request.body()), request, identity)
         if whole:

@@ -26,7 +26,7 @@ def dial_socket(path: Path, seconds: float) -> socket.socket:
     """A connection to the daemon at `path`; `seconds` bounds this and every later step on it.
 
     Raises:
-        OSError: nobody listens there, or not to us.
+        OSError: no daemon listens there, or this user may not connect.
     """
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     return _connected(connection, str(path), seconds)
@@ -36,7 +36,7 @@ def dial_port(port: int, token: bytes, seconds: float) -> socket.socket:
     """A connection to the daemon at a port of this machine, which closes it if the token is not its own.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: no daemon listens there.
     """
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -67,7 +67,7 @@ def read_token(path: Path) -> bytes:
         raise InputError("token", str(path), f"a file that can be read ({type(error).__name__})") from None
     if mode & (stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP):
         raise InputError("token", f"{path}, mode {stat.S_IMODE(mode):o}", "a file of mode 600 or 640")
-    if not re.fullmatch("[0-9a-f]{64}", text):  # what it holds is nobody's to see
+    if not re.fullmatch("[0-9a-f]{64}", text):  # its content must not be shown
         raise InputError("token", str(path), "a file of 64 hexadecimal digits, as of `openssl rand -hex 32`")
     return bytes.fromhex(text)
 
@@ -113,7 +113,7 @@ def at_socket(path: Path) -> Iterator[socket.socket]:
     _check_folder(path)
     _clear(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        listener.bind(str(path))  # under the process's umask: nobody else yet
+        listener.bind(str(path))  # under the process's umask: not for others yet
         os.chmod(path, 0o660)
         mine = path.stat().st_ino
         listener.listen(_BACKLOG)

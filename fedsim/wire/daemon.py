@@ -3,7 +3,7 @@
 What a client can take of the machine is bounded: connections, bytes of a frame, time for a frame to come or
 to be taken away, answers under way at once. When every connection is taken, one that has not sent the whole
 length of a frame, or not the whole frame `begin` seconds later, is closed for the newcomer: silent and slow
-clients keep nobody out. A client that fails loses its own connection only; it may send the same request
+clients keep no other client out. A client that fails loses its connection only; it may send the same request
 again, here as everywhere (`fedsim.wire.messages`).
 """
 

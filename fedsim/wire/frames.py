@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedsim.common.errors import Refused
 
-if TYPE_CHECKING:  # whoever only passes frames on does without torch, and its 200 MB
+if TYPE_CHECKING:  # a process that only passes frames on does without torch's 200 MB
     import numpy.typing as npt
     from torch import Tensor
 
@@ -175,7 +175,7 @@ def _outline(body: bytes) -> tuple[str, dict[str, Any], dict[str, Any]]:
 
 
 def _check_arrays(described: Mapping[str, Any], others: Mapping[str, tuple[str, ...]]) -> None:
-    """Refuse arrays that safetensors would read and nobody here sends; it checks offsets and sizes itself."""
+    """Refuse arrays that safetensors would read and no party sends; it checks offsets and sizes itself."""
     if len(described) > MAX_ARRAYS:
         raise Refused(f"a frame has {len(described)} arrays, more than {MAX_ARRAYS}")
     for name, told in described.items():

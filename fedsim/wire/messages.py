@@ -1,4 +1,4 @@
-"""What a server and a silo say to each other: the heads of frames (`fedsim.wire.frames`).
+"""Messages between a server and a silo: the heads of frames (`fedsim.wire.frames`).
 
 A run, as the silo sees it:
 
@@ -71,7 +71,7 @@ class Shape(Message):
 
 
 class Pooled(Message):
-    """What an offer of sums over silos has besides: the mechanism's name and steps, which roster, and this
+    """What an offer with secure aggregation has besides: the mechanism's name and steps, the roster, and this
     silo's clip.
 
     Who else is in the sums, how many at least, and who adds noise, the silo takes from the roster.
@@ -115,7 +115,7 @@ class Offer(Message):
 class Admission(Message):
     """A silo's yes: the run's id, its noise and what it guarantees.
 
-    Of sums over silos, `epsilon_colluding` is what is left if server and shuffler collude; None for nothing.
+    With secure aggregation, `epsilon_colluding` is the guarantee if server and shuffler collude; None: none.
     `notices` are lines for the report, such as noise drawn in floating point or a seed.
     """
 
@@ -144,7 +144,7 @@ class Mark(Section):
 
 
 class Ask(Message):
-    """One round; the frame's arrays are the broadcast. In sums over silos with the shuffler's `mark`."""
+    """One round; the frame's arrays are the broadcast. Secure aggregation adds the shuffler's `mark`."""
 
     kind: ClassVar[str] = "ask"
     run: Hex32

@@ -37,11 +37,11 @@ from silos.shim.fleet import (
     FIRST_WAIT,
     FLWR_VERSION,
     LAST_WAIT,
+    Delivery,
+    Endpoint,
     Fleet,
-    Parcel,
+    Rejected,
     Unreadable,
-    Unwelcome,
-    Way,
 )
 
 Dial = Callable[[], socket.socket]
@@ -152,12 +152,12 @@ _BUSY, _IDLE = 0.2, 1.0  # seconds between two looks for a message: after one, a
 _log = logging.getLogger("fedsim.node")
 
 
-def serve(way: Way, daemon: Caller, memory: NodeFile) -> None:
+def serve(endpoint: Endpoint, daemon: Caller, memory: NodeFile) -> None:
     """Carry frames until interrupted (SystemExit, KeyboardInterrupt); then the node goes offline."""
-    with Fleet(way) as fleet:
+    with Fleet(endpoint) as fleet:
         while True:
             with _online(fleet, memory) as node:
-                _log.info("node %d is online at %s", node, way.superlink)
+                _log.info("node %d is online at %s", node, endpoint.superlink)
                 _carry(fleet, node, daemon)
 
 
@@ -182,7 +182,7 @@ def _activate(fleet: Fleet, memory: NodeFile) -> int:
             fleet.deactivate(earlier)  # ours, and dead: this process holds its file
         try:
             return fleet.activate()
-        except Unwelcome as error:
+        except Rejected as error:
             _log.warning(
                 "not let in (%s): its key is unknown, or its node still online; trying again in %.1f s",
                 error,
@@ -202,10 +202,10 @@ def _carry(fleet: Fleet, node: int, daemon: Caller) -> None:
     idle = _BUSY
     while True:
         try:
-            for parcel in fleet.parcels(node):
+            for delivery in fleet.deliveries(node):
                 idle = _BUSY
-                _answer(parcel, daemon)
-        except Unwelcome as error:
+                _answer(delivery, daemon)
+        except Rejected as error:
             _log.warning("the SuperLink does not know this node any more (%s)", error)
             return
         except Exception as error:  # whatever a SuperLink sends, this process stays
@@ -214,17 +214,17 @@ def _carry(fleet: Fleet, node: int, daemon: Caller) -> None:
         idle = min(1.1 * idle, _IDLE)
 
 
-def _answer(parcel: Parcel, daemon: Caller) -> None:
+def _answer(delivery: Delivery, daemon: Caller) -> None:
     try:
-        reply = daemon.ask(parcel.frame())
+        reply = daemon.ask(delivery.frame())
     except DaemonAway as error:
         _log.warning("no daemon (%s)", error)
-        parcel.refuse(carried.AWAY)
+        delivery.refuse(carried.AWAY)
     except Unreadable as error:
         _log.warning("no frame (%s)", error)
-        parcel.refuse(carried.UNREADABLE)
+        delivery.refuse(carried.UNREADABLE)
     else:
-        parcel.answer(reply)
+        delivery.answer(reply)
 
 
 def run(
@@ -250,14 +250,14 @@ def run(
     """
     if (found := version("flwr")) != FLWR_VERSION:
         raise InputError("flwr", found, f"version {FLWR_VERSION}, whose internals this uses")
-    way = Way(superlink, _text(root_certificates, "--root-certificates"), _private(key))
+    endpoint = Endpoint(superlink, _text(root_certificates, "--root-certificates"), _private(key))
     daemon = Caller(dialler(socket, port, token), carried.MAX_FRAME)
     memory = NodeFile(key.with_name(f"{key.name}.node"))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # leaves the blocks, which take the node offline
     with suppress(KeyboardInterrupt):
-        serve(way, daemon, memory)
+        serve(endpoint, daemon, memory)
 
 
 def _text(file: Path, field: str) -> str:
@@ -272,7 +272,7 @@ def _private(file: Path) -> EllipticCurvePrivateKey:
         key = load_ssh_private_key(_text(file, "--key").encode(), None)
     except (ValueError, UnsupportedAlgorithm):
         key = None
-    if not isinstance(key, EllipticCurvePrivateKey):  # what it holds is nobody's to see
+    if not isinstance(key, EllipticCurvePrivateKey):  # its content must not be shown
         raise InputError("--key", str(file), "a node's private key, as `fedsim certs` makes it")
     return key
 

@@ -65,7 +65,7 @@ _log = logging.getLogger("fedsim.node")
 T = TypeVar("T")
 
 
-class Unwelcome(Exception):
+class Rejected(Exception):
     """The SuperLink does not take this key, or takes its node for online elsewhere."""
 
 
@@ -74,7 +74,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True)
-class Way:
+class Endpoint:
     """How a node reaches its SuperLink.
 
     Args:
@@ -99,17 +99,19 @@ class Fleet:
     """One node's requests to its SuperLink; each waits as long as the SuperLink is away.
 
     Raises, from all but `deactivate` and `beat`:
-        Unwelcome: the SuperLink does not take this node.
+        Rejected: the SuperLink does not take this node.
         httpx.HTTPStatusError: it says no.
         Unreadable: its answer is not one.
     """
 
-    def __init__(self, way: Way) -> None:
-        self._public = public_key_to_bytes(way.key.public_key())
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._public = public_key_to_bytes(endpoint.key.public_key())
         versions = RuntimeVersionHttpInterceptor(component_name="SuperNode")
-        signs = NodeAuthHttpInterceptor(way.key, way.key.public_key())
+        signs = NodeAuthHttpInterceptor(endpoint.key, endpoint.key.public_key())
         self._client = FleetHttpClient(
-            f"https://{way.superlink}", interceptors=[versions, signs], verify=trust(way.root_certificates)
+            f"https://{endpoint.superlink}",
+            interceptors=[versions, signs],
+            verify=trust(endpoint.root_certificates),
         )
         self._client._client.headers["accept-encoding"] = "identity"
         self._client._client.event_hooks["response"] = [_check_size]
@@ -117,7 +119,7 @@ class Fleet:
     def activate(self) -> int:
         """Come online; the node's number."""
         request = ActivateNodeRequest(public_key=self._public, heartbeat_interval=HEARTBEAT_DEFAULT_INTERVAL)
-        return int(patiently(self._client.ActivateNode, request).node_id)
+        return int(retried(self._client.ActivateNode, request).node_id)
 
     def deactivate(self, node: int) -> None:
         """Go offline, if the SuperLink hears it."""
@@ -130,12 +132,12 @@ class Fleet:
         )
         _once(self._client.SendNodeHeartbeat, request)
 
-    def parcels(self, node: int) -> list[Parcel]:
+    def deliveries(self, node: int) -> list[Delivery]:
         """The messages that are there for the node; each is handed out once."""
         at = Node(node_id=node)
-        response = patiently(self._client.PullMessages, PullMessagesRequest(node=at))
+        response = retried(self._client.PullMessages, PullMessagesRequest(node=at))
         pairs = zip(response.messages_list, response.message_object_trees, strict=True)
-        return [Parcel(self._client, at, message_from_proto(proto), tree) for proto, tree in pairs]
+        return [Delivery(self._client, at, message_from_proto(proto), tree) for proto, tree in pairs]
 
     def __enter__(self) -> Self:
         return self
@@ -152,7 +154,7 @@ def _check_size(response: httpx.Response) -> None:
         raise Unreadable("an answer of no length, compressed, or too long")
 
 
-def patiently(call: Callable[[Any], T], request: object) -> T:
+def retried(call: Callable[[Any], T], request: object) -> T:
     """The answer, however long the SuperLink is away; errors as of `Fleet`."""
     wait = FIRST_WAIT
     while True:
@@ -161,7 +163,7 @@ def patiently(call: Callable[[Any], T], request: object) -> T:
         except httpx.HTTPStatusError as error:
             status = error.response.status_code
             if status in (401, 412):
-                raise Unwelcome(f"status {status}") from error
+                raise Rejected(f"status {status}") from error
             if status not in (502, 503, 504):
                 raise
             _log.warning("the SuperLink answers %d; trying again in %.1f s", status, wait)
@@ -178,7 +180,7 @@ def _once(call: Callable[[Any], object], request: object) -> None:
         _log.debug("not heard: %s", error)
 
 
-class Parcel:
+class Delivery:
     """One message to the node: a frame to fetch, and a reply to give."""
 
     def __init__(self, client: FleetHttpClient, node: Node, message: Message, tree: ObjectTree) -> None:
@@ -197,7 +199,7 @@ class Parcel:
         confirm = ConfirmMessageReceivedRequest(
             node=self._node, run_id=self._run, message_object_id=self._tree.object_id
         )
-        patiently(self._client.ConfirmMessageReceived, confirm)
+        retried(self._client.ConfirmMessageReceived, confirm)
         return frame_of(objects)
 
     def answer(self, frame: bytes) -> None:
@@ -221,10 +223,10 @@ class Parcel:
         return objects
 
     def _pull(self, object_id: str) -> bytes:
-        """One object; it may still be on its way up."""
+        """One object; it may still be on its endpoint up."""
         request = PullObjectRequest(node=self._node, run_id=self._run, object_id=object_id)
         for wait in _waits(_UPLOAD):
-            response = patiently(self._client.PullObject, request)
+            response = retried(self._client.PullObject, request)
             if not response.object_found:
                 break
             if response.object_available:
@@ -241,7 +243,7 @@ class Parcel:
                 message_object_trees=[get_object_tree(reply)],
                 clientapp_runtime_list=[time.monotonic() - self._begin],
             )
-            response = patiently(self._client.PushMessages, head)
+            response = retried(self._client.PushMessages, head)
             objects = get_all_nested_objects(reply)
             for i in response.objects_to_push:
                 self._push(response.session_id, i, objects[i].deflate())
@@ -254,7 +256,7 @@ class Parcel:
             object_id=object_id,
             object_content=content,
         )
-        if not patiently(self._client.PushObject, request).stored:
+        if not retried(self._client.PushObject, request).stored:
             raise Unreadable("the SuperLink takes this reply no more")
 
 

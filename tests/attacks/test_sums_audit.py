@@ -1,4 +1,4 @@
-"""The audit of sums over silos: each party attains at most its claim, and broken copies are caught.
+"""The audit of secure aggregation: each party attains at most its claim, and broken copies are caught.
 
 Alarm rate and power as in `test_faults`.
 """

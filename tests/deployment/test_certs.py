@@ -23,7 +23,7 @@ from silos.shim.fleet import trust
 
 
 @pytest.fixture
-def papers(tmp_path: Path) -> Path:
+def credentials(tmp_path: Path) -> Path:
     certs.make(tmp_path, ["silo-1", "silo-2"], ["superlink.example.org", "192.0.2.7"])
     return tmp_path
 
@@ -52,20 +52,20 @@ def handshake(server: Path, roots: Path, host: str) -> str:
 
 
 @pytest.mark.parametrize("host", ["superlink.example.org", "192.0.2.7", "localhost", "127.0.0.1", "::1"])
-def test_a_silo_knows_the_server_by_its_name(papers: Path, host: str) -> None:
-    assert handshake(papers / "server", papers / "silo-1" / "ca.crt", host) == "TLSv1.3"
+def test_a_silo_knows_the_server_by_its_name(credentials: Path, host: str) -> None:
+    assert handshake(credentials / "server", credentials / "silo-1" / "ca.crt", host) == "TLSv1.3"
 
 
-def test_another_host_is_not_the_server(papers: Path) -> None:
+def test_another_host_is_not_the_server(credentials: Path) -> None:
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-        handshake(papers / "server", papers / "silo-1" / "ca.crt", "superlink.example.com")
+        handshake(credentials / "server", credentials / "silo-1" / "ca.crt", "superlink.example.com")
 
 
-def test_a_common_name_is_no_host_name(papers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_common_name_is_no_host_name(credentials: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a certificate without subjectAltName, OpenSSL compares the common name unless it is told not to."""
     real = x509.CertificateBuilder.add_extension
     for name in ("server.crt", "server.key"):
-        (papers / "server" / name).unlink()
+        (credentials / "server" / name).unlink()
 
     def without(self: x509.CertificateBuilder, extension: x509.ExtensionType, critical: bool) -> object:
         alternative = isinstance(extension, x509.SubjectAlternativeName)
@@ -74,23 +74,23 @@ def test_a_common_name_is_no_host_name(papers: Path, monkeypatch: pytest.MonkeyP
     common = x509.NameAttribute(NameOID.COMMON_NAME, "localhost")
     monkeypatch.setattr(x509.CertificateBuilder, "add_extension", without)
     monkeypatch.setattr(certs.x509, "NameAttribute", lambda *_: common)
-    certs.make(papers, ["silo-1"])
+    certs.make(credentials, ["silo-1"])
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
-        handshake(papers / "server", papers / "silo-1" / "ca.crt", "localhost")
+        handshake(credentials / "server", credentials / "silo-1" / "ca.crt", "localhost")
 
 
 def test_another_authority_does_not_vouch_for_it(
-    papers: Path, tmp_path_factory: pytest.TempPathFactory
+    credentials: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     other = tmp_path_factory.mktemp("other")
     certs.make(other, ["silo-1"])
     with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(other / "server", papers / "silo-1" / "ca.crt", "localhost")
+        handshake(other / "server", credentials / "silo-1" / "ca.crt", "localhost")
 
 
-def test_what_certificates_are_for_and_until_when(papers: Path) -> None:
-    authority = x509.load_pem_x509_certificate((papers / "authority" / "ca.crt").read_bytes())
-    server = x509.load_pem_x509_certificate((papers / "server" / "server.crt").read_bytes())
+def test_what_certificates_are_for_and_until_when(credentials: Path) -> None:
+    authority = x509.load_pem_x509_certificate((credentials / "authority" / "ca.crt").read_bytes())
+    server = x509.load_pem_x509_certificate((credentials / "server" / "server.crt").read_bytes())
     basic, usage = x509.BasicConstraints, x509.KeyUsage
     assert authority.extensions.get_extension_for_class(basic).value == basic(ca=True, path_length=0)
     assert authority.extensions.get_extension_for_class(usage).value.key_cert_sign
@@ -111,13 +111,13 @@ def test_an_expired_certificate_is_refused(tmp_path: Path, monkeypatch: pytest.M
         handshake(tmp_path / "server", tmp_path / "silo-1" / "ca.crt", "localhost")
 
 
-def test_node_keys_are_what_flower_reads(papers: Path) -> None:
-    private = load_ssh_private_key((papers / "silo-1" / "node.key").read_bytes(), None)
+def test_node_keys_are_what_flower_reads(credentials: Path) -> None:
+    private = load_ssh_private_key((credentials / "silo-1" / "node.key").read_bytes(), None)
     assert isinstance(private, EllipticCurvePrivateKey)
     assert isinstance(private.curve, SECP384R1)
-    public = node_key(papers / "server" / "nodes" / "silo-1.pub")
-    assert public == node_key(papers / "silo-1" / "node.pub") == normal(public)
-    assert public != node_key(papers / "silo-2" / "node.pub")
+    public = node_key(credentials / "server" / "nodes" / "silo-1.pub")
+    assert public == node_key(credentials / "silo-1" / "node.pub") == normal(public)
+    assert public != node_key(credentials / "silo-2" / "node.pub")
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
     assert public_key_to_bytes(private.public_key()) == public
@@ -140,9 +140,9 @@ def test_secrets_are_their_owners_alone(tmp_path: Path) -> None:
     assert all(modes[name] == 0o444 for name in set(modes) - secret)
 
 
-def test_again_adds_what_is_missing_and_keeps_the_rest(papers: Path) -> None:
-    before = {file: file.read_bytes() for file in papers.rglob("*") if file.is_file()}
-    made = certs.make(papers, ["silo-1", "silo-3"])
+def test_again_adds_what_is_missing_and_keeps_the_rest(credentials: Path) -> None:
+    before = {file: file.read_bytes() for file in credentials.rglob("*") if file.is_file()}
+    made = certs.make(credentials, ["silo-1", "silo-3"])
     assert {file.name for file in made} == {
         "ca.crt",
         "node.key",
@@ -150,18 +150,18 @@ def test_again_adds_what_is_missing_and_keeps_the_rest(papers: Path) -> None:
         "silo-3.pub",
     }
     assert all(file.read_bytes() == content for file, content in before.items())
-    assert handshake(papers / "server", papers / "silo-3" / "ca.crt", "superlink.example.org")
+    assert handshake(credentials / "server", credentials / "silo-3" / "ca.crt", "superlink.example.org")
 
 
-def test_a_certificate_for_other_hosts_is_not_passed_off(papers: Path) -> None:
+def test_a_certificate_for_other_hosts_is_not_passed_off(credentials: Path) -> None:
     with pytest.raises(InputError, match=r"new\.example\.org"):
-        certs.make(papers, ["silo-1"], ["new.example.org"])
+        certs.make(credentials, ["silo-1"], ["new.example.org"])
 
 
-def test_half_a_pair_is_an_error(papers: Path) -> None:
-    (papers / "silo-1" / "node.pub").unlink()
+def test_half_a_pair_is_an_error(credentials: Path) -> None:
+    (credentials / "silo-1" / "node.pub").unlink()
     with pytest.raises(InputError, match="alone"):
-        certs.make(papers, ["silo-1"])
+        certs.make(credentials, ["silo-1"])
 
 
 @pytest.mark.parametrize("name", ["server", "authority", "run", "README", "../silo", "a/b", "", "."])
@@ -178,12 +178,19 @@ def test_hosts_that_are_none(tmp_path: Path, host: str) -> None:
 
 
 def test_the_command_says_who_gets_what(tmp_path: Path) -> None:
-    arguments = ["certs", str(tmp_path / "papers"), "--silo", "silo-1", "--host", "superlink.example.org"]
+    arguments = [
+        "certs",
+        str(tmp_path / "credentials"),
+        "--silo",
+        "silo-1",
+        "--host",
+        "superlink.example.org",
+    ]
     shown = CliRunner().invoke(app, arguments)
     assert shown.exit_code == 0, shown.output
     assert "silo-1/node.key  secret" in shown.output
     assert "server/nodes/silo-1.pub\n" in shown.output
-    assert "NAME/        silo NAME" in (tmp_path / "papers" / "README").read_text()
+    assert "NAME/        silo NAME" in (tmp_path / "credentials" / "README").read_text()
     assert "nothing was changed" in CliRunner().invoke(app, arguments).output
 
 

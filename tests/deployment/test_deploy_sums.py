@@ -272,7 +272,7 @@ def test_shares_that_do_not_belong_together_are_no_model(
         return first, second ^ np.uint64(1 << 62)
 
     monkeypatch.setattr(reports, "split", odd)
-    with pytest.raises(Refused, match="nobody knows which; the round is lost"):
+    with pytest.raises(Refused, match="it is not known which; the round is lost"):
         run(made, tmp_path / "run", seeded=False, **TWO)
 
 

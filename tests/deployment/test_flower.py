@@ -48,7 +48,7 @@ class Run:
     ) -> None:
         self._flower, self._out = flower, flower.folder / f"{name}.json"
         settings = {
-            "papers": str(flower.papers),
+            "credentials": str(flower.credentials),
             "silos": ",".join(silos),
             "out": str(self._out),
             "sizes": ",".join(map(str, sizes)),
@@ -81,11 +81,11 @@ def test_the_installed_flower_is_the_one_whose_internals_are_used() -> None:
 def stranger(flower: Federation, name: str) -> tuple[Node, bytes]:
     """A node of another authority's making, with the daemon of silo-1's name that turns nothing round."""
     certs.make(flower.folder / name, ["silo-1"])
-    papers = flower.folder / name / "silo-1"
-    (papers / "ca.crt").unlink()
-    (papers / "ca.crt").write_bytes((flower.papers / "silo-1" / "ca.crt").read_bytes())
-    node = Node(flower.superlink.address, papers, flower.socket(name), flower.folder / f"{name}.log")
-    return node, node_key(papers / "node.pub")
+    credentials = flower.folder / name / "silo-1"
+    (credentials / "ca.crt").unlink()
+    (credentials / "ca.crt").write_bytes((flower.credentials / "silo-1" / "ca.crt").read_bytes())
+    node = Node(flower.superlink.address, credentials, flower.socket(name), flower.folder / f"{name}.log")
+    return node, node_key(credentials / "node.pub")
 
 
 def test_frames_travel_and_no_code_is_fetched(flower: Federation, daemons: ExitStack) -> None:
@@ -171,7 +171,7 @@ def test_a_node_that_is_told_to_end_goes_offline(flower: Federation) -> None:
 def test_two_processes_are_not_one_node(flower: Federation) -> None:
     second = Node(
         flower.superlink.address,
-        flower.papers / "silo-1",
+        flower.credentials / "silo-1",
         flower.socket("silo-1"),
         flower.folder / "second.log",
     )

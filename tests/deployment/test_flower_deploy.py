@@ -99,11 +99,11 @@ def federation_file(folder: Path, made: Federation) -> dict[str, Any]:
     silos = {
         name: {
             "identity": str(folder / "silos" / name / "state" / "identity.pub"),
-            "node": str(made.papers / name / "node.pub"),
+            "node": str(made.credentials / name / "node.pub"),
         }
         for name in made.silos
     }
-    roots = str(made.papers / "server" / "ca.crt")
+    roots = str(made.credentials / "server" / "ca.crt")
     return {"silos": silos, "superlink": made.superlink.address, "root_certificates": roots, "deadline": 60}
 
 
@@ -190,7 +190,7 @@ default = "deploy"
 
 [superlink.deploy]
 address = "{flower.superlink.address}"
-root-certificates = "{flower.papers / "server" / "ca.crt"}"
+root-certificates = "{flower.credentials / "server" / "ca.crt"}"
 """
     )
     command = [str(Path(sys.executable).with_name("flwr")), *arguments, "--format", "json"]

@@ -184,12 +184,12 @@ def _dies_at(made: PooledFederation, out: Path, resume: bool, place: str, r: int
     """The server's process: it kills itself in round r, when silos have answered, when its request is on the
     disk, or when the shuffler has released the round."""
     from server.federation import RemoteSilos
-    from server.secure_aggregation import Counterpart, KeptRequest
+    from server.secure_aggregation import KeptRequest, ShufflerClient
 
     owner, name = {
         "asked": (RemoteSilos, "answer"),
         "kept": (KeptRequest, "keep"),
-        "released": (Counterpart, "released"),
+        "released": (ShufflerClient, "released"),
     }[place]
     real = getattr(owner, name)
 
@@ -205,4 +205,4 @@ def _dies_at(made: PooledFederation, out: Path, resume: bool, place: str, r: int
 
 def _round_of(given: object) -> object:
     request = getattr(given, "request", given)
-    return request.occasion.round if isinstance(request, Request) else request
+    return request.context.round if isinstance(request, Request) else request

@@ -11,16 +11,16 @@ from support.rosters import FORM, Parties, counts, identity
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.secagg.envelopes import KEY_FILE, OVERHEAD, PUBLIC_FILE, EnvelopeKey, seal
-from fedsim.secagg.reports import Form, Occasion, open_inner, open_report, open_share, seal_report, total
+from fedsim.secagg.reports import Form, ReportContext, open_inner, open_report, open_share, seal_report, total
 
 PARTIES = Parties(5)
-OCCASION = PARTIES.occasion()
+OCCASION = PARTIES.context()
 NUMBERS = counts(np.random.default_rng(0), 5)
 MESSAGES = Form("messages", 4, (0.0, 0.0))
 
 
-def opened(report: bytes, occasion: Occasion = OCCASION, key: EnvelopeKey = PARTIES.shuffler) -> tuple:
-    return open_report(report, occasion, PARTIES.roster, key)
+def opened(report: bytes, context: ReportContext = OCCASION, key: EnvelopeKey = PARTIES.shuffler) -> tuple:
+    return open_report(report, context, PARTIES.roster, key)
 
 
 def test_both_parts_together_are_what_was_sealed() -> None:
@@ -31,21 +31,21 @@ def test_both_parts_together_are_what_was_sealed() -> None:
 
 
 def test_a_whole_message_is_in_the_servers_envelope_alone() -> None:
-    occasion = PARTIES.occasion(form=MESSAGES)
+    context = PARTIES.context(form=MESSAGES)
     message = np.random.default_rng(0).normal(size=(2, 4))
-    _, inner, share = opened(PARTIES.report(1, message, occasion), occasion)
+    _, inner, share = opened(PARTIES.report(1, message, context), context)
     assert share.size == 0
-    assert (np.frombuffer(open_inner(inner, occasion, PARTIES.server), "<f8") == message.ravel()).all()
+    assert (np.frombuffer(open_inner(inner, context, PARTIES.server), "<f8") == message.ravel()).all()
 
 
 @pytest.mark.parametrize("form", [FORM, MESSAGES, Form("shares", 7, (2.0,))])
 def test_all_reports_have_the_size_that_the_form_says(form: Form) -> None:
-    occasion = PARTIES.occasion(form=form)
+    context = PARTIES.context(form=form)
     numbers = counts(np.random.default_rng(1), 5, form)
     numbers[0] = 0
-    reports = [PARTIES.report(i, numbers[i], occasion) for i in range(5)]
+    reports = [PARTIES.report(i, numbers[i], context) for i in range(5)]
     assert {len(report) for report in reports} == {form.report_bytes}
-    assert {len(opened(report, occasion).inner) for report in reports} == {form.inner_bytes}
+    assert {len(opened(report, context).inner) for report in reports} == {form.inner_bytes}
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_all_reports_have_the_size_that_the_form_says(form: Form) -> None:
     ],
     ids=["run", "round", "roster", "noise", "shape"],
 )
-def test_a_report_is_of_one_occasion(other: Occasion) -> None:
+def test_a_report_is_of_one_occasion(other: ReportContext) -> None:
     report = PARTIES.report(0, NUMBERS[0])
     inner = opened(report).inner
     assert other.form.report_bytes == len(report)  # or it would be refused by its size
@@ -101,7 +101,7 @@ def test_a_silo_signs_for_itself_alone() -> None:
 @pytest.mark.parametrize("position", [5, 2**32 - 1])
 def test_a_position_outside_the_roster_is_nobody(position: int) -> None:
     report = seal_report(NUMBERS[0], OCCASION, PARTIES.roster, position, PARTIES.silos["s000"].sign)
-    with pytest.raises(Refused, match="nobody in the roster"):
+    with pytest.raises(Refused, match="no silo of the roster"):
         opened(report)
 
 

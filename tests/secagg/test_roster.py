@@ -76,7 +76,7 @@ def test_every_term_counts(path: str, value: Any) -> None:
         ("silos.s001", "ab", "match pattern"),
         ("silos.s001", TREE["silos"]["s000"], "another identity than that of s000"),
         ("silos.s001", TREE["shuffler"]["identity"], "another identity than that of the shuffler"),
-        ("server", TREE["shuffler"]["key"], "nobody may hold both"),
+        ("server", TREE["shuffler"]["key"], "no party may hold both"),
         ("shuffler.key", 3, "valid string"),
         ("min_silos", 4, "at most 3"),
         ("min_silos", 0, "greater than or equal to 1"),

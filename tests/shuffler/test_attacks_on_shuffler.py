@@ -1,4 +1,4 @@
-"""Attacks on sums over silos: each succeeds against a copy that lacks one rule, not against the product.
+"""Attacks on secure aggregation: each succeeds against a copy that lacks one rule, not against the product.
 
 What a server wants is one silo's own contribution, `numbers[k]`, which no sum over enough silos shows.
 """
@@ -54,9 +54,9 @@ class NotesByRoster(Shuffler):
 
     def shuffle(self, request: Request) -> bytes:
         for (run, index), _ in list(self._store._requests.items()):  # type: ignore[attr-defined]
-            if self.noted_roster != request.occasion.roster:
+            if self.noted_roster != request.context.roster:
                 del self._store._requests[run, index]  # type: ignore[attr-defined]
-        self.noted_roster = request.occasion.roster
+        self.noted_roster = request.context.roster
         return super().shuffle(request)
 
     noted_roster = ""
@@ -73,9 +73,9 @@ def smaller_roster(parties: Parties) -> Roster:
 def by_another_roster(made: Round, other: Roster) -> np.ndarray:
     """The round again, under a roster without the victim, by silos that would answer that too."""
     whole = made.total(made.release())
-    occasion = replace(made.occasion, roster=other.digest)
-    again = [made.parties.report(i, made.numbers[i], occasion, other) for i in range(4)]
-    return whole - made.total(made.release(Request(occasion, tuple(again))))
+    context = replace(made.context, roster=other.digest)
+    again = [made.parties.report(i, made.numbers[i], context, other) for i in range(4)]
+    return whole - made.total(made.release(Request(context, tuple(again))))
 
 
 def test_a_round_repeated_under_another_roster_shows_who_is_not_in_it() -> None:
@@ -91,10 +91,9 @@ def by_fakes(made: Round) -> np.ndarray:
     """The victim among silos that the server plays, in the places of others and with keys of its own."""
     fakes = np.ones_like(made.numbers[:2])
     own = [
-        seal_report(row, made.occasion, made.parties.roster, i, identity().sign)
-        for i, row in enumerate(fakes)
+        seal_report(row, made.context, made.parties.roster, i, identity().sign) for i, row in enumerate(fakes)
     ]
-    found = made.release(Request(made.occasion, (*own, made.reports[VICTIM])))
+    found = made.release(Request(made.context, (*own, made.reports[VICTIM])))
     return made.total(found) - fakes.sum(axis=0)
 
 
@@ -115,11 +114,11 @@ def by_own_roster(made: Round, seal: Any) -> np.ndarray:
     roster = made.parties.made(silos={**silos, victim: made.parties.silos[victim].public})
     with suppress(AttributeError):
         made.shuffler.pins_what_it_is_sent(roster)  # type: ignore[attr-defined]
-    occasion = replace(made.occasion, roster=roster.digest)
+    context = replace(made.context, roster=roster.digest)
     numbers = np.zeros_like(made.numbers[0])
-    own = [seal_report(numbers, occasion, roster, i, key.sign) for i, key in enumerate(keys)]
-    lured = seal(made.numbers[VICTIM], occasion, roster, 2, made.parties.silos[victim].sign)
-    return made.total(made.release(Request(occasion, (*own, lured))))
+    own = [seal_report(numbers, context, roster, i, key.sign) for i, key in enumerate(keys)]
+    lured = seal(made.numbers[VICTIM], context, roster, 2, made.parties.silos[victim].sign)
+    return made.total(made.release(Request(context, (*own, lured))))
 
 
 class PinsAnything(Shuffler):
@@ -136,8 +135,8 @@ def test_a_server_that_enrols_silos_learns_the_last_one() -> None:
     with pytest.raises(Refused, match="has not pinned"):
         by_own_roster(Round(), seal_report)
 
-    def careful(numbers: Any, occasion: Any, _: Roster, position: int, sign: Any) -> bytes:
-        return seal_report(numbers, occasion, weak.parties.roster, position, sign)
+    def careful(numbers: Any, context: Any, _: Roster, position: int, sign: Any) -> bytes:
+        return seal_report(numbers, context, weak.parties.roster, position, sign)
 
     with pytest.raises(InputError, match="the roster that is pinned"):
         by_own_roster(Round(kind=PinsAnything), careful)
@@ -172,7 +171,7 @@ class CountsTwice(Shuffler):
 
     def _counted(self, request: Request, roster: Roster) -> Any:
         key = self.keys.envelopes
-        opened = [reports.open_report(each, request.occasion, roster, key) for each in request.reports]
+        opened = [reports.open_report(each, request.context, roster, key) for each in request.reports]
         return dict(enumerate(opened))
 
 
@@ -219,7 +218,7 @@ def test_shares_of_both_kinds_at_the_server_are_matched() -> None:
 def _own_shares(made: Round) -> list[np.ndarray]:
     release = made.release()
     parties = made.parties
-    return [open_share(each, made.occasion, parties.roster, parties.server)[1] for each in release.inner]
+    return [open_share(each, made.context, parties.roster, parties.server)[1] for each in release.inner]
 
 
 LARGE = Form("shares", 8000, (0.0,))
@@ -229,9 +228,9 @@ def views(form: Form = LARGE) -> dict[str, np.ndarray]:
     """All that each aggregator has of a round in which every silo's numbers are the same."""
     made = Round(form=form)
     made.numbers[:] = 12345
-    made.reports = [made.parties.report(i, row, made.occasion) for i, row in enumerate(made.numbers)]
+    made.reports = [made.parties.report(i, row, made.context) for i, row in enumerate(made.numbers)]
     opened = [
-        reports.open_report(each, made.occasion, made.parties.roster, made.parties.shuffler)
+        reports.open_report(each, made.context, made.parties.roster, made.parties.shuffler)
         for each in made.reports
     ]
     return {
@@ -263,7 +262,7 @@ def test_a_release_is_nothing_without_the_servers_key() -> None:
 def test_what_the_server_relays_tells_it_nothing() -> None:
     made = Round(form=LARGE)
     with pytest.raises(Refused):
-        made.parties.server.open(made.reports[0], made.occasion.info("shuffler"))
+        made.parties.server.open(made.reports[0], made.context.info("shuffler"))
     sealed = b"".join(report[48 : -(len(report) % 8) or None] for report in made.reports)
     assert worst_byte(np.frombuffer(sealed[: len(sealed) // 8 * 8], "<u8")) > FALSE_ALARM
     assert len({len(report) for report in made.reports}) == 1
@@ -273,11 +272,9 @@ def test_a_shuffler_cannot_put_shares_of_its_own_in_place_of_others() -> None:
     """Zeros for all silos but one, and the sum would be that one's answer."""
     made = Round()
     release, roster, server = made.release(), made.parties.roster, made.parties.server
-    opened = [
-        reports.open_report(each, made.occasion, roster, made.parties.shuffler) for each in made.reports
-    ]
+    opened = [reports.open_report(each, made.context, roster, made.parties.shuffler) for each in made.reports]
     victim, zeros = opened[0], np.zeros(made.form.words, np.uint64)
-    nothing = seal(bytes(made.form.inner_bytes - OVERHEAD), server.public, made.occasion.info("server"))
+    nothing = seal(bytes(made.form.inner_bytes - OVERHEAD), server.public, made.context.info("server"))
     fakes = [nothing] * (len(opened) - 1)
     for inner in ([victim.inner, *fakes], [victim.inner] * len(opened), [victim.inner]):
         with pytest.raises(Refused, match="share"):
@@ -292,11 +289,11 @@ def test_an_aggregators_noise_is_on_the_sum_before_anything_is_read_of_it() -> N
     signs = []
     for last in (2**63 - 1, -(2**63)):
         made.numbers[2] = last
-        made.reports = [parties.report(i, row, made.occasion) for i, row in enumerate(made.numbers)]
+        made.reports = [parties.report(i, row, made.context) for i, row in enumerate(made.numbers)]
         fresh = Round(parties, form=made.form)
         fresh.reports = made.reports
         release, key = fresh.release(), parties.shuffler
-        opened = [reports.open_report(each, made.occasion, parties.roster, key) for each in made.reports]
+        opened = [reports.open_report(each, made.context, parties.roster, key) for each in made.reports]
         known = np.add.reduce([each.share for each in opened])  # the sum without the noise that it knows
         noise = aggregators_noise(made.form)
         told = totals(replace(release, sum=known), parties.roster, parties.server, noise)

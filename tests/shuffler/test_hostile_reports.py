@@ -14,7 +14,7 @@ from fedsim.secagg.envelopes import seal
 from fedsim.secagg.reports import open_inner, open_report
 from fedsim.secagg.shuffling import Release, Request
 from fedsim.wire.frames import head_of, opened, sealed
-from shuffler.service import Desk
+from shuffler.service import FrameHandler
 
 ALL = {"min_silos": 5}
 """Every silo must count, so that a request of which one report is damaged is refused."""
@@ -51,10 +51,10 @@ def fuzzed(rng: random.Random, whole: bytes, others: list[bytes]) -> bytes:
 def hostile(made: Round, count: int, seed: int = 0) -> Iterator[bytes]:
     """Reports that are none: damaged, stale, foreign, and sealed again with other content."""
     rng, parties = random.Random(seed), made.parties
-    later = replace(made.occasion, round=1)
+    later = replace(made.context, round=1)
     stale = [parties.report(i, row, later) for i, row in enumerate(made.numbers)]
     foreign = Round(Parties()).reports
-    info = made.occasion.info("shuffler")
+    info = made.context.info("shuffler")
     contents = [parties.shuffler.open(report, info) for report in made.reports]
     for i in range(count):
         silo = rng.randrange(len(made.reports))
@@ -74,7 +74,7 @@ def accepted(made: Round, count: int) -> int:
     found = 0
     for report in hostile(made, count):
         try:
-            open_report(report, made.occasion, made.parties.roster, made.parties.shuffler)
+            open_report(report, made.context, made.parties.roster, made.parties.shuffler)
         except Refused:
             continue
         found += 1
@@ -96,7 +96,7 @@ def test_hostile_reports_beside_good_ones_cost_a_line_each(caplog: pytest.LogCap
     made = Round(Parties(60))
     bad = list(hostile(made, 30))
     with caplog.at_level(logging.INFO):
-        found = made.release(Request(made.occasion, (*made.reports[:20], *bad, *made.reports[20:30])))
+        found = made.release(Request(made.context, (*made.reports[:20], *bad, *made.reports[20:30])))
     assert found.silos == tuple(range(30))
     assert (made.total(found) == made.numbers[:30].sum(axis=0)).all()
     assert len(caplog.messages) == len(bad)
@@ -108,8 +108,8 @@ def test_a_fuzzed_request_is_answered_with_a_refusal(count: int, caplog: pytest.
     caplog.set_level(logging.CRITICAL, "shuffler")  # five lines a request are a lot to keep
     made, rng = Round(Parties(terms=ALL)), random.Random(1)
     whole = made.request()
-    desk, frame = Desk(made.shuffler), sealed(whole.body())
-    other = sealed(Request(replace(made.occasion, round=1), whole.reports).body())
+    desk, frame = FrameHandler(made.shuffler), sealed(whole.body())
+    other = sealed(Request(replace(made.context, round=1), whole.reports).body())
     for _ in range(count):
         data = fuzzed(rng, frame, [other])
         if data[68:] == frame[68:]:
@@ -136,7 +136,7 @@ def test_fuzzed_envelopes_do_not_open_for_the_server() -> None:
     inner = list(made.release().inner)
     for _ in range(GATE):
         with pytest.raises(Refused):
-            open_inner(fuzzed(rng, rng.choice(inner), inner), made.occasion, made.parties.server)
+            open_inner(fuzzed(rng, rng.choice(inner), inner), made.context, made.parties.server)
 
 
 @pytest.mark.parametrize("kind", ["hello", "ask", "offer", "nonsense", "shuffled"])
@@ -144,7 +144,7 @@ def test_other_messages_are_refused_or_greeted(kind: str) -> None:
     from fedsim.wire.frames import WordFrame, encode
 
     made = Round()
-    answer = Desk(made.shuffler).answer(sealed(encode(WordFrame(kind, {}))))
+    answer = FrameHandler(made.shuffler).answer(sealed(encode(WordFrame(kind, {}))))
     expected = "standing" if kind == "hello" else "refusal"
     assert head_of(opened(answer)[0])[0] == expected
 
@@ -158,7 +158,7 @@ def test_an_error_of_its_own_says_nothing_of_what_was_sent(
         raise ValueError("a secret")
 
     monkeypatch.setattr(made.shuffler, "shuffle", fails)
-    answer = Desk(made.shuffler).answer(sealed(made.request().body()))
+    answer = FrameHandler(made.shuffler).answer(sealed(made.request().body()))
     assert head_of(opened(answer)[0]) == (
         "refusal",
         {"reason": "the shuffler could not answer (see its log)", "again": False},
@@ -169,7 +169,7 @@ def test_an_error_of_its_own_says_nothing_of_what_was_sent(
 
 def test_a_refusal_is_signed_too() -> None:
     made = Round()
-    frame = Desk(made.shuffler).answer(b"GET / HTTP/1.1")
+    frame = FrameHandler(made.shuffler).answer(b"GET / HTTP/1.1")
     with pytest.raises(Refused, match="the shuffler refused: not a frame"):
         made.read(frame, made.request())
     unsigned = sealed(opened(frame)[0])

@@ -218,7 +218,7 @@ def test_notes_that_are_set_back_release_no_round_a_second_time(path: Path, kind
     else:
         with pytest.raises(Refused, match="another process of the shuffler"):
             made.shuffler.shuffle(less)
-        told = replace(less, occasion=replace(less.occasion, start=store.start))  # the server's word for it
+        told = replace(less, context=replace(less.context, start=store.start))  # the server's word for it
         with pytest.raises(Refused, match="0 reports count"):
             made.shuffler.shuffle(told)
         with pytest.raises(Refused, match="an older copy"):

@@ -41,7 +41,7 @@ def test_the_total_of_some_silos_is_theirs() -> None:
 def test_whole_messages_arrive_as_they_were_sent_in_another_order() -> None:
     made = Round(form=MESSAGES, parties=Parties(20))
     sent = np.random.default_rng(0).normal(size=(20, 1, 3))
-    made.reports = [made.parties.report(i, row, made.occasion) for i, row in enumerate(sent)]
+    made.reports = [made.parties.report(i, row, made.context) for i, row in enumerate(sent)]
     found = messages(made.release(), made.parties.server)
     assert sorted(map(bytes, found)) == sorted(map(bytes, sent))
     assert (found != sent).any()  # by chance once in 2.4e18
@@ -50,7 +50,7 @@ def test_whole_messages_arrive_as_they_were_sent_in_another_order() -> None:
 def test_the_order_of_a_release_is_uniform() -> None:
     """Pearson's test over the 6 orders of three messages; it rejects an order that is kept once in two."""
     made = Round(form=MESSAGES, parties=Parties(3))
-    made.reports = [made.parties.report(i, np.full((1, 3), i, float), made.occasion) for i in range(3)]
+    made.reports = [made.parties.report(i, np.full((1, 3), i, float), made.context) for i in range(3)]
     seen: Counter[tuple[float, ...]] = Counter()
     for _ in range(300):
         made.shuffler._store = MemoryStore()
@@ -81,8 +81,8 @@ def test_any_other_request_for_a_released_round_gets_nothing(other: str) -> None
     request = {
         "fewer": made.request([0, 1, 2, 3]),
         "another order": made.request([1, 0, 2, 3, 4]),
-        "a bit": Request(made.occasion, (flipped, *made.reports[1:])),
-        "another form": made.request(occasion=replace(made.occasion, form=Form("shares", 8, (0.0,)))),
+        "a bit": Request(made.context, (flipped, *made.reports[1:])),
+        "another form": made.request(context=replace(made.context, form=Form("shares", 8, (0.0,)))),
     }[other]
     with pytest.raises(Refused, match="released to another request"):
         made.shuffler.shuffle(request)
@@ -98,17 +98,17 @@ def test_a_refused_request_does_not_use_the_round_up() -> None:
 def test_rounds_and_runs_are_apart() -> None:
     made = Round()
     made.release()
-    for occasion in (replace(made.occasion, round=1), replace(made.occasion, run="00" * 32)):
-        reports = [made.parties.report(i, row, occasion) for i, row in enumerate(made.numbers)]
-        assert made.release(Request(occasion, tuple(reports))).silos == (0, 1, 2, 3, 4)
+    for context in (replace(made.context, round=1), replace(made.context, run="00" * 32)):
+        reports = [made.parties.report(i, row, context) for i, row in enumerate(made.numbers)]
+        assert made.release(Request(context, tuple(reports))).silos == (0, 1, 2, 3, 4)
 
 
 def test_an_older_reply_of_a_run_is_not_kept() -> None:
     made = Round()
     made.release()
-    occasion = replace(made.occasion, round=1)
-    reports = [made.parties.report(i, row, occasion) for i, row in enumerate(made.numbers)]
-    made.release(Request(occasion, tuple(reports)))
+    context = replace(made.context, round=1)
+    reports = [made.parties.report(i, row, context) for i, row in enumerate(made.numbers)]
+    made.release(Request(context, tuple(reports)))
     with pytest.raises(Refused, match="not kept any more"):
         made.shuffler.shuffle(made.request())
 
@@ -132,11 +132,11 @@ def test_every_report_that_does_not_count_is_one_line_without_what_is_in_it(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     made = Round(Parties(8, {"min_silos": 2}))
-    stale = made.parties.report(3, made.numbers[3], replace(made.occasion, round=9))
-    strange = seal_report(made.numbers[4], made.occasion, made.parties.roster, 4, identity().sign)
+    stale = made.parties.report(3, made.numbers[3], replace(made.context, round=9))
+    strange = seal_report(made.numbers[4], made.context, made.parties.roster, 4, identity().sign)
     cut = made.reports[5][:-1]
-    again = made.parties.report(0, made.numbers[7], made.occasion)
-    request = Request(made.occasion, (*made.reports[:3], stale, strange, cut, again))
+    again = made.parties.report(0, made.numbers[7], made.context)
+    request = Request(made.context, (*made.reports[:3], stale, strange, cut, again))
     with caplog.at_level(logging.INFO, "shuffler"):
         release = made.release(request)
     assert release.silos == (0, 1, 2)
@@ -161,7 +161,7 @@ def test_an_unknown_roster_is_refused() -> None:
     made = Round()
     other = made.parties.made(federation="other")
     with pytest.raises(Refused, match="has not pinned"):
-        made.shuffler.shuffle(made.request(occasion=replace(made.occasion, roster=other.digest)))
+        made.shuffler.shuffle(made.request(context=replace(made.context, roster=other.digest)))
 
 
 def test_a_roster_with_another_shufflers_keys_is_not_served() -> None:
@@ -200,9 +200,9 @@ def _far_from(drawn: np.ndarray, scale: float) -> float:
 
 def test_a_server_gets_no_less_noise_than_the_silos_signed() -> None:
     made = Round(Parties(5, {"noise_by": "aggregators"}), form=NOISY)
-    less = replace(made.occasion, form=Form("shares", 500, (100.0, 1e-9)))
+    less = replace(made.context, form=Form("shares", 500, (100.0, 1e-9)))
     with pytest.raises(Refused, match="0 reports count"):
-        made.shuffler.shuffle(made.request(occasion=less))
+        made.shuffler.shuffle(made.request(context=less))
 
 
 def test_noise_is_drawn_once_for_a_round() -> None:
@@ -224,10 +224,10 @@ def test_a_reply_is_believed_for_its_request_and_by_its_signature_alone() -> Non
 
 def test_a_silo_whose_share_for_the_server_is_rubbish_costs_the_round_and_no_privacy() -> None:
     made = Round()
-    other = replace(made.occasion, round=5)
+    other = replace(made.context, round=5)
     own, strange = made.reports[4], made.parties.report(4, made.numbers[4], other)
     keys = made.parties.shuffler
-    content, old = keys.open(own, made.occasion.info("shuffler")), keys.open(strange, other.info("shuffler"))
+    content, old = keys.open(own, made.context.info("shuffler")), keys.open(strange, other.info("shuffler"))
     assert len(content) == len(old)
     inner = old[68 : 68 + FORM.inner_bytes]
     made.reports[4] = _resigned(made, content, inner)
@@ -240,6 +240,6 @@ def _resigned(made: Round, content: bytes, inner: bytes) -> bytes:
     from fedsim.secagg.envelopes import seal
 
     place, share = content[:4], content[68 + FORM.inner_bytes :]
-    signature = made.parties.silos["s004"].sign(made.occasion.info("silo") + place + inner + share)
-    public, info = made.parties.shuffler.public, made.occasion.info("shuffler")
+    signature = made.parties.silos["s004"].sign(made.context.info("silo") + place + inner + share)
+    public, info = made.parties.shuffler.public, made.context.info("shuffler")
     return seal(place + signature + inner + share, public, info)

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError, Refused
-from fedsim.secagg.shuffling import Request, hello, standing
+from fedsim.secagg.shuffling import Request, greeting, hello
 from fedsim.wire.connections import dial_socket
 from fedsim.wire.frames import receive, sealed, send
 from shuffler.__main__ import main
@@ -88,15 +88,15 @@ def test_enrol_serve_release_and_stop(folder: Path) -> None:
             assert "listens" in process.stderr.readline()
             assert command("--config", str(file), "--health") == (0, "")
             identity = bytes.fromhex(made.keys.identity.public)
-            start = standing(_said(folder, hello("")), identity).start
-            made.occasion = replace(made.occasion, start=start)
-            made.reports = [made.parties.report(i, row, made.occasion) for i, row in enumerate(made.numbers)]
+            start = greeting(_said(folder, hello("")), identity).start
+            made.context = replace(made.context, start=start)
+            made.reports = [made.parties.report(i, row, made.context) for i, row in enumerate(made.numbers)]
             frame = exchange(folder, made.request())
-            mark = standing(_said(folder, hello("")), identity)
+            mark = greeting(_said(folder, hello("")), identity)
             assert made.read(frame, made.request()).mark == mark
-            assert standing(_said(folder, hello(mark.head)), identity) == mark
+            assert greeting(_said(folder, hello(mark.head)), identity) == mark
             with pytest.raises(Refused, match="an older copy"):
-                standing(_said(folder, hello("ab" * 32)), identity)
+                greeting(_said(folder, hello("ab" * 32)), identity)
             assert (made.total(made.read(frame, made.request())) == made.numbers.sum(axis=0)).all()
             assert exchange(folder, made.request()) == frame
             with pytest.raises(Refused, match="released to another request"):

@@ -28,7 +28,7 @@ class InRosterOrder(Shuffler):
 
     def _released(self, request: Request) -> Release:
         released = super()._released(request)
-        counted = self._counted(request, self.rosters[request.occasion.roster])
+        counted = self._counted(request, self.rosters[request.context.roster])
         return replace(released, inner=tuple(counted[silo].inner for silo in sorted(counted)))
 
 
@@ -37,9 +37,9 @@ class InOrderOfArrival(Shuffler):
 
     def _released(self, request: Request) -> Release:
         released = super()._released(request)
-        roster = self.rosters[request.occasion.roster]
+        roster = self.rosters[request.context.roster]
         inner = [
-            open_report(each, request.occasion, roster, self.keys.envelopes).inner for each in request.reports
+            open_report(each, request.context, roster, self.keys.envelopes).inner for each in request.reports
         ]
         return replace(released, inner=tuple(inner))
 
@@ -49,7 +49,7 @@ class OddSizes(Shuffler):
 
     def released(self, request: Request) -> Release:
         released = super()._released(request)
-        counted = self._counted(request, self.rosters[request.occasion.roster])
+        counted = self._counted(request, self.rosters[request.context.roster])
         owner = {report.inner: silo for silo, report in counted.items()}
         return replace(released, inner=tuple(each + bytes(8 * owner[each]) for each in released.inner))
 
@@ -122,7 +122,7 @@ def test_reports_have_one_size_whatever_is_in_them(form: Form) -> None:
     shape = len(form.scales), form.dimension
     kinds = [0, 2**62, -(2**62)] if form.transport == "shares" else [0.0, 1e308, float("nan")]
     made = [
-        parties.report(silo, np.full(shape, kind), parties.occasion(form=form))
+        parties.report(silo, np.full(shape, kind), parties.context(form=form))
         for silo in range(SILOS)
         for kind in kinds
     ]

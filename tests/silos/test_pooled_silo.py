@@ -1,4 +1,4 @@
-"""A silo in sums over silos: it answers by its own pinned roster, and what it says of others is sealed."""
+"""A silo in secure aggregation: it answers by its own pinned roster, and what it says of others is sealed."""
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +18,7 @@ from fedsim.protocol.batch import FULL
 from fedsim.protocol.plan import Ask, Plan, QueryShape
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg import shuffling
-from fedsim.secagg.agreement import Occasions, agreement
+from fedsim.secagg.agreement import ReportContexts, agreement
 from fedsim.secagg.envelopes import EnvelopeKey
 from fedsim.secagg.reports import open_report
 from fedsim.secagg.roster import load_roster
@@ -28,7 +28,7 @@ from fedsim.wire.messages import Mark, Offer
 from server.participation import schedule
 from shuffler.keys import Keys
 from silos.config import load_config
-from silos.pooled import Part
+from silos.pooled import SumPart
 from silos.silo import Silo
 
 SCENARIO = pooled_scenario()
@@ -74,7 +74,7 @@ def callers(made: PooledFederation) -> Iterator[dict[str, Caller]]:
     ("changes", "said"),
     [
         ({"pooled__roster": OTHER}, "none that the silo's operator has pinned"),
-        ({"pooled__mechanism": "gaussian"}, "no mechanism of sums"),
+        ({"pooled__mechanism": "gaussian"}, "no mechanism of secure aggregation"),
         ({"pooled__clip": 0.0}, "greater than 0"),
         ({"pooled__clip": 1.5}, "less than or equal to 1"),
         ({"noise_multiplier": None}, "must be given"),
@@ -82,7 +82,10 @@ def callers(made: PooledFederation) -> Iterator[dict[str, Caller]]:
         ({"weights": [1.0, 1.0]}, "weights must be 3"),
         ({"shape__sizes": {FIRST: RESOLVED.sizes[0]}, "weights": [1.0]}, "not those of the roster"),
         ({"algorithm": LOCAL}, "computes with each silo's own noisy answers"),
-        ({"algorithm__batch": {"sampler": "subsample", "fraction": 0.5}}, "sampled batches in sums"),
+        (
+            {"algorithm__batch": {"sampler": "subsample", "fraction": 0.5}},
+            "sampled batches with secure",
+        ),
     ],
 )
 def test_an_offer_that_the_roster_does_not_cover_is_refused_and_costs_nothing(
@@ -185,7 +188,7 @@ def test_where_aggregators_add_the_noise_nothing_is_left_if_they_collude(tmp_pat
 
 def test_memory_is_refused_before_anything_is_paid_for() -> None:
     with pytest.raises(Refused, match="keeps memory"):
-        Part.check_summable(Plan(()), remembers=True)
+        SumPart.check_summable(Plan(()), remembers=True)
 
 
 def test_a_report_is_all_that_leaves_and_the_same_bytes_whenever_it_is_asked_for(
@@ -247,13 +250,13 @@ def test_marks_of_two_runs_at_once_may_cross(made: PooledFederation, callers: di
 
 
 def shuffled(made: PooledFederation, request: Request) -> Release:
-    with made.shuffler(request.occasion.start) as answer:
+    with made.shuffler(request.context.start) as answer:
         frame = answer(sealed(request.body()))
     return Release.read(frame, request, bytes.fromhex(made.roster.shuffler.identity))
 
 
-def occasions(offer: Offer) -> Occasions:
-    return Occasions(offer, RESOLVED.trace.plan, RESOLVED.sums.mechanism, 5)  # type: ignore[union-attr]
+def contexts(offer: Offer) -> ReportContexts:
+    return ReportContexts(offer, RESOLVED.trace.plan, RESOLVED.sums.mechanism, 5)  # type: ignore[union-attr]
 
 
 def test_no_contribution_is_in_the_ledger_in_the_clear(
@@ -264,11 +267,11 @@ def test_no_contribution_is_in_the_ledger_in_the_clear(
     caller = callers[FIRST]
     run = caller.admitted(told(offered[FIRST]))["run"]
     report = caller.asked(run, 0, w=POINT)["report"].numpy().tobytes()
-    occasion = occasions(offered[FIRST]).of(0, made.mark()["start"])
+    context = contexts(offered[FIRST]).of(0, made.mark()["start"])
     keys = Keys.load(made.folder / "shuffler" / "state")
     server = EnvelopeKey.load(made.folder / "server")
-    position, inner, share = open_report(report, occasion, made.roster, keys.envelopes)
-    alone = Release(occasion, "", (position,), (inner,), share, Mark(**made.mark()))
+    position, inner, share = open_report(report, context, made.roster, keys.envelopes)
+    alone = Release(context, "", (position,), (inner,), share, Mark(**made.mark()))
     contribution = shuffling.totals(alone, made.roster, server, 0 * share)
     assert 0 < np.abs(contribution).max() < 2**45
     stored = (made.folder / FIRST / "state" / "ledger.sqlite").read_bytes()
@@ -289,7 +292,7 @@ def told_apart(made: PooledFederation, callers: Mapping[str, Caller]) -> Request
             changes["noise_multiplier"] = 0.5 * (offered[name].noise_multiplier or 0)
         run = caller.admitted(told(offered[name], **changes))["run"]
         reports.append(caller.asked(run, 0, w=POINT)["report"].numpy().tobytes())
-    return Request(occasions(offered[FIRST]).of(0, made.mark()["start"]), tuple(reports))
+    return Request(contexts(offered[FIRST]).of(0, made.mark()["start"]), tuple(reports))
 
 
 def test_silos_that_were_told_less_noise_do_not_count_beside_one_that_was_not(

@@ -162,12 +162,12 @@ def test_a_folder_that_cannot_be_written_remembers_nothing(tmp_path: Path) -> No
 
 def test_bad_arguments_are_named(tmp_path: Path) -> None:
     certs.make(tmp_path, ["silo-1"])
-    papers = tmp_path / "silo-1"
-    good = ["--superlink", "127.0.0.1:1", "--root-certificates", str(papers / "ca.crt")]
+    credentials = tmp_path / "silo-1"
+    good = ["--superlink", "127.0.0.1:1", "--root-certificates", str(credentials / "ca.crt")]
     for bad, word in (
-        (["--key", str(papers / "node.pub"), "--socket", "s"], "--key"),
-        (["--key", str(papers / "absent"), "--socket", "s"], "--key"),
-        (["--key", str(papers / "node.key")], "--socket"),
+        (["--key", str(credentials / "node.pub"), "--socket", "s"], "--key"),
+        (["--key", str(credentials / "absent"), "--socket", "s"], "--key"),
+        (["--key", str(credentials / "node.key")], "--socket"),
     ):
         shown = CliRunner().invoke(app, ["node", *good, *bad])
         assert shown.exit_code == 2

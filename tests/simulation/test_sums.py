@@ -1,4 +1,4 @@
-"""Simulated sums over silos: who sees what, which noise, and the same model as without sums."""
+"""Simulated secure aggregation: who sees what, which noise, and the same model as without sums."""
 
 import json
 from pathlib import Path

@@ -15,7 +15,7 @@ from support.daemons import short_folder as short_folder
 from fedsim.deployment import certs
 from fedsim.deployment.flower.control import Control
 from fedsim.deployment.flower.grid import node_key
-from fedsim.deployment.flower.superlink import Papers, SuperLink
+from fedsim.deployment.flower.superlink import Credentials, SuperLink
 from fedsim.wire.frames import receive, send
 
 ROOT = Path(__file__).parents[2]
@@ -61,9 +61,14 @@ def echo(place: Path, reply: Callable[[bytes], bytes] = lambda frame: frame[::-1
 class Node:
     """A silo's node, a process."""
 
-    def __init__(self, superlink: str, papers: Path, daemon: Path, log: Path) -> None:
+    def __init__(self, superlink: str, credentials: Path, daemon: Path, log: Path) -> None:
         self._command = [sys.executable, "-m", "silos.shim", "--superlink", superlink]
-        self._command += ["--root-certificates", str(papers / "ca.crt"), "--key", str(papers / "node.key")]
+        self._command += [
+            "--root-certificates",
+            str(credentials / "ca.crt"),
+            "--key",
+            str(credentials / "node.key"),
+        ]
         self._command += ["--socket", str(daemon)]
         self.log = log
         self.start()
@@ -94,13 +99,13 @@ class Federation:
 
     def __init__(self, folder: Path, silos: Sequence[str], port: int | None = None) -> None:
         self.folder, self.silos = folder, tuple(silos)
-        certs.make(folder / "papers", silos)
-        self.papers = folder / "papers"
+        certs.make(folder / "credentials", silos)
+        self.credentials = folder / "credentials"
         self.superlink = SuperLink(
-            Papers.of(self.papers / "server"), folder / "superlink", port or free_port()
+            Credentials.of(self.credentials / "server"), folder / "superlink", port or free_port()
         )
         self.nodes: dict[str, Node] = {}
-        self.keys = {name: node_key(self.papers / name / "node.pub") for name in silos}
+        self.keys = {name: node_key(self.credentials / name / "node.pub") for name in silos}
 
     def control(self) -> Control:
         return self.superlink.control()
@@ -116,7 +121,7 @@ class Federation:
     def join(self, name: str, daemon: Path | None = None) -> Node:
         place = daemon or self.socket(name)
         log = self.folder / f"{name}.log"
-        self.nodes[name] = Node(self.superlink.address, self.papers / name, place, log)
+        self.nodes[name] = Node(self.superlink.address, self.credentials / name, place, log)
         return self.nodes[name]
 
     def wait_online(self, names: Sequence[str] | None = None, seconds: float = 60.0) -> None:

@@ -16,9 +16,9 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
-    papers = Path(str(config["papers"]))
+    credentials = Path(str(config["credentials"]))
     silos = str(config["silos"]).split(",")
-    channel = OnGrid(grid, {name: node_key(papers / name / "node.pub") for name in silos})
+    channel = OnGrid(grid, {name: node_key(credentials / name / "node.pub") for name in silos})
     rounds, out = [], Path(str(config["out"]))
     sizes = [int(size) for size in str(config["sizes"]).split(",")]
     for number, size in enumerate(sizes):

@@ -58,15 +58,15 @@ def rounds(
 def _round(
     shuffler: Shuffler, parties: Parties, form: Form, index: int, ask: Asks, rng: np.random.Generator
 ) -> Seen:
-    occasion = parties.occasion(index, form=form)
+    context = parties.context(index, form=form)
     numbers = _contents(form, rng)
     arrived = rng.permutation(SILOS)  # report of silo arrived[k] came k-th
-    reports = [parties.report(int(silo), numbers[silo], occasion) for silo in arrived]
+    reports = [parties.report(int(silo), numbers[silo], context) for silo in arrived]
     start = time.perf_counter()
-    request = Request(occasion, tuple(reports))
+    request = Request(context, tuple(reports))
     release = ask(shuffler, request, parties)
     took = time.perf_counter() - start
-    contents = [open_inner(inner[: form.inner_bytes], occasion, parties.server) for inner in release.inner]
+    contents = [open_inner(inner[: form.inner_bytes], context, parties.server) for inner in release.inner]
     place = {int(silo): k for k, silo in enumerate(arrived)}
     table = [
         [

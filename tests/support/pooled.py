@@ -24,14 +24,14 @@ from server.secure_aggregation import SHUFFLER
 from shuffler.config import load_config
 from shuffler.keys import Keys
 from shuffler.rounds import Shuffler
-from shuffler.service import Desk, enrol
+from shuffler.service import FrameHandler, enrol
 from shuffler.store import FileStore
 
 PRIVACY = {"mechanism": "summed_gaussian", "honest_fraction": 1.0, "epsilon": 2.0, "delta": 1e-6}
 
 
 def pooled_scenario(**changes: Any) -> Scenario:
-    """SCENARIO with sums over silos; sections are replaced, and fields of `privacy` set."""
+    """SCENARIO with secure aggregation; sections are replaced, and fields of `privacy` set."""
     privacy = {**PRIVACY, **changes.pop("privacy", {})}
     return parse({**SCENARIO, "privacy": {k: v for k, v in privacy.items() if v is not None}, **changes})
 
@@ -70,7 +70,7 @@ class PooledFederation:
         store = FileStore.open(config.notes, keys.identity.public)
         store.start = start or store.start
         try:
-            yield Desk(Shuffler(config.load_rosters(), keys, store)).answer
+            yield FrameHandler(Shuffler(config.load_rosters(), keys, store)).answer
         finally:
             store.close()
 

@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedsim.common.identity import Identity
 from fedsim.secagg.envelopes import EnvelopeKey
-from fedsim.secagg.reports import NO_START, Form, Occasion, seal_report
+from fedsim.secagg.reports import NO_START, Form, ReportContext, seal_report
 from fedsim.secagg.roster import Roster, parse_roster
 
 RUN = "5e" * 32
@@ -45,26 +45,26 @@ class Parties:
         }
         return {**told, **terms}
 
-    def occasion(
+    def context(
         self,
         round_index: int = 0,
         roster: Roster | None = None,
         form: Form | None = None,
         start: str = NO_START,
-    ) -> Occasion:
-        return Occasion(RUN, round_index, (roster or self.roster).digest, form or FORM, start)
+    ) -> ReportContext:
+        return ReportContext(RUN, round_index, (roster or self.roster).digest, form or FORM, start)
 
     def report(
         self,
         position: int,
         numbers: np.ndarray,
-        occasion: Occasion | None = None,
+        context: ReportContext | None = None,
         roster: Roster | None = None,
     ) -> bytes:
         """Of the silo at a position of a roster; by default of the whole one."""
         roster = roster or self.roster
         name = roster.names[position]
-        return seal_report(numbers, occasion or self.occasion(), roster, position, self.silos[name].sign)
+        return seal_report(numbers, context or self.context(), roster, position, self.silos[name].sign)
 
 
 FORM = Form("shares", 4, (0.0, 0.0))

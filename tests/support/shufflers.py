@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from support.rosters import FORM, Parties, counts
 
-from fedsim.secagg.reports import Form, Occasion, add, open_inner, total
+from fedsim.secagg.reports import Form, ReportContext, add, open_inner, total
 from fedsim.secagg.roster import Roster
 from fedsim.secagg.shuffling import Release, Request
 from shuffler.keys import Keys
@@ -31,21 +31,21 @@ class Round:
         pinned = (self.parties.roster, *rosters)
         self.shuffler = kind(pinned, self.keys, store := MemoryStore() if store is None else store)
         self.form = form
-        self.occasion = self.parties.occasion(form=form, start=store.start)
+        self.context = self.parties.context(form=form, start=store.start)
         self.numbers = counts(np.random.default_rng(0), self.parties.count, form)
-        self.reports = [self.parties.report(i, row, self.occasion) for i, row in enumerate(self.numbers)]
+        self.reports = [self.parties.report(i, row, self.context) for i, row in enumerate(self.numbers)]
 
     def again(self, store: Store) -> Request:
         """The shuffler with other notes, and all reports sealed for their start."""
         self.shuffler._store = store
-        self.occasion = replace(self.occasion, start=store.start)
-        self.reports = [self.parties.report(i, row, self.occasion) for i, row in enumerate(self.numbers)]
+        self.context = replace(self.context, start=store.start)
+        self.reports = [self.parties.report(i, row, self.context) for i, row in enumerate(self.numbers)]
         return self.request()
 
-    def request(self, members: Sequence[int] | None = None, occasion: Occasion | None = None) -> Request:
+    def request(self, members: Sequence[int] | None = None, context: ReportContext | None = None) -> Request:
         """The reports of some silos, or of all."""
         chosen = self.reports if members is None else [self.reports[i] for i in members]
-        return Request(occasion or self.occasion, tuple(chosen))
+        return Request(context or self.context, tuple(chosen))
 
     def release(self, request: Request | None = None) -> Release:
         """What the server gets."""
@@ -57,6 +57,6 @@ class Round:
 
     def total(self, release: Release) -> np.ndarray[Any, Any]:
         """What a server makes of it that checks nobody's signature."""
-        opened = [open_inner(each, release.occasion, self.parties.server) for each in release.inner]
+        opened = [open_inner(each, release.context, self.parties.server) for each in release.inner]
         shares = [np.frombuffer(each[68:], "<u8") for each in opened]
         return total(add(shares), release.sum).reshape(len(self.form.scales), self.form.dimension)

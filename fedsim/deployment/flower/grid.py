@@ -1,8 +1,8 @@
 """A channel through Flower: a SuperLink in between, silos known by their nodes' keys.
 
 Nothing is asked of Flower but to carry bytes: who takes part is decided here, by pinned public keys and never
-by the names that nodes bear; what comes back is judged by whoever asked (`server.federation`), by the silo's
-own signature.
+by the names that nodes bear; replies are checked by the caller (`server.federation`) against the silo's
+signature.
 """
 
 from __future__ import annotations

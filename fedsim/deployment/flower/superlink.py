@@ -19,7 +19,7 @@ START_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Papers:
+class Credentials:
     """The server's files, as `fedsim certs` makes them."""
 
     root_certificates: Path
@@ -27,17 +27,17 @@ class Papers:
     key: Path
 
     @classmethod
-    def of(cls, folder: Path) -> Papers:
+    def of(cls, folder: Path) -> Credentials:
         """Those of the folder `server`.
 
         Raises:
             InputError: one is missing.
         """
-        papers = cls(folder / "ca.crt", folder / "server.crt", folder / "server.key")
-        for file in (papers.root_certificates, papers.certificate, papers.key):
+        credentials = cls(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+        for file in (credentials.root_certificates, credentials.certificate, credentials.key):
             if not file.is_file():
                 raise InputError("certificates", str(file), "a file; `fedsim certs` makes it")
-        return papers
+        return credentials
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -53,7 +53,7 @@ def environment(home: Path) -> dict[str, str]:
     }
 
 
-def command(papers: Papers, host: str, port: int, database: Path | None = None) -> list[str]:
+def command(credentials: Credentials, host: str, port: int, database: Path | None = None) -> list[str]:
     """The command that starts it; runs are its child processes, and install nothing.
 
     Without a `database` it forgets its nodes when it ends, and carries a round in half the time. (Its runs
@@ -62,9 +62,9 @@ def command(papers: Papers, host: str, port: int, database: Path | None = None) 
     return [
         str(Path(sys.executable).with_name("flower-superlink")),
         *("--host", host, "--port", str(port)),
-        *("--ssl-ca-certfile", str(papers.root_certificates.resolve())),
-        *("--ssl-certfile", str(papers.certificate.resolve())),
-        *("--ssl-keyfile", str(papers.key.resolve())),
+        *("--ssl-ca-certfile", str(credentials.root_certificates.resolve())),
+        *("--ssl-certfile", str(credentials.certificate.resolve())),
+        *("--ssl-keyfile", str(credentials.key.resolve())),
         "--enable-supernode-auth",
         *("--isolation", "subprocess"),
         "--disable-runtime-dependency-installation",
@@ -76,14 +76,14 @@ class SuperLink:
     """A SuperLink that runs while the block does.
 
     Args:
-        papers: its certificate.
+        credentials: its certificate.
         folder: of its log, and of what Flower keeps of runs; made if need be.
         port: on which all of Flower's interfaces are.
         host: the address of this machine that it listens on.
     """
 
-    def __init__(self, papers: Papers, folder: Path, port: int, host: str = "127.0.0.1") -> None:
-        self._papers, self._folder, self._host, self._port = papers, folder, host, port
+    def __init__(self, credentials: Credentials, folder: Path, port: int, host: str = "127.0.0.1") -> None:
+        self._papers, self._folder, self._host, self._port = credentials, folder, host, port
         self._child: Child | None = None
 
     @property
