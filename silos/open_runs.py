@@ -94,7 +94,7 @@ class OpenRuns:
             raise Busy("the silo is trying out another offer; ask again")
         try:
             made = proposal_of(offer, self._policy, self._own, self._pinned, self._start, self._work)
-            return admissible(made, self._policy, self._own, seeded=self._simulation is not None)
+            return admissible(made, self._policy, self._own, self._simulation is not None)
         finally:
             self._trying.release()
 
