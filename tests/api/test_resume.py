@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.refusals import ANY, refused
 
 import fedsim
 from fedsim.algorithms.noisy_minibatch_sgd import NoisyMinibatchSGD
@@ -106,7 +107,7 @@ def test_objects_are_resumed_where_they_are_the_same(tmp_path: Path) -> None:
         {"data": fedsim.Arrays(records[0] + 1, *records[1:])},
         {"algorithm": NoisyMinibatchSGD(**step, step_size=2.0)},
     ):
-        with pytest.raises(InputError, match="another scenario, or other data"):
+        with refused("--resume", ANY, "another scenario, or other data"):
             simulate(out, **given | other, resume=True)
     check_equal(simulate(out, **given, resume=True), simulate(None, **given))
 
@@ -127,7 +128,7 @@ def test_a_killed_run_goes_on_too(tmp_path: Path) -> None:
         if file.is_file():
             file.unlink()
     (out / "unfinished" / ".writing-0123456789abcdef.safetensors").write_bytes(b"half")
-    with pytest.raises(InputError, match=r"has not ended; fedsim simulate --resume .*run goes on"):
+    with refused("RUN", ANY, "has not ended; fedsim simulate --resume", "run goes on"):
         load_run(out)
     check_equal(simulate(out, resume=True), simulate(None))
 
@@ -158,14 +159,14 @@ def test_other_data_in_the_same_file_is_refused(tmp_path: Path) -> None:
     changes = {"data": {"name": "npz", "path": str(table)}, "partition": {"name": "iid", "num_partitions": 5}}
     simulate(tmp_path / "run", changes, progress=stop_in(1))
     write()
-    with pytest.raises(InputError, match="other data"):
+    with refused("--resume", ANY, "other data"):
         simulate(tmp_path / "run", changes, resume=True)
 
 
 def test_another_version_of_the_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(tmp_path / "run", progress=stop_in(1))
     monkeypatch.setattr("fedsim.api.simulate.code_version", lambda: {"source": "0" * 64})
-    with pytest.raises(InputError, match="another version of the code"):
+    with refused("--resume", ANY, "another version of the code"):
         simulate(tmp_path / "run", resume=True)
 
 
@@ -227,11 +228,11 @@ def test_two_runs_are_not_at_work_in_one_directory(tmp_path: Path) -> None:
     assert not simulate(
         out, {"trials": 1, "num_rounds": 1, "report.nonprivate_twin": False}, progress=meddle
     ).failure
-    with pytest.raises(InputError, match="complete; nothing is left"):
+    with refused("--resume", ANY, "complete; nothing is left"):
         simulate(out, resume=True)
-    with pytest.raises(InputError, match="no run that can go on"):
+    with refused("--resume", ANY, "no run that can go on"):
         simulate(tmp_path / "none", resume=True)
-    with pytest.raises(InputError, match="needs out"):
+    with refused("resume", True, "needs out"):
         simulate(None, resume=True)
 
 

@@ -9,6 +9,7 @@ from unittest import SkipTest
 import pytest
 import yaml
 from support.distribution import fedsim, install
+from support.refusals import refused
 from support.scenarios import invoke
 
 from fedsim.algorithms.registry import GROUP, algorithms
@@ -266,7 +267,7 @@ def test_a_file_with_tests_is_taken_at_their_example(tmp_path: Path) -> None:
 
 def test_what_is_left_out_is_a_property(tmp_path: Path) -> None:
     ((_, example),) = examples("noisy_minibatch_sgd", {}, {"balls": "no"}).items()
-    with pytest.raises(InputError, match="left out: 'balls': must be one of dry run"):
+    with refused("left out", "balls", "must be one of dry run"):
         next(check(example))
 
 

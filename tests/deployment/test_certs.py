@@ -13,10 +13,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from support.refusals import ANY, refused
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.common.errors import InputError
 from fedsim.deployment import certs
 from fedsim.deployment.flower.grid import node_key, normal
 from silos.shim.fleet import trust
@@ -154,26 +154,26 @@ def test_again_adds_what_is_missing_and_keeps_the_rest(credentials: Path) -> Non
 
 
 def test_a_certificate_for_other_hosts_is_not_passed_off(credentials: Path) -> None:
-    with pytest.raises(InputError, match=r"new\.example\.org"):
+    with refused("--host", "new.example.org"):
         certs.make(credentials, ["silo-1"], ["new.example.org"])
 
 
 def test_half_a_pair_is_an_error(credentials: Path) -> None:
     (credentials / "silo-1" / "node.pub").unlink()
-    with pytest.raises(InputError, match="alone"):
+    with refused(str(credentials / "silo-1" / "node.key"), ANY, "alone"):
         certs.make(credentials, ["silo-1"])
 
 
 @pytest.mark.parametrize("name", ["server", "authority", "run", "README", "../silo", "a/b", "", "."])
 def test_names_that_cannot_be_folders(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match="--silo"):
+    with refused("--silo"):
         certs.make(tmp_path / "new", [name])
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("host", ["host:8000", "https://host", "", "-a", "a..b"])
 def test_hosts_that_are_none(tmp_path: Path, host: str) -> None:
-    with pytest.raises(InputError, match="--host"):
+    with refused("--host"):
         certs.make(tmp_path / "new", ["silo-1"], [host])
 
 

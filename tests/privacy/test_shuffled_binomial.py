@@ -10,9 +10,10 @@ from scipy.special import gammaln, logsumexp
 from support import bit_messages
 from support.cpsgd import cpsgd_epsilon
 from support.helpers import FALSE_ALARM
+from support.refusals import refused
 from torch import Tensor
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.calibrate import Budget
 from fedsim.privacy.gaussian import renyi_epsilon
@@ -202,9 +203,9 @@ def test_bits_are_even_and_enough_for_the_honest() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(InputError, match="steps"):
+    with refused("steps", 0):
         ShuffledBinomial(5, 3, 1.0, 0)
-    with pytest.raises(InputError, match="honest_fraction"):
+    with refused("honest_fraction", 1.5):
         ShuffledBinomial(5, 3, 1.5, 8)
     with pytest.raises(ValueError, match="for 7"):
         contributions(ShuffledBinomial(7, 1, 1.0, 8), torch.zeros(1, 8, dtype=torch.float64), 2)

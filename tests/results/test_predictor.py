@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from support.refusals import ANY, refused
 from support.used_models import clinic, clinic_tree, simulated, tree
 
 import fedsim
@@ -84,7 +85,7 @@ def test_predictions_are_the_same_after_reading_back(case) -> None:
 def test_scikit_learn_predicts_the_same(case) -> None:
     run, again, frame = case
     if run.summary.problem == "neural_network":
-        with pytest.raises(InputError, match=r"model.*a network has `to_torch`"):
+        with refused("model", "neural_network", "a network has `to_torch`"):
             run.to_sklearn()
         return
     made, ours = again.to_sklearn(), run.predict(frame)
@@ -206,15 +207,15 @@ def test_what_is_wrong_with_a_table_is_named(patients, treated) -> None:
 def test_a_model_that_nothing_protects_is_taken_only_by_name(patients, treated) -> None:
     frame = patients[1]
     assert not treated.predict(frame).equals(treated.predict(frame, nonprivate=True))
-    with pytest.raises(InputError, match="trial: 7: must be one of the finished ones, 0, 1"):
+    with refused("trial", 7, "must be one of the finished ones, 0, 1"):
         treated.predict(frame, trial=7)
     tree = clinic_tree(patients[0]) | {"privacy": {"mechanism": "none"}}
     open_run = simulated(tree)
-    with pytest.raises(InputError, match="this run's model is not private"):
+    with refused("nonprivate", False, "this run's model is not private"):
         open_run.predict(frame)
     assert len(open_run.predict(frame, nonprivate=True)) == 60
     alone = simulated(clinic_tree(patients[0]), nonprivate_twin=False)
-    with pytest.raises(InputError, match=r"nonprivate.*baseline"):
+    with refused("nonprivate", True, "baseline"):
         alone.predict(frame, nonprivate=True)
 
 
@@ -222,10 +223,10 @@ def test_a_damaged_or_missing_description_is_named(treated, tmp_path) -> None:
     place = tmp_path
     write(treated.source, treated.results, place, place)
     (place / FILE).write_text("{")
-    with pytest.raises(InputError, match=r"model\.json.*not valid JSON"):
+    with refused("RUN", ANY, "model.json", "not valid JSON"):
         fedsim.load_run(place).predictor()
     (place / FILE).unlink()
-    with pytest.raises(InputError, match=r"model\.json.*is missing"):
+    with refused("RUN", ANY, "model.json", "is missing"):
         fedsim.load_run(place).predictor()
     assert len(fedsim.load_run(place).model) == 2
 

@@ -190,7 +190,7 @@ def test_changes_are_made_in_order_to_a_copy() -> None:
     assert changed["algorithm"] == {"name": "local_sgd", "batch": "full"}
     assert changed["privacy"] == {"epsilon": 2.0}
     assert TREE["partition"] == "iid"
-    with pytest.raises(InputError, match="no such field"):
+    with refused("scenario.local_steps", 2, "no such field"):
         apply(TREE, {"algorithm": {"name": "prox_spider"}, "local_steps": 2})
 
 

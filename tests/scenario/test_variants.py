@@ -84,7 +84,7 @@ def test_what_is_wrong_with_variants_is_named(wrong: dict[str, Any], field: str)
 
 def test_a_scenario_without_variants_has_none_to_choose() -> None:
     plain = {key: value for key, value in FILE.items() if key not in ("variant", "variants")}
-    with pytest.raises(InputError, match="no variants to choose from"):
+    with refused("scenario.variant", "published", "no variants to choose from"):
         completed(plain, {"variant": "published"})
 
 

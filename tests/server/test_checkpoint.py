@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.refusals import ANY, refused
 
 from fedsim.common.append_log import AppendLog
 from fedsim.common.errors import InputError
@@ -91,7 +92,7 @@ def test_it_goes_on_where_it_ended(path: Path) -> None:
 
 def test_one_process_at_a_time(path: Path) -> None:
     first = written(path, 1)
-    with pytest.raises(InputError, match="another process"):
+    with refused("checkpoint", ANY, "another process"):
         Checkpoint.open(path)
     first.close()
     assert same(read(path), 1)
@@ -99,7 +100,7 @@ def test_one_process_at_a_time(path: Path) -> None:
 
 def test_a_run_is_not_begun_over_another(path: Path) -> None:
     written(path, 1).close()
-    with pytest.raises(InputError, match="holds a run that did not end"):
+    with refused("checkpoint", ANY, "holds a run that did not end"):
         Checkpoint.create(path, RUN, {})
     assert same(read(path), 1)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refusals import ANY, refused
 from support.rosters import RUN
 from support.shufflers import Round
 
@@ -86,18 +87,18 @@ def test_the_file_is_its_owners_and_is_held_by_one_process(path: Path) -> None:
 
 
 def test_notes_are_begun_once(path: Path) -> None:
-    with pytest.raises(InputError, match="never begun anew"):
+    with refused("state", ANY, "never begun anew"):
         FileStore.create(path, IDENTITY)
 
 
 def test_without_notes_nothing_is_served(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--enrol"):
+    with refused("state", ANY, "--enrol"):
         FileStore.open(tmp_path / "none.sqlite", IDENTITY)
     assert not (tmp_path / "none.sqlite").exists()
 
 
 def test_notes_of_another_shuffler_are_not_taken(path: Path) -> None:
-    with pytest.raises(InputError, match="whose keys are beside them"):
+    with refused("state", ANY, "whose keys are beside them"):
         FileStore.open(path, "00" * 32)
 
 

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.refusals import ANY, refused
 
-from fedsim.common.errors import InputError, Refused
+from fedsim.common.errors import Refused
 from fedsim.common.plugins import listed
 from fedsim.isolated import confine, confined
 from fedsim.isolated.confine import Child, Limits, start
@@ -287,10 +288,10 @@ def test_a_child_ends_with_the_process_that_started_it(plug_ins: Path, confined_
 
 def test_what_cannot_be_confined_is_not_run(plug_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (plug_ins / "attempts.py").write_text("open(__file__ + '.ran', 'w')")
-    with pytest.raises(InputError, match="must be a folder"):
+    with refused("plug_ins", ANY, "must be a folder"):
         start(["attempts"], plug_ins / "none")
     for hidden in (plug_ins / "records.csv", plug_ins.parent):
-        with pytest.raises(InputError, match="must lie outside"):
+        with refused("plug_ins", ANY, "must lie outside"):
             start(["attempts"], plug_ins, hidden=[hidden])
     monkeypatch.setattr(confine, "_ENVIRONMENT", {"PYTHONHOME": "/none"})
     with pytest.raises(Refused, match="Python did not start"):
@@ -315,5 +316,5 @@ def test_names_are_read_without_an_import(plug_ins: Path) -> None:
         )
     assert listed(plug_ins) == {"fedsim.algorithms": {"one": "attempts:It", "two": "attempts:It"}}
     (info / "entry_points.txt").write_text("[fedsim.algorithms]\none = attempts:Other\n")
-    with pytest.raises(InputError, match="name taken twice"):
+    with refused("entry point fedsim.algorithms:one", "attempts:It", "name taken twice"):
         listed(plug_ins)
