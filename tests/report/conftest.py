@@ -35,6 +35,9 @@ def large_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A thousand silos, the tightest of them in the table."""
     tree = SMALL | {
         "name": "a thousand silos",
+        "trials": 1,
+        "algorithm": SMALL["algorithm"] | {"num_rounds": 2},
+        "report": {"baselines": False},
         "data": {"name": "synthetic", "rows": 5_000, "features": 3},
         "partition": {"name": "iid", "num_partitions": 1000},
         "privacy": {"epsilon": [0.5 + i / 500 for i in range(1000)]},
