@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 from support import pages
-from support.distribution import ROOT, python
-from support.wheels import unpacked
+from support.distribution import ROOT, python, unpacked
 
 import fedsim
 from fedsim.scenario.catalogue import shipped

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from support.daemons import daemons
 from support.deployed import POLICY, SCENARIO, enrolled, resolved_of, write_silos
+from support.distribution import gone
 from support.flower import (
     ROOT,
     Federation,
@@ -24,7 +25,6 @@ from support.flower import (
     short_folder,
     until,
 )
-from support.gone import gone
 
 import fedsim
 from fedsim.deployment.flower import superlink

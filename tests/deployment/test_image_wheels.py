@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.distribution import ROOT
-from support.wheels import unpacked
+from support.distribution import ROOT, unpacked
 
 ABSENT = {
     "silos": ("server", "shuffler", "fedsim/deployment", "fedsim/results", "fedsim/simulation", "fedsim/api"),

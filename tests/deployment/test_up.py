@@ -11,9 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 from support.daemons import short_folder
-from support.distribution import ROOT
+from support.distribution import ROOT, gone
 from support.flower import environment
-from support.gone import gone
 
 from fedsim.cli.deploy import _run_here as run
 from fedsim.common.errors import InputError

@@ -24,7 +24,7 @@ from fedsim.common.errors import Refused
 from fedsim.common.plugins import listed
 from fedsim.isolated import confine, confined
 from fedsim.isolated.confine import Child, Limits, start
-from tests.support.gone import gone
+from tests.support.distribution import gone
 
 REASON = confine.unavailable()
 pytestmark = pytest.mark.skipif(REASON is not None, reason=str(REASON))

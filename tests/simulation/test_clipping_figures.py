@@ -1,6 +1,8 @@
 """What the clip takes away: counted right, in every kind of run, and by nobody but a simulation."""
 
 import ast
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,15 @@ from support.scenarios import SMALL
 import fedsim
 import silos
 from fedsim.common.errors import Refused
+from fedsim.measure.evaluator import Evaluator
 from fedsim.problems.glm import LinearRegression
+from fedsim.results.outcome import Results
+from fedsim.results.record import Measurement
+from fedsim.scenario.load import parse
+from fedsim.scenario.resolve import resolve
+from fedsim.simulation import trial
 from fedsim.simulation.clipping import MOST, Part, Recorder, Watched, joined, together
-from fedsim.simulation.host import MemoryLedger
+from fedsim.simulation.host import MemoryLedger, SiloHost
 from silos.gate import lay_out
 
 NORMS = [0.5, 1.0, 4.0, 0.0, 2.5]
@@ -133,3 +141,26 @@ def test_the_ledger_debits_before_it_knows_a_reply() -> None:
     with pytest.raises(Refused):
         ledger.find(4, b"b")
     assert ledger.debited == [4]
+
+
+# A round's time is that of the round: neither what measures the model nor who looks at it is in it.
+
+
+def test_seconds_are_those_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def taking(seconds: float, method: Callable[..., Any]) -> Callable[..., Any]:
+        def longer(*arguments: Any, **more: Any) -> Any:
+            clock[0] += seconds
+            return method(*arguments, **more)
+
+        return longer
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(SiloHost, "answer", taking(1.0, SiloHost.answer))
+    monkeypatch.setattr(Evaluator, "__call__", taking(100.0, Evaluator.__call__))
+    monkeypatch.setattr(Evaluator, "risk", taking(1e4, Evaluator.risk))
+    seen: list[Measurement] = []
+    trial.execute(resolve(parse(SMALL)), Results(), seen.append)
+    assert len(seen) > 2
+    assert [one.seconds for one in seen] == [one.round for one in seen]

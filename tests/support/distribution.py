@@ -1,10 +1,14 @@
-"""A tiny installed distribution: a module and the metadata that an installer would have written."""
+"""Distributions as an installer leaves them, wheels built from the source, and processes of this Python."""
 
 import os
+import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+
+import psutil
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,3 +44,30 @@ def python(
 def fedsim(*arguments: object, site: Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
     """The command line in an environment where `site` is installed."""
     return python("-m", "fedsim.cli.main", *arguments, paths=(site,), cwd=cwd)
+
+
+PARTS = ("fedsim", "silos", "server", "shuffler", "scenarios", "README.md", "LICENSE")
+
+
+def unpacked(project: Path, source: Path, site: Path) -> Path:
+    """`site` with what the wheel of this pyproject.toml holds; `source` and `site` are empty folders."""
+    for name in PARTS:
+        path, ignored = ROOT / name, shutil.ignore_patterns("__pycache__")
+        if path.is_dir():
+            shutil.copytree(path, source / name, symlinks=True, ignore=ignored)
+        else:
+            shutil.copy(path, source)
+    shutil.copy(project, source / "pyproject.toml")
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(site)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(source)], check=True)
+    (wheel,) = site.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    return site
+
+
+def gone(pid: int) -> bool:
+    """Also a zombie: whoever inherits it may never reap it."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -1,5 +1,8 @@
 """Frames of bytes and words: who may carry them, and how little they need."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +10,7 @@ from safetensors.numpy import save
 
 from fedsim.common.errors import Refused
 from fedsim.wire import frames
-from fedsim.wire.frames import WordFrame
+from fedsim.wire.frames import Frame, WordFrame, decode, encode, opened, sealed
 
 REPORT = np.arange(10, dtype=np.uint8)
 SUM = np.array([0, 1, 2**64 - 1], np.uint64)
@@ -52,9 +55,9 @@ def test_bytes_and_words_arrive_in_the_messages_that_carry_them(kind: str, array
     ],
 )
 def test_no_other_message_carries_them(sent: bytes) -> None:
-    for decode in (frames.decode_words, frames.decode):
+    for read in (frames.decode_words, frames.decode):
         with pytest.raises(Refused, match="another type"):
-            decode(sent)
+            read(sent)
 
 
 def test_both_ways_of_writing_a_frame_are_one() -> None:
@@ -74,3 +77,34 @@ def test_a_slice_is_written_as_it_looks() -> None:
     rows = np.arange(20, dtype=np.uint8).reshape(4, 5)[::2, ::2]
     sent = frames.encode(WordFrame("shuffle", {}, {"reports": rows}))
     assert (frames.decode_words(sent).arrays["reports"] == rows).all()
+
+
+# Frames: the same bytes for the same message, and nothing but `Refused` for bytes that are none.
+
+FRAME = Frame(
+    "reply", {"run": "ab", "round": 3}, {"b": torch.ones(2), "a": torch.zeros(1, dtype=torch.float64)}
+)
+
+
+def test_a_frame_comes_back_as_it_was() -> None:
+    body, signature = opened(sealed(encode(FRAME), bytes(range(64))))
+    found = decode(body)
+    assert (found.kind, found.head, signature) == (FRAME.kind, FRAME.head, bytes(range(64)))
+    assert all(torch.equal(found.arrays[name], value) for name, value in FRAME.arrays.items())
+
+
+def test_equal_frames_are_equal_bytes_in_every_process() -> None:
+    """A retry is answered byte for byte, also after a restart."""
+    made = "import torch; from fedsim.wire.frames import Frame, encode; "
+    made += (
+        "f = Frame('x', {'b': 1, 'a': 2}, {'v': torch.ones(2), 'w': torch.ones(1)}); print(encode(f).hex())"
+    )
+    lines = {subprocess.check_output([sys.executable, "-c", made]) for _ in range(2)}
+    assert len(lines) == 1
+    assert len({encode(FRAME) for _ in range(50)}) == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff" * 8, encode(FRAME)[:-1], encode(FRAME) + b"x"])
+def test_other_bytes_are_refused(body: bytes) -> None:
+    with pytest.raises(Refused):
+        decode(body)
