@@ -8,6 +8,8 @@ import torch
 from hypothesis import HealthCheck, settings
 from support.scenarios import SMALL, simulate
 
+from fedsim.report import page
+
 torch.set_num_threads(1)
 
 # No test asserts a speed, and a busy machine fails none.
@@ -25,3 +27,10 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_copy(small_run: Path, tmp_path: Path) -> Path:
     """One to damage."""
     return Path(shutil.copytree(small_run, tmp_path / "copy"))
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of a run stays empty and has no figures, which take longer than small runs."""
+    monkeypatch.setattr(page, "_fill", lambda *_: None)
+    monkeypatch.setattr(page, "draw", lambda *_: None)

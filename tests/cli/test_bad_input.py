@@ -139,11 +139,13 @@ def test_a_directory_that_holds_another_run_is_refused_before_work(tmp_path: Pat
     assert kept.read_text() == "precious"
 
 
+@pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize("link", ["empty", "missing"])
 def test_an_output_path_may_be_a_link(link: str, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / link)
-    invoke("simulate", write(tmp_path, GOOD), "--out", tmp_path / "link")
+    quick = GOOD | {"trials": 1, "report": {"baselines": False}}
+    invoke("simulate", write(tmp_path, quick), "--out", tmp_path / "link")
     assert (tmp_path / link / "summary.json").exists()
 
 
@@ -185,6 +187,7 @@ def test_bad_values_in_a_table_are_named(change: dict[int, str], expected: list[
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_a_relative_table_is_found_beside_its_scenario(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text("\n".join(["age,sick", *ROWS]) + "\n")
     invoke("simulate", write(tmp_path, CSV), "--out", tmp_path / "run")

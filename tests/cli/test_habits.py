@@ -23,7 +23,6 @@ from fedsim.cli.app import EXIT_CODES, app, scenarios
 from fedsim.cli.main import COMMANDS, _Stream
 from fedsim.common.files import taken
 from fedsim.common.serialise import to_yaml
-from fedsim.report import page
 from fedsim.results.outcome import Results
 from fedsim.simulation import trial
 
@@ -33,11 +32,9 @@ QUICK = ["simulate", "quickstart", *SMALL]
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory; no figures, which take longer than these runs."""
+def place(no_figures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(page, "_fill", lambda *_: None)
-    monkeypatch.setattr(page, "draw", lambda *_: None)
     return tmp_path
 
 
