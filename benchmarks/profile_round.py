@@ -1,15 +1,20 @@
-"""Where a round's time goes, by part: `make profile` writes the table into docs/performance.md.
+"""Where the time of a round and of a sweep goes, by part: `make profile` writes docs/performance.md.
 
 Functions are wrapped by a clock that takes away what wrapped functions within them take; the wrapping itself
-adds a few microseconds a part. Median over rounds, one process, one thread.
+adds a few microseconds a part. Rounds: the median of each part. The sweep: one algorithm of MNIST's logistic
+regression (six budgets, ten step sizes, ten trials) where `FEDSIM_DATA` has the images, else `digits_sweep`.
+One process, one thread.
 """
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -17,11 +22,19 @@ import torch
 from document import table, where, write
 from scaling_point import Link, scenario
 
+import fedsim
 import server.aggregate
 import server.loop
+from fedsim.data import federation, prepare
+from fedsim.data.images import ImageSource
+from fedsim.data.source import Matrix
+from fedsim.measure import baselines
+from fedsim.measure.evaluator import Evaluator
 from fedsim.problems.glm import GeneralisedLinear, LogisticRegression, SoftmaxRegression
+from fedsim.simulation import side_by_side
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.trial import read
+from fedsim.sweeps import run, run_cells
 from server.participation import admitted_rounds, schedule
 from silos import batches, entropy, gate, records, releases
 
@@ -60,6 +73,36 @@ PARTS: dict[str, list[tuple[Any, str]]] = {
     "ledger, memory, copies": [(gate.Gate, "answer"), (gate.Gate, "_reply")],
     "server's sum": [(server.aggregate, "combine")],
 }
+
+SWEEP_PARTS: dict[str, list[tuple[Any, str]]] = {
+    "records read": [(ImageSource, "design"), (Matrix, "design")],
+    "principal components fitted": [
+        (prepare, "training_moments"),
+        (prepare, "principal_components"),
+    ],
+    "components applied, values checked": [(federation, "prepare")],
+    "digests of records": [(federation, "_digest")],
+    "scenarios checked and resolved": [(run_cells, "_resolved")],
+    "silos admitted, noise keyed": [(side_by_side, "_gate")],
+    "rounds": [(gate.Gate, "answer")],
+    "optima of baselines": [(baselines, "fit")],
+    "metrics": [(Evaluator, "__call__"), (run_cells, "train_loss")],
+    "results written": [(run, "write")],
+}
+MNIST = {
+    "trials": 10,
+    "sweep.grid.algorithm": [
+        {
+            "label": "minibatch SGD",
+            "name": "noisy_minibatch_sgd",
+            "num_rounds": 35,
+            "clip_norm": 3.0,
+            "tune": {"step_size": [0.1, 0.2, 0.4, 0.7, 1, 1.5, 2, 3, 5, 8]},
+        }
+    ],
+    "sweep.grid.participation": ["all"],
+}
+SCENARIOS = Path(__file__).parents[1] / "scenarios"
 
 
 class Clock:
@@ -111,20 +154,47 @@ def profile(clock: Clock, point: dict[str, Any]) -> dict[str, float]:
     return {part: median(times[2:]) for part, times in each.items()}
 
 
-def main() -> None:
-    """Profile both workloads and write the table."""
-    torch.set_num_threads(1)
+def wrapped(parts: Mapping[str, Sequence[tuple[Any, str]]]) -> Clock:
+    """A clock of these functions, which stay wrapped."""
     clock = Clock()
-    for part, functions in PARTS.items():
+    for part, functions in parts.items():
         for owner, name in functions:
             clock.wrap(part, owner, name)
-    found = [profile(clock, point) for point in WORKLOADS.values()]
-    order = sorted((part for part in found[0] if part != "all"), key=lambda part: -found[0][part])
-    rows = [
-        [part, *(f"{own[part]:.3f} ({own[part] / own['all']:.0%})" for own in found)]
+    return clock
+
+
+def profile_sweep() -> tuple[str, dict[str, float]]:
+    """The sweep's name, and its seconds by part."""
+    clock, name, changes = wrapped(SWEEP_PARTS), "digits_sweep", {"runtime": "inprocess"}
+    if "FEDSIM_DATA" in os.environ:
+        name, changes = "thesis/mnist_logistic", {**MNIST, **changes}
+    with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        fedsim.sweep(SCENARIOS / f"{name}.yaml", changes, out=Path(folder) / "sweep")
+        whole = time.perf_counter() - start
+    return name, {**clock.spent, "the rest": whole - sum(clock.spent.values()), "all": whole}
+
+
+def rows(parts: Sequence[Mapping[str, float]], digits: int) -> list[list[str]]:
+    """A row a part, the longest of the first column first."""
+    order = sorted((part for part in parts[0] if part != "all"), key=lambda part: -parts[0][part])
+    return [
+        [part, *(f"{own[part]:.{digits}f} ({own[part] / own['all']:.0%})" for own in parts)]
         for part in [*order, "all"]
     ]
-    text = f"{where()}\n\n{table(('part, ms a round', *WORKLOADS), rows)}"
+
+
+def main() -> None:
+    """Profile both workloads and a sweep, and write the tables."""
+    torch.set_num_threads(1)
+    name, sweep = profile_sweep()
+    clock = wrapped(PARTS)
+    found = [profile(clock, point) for point in WORKLOADS.values()]
+    tables = (
+        table(("part, ms a round", *WORKLOADS), rows(found, 3)),
+        table(("part, seconds of a sweep", f"`{name}`"), rows([sweep], 1)),
+    )
+    text = "\n\n".join([where(), *tables])
     write("profile", text)
     print(text)
 
