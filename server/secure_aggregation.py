@@ -8,6 +8,7 @@ the envelopes and adds. A silo whose report did not count is left out of the rou
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
@@ -234,14 +235,20 @@ class KeptRequest:
             raise InputError("checkpoint", str(error), "a disk with room for a round's reports") from None
 
     def find(self, run: str, round_index: int, broadcast: str) -> Asked | None:
-        """The request of this round, if it is the one that is kept."""
-        kept = self.log.kept(_REQUEST)
-        if kept is None:
-            return None
-        line, _, body = kept[1].partition(b"\n")
-        head, request = json.loads(line), Request.read(body)
-        left_out = {int(member): str(reason) for member, reason in head["left_out"].items()}
-        found = Asked(head["broadcast"], request, list(head["members"]), left_out)
+        """The request of this round, if it is the one that is kept.
+
+        Raises:
+            InputError: what is kept cannot be read.
+        """
+        try:
+            if (kept := self.log.kept(_REQUEST)) is None:
+                return None
+            line, _, body = kept[1].partition(b"\n")
+            head, request = json.loads(line), Request.read(body)
+            left_out = {int(member): str(reason) for member, reason in head["left_out"].items()}
+            found = Asked(head["broadcast"], request, list(head["members"]), left_out)
+        except (sqlite3.Error, ValueError, LookupError, TypeError, Refused):
+            raise InputError("checkpoint", _REQUEST, "is damaged, or of another version") from None
         this_one = request.context.run, request.context.round, found.broadcast
         return found if this_one == (run, round_index, broadcast) else None
 

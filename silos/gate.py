@@ -197,7 +197,7 @@ class Gate:
             message = self._algorithm.silo(self._problem, broadcast, cast(Asker, asker), memory)
             asker.finish()
             if self._mechanism.sums_only:
-                reply = asker.releases.contributions(memory)
+                reply = asker._releases.contributions(memory)
             else:
                 plain = copied_arrays(message, "a message")
                 reply = {name: _widened(plain[name], shape) for name in sorted(plain)}
@@ -268,7 +268,7 @@ class _RoundAsker:
         self._gate, self._members = gate, members
         self._planned = gate._plan.rounds[round_index]
         self._position, self._open = 0, True
-        self.releases = gate._releases.round(members, round_index)
+        self._releases = gate._releases.round(members, round_index)
 
     def __call__(self, *queries: Query) -> Tensor | tuple[Tensor, ...]:
         self._check_open()
@@ -278,10 +278,10 @@ class _RoundAsker:
         self._position += 1  # now only: a refusal that the silo half swallows leaves the next ask this place
         self._open = False  # until there are answers: an ask that breaks down ends the round
         if torch.is_grad_enabled():
-            answers = self.releases.answers(planned, checked)
+            answers = self._releases.answers(planned, checked)
         else:  # of the silo half's own; networks need gradients
             with torch.enable_grad():
-                answers = self.releases.answers(planned, checked)
+                answers = self._releases.answers(planned, checked)
         self._open = True
         return answers if len(answers) > 1 else answers[0]
 

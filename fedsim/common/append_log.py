@@ -69,6 +69,7 @@ class AppendLog:
                 connection.executescript(_SCHEMA)
                 connection.execute(_ADD, (first.seq, None, body, first.hash))
                 connection.commit()
+            path.with_name(f"{path.name}-journal").unlink(missing_ok=True)  # of a file that was removed alone
         _sync_folder(path.parent)
         return first
 

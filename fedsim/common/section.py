@@ -197,8 +197,14 @@ def validated(kind: type[S], part: str, given: Mapping[str, Any]) -> S:
         return kind.model_validate(given)
     except ValidationError as error:
         check_few(error, f"offer: {part}")
-        whole = create_model("Offer", **{part: (kind, ...)})  # type: ignore[call-overload]
-        raise complaint(error, {part: given}, "scenario", whole, (part,)) from None
+        raise complaint(error, {part: given}, "scenario", _offer_with(kind, part), (part,)) from None
+
+
+@cache  # `_fields_of` caches each model: a new one for every offer would never be freed
+def _offer_with(kind: type[Section], part: str) -> type[BaseModel]:
+    """A model with this section alone."""
+    model: type[BaseModel] = create_model("Offer", **{part: (kind, ...)})  # type: ignore[call-overload]
+    return model
 
 
 def check_flags(given: Any, understood: Any, field: str) -> None:

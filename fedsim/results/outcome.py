@@ -34,6 +34,7 @@ class HasMetrics(Protocol):
 def value(row: HasMetrics, name: str) -> float | None:
     """A metric of a row; None where it was not measured.
 
+    >>> from fedsim.results.record import SiloMeasurement
     >>> value(SiloMeasurement(0, "private", "a", 0.5, 0.7, 9, {"auc": 0.75}), "auc")
     0.75
     """

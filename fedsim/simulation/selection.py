@@ -50,6 +50,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import inf
+from threading import Lock
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -162,7 +163,7 @@ class Scorer:
         self._records = [(torch.as_tensor(x).to(dtype), torch.as_tensor(y)) for x, y in silos]
         self._problem, self._entropy, self._limits = problem, entropy, limits
         self._multipliers = np.array(multipliers, dtype=np.float64)
-        self._answered = False
+        self._answered = Lock()  # taken once, and never copied or pickled
 
     def answer(self, w: Tensor) -> np.ndarray:
         """Each silo's noisy share of records that the model w, (d,), gets wrong; may lie outside [0, 1].
@@ -172,9 +173,8 @@ class Scorer:
         """
         w = copied_tensor(w, "a model")
         self._limits.check_point(w, self._problem.dimension)
-        if self._answered:
+        if not self._answered.acquire(blocking=False):
             raise Refused("a score was released already; one is paid for")
-        self._answered = True
         wrong = [mistakes(scores_of_records(self._problem, x, w), y).sum() for x, y in self._records]
         streams = self._entropy.streams(range(len(self._records)), 0, Purpose.SCORE)
         noise = np.array([stream.standard_normal() for stream in streams])
@@ -233,6 +233,7 @@ class Parts:
         self._reported: set[int] = set()
         self._records: str | None = None
         self._setting: str | None = None
+        self._lock = Lock()  # neither copied nor pickled: a copy would hand out once more
 
     def candidate(self, run: RunId) -> Grant:
         """Leave for one of the priced runs, whose number is its trial.
@@ -244,7 +245,8 @@ class Parts:
             raise Refused(
                 f"{len(self._runs)} runs of candidates were priced, and run {run.trial!r} is none of them"
             )
-        self._hand_out(run, self._candidates, "candidates")
+        with self._lock:
+            self._hand_out(run, self._candidates, "candidates")
         noise = tuple(silo.noise_multiplier for silo in self.silos)
         score_noise = tuple(silo.score_noise_multiplier for silo in self.silos)
         return Grant("candidate", run, self._runs[run.trial], noise, score_noise)
@@ -256,10 +258,11 @@ class Parts:
             Refused: another setting is reported, this trial was handed out, or its records are divided in
                 another way.
         """
-        if self._setting not in (None, run.setting):
-            raise Refused("another setting is reported already, and one is paid for")
-        self._hand_out(run, self._reported, "the reported run")
-        self._setting = run.setting
+        with self._lock:
+            if self._setting not in (None, run.setting):
+                raise Refused("another setting is reported already, and one is paid for")
+            self._hand_out(run, self._reported, "the reported run")
+            self._setting = run.setting
         return Grant("reported", run)
 
     def _hand_out(self, run: RunId, given: set[int], what: str) -> None:

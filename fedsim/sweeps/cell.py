@@ -138,7 +138,7 @@ def code_version() -> dict[str, str]:
 
 
 def _sources() -> Iterator[tuple[str, Path]]:
-    for package in ("fedsim", "server", "silos"):
+    for package in ("fedsim", "server", "shuffler", "silos"):
         (folder,) = importlib.import_module(package).__path__
         for file in sorted(Path(folder).rglob("*.py")):
             name = f"{package}/{file.relative_to(folder).as_posix()}"

@@ -223,7 +223,7 @@ class Delivery:
         return objects
 
     def _pull(self, object_id: str) -> bytes:
-        """One object; it may still be on its endpoint up."""
+        """One object; it may still be on its way up."""
         request = PullObjectRequest(node=self._node, run_id=self._run, object_id=object_id)
         for wait in _waits(_UPLOAD):
             response = retried(self._client.PullObject, request)

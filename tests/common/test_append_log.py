@@ -36,6 +36,15 @@ def whole(path: Path) -> bool:
         return False
 
 
+def test_a_journal_that_was_left_behind_is_not_rolled_into_a_new_log(path: Path) -> None:
+    path.unlink()
+    path.with_name("log-journal").write_bytes(b"left by a process that was killed")
+    AppendLog.create(path, b"first")
+    assert not path.with_name("log-journal").exists()
+    with closing(AppendLog.open(path)) as log:
+        assert log.newest.seq == 1
+
+
 def test_entries_are_read_by_number_and_by_key(path: Path) -> None:
     with closing(AppendLog.open(path)) as log:
         assert log.read(1) == b"first"

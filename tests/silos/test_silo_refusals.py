@@ -16,6 +16,10 @@ from hypothesis import strategies as st
 from support.deployed import POLICY, Caller, enrolled, offer_of, resolved_of, write_silos
 
 import silos.open_runs
+from fedsim.common import section
+from fedsim.common.errors import InputError
+from fedsim.common.section import validated
+from fedsim.problems.section import ProblemSection
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from silos.config import Policy
 from silos.offers import Own, largest_dimension
@@ -82,6 +86,19 @@ STAGES = {
     "noise": 0.0,
     "clip_norm": 1.0,
 }
+
+
+def test_malformed_offers_leave_nothing_in_memory() -> None:
+    """Offers cost no budget: if each left a model of its own in a cache, a server could fill the memory."""
+
+    def refused_offer(key: str) -> int:
+        with pytest.raises(InputError, match="unknown key"):
+            validated(ProblemSection, "problem", {"name": "logistic_regression", key: 1})
+        return section._fields_of.cache_info().currsize
+
+    assert refused_offer("one") == refused_offer("another")
+
+
 OFFERS: dict[str, tuple[str, Any, str]] = {
     "an unlimited budget": ("epsilon", "unlimited", "offer.epsilon: 'unlimited': "),
     "no budget": ("epsilon", 0.0, "offer.epsilon: 0.0: "),

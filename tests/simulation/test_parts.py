@@ -1,5 +1,6 @@
 """The count of private tuning: every part of the records is handed out as priced, once, and then no more."""
 
+import copy
 import math
 import pickle
 from collections.abc import Callable
@@ -48,6 +49,13 @@ def test_every_run_that_was_priced_is_handed_out_once_and_at_the_admitted_noise(
         assert pickle.loads(pickle.dumps(grant)) == grant
         with pytest.raises(Refused, match="once is paid for"):
             desk.candidate(run(trial, f"setting {trial // 2}"))
+
+
+def test_what_was_handed_out_is_not_forgotten_by_a_copy() -> None:
+    desk = parts()
+    for duplicate in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError):
+            duplicate(desk)
 
 
 @pytest.mark.parametrize("trial", [RUNS, RUNS + 7, -1, True, 1.0, math.nan])

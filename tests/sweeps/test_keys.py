@@ -104,6 +104,7 @@ def test_the_source_covers_what_cells_run_and_not_the_command_line() -> None:
         "fedsim/algorithms/local_sgd.py",
         "silos/entropy.py",
         "server/loop.py",
+        "shuffler/rounds.py",
         "fedsim/sweeps/run_cells.py",
     ):
         assert name in names
