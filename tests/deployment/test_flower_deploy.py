@@ -83,7 +83,11 @@ def deployment() -> Iterator[Deployment]:
         enrolled(files)
         names = [file.parent.name for file in files]
         made = Federation(folder, names)
-        (folder / "scenario.yaml").write_text(yaml.safe_dump(SCENARIO | {"algorithm": ALGORITHM}))
+        given = SCENARIO | {
+            "algorithm": ALGORITHM,
+            "seed": resolved.scenario.seed,
+        }  # without one, each run draws it
+        (folder / "scenario.yaml").write_text(yaml.safe_dump(given))
         (folder / "federation.yaml").write_text(yaml.safe_dump(federation_file(folder, made)))
         with daemons(*files, insecure=True):
             for file in files:

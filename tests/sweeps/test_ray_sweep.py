@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ def test_a_killed_worker_costs_its_cell_alone_and_the_rest_is_as_in_one_process(
         there = outcomes[str(one.scenario)]
         assert isinstance(there, CellResult)
         assert isinstance(here, CellResult)
-        assert replace(there, seconds=0.0) == replace(here, seconds=0.0)
+        assert there._replace(seconds=0.0) == here._replace(seconds=0.0)
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
