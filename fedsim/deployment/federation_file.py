@@ -24,7 +24,7 @@ from fedsim.wire.messages import Echo, SiloName
 from server.sockets import Address
 
 ROOT = "federation"
-"""What errors call the file."""
+"""The first part of a field name in errors about the file."""
 
 
 def _check_way(socket: Path | None, port: int | None, token: Path | None) -> None:

@@ -69,7 +69,7 @@ class Topology:
 
     @property
     def scenario(self) -> Path:
-        """What the server offers."""
+        """The file of the scenario that the server offers."""
         return self.server / "scenario.yaml"
 
     @property

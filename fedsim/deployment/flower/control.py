@@ -89,7 +89,7 @@ class Status:
 
     @property
     def over(self) -> bool:
-        """Whether it will not go on."""
+        """Whether the run has completed, failed or been stopped."""
         return self.word in ("completed", "failed", "stopped")
 
 
@@ -111,7 +111,7 @@ class Control:
         )
 
     def answers(self) -> bool:
-        """Whether it is there."""
+        """Whether the SuperLink answers a request."""
         try:
             self.nodes()
         except InputError:

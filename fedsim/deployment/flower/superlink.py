@@ -93,7 +93,7 @@ class SuperLink:
 
     @property
     def log(self) -> Path:
-        """What it and its runs say."""
+        """The log file of the SuperLink and of its runs."""
         return self._folder / "superlink.log"
 
     @property
