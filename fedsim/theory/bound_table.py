@@ -123,8 +123,9 @@ class Bound:
         risk: "population", "empirical" or "squared gradient".
         source: algorithm and theorem.
         symbols: constants that it needs.
-        value: the bound.
-        asks: what else its theorem asks of a setting.
+        formula: of the symbols and xi.
+        noise: xi.
+        asks: what else its theorem requires of a setting.
         trust: ISRL, SDP or central.
         side: upper or lower.
         everyone: whether it is stated for M = N only.
@@ -135,12 +136,18 @@ class Bound:
     risk: str
     source: str
     symbols: tuple[str, ...]
-    value: Callable[[Symbols], float]
+    formula: Callable[[Symbols, float], float]
+    noise: Callable[[Symbols], float]
     asks: Conditions
     trust: str
     side: str
     everyone: bool = False
     alike: bool = False
+
+    def value(self, s: Symbols) -> float:
+        """The bound; InputError where a constant is not stated or epsilon is unlimited."""
+        s.need(self.source, *self.symbols)
+        return self.formula(s, self.noise(s))
 
 
 _upper = partial(Bound, trust="ISRL", side="upper")
@@ -156,31 +163,36 @@ _SGD, _PASS, _FULL = (
     "accelerated ERM, Theorem 37",
 )
 _SHUFFLED, _SUMMED = "shuffled MB-SGD, Theorem 38", "accelerated one-pass, Theorem 39"
+_ISRL, _SDP, _ORACLE, _PASS_ORACLE = bounds.isrl, bounds.sdp, bounds.oracle, bounds.one_pass_oracle
+_FEWEST, _CENTRAL = bounds.isrl_lower, bounds.central_lower
+_LDB, _LMB, _LBD = (*_LD, "beta"), (*_LM, "beta"), ("L", "beta", "Delta")
 BOUNDS = (
-    _upper(_C, _POP, _SGD, _LD, bounds.convex_isrl, _only(ADVANCED_COMPOSITION)),
-    _upper(_C, _POP, _PASS, (*_LD, "beta"), bounds.convex_one_pass, _only(ONE_GAUSSIAN)),
-    _lower(_C, _POP, "Theorem 35", _LD, bounds.convex_isrl_lower),
-    _upper(_C, _ERM, _FULL, _LD, bounds.convex_erm, _only(ADVANCED_COMPOSITION)),
-    _lower(_C, _ERM, "Theorem 133", _LD, bounds.convex_erm_lower),
-    _sdp(_C, _POP, _SHUFFLED, _LD, bounds.convex_sdp, shuffled),
-    _sdp(_C, _POP, _SUMMED, (*_LD, "beta"), bounds.convex_one_pass_sdp, one_sum),
-    _central_lower(_C, _ERM, "Theorems 123, 134", _LD, bounds.convex_central_lower),
-    _upper(_S, _POP, _SGD, _LM, bounds.strongly_convex_isrl, _only(ADVANCED_COMPOSITION)),
-    _upper(_S, _POP, _PASS, (*_LM, "beta"), bounds.strongly_convex_one_pass, _only(ONE_GAUSSIAN)),
-    _lower(_S, _POP, "Theorem 35", _LDM, bounds.strongly_convex_isrl_lower),
-    _upper(_S, _ERM, _FULL, _LM, bounds.strongly_convex_erm, _only(ADVANCED_COMPOSITION)),
-    _lower(_S, _ERM, "Theorem 133", _LDM, bounds.strongly_convex_erm_lower),
-    _sdp(_S, _POP, _SHUFFLED, _LM, bounds.strongly_convex_sdp, shuffled),
-    _sdp(_S, _POP, _SUMMED, (*_LM, "beta"), bounds.strongly_convex_one_pass_sdp, one_sum),
-    _central_lower(_S, _ERM, "Theorems 123, 134", _LDM, bounds.strongly_convex_central_lower),
-    _upper(_P, _POP, "prox-SGD, Theorem 40", (*_LM, "beta"), bounds.pl_isrl, proximal_pl),
-    _upper(_P, _ERM, "prox-PL-SVRG, Theorem 42", (*_LM, "beta"), bounds.pl_erm, _only(RESTARTS)),
-    _sdp(_P, _POP, "prox-SGD, Theorem 40", (*_LM, "beta"), bounds.pl_sdp, sums_of_silos),
-    _sdp(_P, _ERM, "prox-PL-SVRG, Theorem 42", (*_LM, "beta"), bounds.pl_erm_sdp, sums_of_restarts),
-    _upper(_N, _SQ, "prox-SPIDER, Theorem 44", ("L", "beta", "Delta"), bounds.nonconvex_isrl, zcdp),
-    _sdp(_N, _SQ, "prox-SPIDER, Theorem 45", ("L", "beta", "Delta"), bounds.nonconvex_sdp, _only(SPIDER_SDP)),
-    _lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_isrl_lower),
-    _central_lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_central_lower),
+    _upper(_C, _POP, _SGD, _LD, bounds.convex, _ISRL, _only(ADVANCED_COMPOSITION)),
+    _upper(_C, _POP, _PASS, _LDB, bounds.convex_one_pass, _ISRL, _only(ONE_GAUSSIAN)),
+    _lower(_C, _POP, "Theorem 35", _LD, bounds.convex_lower, _FEWEST),
+    _upper(_C, _ERM, _FULL, _LD, bounds.convex_erm, _ISRL, _only(ADVANCED_COMPOSITION)),
+    _lower(_C, _ERM, "Theorem 133", _LD, bounds.convex_erm_lower, _FEWEST),
+    _sdp(_C, _POP, _SHUFFLED, _LD, bounds.convex, _SDP, shuffled),
+    _sdp(_C, _POP, _SUMMED, _LDB, bounds.convex_one_pass, _PASS_ORACLE, one_sum),
+    _central_lower(_C, _ERM, "Theorems 123, 134", _LD, bounds.convex_erm_lower, _CENTRAL),
+    _upper(_S, _POP, _SGD, _LM, bounds.strongly_convex, _ISRL, _only(ADVANCED_COMPOSITION)),
+    _upper(_S, _POP, _PASS, _LMB, bounds.strongly_convex_one_pass, _ISRL, _only(ONE_GAUSSIAN)),
+    _lower(_S, _POP, "Theorem 35", _LDM, bounds.strongly_convex_lower, _FEWEST),
+    _upper(_S, _ERM, _FULL, _LM, bounds.strongly_convex_erm, _ISRL, _only(ADVANCED_COMPOSITION)),
+    _lower(_S, _ERM, "Theorem 133", _LDM, bounds.strongly_convex_erm_lower, _FEWEST),
+    _sdp(_S, _POP, _SHUFFLED, _LM, bounds.strongly_convex, _SDP, shuffled),
+    _sdp(_S, _POP, _SUMMED, _LMB, bounds.strongly_convex_one_pass, _PASS_ORACLE, one_sum),
+    _central_lower(_S, _ERM, "Theorems 123, 134", _LDM, bounds.strongly_convex_erm_lower, _CENTRAL),
+    _upper(_P, _POP, "prox-SGD, Theorem 40", _LMB, bounds.pl, _ISRL, proximal_pl),
+    _upper(_P, _ERM, "prox-PL-SVRG, Theorem 42", _LMB, bounds.pl_erm, _ISRL, _only(RESTARTS)),
+    _sdp(_P, _POP, "prox-SGD, Theorem 40", _LMB, bounds.pl, _ORACLE, sums_of_silos),
+    _sdp(_P, _ERM, "prox-PL-SVRG, Theorem 42", _LMB, bounds.pl_erm, _SDP, sums_of_restarts),
+    _upper(_N, _SQ, "prox-SPIDER, Theorem 44", _LBD, bounds.nonconvex, _ISRL, zcdp),
+    _sdp(
+        _N, _SQ, "prox-SPIDER, Theorem 45", _LBD, bounds.nonconvex, bounds.composed_oracle, _only(SPIDER_SDP)
+    ),
+    _lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_lower, bounds.isrl_lower_log),
+    _central_lower(_N, _SQ, "Theorem 46", ("L",), bounds.nonconvex_lower, _SDP),
 )
 
 

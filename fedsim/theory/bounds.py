@@ -17,6 +17,9 @@ Silos that differ: upper bounds under ISRL-DP have what Theorem 140 puts in plac
 of weights (`fedsim.theory.symbols`); lower and central bounds are proven for equal silos only. Lower
 ISRL bounds hold for algorithms that compose as advanced composition does (C = 1) and spend at most about
 1/n a round. What a setting can be checked for is in `fedsim.theory.bound_table`.
+
+A bound is a formula of the symbols and of xi, the variance of the noise in a coordinate of the mean gradient
+in the unit of L^2; the first functions are what xi stands for. p is short for sqrt(d xi).
 """
 
 from __future__ import annotations
@@ -26,201 +29,162 @@ import math
 from fedsim.theory.symbols import Symbols
 
 
-def convex_isrl(s: Symbols) -> float:
-    """Theorem 34 (noisy MB-SGD): (L D / sqrt M)(1 / sqrt n + sqrt(d ln(1/delta)) / (eps n))."""
-    L, D = s.need("Theorem 34", "L", "D")
-    return L * D * (1 / math.sqrt(s.n * s.M) + math.sqrt(s.d * s.xi))
+def isrl(s: Symbols) -> float:
+    """ln(1/delta) / ((eps n)^2 M), or what Theorem 140 puts in its place."""
+    return s.xi
 
 
-def convex_sdp(s: Symbols) -> float:
-    """Theorem 38 (shuffled MB-SGD): L D (1 / sqrt(n M) + sqrt(d ln(1/delta)) / (eps n N))."""
-    L, D = s.need("Theorem 38", "L", "D")
-    return L * D * (1 / math.sqrt(s.n * s.M) + math.sqrt(s.d * s.log) / (s.epsilon * s.n * s.N))
+def sdp(s: Symbols) -> float:
+    """ln(1/delta) / (eps n N)^2: a Gaussian sum over the silos, or the central model."""
+    return s.log / (s.epsilon * s.n * s.N) ** 2
 
 
-def strongly_convex_isrl(s: Symbols) -> float:
-    """Theorem 34 (noisy MB-SGD): (L^2 / (mu M))(1 / n + d ln(1/delta) / (eps n)^2)."""
-    L, mu = s.need("Theorem 34", "L", "mu")
-    return L**2 / mu * (1 / (s.n * s.M) + s.d * s.xi)
+def oracle(s: Symbols) -> float:
+    """ln(d/delta)^2 / (eps n N)^2: a sum by P_vec (Lemma 136)."""
+    return (_oracle_log(s) / (s.epsilon * s.n * s.N)) ** 2
 
 
-def strongly_convex_sdp(s: Symbols) -> float:
-    """Theorem 38 (shuffled MB-SGD): (L^2/mu)(1 / (n M) + d ln(1/delta) / (eps n N)^2)."""
-    L, mu = s.need("Theorem 38", "L", "mu")
-    return L**2 / mu * (1 / (s.n * s.M) + s.d * s.log / (s.epsilon * s.n * s.N) ** 2)
+def one_pass_oracle(s: Symbols) -> float:
+    """ln(d/delta)^2 / (eps n M)^2: that of P_vec over a pass."""
+    return (_oracle_log(s) / (s.epsilon * s.n * s.M)) ** 2
 
 
-def convex_one_pass(s: Symbols) -> float:
-    """Theorem 36 (accelerated, one pass), heterogeneous silos; with p = sqrt(d ln(1/delta)) / (eps n sqrt M):
+def composed_oracle(s: Symbols) -> float:
+    """ln(d/delta)^3 / (eps n N)^2: that of P_vec over many rounds."""
+    return _oracle_log(s) ** 3 / (s.epsilon * s.n * s.N) ** 2
+
+
+def isrl_lower(s: Symbols) -> float:
+    """1 / ((eps n)^2 N), for M = N."""
+    return 1 / ((s.epsilon * s.n) ** 2 * s.N)
+
+
+def isrl_lower_log(s: Symbols) -> float:
+    """ln(1/delta) / ((eps n)^2 N), for M = N."""
+    return s.log * isrl_lower(s)
+
+
+def central_lower(s: Symbols) -> float:
+    """1 / (eps n N)^2."""
+    return 1 / (s.epsilon * s.n * s.N) ** 2
+
+
+def _oracle_log(s: Symbols) -> float:
+    return math.log(s.d / s.delta)
+
+
+def convex(s: Symbols, xi: float) -> float:
+    """Theorems 34 (noisy MB-SGD) and 38 (shuffled MB-SGD): L D (1 / sqrt(n M) + p)."""
+    L, D = _constants(s, "L", "D")
+    return L * D * (1 / math.sqrt(s.n * s.M) + math.sqrt(s.d * xi))
+
+
+def strongly_convex(s: Symbols, xi: float) -> float:
+    """Theorems 34 and 38: (L^2 / mu)(1 / (n M) + d xi)."""
+    L, mu = _constants(s, "L", "mu")
+    return L**2 / mu * (1 / (s.n * s.M) + s.d * xi)
+
+
+def convex_one_pass(s: Symbols, xi: float) -> float:
+    """Theorems 36 and 39 (accelerated, one pass), heterogeneous silos:
 
     phi D / sqrt(n M) + (beta^(1/4) L D^(3/2) p)^(4/5)
     + sqrt((N - M)/(N - 1)) upsilon L^(1/5) D^(4/5) beta^(-1/5) (p / M^(5/2))^(1/5).
 
-    The last term is (B.19): upsilon D / sqrt(M R) at R = n / K rounds of the theorem's K.
+    The last term is (B.19): upsilon D / sqrt(M R) at R = n / K rounds of the theorem's K, which is
+    (L/(beta D))^(2/5) n p^(2/5) in Theorem 39.
     """
-    return _convex_one_pass(s, "Theorem 36", math.sqrt(s.d * s.xi))
-
-
-def convex_one_pass_sdp(s: Symbols) -> float:
-    """Theorem 39 (accelerated, one pass): that of Theorem 36 with p = sqrt d ln(d/delta) / (eps n M).
-
-    The last term is upsilon D / sqrt(M R) at R = n / K rounds of K = (L/(beta D))^(2/5) n (p)^(2/5).
-    """
-    return _convex_one_pass(s, "Theorem 39", _one_pass_noise(s))
-
-
-def _convex_one_pass(s: Symbols, theorem: str, p: float) -> float:
-    L, beta, D, phi, upsilon = s.need(theorem, "L", "beta", "D", "phi", "upsilon")
+    L, beta, D, phi, upsilon = _constants(s, "L", "beta", "D", "phi", "upsilon")
+    p = math.sqrt(s.d * xi)
     silos = upsilon * L**0.2 * D**0.8 * beta**-0.2 * (p / s.M**2.5) ** 0.2
     private = (beta**0.25 * L * D**1.5 * p) ** 0.8
     return float(phi * D / math.sqrt(s.n * s.M) + private + math.sqrt(s.between) * silos)
 
 
-def strongly_convex_one_pass(s: Symbols) -> float:
-    """Theorem 36: phi^2/(mu n M) + (L^2/mu) sqrt(kappa) d ln(1/delta)/((eps n)^2 M) + drawn silos' variance.
+def strongly_convex_one_pass(s: Symbols, xi: float) -> float:
+    """Theorems 36 and 39: phi^2/(mu n M) + (L^2/mu) sqrt(kappa) d xi + drawn silos' variance.
 
-    The first term's mu is missing in (B.20) and present in (3.7); the last is
-    upsilon^2 (N - M) / ((N - 1) mu sqrt(kappa) M).
+    The first term's mu is missing in (B.20) and Theorem 39, and present in (3.7); the last is
+    upsilon^2 (N - M) / ((N - 1) mu sqrt(kappa) M). Theorem 39 prints ln(1/delta), one logarithm less than in
+    V^2.
     """
-    return _strongly_convex_one_pass(s, "Theorem 36", s.d * s.xi)
-
-
-def strongly_convex_one_pass_sdp(s: Symbols) -> float:
-    """Theorem 39: that of Theorem 36 with d ln(d/delta)^2/(eps n M)^2 for the noise.
-
-    The thesis prints ln(1/delta) there, one logarithm less than in V^2, and no mu in the first term.
-    """
-    return _strongly_convex_one_pass(s, "Theorem 39", _one_pass_noise(s) ** 2)
-
-
-def _strongly_convex_one_pass(s: Symbols, theorem: str, variance: float) -> float:
-    L, beta, mu, phi, upsilon = s.need(theorem, "L", "beta", "mu", "phi", "upsilon")
+    L, beta, mu, phi, upsilon = _constants(s, "L", "beta", "mu", "phi", "upsilon")
     kappa = beta / mu
-    private = L**2 / mu * math.sqrt(kappa) * variance
+    private = L**2 / mu * math.sqrt(kappa) * s.d * xi
     return phi**2 / (mu * s.n * s.M) + private + upsilon**2 * s.between / (mu * math.sqrt(kappa) * s.M)
 
 
-def convex_erm(s: Symbols) -> float:
-    """Theorem 37 (accelerated, empirical risk): L D sqrt(d ln(1/delta)) / (eps n sqrt M)."""
-    L, D = s.need("Theorem 37", "L", "D")
-    return L * D * math.sqrt(s.d * s.xi)
+def convex_erm(s: Symbols, xi: float) -> float:
+    """Theorem 37 (accelerated, empirical risk): L D p."""
+    L, D = _constants(s, "L", "D")
+    return L * D * math.sqrt(s.d * xi)
 
 
-def strongly_convex_erm(s: Symbols) -> float:
-    """Theorem 37 (accelerated, empirical risk): (L^2 / mu) d ln(1/delta) / ((eps n)^2 M)."""
-    L, mu = s.need("Theorem 37", "L", "mu")
-    return L**2 / mu * s.d * s.xi
+def strongly_convex_erm(s: Symbols, xi: float) -> float:
+    """Theorem 37 (accelerated, empirical risk): (L^2 / mu) d xi."""
+    L, mu = _constants(s, "L", "mu")
+    return L**2 / mu * s.d * xi
 
 
-def pl_isrl(s: Symbols) -> float:
-    """Theorem 40 (prox-SGD): (L^2 / mu)(kappa^2 d ln(1/delta) / ((eps n)^2 M) + kappa / (M n))."""
-    return _pl(s, s.d * s.xi)
-
-
-def pl_sdp(s: Symbols) -> float:
-    """Theorem 40 (prox-SGD): (L^2 / mu)(kappa^2 d ln(d/delta)^2 / (eps n N)^2 + kappa / (M n))."""
-    return _pl(s, s.d * (_oracle_log(s) / (s.epsilon * s.n * s.N)) ** 2)
-
-
-def _pl(s: Symbols, variance: float) -> float:
-    L, beta, mu = s.need("Theorem 40", "L", "beta", "mu")
+def pl(s: Symbols, xi: float) -> float:
+    """Theorem 40 (prox-SGD): (L^2 / mu)(kappa^2 d xi + kappa / (M n))."""
+    L, beta, mu = _constants(s, "L", "beta", "mu")
     kappa = beta / mu
-    return L**2 / mu * (kappa**2 * variance + kappa / (s.M * s.n))
+    return L**2 / mu * (kappa**2 * s.d * xi + kappa / (s.M * s.n))
 
 
-def pl_erm(s: Symbols) -> float:
-    """Theorem 42 (prox-PL-SVRG): kappa L^2 d ln(1/delta)/(mu (eps n)^2 M) + (N-M) upsilon^2/(mu M (N-1)).
+def pl_erm(s: Symbols, xi: float) -> float:
+    """Theorem 42 (prox-PL-SVRG): kappa L^2 d xi / mu + (N-M) upsilon^2/(mu M (N-1)).
 
     The second term's mu is missing in the theorem's first part.
     """
-    return _pl_erm(s, s.d * s.xi)
+    L, beta, mu, upsilon = _constants(s, "L", "beta", "mu", "upsilon")
+    return beta / mu * L**2 / mu * s.d * xi + s.between * upsilon**2 / (mu * s.M)
 
 
-def pl_erm_sdp(s: Symbols) -> float:
-    """Theorem 42 (prox-PL-SVRG): kappa L^2 d ln(1/delta)/(mu (eps n N)^2) + (N-M) upsilon^2/(mu M (N-1))."""
-    return _pl_erm(s, s.d * s.log / (s.epsilon * s.n * s.N) ** 2)
-
-
-def _pl_erm(s: Symbols, variance: float) -> float:
-    L, beta, mu, upsilon = s.need("Theorem 42", "L", "beta", "mu", "upsilon")
-    return beta / mu * L**2 / mu * variance + s.between * upsilon**2 / (mu * s.M)
-
-
-def nonconvex_isrl(s: Symbols) -> float:
-    """Theorem 44 (prox-SPIDER), of the squared gradient mapping; p = sqrt(d ln(1/delta)) / (eps n sqrt M):
+def nonconvex(s: Symbols, xi: float) -> float:
+    """Theorems 44 and 45 (prox-SPIDER), of the squared gradient mapping:
 
     (sqrt(L beta Delta) p)^(4/3) + L^2 p^2 + 1{M < N} (L sqrt(beta Delta) p / sqrt(n M) + L^2 / (M n)).
     """
-    return _nonconvex(s, "Theorem 44", math.sqrt(s.d * s.xi))
-
-
-def nonconvex_sdp(s: Symbols) -> float:
-    """Theorem 45 (prox-SPIDER): that of Theorem 44 with p = sqrt(d ln(d/delta)^3) / (eps n N)."""
-    return _nonconvex(s, "Theorem 45", math.sqrt(s.d * _oracle_log(s) ** 3) / (s.epsilon * s.n * s.N))
-
-
-def _nonconvex(s: Symbols, theorem: str, p: float) -> float:
-    L, beta, Delta = s.need(theorem, "L", "beta", "Delta")
+    L, beta, Delta = _constants(s, "L", "beta", "Delta")
+    p = math.sqrt(s.d * xi)
     drawn = L * math.sqrt(beta * Delta) * p / math.sqrt(s.n * s.M) + L**2 / (s.M * s.n)
     return math.pow(math.sqrt(L * beta * Delta) * p, 4 / 3) + (L * p) ** 2 + (drawn if s.M < s.N else 0.0)
 
 
-def _oracle_log(s: Symbols) -> float:
-    """ln(d / delta), of which P_vec's variance has the square (Lemma 136)."""
-    return math.log(s.d / s.delta)
+def convex_lower(s: Symbols, xi: float) -> float:
+    """Theorem 35: phi D / sqrt(N n) + L D min(1, p), for M = N and C = 1."""
+    D, phi = _constants(s, "D", "phi")
+    return phi * D / math.sqrt(s.N * s.n) + convex_erm_lower(s, xi)
 
 
-def _one_pass_noise(s: Symbols) -> float:
-    """Square root of P_vec's variance over a pass, in the unit of L: sqrt d ln(d/delta) / (eps n M)."""
-    return math.sqrt(s.d) * _oracle_log(s) / (s.epsilon * s.n * s.M)
-
-
-def convex_isrl_lower(s: Symbols) -> float:
-    """Theorem 35: phi D / sqrt(N n) + L D min(1, sqrt d / (eps n sqrt N)), for M = N and C = 1."""
-    D, phi = s.need("Theorem 35", "D", "phi")
-    return phi * D / math.sqrt(s.N * s.n) + convex_erm_lower(s)
-
-
-def strongly_convex_isrl_lower(s: Symbols) -> float:
-    """Theorem 35: phi^2 / (mu n N) + L D min(1, d / ((eps n)^2 N)), for M = N and C = 1.
+def strongly_convex_lower(s: Symbols, xi: float) -> float:
+    """Theorem 35: phi^2 / (mu n N) + L D min(1, d xi), for M = N and C = 1.
 
     L D is at most 2 L^2 / mu: gradients of such a function differ by mu D across the set.
     """
-    mu, phi = s.need("Theorem 35", "mu", "phi")
-    return phi**2 / (mu * s.n * s.N) + strongly_convex_erm_lower(s)
+    mu, phi = _constants(s, "mu", "phi")
+    return phi**2 / (mu * s.n * s.N) + strongly_convex_erm_lower(s, xi)
 
 
-def convex_erm_lower(s: Symbols) -> float:
-    """Theorem 133: L D min(1, sqrt d / (eps n sqrt N)), for M = N."""
-    L, D = s.need("Theorem 133", "L", "D")
-    return L * D * min(1.0, math.sqrt(s.d) / (s.epsilon * s.n * math.sqrt(s.N)))
+def convex_erm_lower(s: Symbols, xi: float) -> float:
+    """Theorems 133 (M = N), 123 and 134 (central): L D min(1, p)."""
+    L, D = _constants(s, "L", "D")
+    return L * D * min(1.0, math.sqrt(s.d * xi))
 
 
-def strongly_convex_erm_lower(s: Symbols) -> float:
-    """Theorem 133: L D min(1, d / ((eps n)^2 N)), for M = N."""
-    L, D = s.need("Theorem 133", "L", "D")
-    return L * D * min(1.0, s.d / ((s.epsilon * s.n) ** 2 * s.N))
+def strongly_convex_erm_lower(s: Symbols, xi: float) -> float:
+    """Theorems 133 (M = N), 123 and 134 (central): L D min(1, d xi)."""
+    L, D = _constants(s, "L", "D")
+    return L * D * min(1.0, s.d * xi)
 
 
-def convex_central_lower(s: Symbols) -> float:
-    """Theorems 123 and 134, empirical risk: L D min(1, sqrt d / (eps n N))."""
-    L, D = s.need("Theorem 123", "L", "D")
-    return L * D * min(1.0, math.sqrt(s.d) / (s.epsilon * s.n * s.N))
+def nonconvex_lower(s: Symbols, xi: float) -> float:
+    """Theorem 46, of the squared gradient: L^2 min(1, d xi)."""
+    (L,) = _constants(s, "L")
+    return L**2 * min(1.0, s.d * xi)
 
 
-def strongly_convex_central_lower(s: Symbols) -> float:
-    """Theorems 123 and 134, empirical risk: L D min(1, d / (eps n N)^2)."""
-    L, D = s.need("Theorem 123", "L", "D")
-    return L * D * min(1.0, s.d / (s.epsilon * s.n * s.N) ** 2)
-
-
-def nonconvex_isrl_lower(s: Symbols) -> float:
-    """Theorem 46, of the squared gradient: L^2 min(1, d ln(1/delta) / ((eps n)^2 N)), for M = N."""
-    (L,) = s.need("Theorem 46", "L")
-    return L**2 * min(1.0, s.d * s.log / ((s.epsilon * s.n) ** 2 * s.N))
-
-
-def nonconvex_central_lower(s: Symbols) -> float:
-    """Theorem 46, of the squared gradient: L^2 min(1, d ln(1/delta) / (eps n N)^2)."""
-    (L,) = s.need("Theorem 46", "L")
-    return L**2 * min(1.0, s.d * s.log / (s.epsilon * s.n * s.N) ** 2)
+def _constants(s: Symbols, *symbols: str) -> tuple[float, ...]:
+    return s.need("the bound", *symbols)

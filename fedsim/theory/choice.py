@@ -28,9 +28,9 @@ from typing import Any
 from fedsim.protocol.batch import FULL, Batch, Fresh
 from fedsim.protocol.limits import LIMITS
 from fedsim.theory.averaged_noise import Kind, Noise
-from fedsim.theory.gradient_noise import AcceleratedOnePass, variance
 from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Derived
+from fedsim.theory.theorem_noise import one_pass_variance, variance
 
 MOST_ROUNDS = LIMITS.max_rounds
 """The largest number of rounds that a silo admits by default."""
@@ -86,7 +86,7 @@ class Case:
             return self.s.d * self.noise.variance(self.clip, kind, [kind])
         (L,) = self.s.need("the theorem's noise", "L")
         if isinstance(batch, Fresh):
-            return self.s.d * self.s.spread(lambda silo: AcceleratedOnePass(silo, L, R, batch).variance())
+            return self.s.d * self.s.spread(lambda silo: one_pass_variance(L, silo, batch))
         return self.s.d * self.s.spread(lambda silo: variance(L, R, R, silo))
 
     def sampling(self, batch: Batch) -> float:

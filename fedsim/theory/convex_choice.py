@@ -22,9 +22,9 @@ from fedsim.theory.choice import (
     smallest,
     subsample,
 )
-from fedsim.theory.gradient_noise import smallest_batch
 from fedsim.theory.symbols import Symbols
 from fedsim.theory.theorem import Derived
+from fedsim.theory.theorem_noise import smallest_batch
 
 _LONGEST = 100  # a stage that makes a run longer than this many times the noiseless rounds is not begun
 

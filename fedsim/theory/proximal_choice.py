@@ -22,8 +22,8 @@ from fedsim.theory.choice import (
     smallest,
     subsample,
 )
-from fedsim.theory.gradient_noise import smallest_batch
 from fedsim.theory.theorem import Derived
+from fedsim.theory.theorem_noise import smallest_batch
 
 
 def prox_sgd(case: Case) -> Derived:

@@ -6,31 +6,19 @@ Theorems go by the algorithm's name in scenarios: they need its public numbers, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from inspect import signature
 from typing import Any, Literal
 
 from fedsim.common.errors import InputError
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Fresh
-from fedsim.theory.difference_noise import (
-    AlternateSPIDERNoise,
-    ProxSPIDERNoise,
-    ProxSVRGNoise,
-    SPIDERExperiments,
-)
-from fedsim.theory.gradient_noise import (
-    AcceleratedERM,
-    AcceleratedOnePass,
-    Experiments,
-    LocalSGDNoise,
-    NoisyMinibatch,
-    ProxSGDNoise,
-)
+from fedsim.theory import theorem_noise
 from fedsim.theory.symbols import Premises
-from fedsim.theory.theorem import Check, Theorem, base_multiplier, difference_ratio
+from fedsim.theory.theorem import Check, Theorem
 
 Choice = Literal["thesis", "experiments"]
-_Maker = Callable[[Any, Budget], Theorem]
+_Stated = Callable[..., Theorem]
 
 
 @dataclass(frozen=True)
@@ -71,28 +59,37 @@ def stated_noise(
     Raises:
         InputError: no theorem, or no experiments' formula, speaks of the algorithm; or a condition fails.
     """
-    maker = _maker(name, choice)
-    theorems = [maker(algorithm, claim) for claim in premises.claims]
-    violations = _violations(theorems, premises)
+    stated = _stated(name, algorithm, choice)
+    theorems = [_at(stated, algorithm, claim, premises) for claim in premises.claims]
+    violations = _violations(theorems, premises.names)
     title = theorems[0].title
     if violations and not allow_violations:
         raise _refusal(*violations[0], title)
     prescribed = Prescribed(
-        tuple(map(base_multiplier, theorems)),
+        tuple(theorem.multiplier for theorem in theorems),
         title,
         tuple(claim.epsilon for claim in premises.claims),
         tuple(claim.delta for claim in premises.claims),
         tuple(_line(check, silos) for check, silos in violations),
     )
-    return prescribed, max(map(difference_ratio, theorems))
+    return prescribed, max(theorem.difference_ratio for theorem in theorems)
 
 
-def _violations(theorems: Sequence[Theorem], premises: Premises) -> list[tuple[Check, list[str]]]:
+def _at(stated: _Stated, algorithm: Any, claim: Budget, premises: Premises) -> Theorem:
+    """The theorem at an algorithm's numbers, which have the same names but for clip and rounds."""
+    given = {"claim": claim, "active": premises.active, "kappa": premises.kappa}
+    for name in signature(stated).parameters:
+        field = {"clip": "clip_norm", "rounds": "num_rounds"}.get(name, name)
+        if name not in given and hasattr(algorithm, field):
+            given[name] = getattr(algorithm, field)
+    return stated(**{name: value for name, value in given.items() if name in signature(stated).parameters})
+
+
+def _violations(theorems: Sequence[Theorem], names: Sequence[str]) -> list[tuple[Check, list[str]]]:
     """The checks that fail, each once with the silos in which it does; the first silo's value stands."""
     failing: dict[str, tuple[Check, list[str]]] = {}
-    context = premises.context
-    for theorem, name in zip(theorems, premises.names, strict=True):
-        for check in theorem.conditions(context):
+    for theorem, name in zip(theorems, names, strict=True):
+        for check in theorem.checks:
             if not check.holds:
                 failing.setdefault(check.condition, (check, []))[1].append(name)
     return list(failing.values())
@@ -116,10 +113,12 @@ def _shortened(silos: Sequence[str]) -> str:
     return silos[0] if len(silos) == 1 else f"{silos[0]} and {len(silos) - 1} more"
 
 
-def _maker(name: str, choice: Choice) -> _Maker:
+def _stated(name: str, algorithm: Any, choice: Choice) -> _Stated:
+    """The theorem of the algorithm."""
     table = {"thesis": _THESIS, "experiments": _EXPERIMENTS}[choice]
     if name in table:
-        return table[name]
+        one_pass = table[name] is theorem_noise.accelerated_erm and isinstance(algorithm.batch, Fresh)
+        return theorem_noise.accelerated_one_pass if one_pass else table[name]
     if name in _THESIS:
         hint = f"stated for {', '.join(_EXPERIMENTS)} only; use thesis"
         raise InputError("scenario.privacy.theorem", choice, hint)
@@ -127,36 +126,21 @@ def _maker(name: str, choice: Choice) -> _Maker:
     raise InputError("scenario.privacy.calibration", "theorem", hint)
 
 
-def _stated(kind: Callable[..., Theorem]) -> _Maker:
-    """The theorem at an algorithm's numbers, which go by the same names but for clip and rounds."""
-    names = [field.name for field in fields(kind) if field.name != "claim"]  # type: ignore[arg-type]
-    own = {name: {"clip": "clip_norm", "rounds": "num_rounds"}.get(name, name) for name in names}
-    return lambda algorithm, claim: kind(
-        claim=claim,
-        **{name: getattr(algorithm, field) for name, field in own.items() if hasattr(algorithm, field)},
-    )
-
-
-def _accelerated(algorithm: Any, claim: Budget) -> Theorem:
-    kind = AcceleratedOnePass if isinstance(algorithm.batch, Fresh) else AcceleratedERM
-    return _stated(kind)(algorithm, claim)
-
-
-_THESIS: dict[str, _Maker] = {
-    "noisy_minibatch_sgd": _stated(NoisyMinibatch),
-    "accelerated_minibatch_sgd": _accelerated,
-    "multi_stage_accelerated_minibatch_sgd": _accelerated,
-    "prox_sgd": _stated(ProxSGDNoise),
-    "prox_svrg": _stated(ProxSVRGNoise),
-    "prox_pl_svrg": _stated(ProxSVRGNoise),
-    "prox_spider": _stated(ProxSPIDERNoise),
-    "spider_alternate": _stated(AlternateSPIDERNoise),
-    "local_sgd": _stated(LocalSGDNoise),
+_THESIS: dict[str, _Stated] = {
+    "noisy_minibatch_sgd": theorem_noise.noisy_minibatch,
+    "accelerated_minibatch_sgd": theorem_noise.accelerated_erm,
+    "multi_stage_accelerated_minibatch_sgd": theorem_noise.accelerated_erm,
+    "prox_sgd": theorem_noise.prox_sgd,
+    "prox_svrg": theorem_noise.prox_svrg,
+    "prox_pl_svrg": theorem_noise.prox_svrg,
+    "prox_spider": theorem_noise.prox_spider,
+    "spider_alternate": theorem_noise.alternate_spider,
+    "local_sgd": theorem_noise.local_sgd,
 }
-_EXPERIMENTS: dict[str, _Maker] = {
-    "noisy_minibatch_sgd": _stated(Experiments),
-    "local_sgd": _THESIS["local_sgd"],
-    "prox_spider": _stated(SPIDERExperiments),
-    "spider_alternate": _THESIS["spider_alternate"],
+_EXPERIMENTS: dict[str, _Stated] = {
+    "noisy_minibatch_sgd": theorem_noise.experiments,
+    "local_sgd": theorem_noise.local_sgd,
+    "prox_spider": theorem_noise.spider_experiments,
+    "spider_alternate": theorem_noise.alternate_spider,
 }
 """The formulas of 3.2.5, B.1.10 and B.2.4; local SGD and alternate SPIDER have no other."""

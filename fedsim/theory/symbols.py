@@ -25,7 +25,6 @@ from fedsim.common.errors import InputError
 from fedsim.common.section import Section
 from fedsim.privacy.calibrate import Budget
 from fedsim.theory.participants import Law, Participants, drawn_evenly, effective_m, law
-from fedsim.theory.theorem import Context
 
 Constant = Annotated[float, Field(gt=0, le=1e12)]
 
@@ -83,11 +82,15 @@ class Premises:
         return (1.0,) * len(scaled) if all(abs(each - 1) < 1e-9 for each in scaled) else scaled
 
     @property
-    def context(self) -> Context:
-        """M and kappa, which conditions refer to."""
+    def active(self) -> float:
+        """M = 1 / E[1 / M_r]."""
+        return effective_m(self.participants, len(self.claims))
+
+    @property
+    def kappa(self) -> float | None:
+        """The condition number beta / mu; None where one of them is not stated."""
         beta, mu = self.constants.beta, self.constants.mu
-        kappa = None if beta is None or mu is None else beta / mu
-        return Context(effective_m(self.participants, len(self.claims)), kappa)
+        return None if beta is None or mu is None else beta / mu
 
 
 @dataclass(frozen=True)
@@ -211,7 +214,7 @@ def symbols(premises: Premises) -> Symbols:
     return Symbols(
         n=min(claim.n for claim in claims),
         N=len(claims),
-        M=premises.context.active,
+        M=premises.active,
         d=premises.dimension,
         epsilon=min(claim.epsilon for claim in claims),
         delta=min(claim.delta for claim in claims),

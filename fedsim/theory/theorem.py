@@ -2,33 +2,19 @@
 
 Adjacency is replace-one throughout, L is the bound that records' terms are clipped to, and logarithms
 are natural. A noise multiplier is sigma / (L2 sensitivity of that release), so that a theorem's sigma is
-added whatever bound the release is clipped to. What the noise truly costs is what `fedsim.privacy` asks for
-the plan that the theorem describes.
+added whatever bound the release is clipped to. What the noise truly costs is what `fedsim.privacy` computes
+for the plan that the theorem describes.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Batch
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Numbers beyond one silo that conditions refer to; what is None is not checked.
-
-    Args:
-        active: M, silos in a round.
-        condition_number: kappa = beta / mu.
-    """
-
-    active: float = 1
-    condition_number: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +25,7 @@ class Check:
         condition: in the theorem's symbols.
         field: the scenario field to change, without `scenario.`.
         value: what the scenario has.
-        bound: what the theorem asks for, in words and numbers.
+        bound: what the theorem requires, in words and numbers.
         holds: whether it is met.
     """
 
@@ -80,6 +66,33 @@ class NoisyMean:
 
 
 @dataclass(frozen=True)
+class Theorem:
+    """What a theorem states at given numbers, for one silo.
+
+    Args:
+        title: its name and number.
+        claim: the silo's n, and the epsilon and delta that the theorem claims.
+        releases: gradients first; then differences, where there are any.
+        checks: every side condition that can be checked.
+    """
+
+    title: str
+    claim: Budget
+    releases: tuple[NoisyMean, ...]
+    checks: tuple[Check, ...]
+
+    @property
+    def multiplier(self) -> float:
+        """z of the first kind of release, which a plan's noise ratios refer to."""
+        return self.releases[0].multiplier
+
+    @property
+    def difference_ratio(self) -> float:
+        """z of a difference over z of a gradient; 1 where there are no differences."""
+        return self.releases[-1].multiplier / self.multiplier
+
+
+@dataclass(frozen=True)
 class Derived:
     """The numbers that a theorem chooses for its algorithm.
 
@@ -95,61 +108,6 @@ class Derived:
     values: dict[str, Any]
     notes: dict[str, Any] = field(default_factory=dict)
     predicted: dict[str, float] = field(default_factory=dict)
-
-
-class Theorem(Protocol):
-    """A theorem at given numbers: a frozen dataclass whose docstring gives the formula and the errata."""
-
-    title: ClassVar[str]
-
-    @property
-    def claim(self) -> Budget:
-        """The silo's n, and the epsilon and delta that the theorem claims."""
-        ...
-
-    def releases(self) -> tuple[NoisyMean, ...]:
-        """Gradients first; then differences, where there are any."""
-        ...
-
-    def conditions(self, context: Context) -> tuple[Check, ...]:
-        """Every side condition that can be checked."""
-        ...
-
-
-@dataclass(frozen=True)
-class NoisyGradients(ABC):
-    """A theorem whose plan is noisy mean gradients alone, one a round.
-
-    Args:
-        claim: n_i, eps_i, delta_i.
-        clip: L.
-        rounds: R.
-        batch: how K records are drawn.
-    """
-
-    title: ClassVar[str]
-    claim: Budget
-    clip: float
-    rounds: int
-    batch: Batch
-
-    @property
-    @abstractmethod
-    def sigma(self) -> float:
-        """Standard deviation per coordinate on a silo's mean gradient."""
-
-    @property
-    def count(self) -> int:
-        """The number of gradients in the run."""
-        return self.rounds
-
-    def releases(self) -> tuple[NoisyMean, ...]:
-        """Noisy mean gradients of sensitivity 2 L / K."""
-        return (NoisyMean(self.batch, self.count, self.sigma, self.clip, self.claim.n),)
-
-    @abstractmethod
-    def conditions(self, context: Context) -> tuple[Check, ...]:
-        """See `Theorem`."""
 
 
 @dataclass(frozen=True)
@@ -200,14 +158,3 @@ def sampled_by(batches: Iterable[Batch], allowed: tuple[str, ...], symbol: str) 
     names = sorted({batch.sampler for batch in batches})
     bound = " or ".join(allowed)
     return tuple(Check(symbol, "algorithm.batch.sampler", name, bound, name in allowed) for name in names)
-
-
-def base_multiplier(theorem: Theorem) -> float:
-    """z of the first kind of release, which a plan's noise ratios refer to."""
-    return theorem.releases()[0].multiplier
-
-
-def difference_ratio(theorem: Theorem) -> float:
-    """Return z of a difference over z of a gradient; 1 where there are no differences."""
-    kinds = theorem.releases()
-    return kinds[1].multiplier / kinds[0].multiplier if len(kinds) > 1 else 1.0

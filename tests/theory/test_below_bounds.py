@@ -21,11 +21,10 @@ from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.trial import in_one_process, read
+from fedsim.theory import theorem_noise
 from fedsim.theory.choice import Case as Choice
-from fedsim.theory.difference_noise import ProxSPIDERNoise
 from fedsim.theory.proximal_choice import prox_spider
 from fedsim.theory.symbols import Symbols
-from fedsim.theory.theorem import base_multiplier, difference_ratio
 from server.aggregate import weighted
 from server.loop import run
 from silos.entropy import SeededEntropy
@@ -55,16 +54,18 @@ class Quadratic:
 
     def squared_mapping(self, q: int, R: int, seed: int = 0) -> float:
         """Mean of |grad F0(w_r)|^2 over the rounds of prox-SPIDER with the noise that Theorem 149 states."""
-        stated = ProxSPIDERNoise(Budget(self.n, self.epsilon, self.delta), self.L, R, q, smoothness=self.beta)
+        stated = theorem_noise.prox_spider(
+            Budget(self.n, self.epsilon, self.delta), self.L, R, q, smoothness=self.beta
+        )
         step = 1 / (2 * self.beta)
         # Clips above L: the theorem's noise is per unit of L, and nothing is to be clipped.
         algorithm = ProxSPIDER(
-            R, q, step, self.L, smoothness=self.beta, difference_noise_ratio=difference_ratio(stated)
+            R, q, step, self.L, smoothness=self.beta, difference_noise_ratio=stated.difference_ratio
         )
         problem, sizes = LinearRegression(len(self.optimum)), [self.n] * self.silos
         public, names = public_of(sizes), [f"silo{i}" for i in range(self.silos)]
         plan = dry_run(algorithm, problem, public, 0, LIMITS).plan
-        z = base_multiplier(stated)
+        z = stated.multiplier
         terms = [Terms(name, self.n, math.inf, self.delta, range(R), z) for name in names]
         data = [(self.x, self.x @ self.optimum)] * self.silos
         gate = Gate(

@@ -10,6 +10,7 @@ that its accountant calibrates (`parameters` and `bounds` are the theorems'), an
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,13 +24,45 @@ from fedsim.theory.theorem import (
     SHUFFLED,
     SPIDER_SDP,
     Check,
-    Context,
-    NoisyGradients,
+    NoisyMean,
     at_least,
     at_most,
     delta_below_half,
     sampled_by,
 )
+
+
+@dataclass(frozen=True)
+class NoisyGradients(ABC):
+    """A theorem whose plan is noisy mean gradients alone, one a round.
+
+    Args:
+        claim: n_i, eps_i, delta_i.
+        clip: L.
+        rounds: R.
+        batch: how K records are drawn.
+    """
+
+    title: ClassVar[str]
+    claim: Budget
+    clip: float
+    rounds: int
+    batch: Batch
+
+    @property
+    @abstractmethod
+    def sigma(self) -> float:
+        """Standard deviation per coordinate on a silo's mean gradient."""
+
+    @property
+    def releases(self) -> tuple[NoisyMean, ...]:
+        """Noisy mean gradients of sensitivity 2 L / K."""
+        return (NoisyMean(self.batch, self.rounds, self.sigma, self.clip, self.claim.n),)
+
+    @property
+    @abstractmethod
+    def checks(self) -> tuple[Check, ...]:
+        """Every side condition that can be checked."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +91,8 @@ class ShuffledMessages(NoisyGradients):
         logs = math.log(R * M**2 / (N * delta)) * math.log(R / delta) * math.log(1 / delta)
         return self.clip * math.sqrt(R * M * logs) / (self.claim.n * N * self.claim.epsilon)
 
-    def conditions(self, context: Context) -> tuple[Check, ...]:
+    @property
+    def checks(self) -> tuple[Check, ...]:
         """Epsilon range, M minimum, R minimum, one record a message."""
         claim, M, N = self.claim, self.active, self.silos
         shuffled = 16 * math.log(18 * self.rounds * M**2 / (N * claim.delta))
@@ -132,7 +166,8 @@ class VectorSum(NoisyGradients):
         stated = published(users, self.dimension, self.claim.epsilon, self.claim.delta)
         return self.clip * stated.deviation(users) / size
 
-    def conditions(self, context: Context) -> tuple[Check, ...]:
+    @property
+    def checks(self) -> tuple[Check, ...]:
         """Range of the lemma."""
         return _range_of_oracle(self.claim)
 
@@ -157,7 +192,8 @@ class SummedOnePass(OracleTheorem):
         """R gradients."""
         return (Call(self.claim.epsilon, self.claim.delta, self.rounds, self.batch, self.clip),)
 
-    def conditions(self, context: Context) -> tuple[Check, ...]:
+    @property
+    def checks(self) -> tuple[Check, ...]:
         """Range of P_vec, disjoint batches."""
         return (*_range_of_oracle(self.claim), *_disjoint(self.batch))
 
@@ -167,7 +203,7 @@ class SummedProxSGD(OracleTheorem):
     """Theorems 40, 144, SDP: P_vec at (N eps / (2 M), delta), disjoint batches, M >= N min(eps/2, 1).
 
     The proof multiplies by 2 M / N for the draw of M of N silos, which is right where N eps / (2 M) <= 1
-    and where nobody but the silos knows who was drawn.
+    and where only the silos know which were drawn.
 
     Erratum: Algorithm 21 steps by g / beta under the prox of f1 / (2 beta); with g / (2 beta), as in its
     ISRL twin, Algorithm 20, the proof holds.
@@ -175,13 +211,15 @@ class SummedProxSGD(OracleTheorem):
     Args:
         rounds: R.
         batch: K records of a silo in each round.
-        secret: whether S_r is known to nobody but the silos in it.
+        secret: whether only the silos in S_r know it.
+        kappa: condition number, None where it is unknown and not checked.
     """
 
     title: ClassVar[str] = "SDP prox-SGD (Theorems 40, 144)"
     rounds: int
     batch: Batch
     secret: bool = False
+    kappa: float | None = None
 
     def calls(self) -> tuple[Call, ...]:
         """R gradients."""
@@ -189,9 +227,10 @@ class SummedProxSGD(OracleTheorem):
         epsilon, delta = self.claim.epsilon / (2 * share), self.claim.delta
         return (Call(epsilon, delta, self.rounds, self.batch, self.clip, share if self.secret else 1.0),)
 
-    def conditions(self, context: Context) -> tuple[Check, ...]:
+    @property
+    def checks(self) -> tuple[Check, ...]:
         """Range of epsilon, delta, M minimum, disjoint batches, n >= kappa where kappa is known."""
-        claim, kappa = self.claim, context.condition_number
+        claim, kappa = self.claim, self.kappa
         least = self.silos * min(claim.epsilon / 2, 1.0)
         return (
             PROX_SGD.check(claim),
@@ -234,7 +273,8 @@ class SummedProxSVRG(OracleTheorem):
             Call(epsilon, delta, steps, self.batch, 2 * self.clip),
         )
 
-    def conditions(self, context: Context) -> tuple[Check, ...]:
+    @property
+    def checks(self) -> tuple[Check, ...]:
         """Epsilon range, range of P_vec."""
         oracle = at_most("eps' <= 15", "algorithm.batch", self.calls()[0].epsilon, 15.0)
         return (RESTARTS.check(self.claim), oracle)
@@ -258,7 +298,8 @@ class SummedRestarts(OracleTheorem):
         claim, S = self.claim, self.restarts
         return (Call(claim.epsilon / (2 * math.sqrt(2 * S)), claim.delta / (2 * S), S, FULL, self.clip),)
 
-    def conditions(self, context: Context) -> tuple[Check, ...]:
+    @property
+    def checks(self) -> tuple[Check, ...]:
         """Epsilon range."""
         return (RESTARTS.check(self.claim),)
 
@@ -296,7 +337,8 @@ class SummedSPIDER(OracleTheorem):
             Call(unit / math.sqrt(R), claim.delta / (2 * R), R - fresh, FULL, 2 * self.clip),
         )
 
-    def conditions(self, context: Context) -> tuple[Check, ...]:
+    @property
+    def checks(self) -> tuple[Check, ...]:
         """Epsilon range."""
         return (SPIDER_SDP.check(self.claim),)
 

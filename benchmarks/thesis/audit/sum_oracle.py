@@ -27,7 +27,7 @@ from scipy.stats import binom
 from fedsim.privacy import gaussian
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.batch import Batch, Fresh
-from fedsim.theory.theorem import Check, Context, NoisyMean
+from fedsim.theory.theorem import Check, NoisyMean
 
 Array = npt.NDArray[np.float64]
 
@@ -83,10 +83,12 @@ class OracleTheorem(ABC):
     def calls(self) -> tuple[Call, ...]:
         """What is asked of the oracle: gradients first; then differences, where there are any."""
 
+    @property
     @abstractmethod
-    def conditions(self, context: Context) -> tuple[Check, ...]:
-        """See `fedsim.theory.theorem.Theorem`."""
+    def checks(self) -> tuple[Check, ...]:
+        """Every side condition that can be checked."""
 
+    @property
     def releases(self) -> tuple[NoisyMean, ...]:
         """The least Gaussian noise on each sum that keeps what the oracle promises, where M = N."""
         n = self.claim.n
