@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fedsim.protocol.limits import LIMITS
 from fedsim.protocol.links import Answered
-from fedsim.results.outcome import Results
-from fedsim.results.record import Measurement
+from fedsim.report.outcome import Results
+from fedsim.report.record import Measurement
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import SiloHost, terms

@@ -14,7 +14,7 @@ from typing import Any
 
 from document import table, where, write
 
-from fedsim.results.record import CellResult, CellSource, Record
+from fedsim.report.record import CellResult, CellSource, Record
 
 ROOT = Path(__file__).parents[1]
 SWEEPS = ("digits_sweep", "full_protocol")

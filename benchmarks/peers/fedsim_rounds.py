@@ -11,13 +11,13 @@ import json
 import sys
 import time
 
-from fedsim.results.record import Measurement
+from fedsim.report.record import Measurement
 
 STARTED = time.perf_counter()
 
 from workload import CLIP, RECORDS, SILOS, STEP
 
-from fedsim.results.outcome import Results
+from fedsim.report.outcome import Results
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 

@@ -30,9 +30,9 @@ from fedsim.deployment.offers import offers_of
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.protocol.contract import Algorithm
 from fedsim.report.audit import FILE, AuditPart, adversaries, audit_figure, audit_table, verdict
+from fedsim.report.outcome import Outcome
 from fedsim.report.page import write_page
-from fedsim.results.outcome import Outcome
-from fedsim.results.texts import TextTable
+from fedsim.report.texts import TextTable
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Offer
 

@@ -12,14 +12,14 @@ from fedsim.api.given import ScenarioLike, changes_of, resolved_of, scenario_of
 from fedsim.api.run import Table, lines_html, silos_html
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
-from fedsim.results.privacy_statement import PriceStatement
-from fedsim.results.privacy_statement import price as stated
+from fedsim.report.privacy_statement import PriceStatement
+from fedsim.report.privacy_statement import price as stated
 from fedsim.simulation.host import preview, second_opinions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fedsim.results.silo_rows import Conversions
+    from fedsim.report.silo_rows import Conversions
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -20,8 +20,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from fedsim.results.outcome import Observer, metric_text, variants
-from fedsim.results.record import Measurement
+from fedsim.report.outcome import Observer, metric_text, variants
+from fedsim.report.record import Measurement
 from fedsim.scenario.resolve import Resolved
 
 if TYPE_CHECKING:

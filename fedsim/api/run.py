@@ -17,12 +17,12 @@ from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_directory, check_free
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report import page
+from fedsim.report.outcome import Outcome
 from fedsim.report.plots import figure_of
-from fedsim.results.outcome import Outcome
-from fedsim.results.predictor import Predictor, predictor_of
-from fedsim.results.run_directory import RunData, move_scenario, read
-from fedsim.results.summary import SiloRow
-from fedsim.results.texts import remarks, result_line, silo_table
+from fedsim.report.predictor import Predictor, predictor_of
+from fedsim.report.run_directory import RunData, move_scenario, read
+from fedsim.report.summary import SiloRow
+from fedsim.report.texts import remarks, result_line, silo_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
     from torch import nn
 
-    from fedsim.results.summary import Summary
+    from fedsim.report.summary import Summary
 
 
 @dataclass(frozen=True, eq=False, repr=False)

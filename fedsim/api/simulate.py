@@ -25,11 +25,11 @@ from fedsim.measure.objective import measure
 from fedsim.protocol.contract import Algorithm
 from fedsim.protocol.plan import Admitted
 from fedsim.report import page
+from fedsim.report.outcome import NotKept, Observer, Outcome, Results, variants
+from fedsim.report.record import Begun, Finished, Measurement, Record, keys_in
+from fedsim.report.run_directory import SECRET, data_of
+from fedsim.report.summary import FILE
 from fedsim.report.trackers import open_trackers
-from fedsim.results.outcome import NotKept, Observer, Outcome, Results, variants
-from fedsim.results.record import Begun, Finished, Measurement, Record, keys_in
-from fedsim.results.run_directory import SECRET, data_of
-from fedsim.results.summary import FILE
 from fedsim.scenario.load import digests_of, relative
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, with_seed

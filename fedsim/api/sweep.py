@@ -20,9 +20,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from fedsim.api.given import ScenarioLike, changes_of, tree_of
 from fedsim.api.progress import display, watching
 from fedsim.api.run import Table, lines_html, table_html
+from fedsim.report.outcome import value
+from fedsim.report.record import CellResult
 from fedsim.report.sweep_page import errors, figure_of
-from fedsim.results.outcome import value
-from fedsim.results.record import CellResult
 from fedsim.scenario.metric import METRICS
 from fedsim.sweeps import run as sweeps
 from fedsim.sweeps.engine import Event

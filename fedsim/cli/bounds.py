@@ -25,7 +25,7 @@ from fedsim.privacy.rounding import shown_down, shown_up
 
 if TYPE_CHECKING:
     from fedsim.report.curves import Line
-    from fedsim.results.run_directory import RunData
+    from fedsim.report.run_directory import RunData
     from fedsim.scenario.model import Scenario
     from fedsim.scenario.resolve import Resolved
     from fedsim.theory.bound_table import Bound
@@ -71,9 +71,9 @@ def bounds(
 
 def _show(scenario: Scenario | None, overrides: Sequence[str], as_json: bool, run: Path | None) -> None:
     """Print what applies to a scenario or a run, and what the other bounds need; a run's are drawn too."""
-    from fedsim.results.privacy_statement import how
-    from fedsim.results.run_directory import read
-    from fedsim.results.texts import objective
+    from fedsim.report.privacy_statement import how
+    from fedsim.report.run_directory import read
+    from fedsim.report.texts import objective
     from fedsim.scenario.load import load
     from fedsim.scenario.resolve import resolve
     from fedsim.theory.bound_table import applying

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import fedsim.results  # noqa: F401  (a silo's installation has none: it says so before it looks for a scenario)
+import fedsim.report  # noqa: F401  (a silo's installation has none: it says so before it looks for a scenario)
 from fedsim.common.errors import InputError
 from fedsim.common.files import UNFINISHED, check_free, check_there
 from fedsim.common.process import check_reachable

@@ -17,8 +17,8 @@ from rich.table import Table as RichTable
 
 if TYPE_CHECKING:
     from fedsim.api.run import Run
-    from fedsim.results.summary import Parameters, SiloRow
-    from fedsim.results.texts import TextTable
+    from fedsim.report.summary import Parameters, SiloRow
+    from fedsim.report.texts import TextTable
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def rendered(table: TextTable, title: str) -> RichTable:
 
 def print_silos(console: Console, silos: Sequence[SiloRow]) -> None:
     """Print for each silo its records, budget, cost and noise; of many silos, of the tightest."""
-    from fedsim.results.texts import SILOS_TITLE, silo_table
+    from fedsim.report.texts import SILOS_TITLE, silo_table
 
     console.print(rendered(silo_table(silos, 20), SILOS_TITLE))
 
@@ -150,7 +150,7 @@ def print_failure(console: Console, failure: str) -> None:
 def print_run(console: Console, done: Run, directory: Path) -> None:
     """Print a run's result, what it cost whom, and where its files are."""
     from fedsim.report.page import listing
-    from fedsim.results.texts import METRICS_TITLE, metrics_table, remarks, result_line
+    from fedsim.report.texts import METRICS_TITLE, metrics_table, remarks, result_line
 
     summary = done.summary
     print_notices(console, summary.privacy.notices)

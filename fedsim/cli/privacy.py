@@ -33,8 +33,8 @@ from fedsim.privacy.rounding import shown_down, shown_up
 if TYPE_CHECKING:
     from fedsim.api.audit import Audit, DaemonAudit
     from fedsim.privacy.convert import Guarantee
-    from fedsim.results.silo_rows import Conversions, SiloConversions
-    from fedsim.results.texts import TextTable
+    from fedsim.report.silo_rows import Conversions, SiloConversions
+    from fedsim.report.texts import TextTable
     from fedsim.scenario.model import Scenario
 
 

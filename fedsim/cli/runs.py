@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedsim.report.comparison import ComparisonData
-    from fedsim.results.predictor import Predictor
+    from fedsim.report.predictor import Predictor
 
 
 @app.command(rich_help_panel=RUNS)

@@ -90,7 +90,7 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
     from fedsim.api.progress import run_display
     from fedsim.api.simulate import follow, with_drawn
     from fedsim.common.files import taken
-    from fedsim.results.privacy_statement import parameters
+    from fedsim.report.privacy_statement import parameters
     from fedsim.scenario.resolve import with_seed
     from fedsim.simulation.failures import WorkerLost
 
@@ -114,7 +114,7 @@ def _run(scenario: Scenario, out: Path | None, resume: Path | None, output: Outp
 
 def _print_outcome(done: Run, directory: Path, output: Output) -> int:
     """Print the outcome; return the exit code."""
-    from fedsim.results.summary import FILE
+    from fedsim.report.summary import FILE
 
     if done.failure:
         print_failure(output.errors, f"{done.failure}; {_kept(done, directory)}")
@@ -220,9 +220,9 @@ def _report(console: Console, sweep: FinishedSweep, directory: Path) -> None:
 
 def sweep_table(sweep: SweepSummary) -> Table:
     """One row per combination: what was varied and chosen, error and cost."""
+    from fedsim.report.summary import spans
     from fedsim.report.sweep_summary import last_part
-    from fedsim.results.summary import spans
-    from fedsim.results.texts import value_text
+    from fedsim.report.texts import value_text
     from fedsim.scenario.metric import METRICS
 
     note = (

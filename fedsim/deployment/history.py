@@ -19,8 +19,8 @@ from fedsim.deployment.offers import NO_TEST, UNMEASURED
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.protocol.plan import Admitted, Statement, Terms
-from fedsim.results.outcome import Deployed, Outcome, Results, TrialResult
-from fedsim.results.record import AskedSilo, Measurement
+from fedsim.report.outcome import Deployed, Outcome, Results, TrialResult
+from fedsim.report.record import AskedSilo, Measurement
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Admission, Closed, Greeting, Offer
 from server.federation import RemoteSilos

@@ -24,9 +24,9 @@ from fedsim.deployment.secure_aggregation import (
     with_roster,
 )
 from fedsim.protocol.links import Link
+from fedsim.report.outcome import Outcome
 from fedsim.report.page import save
 from fedsim.report.trackers import open_trackers
-from fedsim.results.outcome import Outcome
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.secagg.agreement import ReportContexts

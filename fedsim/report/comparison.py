@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.files import atomic_directory
 from fedsim.report.style import save
+from fedsim.report.summary import FILE, Baseline, Summary, read_summary
 from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.report.sweep_page import CLAIMED, EPSILON, interval_note, x_label
 from fedsim.report.sweep_summary import SweepSummary, is_sweep, read_sweep, title
-from fedsim.results.summary import FILE, Baseline, Summary, read_summary
-from fedsim.results.texts import named
+from fedsim.report.texts import named
 from fedsim.scenario.metric import METRICS
 
 _REQUIRED, _OPTIONAL = ("series", "epsilon"), ("low", "high")

@@ -14,10 +14,10 @@ from matplotlib.ticker import LogFormatter
 
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_files
+from fedsim.report.run_directory import RunData
 from fedsim.report.style import GREY, Look, label, legend_below, look, save, styled, thinned
-from fedsim.results.run_directory import RunData
-from fedsim.results.summary import FEW, OF_TRAINING, Summary
-from fedsim.results.texts import NONPRIVATE, named
+from fedsim.report.summary import FEW, OF_TRAINING, Summary
+from fedsim.report.texts import NONPRIVATE, named
 from fedsim.scenario.metric import METRICS
 
 MEASURED_FIGURES = {

@@ -16,11 +16,11 @@ from fedsim.common.files import atomic_directory, atomic_files
 from fedsim.report import plots, style
 from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit, verdict
 from fedsim.report.curves import MEASURED_FIGURES
+from fedsim.report.outcome import Outcome
 from fedsim.report.plots import draw
-from fedsim.results.outcome import Outcome
-from fedsim.results.run_directory import RunData, data_of, read, write
-from fedsim.results.summary import FEW, SiloRow, Summary, spans
-from fedsim.results.texts import measured, methods, metrics_table, remarks, silo_table, unmeasured
+from fedsim.report.run_directory import RunData, data_of, read, write
+from fedsim.report.summary import FEW, SiloRow, Summary, spans
+from fedsim.report.texts import measured, methods, metrics_table, remarks, silo_table, unmeasured
 from fedsim.scenario.metric import METRICS
 
 PAGE, FIGURES = "report.html", "figures"

@@ -22,6 +22,7 @@ from fedsim.report.curves import (
     logarithmic,
     variants_of,
 )
+from fedsim.report.run_directory import RunData
 from fedsim.report.style import (
     GREY,
     Look,
@@ -36,9 +37,8 @@ from fedsim.report.style import (
     styled,
     thinned,
 )
-from fedsim.results.run_directory import RunData
-from fedsim.results.summary import FEW, OF_TRAINING, SiloRow
-from fedsim.results.texts import unmeasured
+from fedsim.report.summary import FEW, OF_TRAINING, SiloRow
+from fedsim.report.texts import unmeasured
 from fedsim.scenario.metric import METRICS
 
 _MOST_NAMED = 30  # silos get a row of their own

@@ -10,7 +10,9 @@ from matplotlib.figure import Figure
 
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report.page import PAGE, capital, named, publish, template
+from fedsim.report.run_directory import scenario_of
 from fedsim.report.style import save
+from fedsim.report.summary import Values, spans
 from fedsim.report.sweep_figure import Point, Series, draw
 from fedsim.report.sweep_summary import (
     CombinationRow,
@@ -22,9 +24,7 @@ from fedsim.report.sweep_summary import (
     read_sweep,
     title,
 )
-from fedsim.results.run_directory import scenario_of
-from fedsim.results.summary import Values, spans
-from fedsim.results.texts import TextTable, given, plain, value_text
+from fedsim.report.texts import TextTable, given, plain, value_text
 from fedsim.scenario.metric import METRICS
 
 _NOTHING = TextTable("", [], [])

@@ -12,8 +12,8 @@ from typing import Any
 
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
-from fedsim.results.summary import FILE, Baseline, Part, Values, read_json, validated
-from fedsim.results.texts import named
+from fedsim.report.summary import FILE, Baseline, Part, Values, read_json, validated
+from fedsim.report.texts import named
 from fedsim.scenario.model import Criterion
 
 FORMAT = "fedsim sweep 2"
@@ -136,7 +136,7 @@ class TuningLedger(Part):
 
 
 class SweepPrivacy(Part):
-    """The privacy statement over all combinations, in the words of `fedsim.results.privacy_statement`."""
+    """The privacy statement over all combinations, in the words of `fedsim.report.privacy_statement`."""
 
     unit: str
     adjacency: str

@@ -15,10 +15,10 @@ from typing import Any, Protocol, cast
 
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.plugins import entry_points
-from fedsim.results.outcome import Outcome, value
-from fedsim.results.record import Measurement, SiloMeasurement
-from fedsim.results.run_directory import shown
-from fedsim.results.summary import MEASURED
+from fedsim.report.outcome import Outcome, value
+from fedsim.report.record import Measurement, SiloMeasurement
+from fedsim.report.run_directory import shown
+from fedsim.report.summary import MEASURED
 from fedsim.scenario.load import relative
 from fedsim.scenario.resolve import Resolved
 

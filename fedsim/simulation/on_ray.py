@@ -27,8 +27,8 @@ from fedsim.data.federation import Hosted, load_silos
 from fedsim.measure.evaluator import odd_records
 from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted, Statement
-from fedsim.results.outcome import Observer, Results, TrialResult
-from fedsim.results.record import Measurement
+from fedsim.report.outcome import Observer, Results, TrialResult
+from fedsim.report.record import Measurement
 from fedsim.scenario.algorithm import GivenAlgorithm
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve

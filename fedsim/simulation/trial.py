@@ -20,8 +20,8 @@ from fedsim.measure.objective import TrainingObjective
 from fedsim.protocol.blame import blaming
 from fedsim.protocol.links import Answered, Hosts, Link, Variant
 from fedsim.protocol.plan import Admitted
-from fedsim.results.outcome import Observer, Results, TrialResult, measures_objective, variants
-from fedsim.results.record import (
+from fedsim.report.outcome import Observer, Results, TrialResult, measures_objective, variants
+from fedsim.report.record import (
     BaselineMeasurement,
     CalibrationBin,
     ClippedRound,

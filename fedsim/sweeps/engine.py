@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from fedsim.common.serialise import canonical
 from fedsim.protocol.limits import LIMITS
-from fedsim.results.outcome import value
-from fedsim.results.record import CellResult, CellSource, Record
+from fedsim.report.outcome import value
+from fedsim.report.record import CellResult, CellSource, Record
 from fedsim.scenario.metric import METRICS
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.selection import Parts

@@ -21,12 +21,12 @@ from fedsim.measure.baselines import baselines
 from fedsim.measure.evaluator import Evaluator
 from fedsim.measure.metrics import asked_of
 from fedsim.privacy.registry import NONE
+from fedsim.report.record import BaselineMeasurement, CellResult, Record
+from fedsim.report.run_directory import SECRET
+from fedsim.report.summarise import baselines_of
+from fedsim.report.summary import FILE
 from fedsim.report.sweep_page import figure_name, write_page
 from fedsim.report.sweep_summary import CELLS, BaselineGroup, Labels, SweepSummary
-from fedsim.results.record import BaselineMeasurement, CellResult, Record
-from fedsim.results.run_directory import SECRET
-from fedsim.results.summarise import baselines_of
-from fedsim.results.summary import FILE
 from fedsim.scenario.load import parse, relative
 from fedsim.scenario.metric import BY_SKLEARN
 from fedsim.scenario.model import Scenario

@@ -15,8 +15,8 @@ from fedsim.data.federation import Federation, SiloSplit
 from fedsim.measure.evaluator import Evaluator, Tested, Unseen
 from fedsim.measure.metrics import asked_of
 from fedsim.protocol.limits import LIMITS
-from fedsim.results.outcome import variants
-from fedsim.results.record import CellResult
+from fedsim.report.outcome import variants
+from fedsim.report.record import CellResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import failure

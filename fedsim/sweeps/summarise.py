@@ -14,6 +14,10 @@ from fedsim.common.serialise import finite
 from fedsim.privacy import attainable
 from fedsim.privacy.registry import GAUSSIAN, MECHANISMS
 from fedsim.protocol.limits import LIMITS
+from fedsim.report.privacy_statement import ADJACENCY, CHOICE, how, not_private
+from fedsim.report.record import CellResult
+from fedsim.report.silo_rows import has_gap
+from fedsim.report.summarise import spreads
 from fedsim.report.sweep_summary import (
     FORMAT,
     SHARED,
@@ -29,10 +33,6 @@ from fedsim.report.sweep_summary import (
     Tuning,
     TuningLedger,
 )
-from fedsim.results.privacy_statement import ADJACENCY, CHOICE, how, not_private
-from fedsim.results.record import CellResult
-from fedsim.results.silo_rows import has_gap
-from fedsim.results.summarise import spreads
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import terms

@@ -15,7 +15,7 @@ from support.refusals import refused
 from fedsim.privacy.registry import GAUSSIAN, check_serves
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL, Full
-from fedsim.results.outcome import TrialResult
+from fedsim.report.outcome import TrialResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.trial import in_one_process

@@ -18,7 +18,7 @@ from fedsim.api.run import load_run
 from fedsim.api.simulate import finished_in
 from fedsim.common.errors import InputError
 from fedsim.report import page
-from fedsim.results.record import Measurement
+from fedsim.report.record import Measurement
 from fedsim.simulation import trial
 
 SMALL: dict[str, Any] = {"trials": 3, "num_rounds": 4, "runtime": "inprocess", "baselines": False}

@@ -17,7 +17,7 @@ from support.scenarios import SMALL
 
 import fedsim
 from fedsim.api import simulate as simulation
-from fedsim.results.record import Measurement
+from fedsim.report.record import Measurement
 from fedsim.simulation.failures import WorkerLost
 
 QUICK: dict[str, Any] = {"trials": 2, "num_rounds": 3, "runtime": "inprocess", "baselines": False}

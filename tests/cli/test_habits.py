@@ -23,7 +23,7 @@ from fedsim.cli.app import EXIT_CODES, app, scenarios
 from fedsim.cli.main import COMMANDS, _Stream
 from fedsim.common.files import taken
 from fedsim.common.serialise import to_yaml
-from fedsim.results.outcome import Results
+from fedsim.report.outcome import Results
 from fedsim.simulation import trial
 
 SETS = ("algorithm.num_rounds=2", "trials=2", "report.baselines=false", "runtime.name=inprocess")

@@ -11,7 +11,7 @@ from support import pages
 from support.distribution import ROOT
 from support.scenarios import invoke
 
-from fedsim.results.model_file import FILE, FITTED
+from fedsim.report.model_file import FILE, FITTED
 
 PAGE = (ROOT / "docs" / "your-own-table.md").read_text(encoding="utf-8")
 TABLES = ROOT / "examples" / "tables"

@@ -15,7 +15,7 @@ from support.scenarios import invoke, refusal
 from support.used_models import clinic, clinic_tree, simulated
 
 import fedsim
-from fedsim.results.run_directory import write
+from fedsim.report.run_directory import write
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from fedsim.data.by_label import DirichletPartition, NaturalIdPartition
 from fedsim.data.federation import Federation, load, outline
 from fedsim.data.partition import IidPartition
 from fedsim.data.registry import PARTITIONS, data_sets
-from fedsim.results.outcome import Results
-from fedsim.results.privacy_statement import not_private
+from fedsim.report.outcome import Results
+from fedsim.report.privacy_statement import not_private
 from fedsim.scenario.load import load as scenario_of
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve

@@ -25,7 +25,7 @@ from fedsim.data.prepare import (
     training_moments,
 )
 from fedsim.data.source import Ranges
-from fedsim.results.privacy_statement import not_private
+from fedsim.report.privacy_statement import not_private
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve

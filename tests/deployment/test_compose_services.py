@@ -10,7 +10,7 @@ from support.daemons import short_folder
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.processes import Processes
 from fedsim.deployment.run import deploy
-from fedsim.results.run_directory import read
+from fedsim.report.run_directory import read
 from fedsim.scenario.load import load
 from fedsim.secagg.envelopes import EnvelopeKey
 from fedsim.secagg.roster import load_roster

@@ -31,8 +31,8 @@ from fedsim.deployment.history import Step
 from fedsim.deployment.run import checkpoint_of, deploy
 from fedsim.protocol.links import Answered
 from fedsim.report.comparison import compared, source_of
+from fedsim.report.outcome import Outcome, Results
 from fedsim.report.page import write_page
-from fedsim.results.outcome import Outcome, Results
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved, resolve

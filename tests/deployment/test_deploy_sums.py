@@ -20,8 +20,8 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import checkpoint_of, deploy
 from fedsim.privacy.discrete_noise import with_noise
-from fedsim.results.outcome import Outcome, Results
-from fedsim.results.summarise import answered
+from fedsim.report.outcome import Outcome, Results
+from fedsim.report.summarise import answered
 from fedsim.scenario.resolve import resolve
 from fedsim.secagg import reports
 from fedsim.secagg.envelopes import EnvelopeKey

@@ -13,7 +13,7 @@ import pytest
 from support.distribution import ROOT, unpacked
 
 ABSENT = {
-    "silos": ("server", "shuffler", "fedsim/deployment", "fedsim/results", "fedsim/simulation", "fedsim/api"),
+    "silos": ("server", "shuffler", "fedsim/deployment", "fedsim/report", "fedsim/simulation", "fedsim/api"),
     "server": ("silos", "shuffler", "fedsim/simulation", "fedsim/sweeps", "fedsim/attacks"),
     "shuffler": ("silos", "server", "fedsim/scenario", "fedsim/simulation", "fedsim/cli"),
 }

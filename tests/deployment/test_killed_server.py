@@ -18,8 +18,8 @@ from support.deployed import SCENARIO, resolved_of
 from fedsim.deployment.federation_file import Federation
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import checkpoint_of, deploy
-from fedsim.results.outcome import Outcome
-from fedsim.results.record import AskedSilo
+from fedsim.report.outcome import Outcome
+from fedsim.report.record import AskedSilo
 from fedsim.scenario.load import parse
 from server.sockets import Sockets
 

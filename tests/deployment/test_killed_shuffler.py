@@ -26,8 +26,8 @@ from support.shuffler_process import (
 from fedsim.common.errors import Refused
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import deploy
-from fedsim.results.outcome import Outcome, Results, TrialResult
-from fedsim.results.record import AskedSilo
+from fedsim.report.outcome import Outcome, Results, TrialResult
+from fedsim.report.record import AskedSilo
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve
 from fedsim.secagg.shuffling import Request

@@ -21,7 +21,7 @@ from fedsim.deployment.processes import Ended, Processes
 from fedsim.deployment.run import checkpoint_of
 from fedsim.deployment.topology import prepare
 from fedsim.deployment.up import run_all
-from fedsim.results.run_directory import read
+from fedsim.report.run_directory import read
 from fedsim.scenario.load import load
 from fedsim.scenario.resolve import resolve
 from silos.book import read as read_ledger

@@ -31,12 +31,12 @@ from fedsim.report import plots
 from fedsim.report.audit import AttainedPart, AuditedSilo, AuditPart, ConfidencePart, audit_table
 from fedsim.report.comparison import compared, source_of
 from fedsim.report.page import render
+from fedsim.report.run_directory import read
+from fedsim.report.silo_rows import Conversions, GroupPrivacy, SiloConversions, chosen, prefixes
 from fedsim.report.style import frame
+from fedsim.report.summarise import interval90
 from fedsim.report.sweep_figure import Point, Series, draw
-from fedsim.results.run_directory import read
-from fedsim.results.silo_rows import Conversions, GroupPrivacy, SiloConversions, chosen, prefixes
-from fedsim.results.summarise import interval90
-from fedsim.results.texts import result_line
+from fedsim.report.texts import result_line
 from fedsim.sweeps.job import job_of
 from fedsim.sweeps.run import run
 

@@ -11,7 +11,7 @@ import pytest
 from support.scenarios import HOSTILE, edited, invoke
 
 from fedsim.report.page import render, write_page
-from fedsim.results.run_directory import read
+from fedsim.report.run_directory import read
 
 
 class Page(HTMLParser):

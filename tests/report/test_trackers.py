@@ -12,9 +12,9 @@ from support.scenarios import SMALL, invoke, refusal, simulate, write
 
 import fedsim
 from fedsim.api.given import resolved_of
+from fedsim.report.outcome import Outcome, Results, TrialResult
+from fedsim.report.record import Measurement, SiloMeasurement
 from fedsim.report.trackers import Trackers, open_trackers
-from fedsim.results.outcome import Outcome, Results, TrialResult
-from fedsim.results.record import Measurement, SiloMeasurement
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve

@@ -12,7 +12,7 @@ from support.refusals import lacking
 from support.scenarios import refusal, simulate, write
 
 from fedsim.privacy import cost
-from fedsim.results.outcome import Results
+from fedsim.report.outcome import Results
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation import on_ray

@@ -16,8 +16,8 @@ import silos
 from fedsim.common.errors import Refused
 from fedsim.measure.evaluator import Evaluator
 from fedsim.problems.glm import LinearRegression
-from fedsim.results.outcome import Results
-from fedsim.results.record import Measurement
+from fedsim.report.outcome import Results
+from fedsim.report.record import Measurement
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation import trial

@@ -17,7 +17,7 @@ import torch
 
 from fedsim.common.errors import InputError
 from fedsim.report.comparison import compared, source_of
-from fedsim.results.outcome import Results
+from fedsim.report.outcome import Results
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation import on_ray

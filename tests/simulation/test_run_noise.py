@@ -20,7 +20,7 @@ from support.run_keys import OTHER, SGD, TREE, changed, of_run, recorded, simula
 import fedsim
 from fedsim.api.given import resolved_of
 from fedsim.common.errors import InputError
-from fedsim.results.outcome import Results
+from fedsim.report.outcome import Results
 from fedsim.scenario.load import load, parse
 from fedsim.scenario.resolve import Resolved, resolve, with_nonce
 from fedsim.simulation import trial as in_process

@@ -11,7 +11,7 @@ from support.refusals import refused
 from fedsim.common.errors import InputError, Refused
 from fedsim.privacy import gaussian
 from fedsim.protocol.pool import Share
-from fedsim.results.outcome import Results
+from fedsim.report.outcome import Results
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.host import preview

@@ -7,8 +7,8 @@ import pytest
 from support.scenarios import BASE
 from support.scenarios import changed as changed
 
-from fedsim.results.outcome import Results
-from fedsim.results.record import CellResult
+from fedsim.report.outcome import Results
+from fedsim.report.record import CellResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation import host, side_by_side

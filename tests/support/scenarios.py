@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.results.record import CellResult
+from fedsim.report.record import CellResult
 from fedsim.sweeps.cell import Cell, CellOutcome
 
 BASE: dict[str, Any] = {

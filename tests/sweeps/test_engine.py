@@ -12,7 +12,7 @@ from support.scenarios import FakeRunner, result
 from fedsim.api import sweep
 from fedsim.common.errors import InputError, Refused
 from fedsim.measure.evaluator import Evaluator
-from fedsim.results.record import CellResult, Record
+from fedsim.report.record import CellResult, Record
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.failures import Failure

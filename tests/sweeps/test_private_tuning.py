@@ -18,7 +18,7 @@ from fedsim.common.errors import Refused
 from fedsim.measure.evaluator import Evaluator
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.cost import compose_runs
-from fedsim.results.record import CellResult, Record
+from fedsim.report.record import CellResult, Record
 from fedsim.scenario.load import place
 from fedsim.simulation.failures import Failure
 from fedsim.simulation.host import SiloHost

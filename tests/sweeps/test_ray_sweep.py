@@ -16,7 +16,7 @@ import pytest
 import yaml
 from support.scenarios import BASE, grown
 
-from fedsim.results.record import CellResult, CellSource, Record
+from fedsim.report.record import CellResult, CellSource, Record
 from fedsim.scenario.load import parse
 from fedsim.simulation.failures import Failure, WorkerLost
 from fedsim.sweeps.cell import Cell, cell_of, records_key

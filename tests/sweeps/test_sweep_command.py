@@ -15,7 +15,7 @@ import pytest
 from support.refusals import lacking
 from support.scenarios import BASE, grown, invoke, refusal, write
 
-from fedsim.results.record import CellResult, CellSource, Record
+from fedsim.report.record import CellResult, CellSource, Record
 
 TUNE = {"grid": {"algorithm.step_size": [0.01, 1.0]}, "repetitions": 2}
 SWEEP = {"grid": {"privacy.epsilon": [0.5, 8]}, "tune": TUNE}

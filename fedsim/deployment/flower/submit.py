@@ -15,7 +15,7 @@ from pathlib import Path
 from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.flower.control import Control, Status, enroll
 from fedsim.deployment.history import Step
-from fedsim.results.outcome import metric_text
+from fedsim.report.outcome import metric_text
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from fedsim.data.source import Floats
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
-from fedsim.results.run_directory import RunData
+from fedsim.report.run_directory import RunData
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -158,12 +158,12 @@ class Predictor:
         return matrix[:-1].T.clone(), matrix[-1].clone()
 
     def to_sklearn(self) -> Pipeline:
-        """A linear model as scikit-learn's: see `fedsim.results.to_sklearn`.
+        """A linear model as scikit-learn's: see `fedsim.report.to_sklearn`.
 
         Raises:
             InputError: it is a network, or of a loss that scikit-learn has no model for.
         """
-        from fedsim.results.to_sklearn import pipeline_of
+        from fedsim.report.to_sklearn import pipeline_of
 
         weights, bias = (value.double().numpy() for value in self.coefficients())
         return pipeline_of(self.problem, weights, bias, self._known)

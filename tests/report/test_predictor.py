@@ -16,10 +16,10 @@ import fedsim
 from fedsim.common.errors import InputError
 from fedsim.data.builtin import BreastCancer, Digits, Synthetic
 from fedsim.data.federation import load
-from fedsim.results.model_file import FILE, FITTED, read_models, write_models
-from fedsim.results.outcome import Outcome
-from fedsim.results.predictor import Predictor
-from fedsim.results.run_directory import write
+from fedsim.report.model_file import FILE, FITTED, read_models, write_models
+from fedsim.report.outcome import Outcome
+from fedsim.report.predictor import Predictor
+from fedsim.report.run_directory import write
 
 PIXELS = Digits().open().features
 TISSUE = BreastCancer().open().features

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from fedsim.problems.kinds import gives_probabilities
-from fedsim.results.outcome import Deployed, HasMetrics, Outcome, Results, value
-from fedsim.results.privacy_statement import parameters, statement
-from fedsim.results.record import (
+from fedsim.report.outcome import Deployed, HasMetrics, Outcome, Results, value
+from fedsim.report.privacy_statement import parameters, statement
+from fedsim.report.record import (
     AskedSilo,
     BaselineMeasurement,
     ClippedRound,
@@ -23,7 +23,7 @@ from fedsim.results.record import (
     OptimumNote,
     Warned,
 )
-from fedsim.results.summary import (
+from fedsim.report.summary import (
     FEW,
     FORMAT,
     MEASURED,
@@ -40,7 +40,7 @@ from fedsim.results.summary import (
     Trials,
     Values,
 )
-from fedsim.results.texts import no_better
+from fedsim.report.texts import no_better
 from fedsim.scenario.metric import BaselineName
 from fedsim.scenario.resolve import Resolved
 from fedsim.theory.participants import Available, announced, attendance_law, pull

@@ -13,8 +13,8 @@ from torch import Tensor
 from fedsim.data.recipe import Fitted
 from fedsim.protocol.links import Variant
 from fedsim.protocol.plan import Admitted, Statement, Terms
-from fedsim.results.model_file import read_models, write_models
-from fedsim.results.record import DAMAGED, Finished, Measurement, Record, SiloStatement
+from fedsim.report.model_file import read_models, write_models
+from fedsim.report.record import DAMAGED, Finished, Measurement, Record, SiloStatement
 from fedsim.scenario.metric import METRICS
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
@@ -34,7 +34,7 @@ class HasMetrics(Protocol):
 def value(row: HasMetrics, name: str) -> float | None:
     """A metric of a row; None where it was not measured.
 
-    >>> from fedsim.results.record import SiloMeasurement
+    >>> from fedsim.report.record import SiloMeasurement
     >>> value(SiloMeasurement(0, "private", "a", 0.5, 0.7, 9, {"auc": 0.75}), "auc")
     0.75
     """
@@ -56,7 +56,7 @@ class TrialResult:
         trial: its number.
         models: the final parameters of each variant, flat (d,).
         statements: each silo's account of the run.
-        rows: what else was measured in it: rows of the tables of `fedsim.results.record`.
+        rows: what else was measured in it: rows of the tables of `fedsim.report.record`.
         fitted: how its records were prepared; None where only the silos know.
     """
 

@@ -18,12 +18,12 @@ from fedsim.common.errors import InputError
 from fedsim.common.files import UNFINISHED
 from fedsim.common.serialise import from_yaml, to_yaml
 from fedsim.problems.section import ProblemSection
-from fedsim.results.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
-from fedsim.results.outcome import Deployed, Outcome, variants
-from fedsim.results.record import EXPORTED, TABLES, LedgerRow
-from fedsim.results.silo_rows import spend
-from fedsim.results.summarise import summarise
-from fedsim.results.summary import AGAIN, FILE, Summary, opened, read_summary
+from fedsim.report.model_file import FITTED, ModelFile, Trained, read_trained, write_trained
+from fedsim.report.outcome import Deployed, Outcome, variants
+from fedsim.report.record import EXPORTED, TABLES, LedgerRow
+from fedsim.report.silo_rows import spend
+from fedsim.report.summarise import summarise
+from fedsim.report.summary import AGAIN, FILE, Summary, opened, read_summary
 from fedsim.scenario.load import anchored, relative
 from fedsim.scenario.metric import BY_SKLEARN
 
@@ -58,7 +58,7 @@ class RunData:
     _tables: dict[str, pa.Table] = field(default_factory=dict, repr=False)
 
     def table(self, name: str) -> pa.Table:
-        """One of the tables in `EXPORTED` (see `fedsim.results.record`)."""
+        """One of the tables in `EXPORTED` (see `fedsim.report.record`)."""
         if name not in self._tables:
             self._tables[name] = self.load_table(name)
         return self._tables[name]
@@ -70,7 +70,7 @@ class RunData:
 
     @cached_property
     def trained(self) -> Trained:
-        """The problem, recipe and preparation of the parameters; see `fedsim.results.model_file`."""
+        """The problem, recipe and preparation of the parameters; see `fedsim.report.model_file`."""
         return self.load_trained()
 
 

@@ -9,7 +9,7 @@ from typing import get_type_hints
 import pytest
 
 from fedsim.common.errors import InputError
-from fedsim.results.record import (
+from fedsim.report.record import (
     TABLES,
     CellResult,
     ClippedRound,
@@ -18,7 +18,7 @@ from fedsim.results.record import (
     Warned,
     keys_in,
 )
-from fedsim.results.run_directory import arrow, columns
+from fedsim.report.run_directory import arrow, columns
 
 MEASURED = Measurement(0, "private", 2, 0.25, None, 3, 1.5, more={"auc": 0.75, "brier": None})
 CELL = CellResult(0.1, 0.2, None, inf, "a", 0.0, "share wrong", 1.0, {"auc": 0.5})

@@ -14,7 +14,7 @@ from support.used_models import clinic, clinic_tree, simulated
 
 import fedsim
 from fedsim.common.errors import InputError
-from fedsim.results.run_directory import write
+from fedsim.report.run_directory import write
 from fedsim.scenario.load import anchored, load, load_tree, relative
 
 

@@ -19,9 +19,9 @@ from fedsim.privacy.cost import compose
 from fedsim.privacy.grid import GridGaussian
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.plan import Admitted, Census, Plan, Release, Statement
-from fedsim.results.outcome import Outcome
-from fedsim.results.record import SiloSpend
-from fedsim.results.summary import Part, SiloRow
+from fedsim.report.outcome import Outcome
+from fedsim.report.record import SiloSpend
+from fedsim.report.summary import Part, SiloRow
 from fedsim.scenario.resolve import Resolved
 
 

@@ -147,7 +147,7 @@ class AskedSilo(NamedTuple):
 
 
 class OptimumNote(NamedTuple):
-    """How a trial's excess risk was measured; see `fedsim.results.summary.Objective`."""
+    """How a trial's excess risk was measured; see `fedsim.report.summary.Objective`."""
 
     trial: int
     least: float | None

@@ -24,7 +24,7 @@ from fedsim.data.prepare import Components, Standard
 from fedsim.data.recipe import Fitted, Recipe
 from fedsim.problems.kinds import Problem
 from fedsim.problems.section import ProblemSection, problem_of
-from fedsim.results.summary import AGAIN, opened, read_json, validated
+from fedsim.report.summary import AGAIN, opened, read_json, validated
 
 FILE, FITTED = "model.json", "nonprivate_preparation.safetensors"
 

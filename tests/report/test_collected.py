@@ -12,10 +12,10 @@ from support.scenarios import SMALL
 import fedsim
 from fedsim.api.given import one_run, resolved_of
 from fedsim.measure.evaluator import Evaluator
+from fedsim.report.outcome import Outcome, Results
 from fedsim.report.page import save
 from fedsim.report.plots import figure_of
-from fedsim.results.outcome import Outcome, Results
-from fedsim.results.run_directory import RunData, data_of, read
+from fedsim.report.run_directory import RunData, data_of, read
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
 from fedsim.simulation.host import preview

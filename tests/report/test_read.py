@@ -14,11 +14,11 @@ from support.scenarios import SMALL, invoke, refusal, write
 
 import fedsim
 from fedsim.api.given import resolved_of
-from fedsim.results.privacy_statement import OWN, how, not_private, plug_ins, true_epsilons, trusted
-from fedsim.results.run_directory import read
-from fedsim.results.summarise import of_scenario
-from fedsim.results.summary import SiloRow
-from fedsim.results.texts import TextTable, given, plain, silo_table, slack
+from fedsim.report.privacy_statement import OWN, how, not_private, plug_ins, true_epsilons, trusted
+from fedsim.report.run_directory import read
+from fedsim.report.summarise import of_scenario
+from fedsim.report.summary import SiloRow
+from fedsim.report.texts import TextTable, given, plain, silo_table, slack
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve

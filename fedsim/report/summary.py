@@ -78,7 +78,7 @@ class Parameters(Part):
 
 
 class Privacy(Part):
-    """The privacy statement of a run; the words are `fedsim.results.privacy_statement`'s."""
+    """The privacy statement of a run; the words are `fedsim.report.privacy_statement`'s."""
 
     notices: list[str] = []
     unit: str

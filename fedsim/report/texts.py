@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
-from fedsim.results.summary import (
+from fedsim.report.summary import (
     Baseline,
     Clipping,
     Deployment,

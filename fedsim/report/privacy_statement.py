@@ -11,9 +11,9 @@ from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.problems.network import NeuralNetwork
 from fedsim.problems.network_models import Imported
 from fedsim.protocol.plan import Admitted
-from fedsim.results.outcome import Deployed, Outcome, measures_objective
-from fedsim.results.silo_rows import Conversions, admitted_rows, conversions, has_gap, samplers, silo_rows
-from fedsim.results.summary import Parameters, Part, Privacy, SiloRow
+from fedsim.report.outcome import Deployed, Outcome, measures_objective
+from fedsim.report.silo_rows import Conversions, admitted_rows, conversions, has_gap, samplers, silo_rows
+from fedsim.report.summary import Parameters, Part, Privacy, SiloRow
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import Resolved
 
