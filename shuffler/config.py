@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from fedsim.common.errors import InputError
-from fedsim.common.section import Section, check_flags, complaint
+from fedsim.common.section import Section, settings
 from fedsim.common.serialise import mapping
 from fedsim.secagg.roster import Roster, load_roster
 from fedsim.wire.connections import AtPort, AtSocket
@@ -43,31 +42,13 @@ class Config(Section):
         return [load_roster(path) for path in self.rosters]
 
 
+_FILES = ("state", "rosters", "listen.socket", "listen.token")
+
+
 def load_config(path: Path) -> Config:
     """The shuffler that a file describes; file names in it are relative to the file.
 
     Raises:
         InputError: it cannot be read, or a field is wrong.
     """
-    return parse_config(_anchored(mapping(path, ROOT, "listen:"), path.resolve().parent))
-
-
-def parse_config(tree: Any) -> Config:
-    """Validate a shuffler given as plain mappings; file names are relative to the working directory."""
-    try:
-        config = Config.model_validate(tree)
-    except ValidationError as error:
-        raise complaint(error, tree, ROOT, Config) from None
-    check_flags(tree, config.model_dump(), ROOT)
-    return config
-
-
-_FILES = {("state",), ("rosters",), ("listen", "socket"), ("listen", "token")}
-
-
-def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
-    if isinstance(tree, dict):
-        return {key: _anchored(value, folder, (*place, key)) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_anchored(value, folder, place) for value in tree]
-    return str(folder / tree) if isinstance(tree, str) and place in _FILES else tree
+    return settings(Config, mapping(path, ROOT, "listen:", _FILES), ROOT)

@@ -14,7 +14,7 @@ from fedsim.algorithms.registry import GROUP as ALGORITHMS
 from fedsim.algorithms.registry import shipped_names
 from fedsim.common.errors import InputError, suggest
 from fedsim.common.plugins import listed
-from fedsim.common.section import Section, check_flags, complaint
+from fedsim.common.section import Section, complaint, settings
 from fedsim.common.serialise import mapping
 from fedsim.data.dataset import Dataset
 from fedsim.problems.kinds import GROUP as PROBLEM_GROUP
@@ -233,23 +233,24 @@ class Config(Section):
         return [self.state, *self.records.files.values(), *self.rosters, *token]
 
 
+_FILES = (
+    *("state", "rosters", "plug_in_folder", "listen.socket", "listen.token"),
+    *("records.schema", "records.path", "records.path.*"),
+)
+
+
 def load_config(path: Path) -> Config:
     """The silo that a file describes; file names in it are relative to the file.
 
     Raises:
         InputError: it cannot be read, or a field is wrong.
     """
-    tree = _anchored(mapping(path, ROOT, "records:"), path.resolve().parent)
-    return parse_config(tree)
+    return parse_config(mapping(path, ROOT, "records:", _FILES))
 
 
 def parse_config(tree: Any) -> Config:
     """Validate a silo given as plain mappings; file names are relative to the working directory."""
-    try:
-        config = Config.model_validate(tree)
-    except ValidationError as error:
-        raise complaint(error, tree, root=ROOT, model=Config) from None
-    check_flags({**tree, "policy": {**tree["policy"], "plug_ins": ()}}, config.model_dump(), ROOT)
+    config = settings(Config, tree, ROOT, lambda tree: tree | {"policy": tree["policy"] | {"plug_ins": ()}})
     _check_records(config.records)
     if config.reader and not isinstance(getattr(config.records, "path", None), Path):
         hint = "writes one table, so records.path must name one file"
@@ -281,25 +282,6 @@ def _check_plug_ins(config: Config) -> None:
         if path.resolve().is_relative_to(folder.resolve()) or folder.resolve().is_relative_to(path.resolve()):
             hint = f"must lie apart from {path}: plug-ins see all of it"
             raise InputError(f"{ROOT}.plug_in_folder", str(folder), hint)
-
-
-_FILES = {
-    ("state",),
-    ("rosters",),
-    ("plug_in_folder",),
-    ("listen", "socket"),
-    ("listen", "token"),
-    ("records", "schema"),
-}
-
-
-def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
-    if isinstance(tree, dict):
-        return {key: _anchored(value, folder, (*place, key)) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_anchored(value, folder, place) for value in tree]
-    is_file = place in _FILES or place[:2] == ("records", "path")  # of which there may be several
-    return str(folder / tree) if isinstance(tree, str) and is_file else tree
 
 
 def _check_records(records: Dataset) -> None:

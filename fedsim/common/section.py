@@ -180,6 +180,26 @@ MANY = 1_000
 S = TypeVar("S", bound=Section)
 
 
+def settings(model: type[S], tree: Any, root: str, flags: Callable[[Any], Any] = lambda tree: tree) -> S:
+    """Validate the settings of a file; file names are relative to the working directory.
+
+    Args:
+        model: of the file.
+        tree: plain mappings.
+        root: what errors call the file.
+        flags: takes fields out of a valid tree that may be true or false.
+
+    Raises:
+        InputError: a field is wrong.
+    """
+    try:
+        made = model.model_validate(tree)
+    except ValidationError as error:
+        raise complaint(error, tree, root, model) from None
+    check_flags(flags(tree), made.model_dump(), root)
+    return made
+
+
 def check_few(error: ValidationError, what: str) -> None:
     """Refuse to go through a million things that are wrong in one message: that takes a gigabyte."""
     if (count := error.error_count()) > MANY:

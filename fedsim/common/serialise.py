@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -57,9 +58,15 @@ def from_yaml(text: str) -> Any:
     return yaml.load(text, _Loader)
 
 
-def mapping(path: Path, field: str, example: str) -> dict[str, Any]:
+def mapping(path: Path, field: str, example: str, files: Iterable[str] = ()) -> dict[str, Any]:
     """The mapping in a YAML file; InputError on `field` if it is unreadable, invalid or holds something else.
-    `example` is a section that it may have, such as `data:`.
+
+    Args:
+        path: of the file.
+        field: what errors call it.
+        example: a section that it may have, such as `data:`.
+        files: dotted fields that hold names of files, which are made relative to this file's folder; `*` is
+            any key, and a field may hold a list of names.
     """
     try:
         tree = from_yaml(path.read_text(encoding="utf-8"))
@@ -70,7 +77,18 @@ def mapping(path: Path, field: str, example: str) -> dict[str, Any]:
         raise InputError(field, str(path), _said(error)) from None
     if not isinstance(tree, dict):
         raise InputError(field, str(path), f"must hold a mapping of sections such as `{example}`")
-    return tree
+    places = [file.split(".") for file in files]
+    return dict(_anchored(tree, path.resolve().parent, places)) if places else tree
+
+
+def _anchored(tree: Any, folder: Path, files: Sequence[Sequence[str]]) -> Any:
+    """`files` are the places below this part of the tree."""
+    if isinstance(tree, dict):
+        below = {key: [file[1:] for file in files if file and file[0] in ("*", key)] for key in tree}
+        return {key: _anchored(value, folder, below[key]) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_anchored(value, folder, files) for value in tree]
+    return str(folder / tree) if isinstance(tree, str) and [] in files else tree
 
 
 def _said(error: yaml.YAMLError) -> str:

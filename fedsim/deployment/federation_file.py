@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
 from fedsim.common.identity import public_key
-from fedsim.common.section import Section, check_flags, complaint
+from fedsim.common.section import Section, settings
 from fedsim.common.serialise import mapping
 from fedsim.data.registry import DataConfig
 from fedsim.wire.connections import read_token
@@ -130,13 +130,20 @@ class Federation(Section):
         return {name: _address(f"{ROOT}.silos.{name}", silo, hint) for name, silo in self.silos.items()}
 
 
+_FILES = (
+    *(f"silos.*.{field}" for field in ("identity", "node", "socket", "token")),
+    *(f"shuffler.{field}" for field in ("roster", "key", "socket", "token")),
+    *("test", "test.path", "test.schema", "heads", "root_certificates"),
+)
+
+
 def load_federation(path: Path) -> Federation:
     """The federation that a file describes; file names in it are relative to the file.
 
     Raises:
         InputError: it cannot be read, or a field is wrong.
     """
-    return parse_federation(_anchored(mapping(path, ROOT, "silos:"), path.resolve().parent))
+    return parse_federation(mapping(path, ROOT, "silos:", _FILES))
 
 
 def parse_federation(tree: Any) -> Federation:
@@ -148,29 +155,13 @@ def parse_federation(tree: Any) -> Federation:
     if isinstance(tree, dict) and isinstance(tree.get("test"), str):
         prepared = {"name": "npz", "path": tree["test"], "scaling": "none", "intercept": False}
         tree = {**tree, "test": prepared}
-    try:
-        made = Federation.model_validate(tree)
-    except ValidationError as error:
-        raise complaint(error, tree, root=ROOT, model=Federation) from None
-    check_flags(tree, made.model_dump(), ROOT)
+    made = settings(Federation, tree, ROOT)
     if made.min_silos is not None and made.min_silos > len(made.silos):
         hint = f"at most {len(made.silos)}, the number of silos"
         raise InputError(f"{ROOT}.min_silos", made.min_silos, hint)
     if made.test is not None:
         made.test.check_alone(f"{ROOT}.test")
     return made
-
-
-_FILES = {f"silos.*.{field}" for field in ("identity", "node", "socket", "token")}
-_FILES |= {f"shuffler.{field}" for field in ("roster", "key", "socket", "token")}
-_FILES |= {"test", "test.path", "test.schema", "heads", "root_certificates"}
-
-
-def _anchored(tree: Any, folder: Path, place: tuple[str, ...] = ()) -> Any:
-    if isinstance(tree, dict):
-        return {key: _anchored(value, folder, (*place, str(key))) for key, value in tree.items()}
-    named = ".".join((*place[:1], "*", *place[2:]) if len(place) == 3 else place)
-    return str(folder / tree) if isinstance(tree, str) and named in _FILES else tree
 
 
 def _identity(field: str, path: Path) -> bytes:

@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from fedsim.common.errors import InputError
-from fedsim.common.section import Section, check_flags, complaint
+from fedsim.common.section import Section, settings
 from fedsim.common.serialise import canonical, mapping
 from fedsim.wire.messages import Hex32, Name, SiloName
 
@@ -92,9 +92,4 @@ def parse_roster(tree: Any) -> Roster:
     Raises:
         InputError: a field is wrong.
     """
-    try:
-        made = Roster.model_validate(tree)
-    except ValidationError as error:
-        raise complaint(error, tree, ROOT, Roster) from None
-    check_flags(tree, made.model_dump(), ROOT)
-    return made
+    return settings(Roster, tree, ROOT)
