@@ -1,4 +1,4 @@
-"""What somebody writes who writes an algorithm for the first time, and the one line that it gives."""
+"""Mistakes of a first algorithm, and the one line that each gives."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ D = 3
 
 @dataclass(frozen=True)
 class Right:
-    """Minibatch SGD without a mistake; each mistake overrides a half."""
+    """Minibatch SGD without a mistake; each mistake overrides a method."""
 
     linear: ClassVar[bool] = True
     num_rounds: int = 4
@@ -44,9 +44,8 @@ class Right:
     def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
         return {"g": self.message(self.gradient(ask, broadcast["w"]))}
 
-    def gradient(self, ask: Any, w: Tensor, clip: Any = 1.0) -> Tensor:
-        answer: Tensor = ask(Query("gradient", (w,), clip))
-        return answer
+    def gradient(self, ask: Any, w: Tensor) -> Any:
+        return ask(Query("gradient", (w,), 1.0))
 
     def message(self, g: Tensor) -> Any:
         return g
@@ -63,110 +62,140 @@ def mistake(title: str, expected: str) -> Callable[[type[Right]], type[Right]]:
     return register
 
 
+def wrong(title: str, expected: str, **changes: Any) -> None:
+    """A mistake of one expression: `Right` with another method or number."""
+    numbers = {"__annotations__": {name: float for name in changes if name == "num_rounds"}}
+    mistake(title, expected)(type("Wrong", (Right,), {**changes, **numbers}))
+
+
 SILO, SERVER = r"silo half, round 0: ", r"server half, before the first round: "
 LATER = r"server half, after round 0: "
-HERE = r"test_typical_mistakes\.py"
+MESSAGE, AGAIN = SILO + "the message's 'g' is ", "another when it runs again on the same"
+HERE = r"\(test_typical_mistakes\.py:\d+\)"
 
 
-@mistake("no clip", SILO + rf"raised TypeError: .*'clip' \({HERE}:\d+\); a query is Query\(")
-class NoClip(Right):
-    def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
-        return {"g": ask(Query("gradient", (broadcast["w"],)))}  # type: ignore[call-arg]
+# Errors that Python raises.
 
 
-@mistake("raises in the silo half", SILO + rf"raised ZeroDivisionError: division by zero \({HERE}:\d+\)")
-class RaisesInSilo(Right):
-    def message(self, g: Tensor) -> Any:
-        return g * (1 / 0)
+wrong("raises in a silo", SILO + f"raised ZeroDivisionError: .* {HERE}", message=lambda _, g: g * (1 / 0))
+wrong("raises in the server", LATER + f"raised ValueError: .* {HERE}", step=lambda *_: int("no number"))
+wrong("raises before it begins", SERVER + "raised AttributeError: .*'rate'", round=lambda self, *_: self.rate)
+wrong("another sum", LATER + "raised KeyError: 'h' .*; it was given g", step=lambda _, w, mean, r: mean["h"])
+wrong(
+    "another broadcast",
+    SILO + "raised KeyError: 'model' .*; it was given w",
+    silo=lambda self, problem, broadcast, ask, memory: {"g": self.gradient(ask, broadcast["model"])},
+)
+wrong(
+    "no clip",
+    SILO + rf"raised TypeError: .*'clip' {HERE}; a query is Query\(",
+    gradient=lambda _, ask, w: ask(Query("gradient", (w,))),  # type: ignore[call-arg]
+)
+wrong("a broken number of rounds", SERVER + "raised TypeError: 'float' object cannot be", num_rounds=4.0)
 
 
-@mistake("raises in the server half", LATER + rf"raised ValueError: no such thing \({HERE}:\d+\)")
-class RaisesInServer(Right):
-    def step(self, w: Tensor, mean: Mapping[str, Tensor], r: int) -> Tensor:
-        raise ValueError("no such thing")
+# Messages and memory.
 
 
-@mistake("raises before it begins", SERVER + "raised AttributeError: .*'learning_rate'")
-class RaisesAtOnce(Right):
-    def round(self, w: Tensor, r: int) -> Any:
-        return self.learning_rate  # type: ignore[attr-defined]
+wrong(
+    "a message cut short",
+    MESSAGE + r"\(1, 2\) torch.float64; it must be \(silos, d\)",
+    message=lambda _, g: g[:, :2],
+)
+wrong(
+    "a number a silo",
+    MESSAGE + r"\(1,\) torch.float64; it must be \(silos",
+    message=lambda _, g: g.norm(dim=-1),
+)
+wrong(
+    "a NumPy array",
+    SILO + "'g' of the message is ndarray, not a plain tensor",
+    message=lambda _, g: g.numpy(),
+)
+wrong("a float", SILO + "'g' of the message is float, not a plain tensor", message=lambda *_: 0.5)
+wrong("an int", SILO + "'g' of the message is int, not a plain tensor", message=lambda *_: 1)
+wrong("another type", MESSAGE + r"\(1, 3\) torch.float32; .* torch.float64", message=lambda _, g: g.float())
+wrong("NaN", MESSAGE + "not finite, though all .* given is", message=lambda _, g: (g - 10).sqrt())
+wrong("counts silos", MESSAGE + "another for a silo alone than among 2", message=lambda _, g: g / len(g))
+wrong("averages over silos", MESSAGE + "another .*over the last axis only", message=lambda _, g: g.mean(0))
+wrong("a norm over silos", MESSAGE + "another for a silo alone", message=lambda _, g: g / (1 + g.norm()))
+wrong("random", MESSAGE + AGAIN + "; .*randomness in rng", message=lambda _, g: g + torch.randn_like(g))
+wrong(
+    "a tensor that is not named",
+    SILO + "the message is Tensor, not named tensors",
+    silo=lambda self, problem, broadcast, ask, memory: self.gradient(ask, broadcast["w"]),
+)
+wrong("no message", SILO + "the message is NoneType, not named tensors", silo=lambda *_: None)
 
 
 @mistake(
-    "a message of another shape",
-    SILO + r"the message's 'g' is \(1, 2\) torch.float64; it must be \(silos, d\)",
+    "memory of another shape", SILO + r"the memory's 'norm' is \(1,\) torch.float64; it must be \(silos, d\)"
 )
-class Cut(Right):
+class WrongMemory(Right):
+    def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
+        g = self.gradient(ask, broadcast["w"])
+        memory["norm"] = g.norm(dim=-1)
+        return {"g": g}
+
+
+@mistake("state on a frozen self", SILO + "raised FrozenInstanceError: .*; keep what lasts in memory")
+class StateOnFrozen(Right):
     def message(self, g: Tensor) -> Any:
-        return g[..., :2]
+        self.last = g  # type: ignore[misc]
+        return g
 
 
-@mistake(
-    "a number for each silo", SILO + r"the message's 'g' is \(1,\) torch.float64; it must be \(silos, d\)"
+@mistake("state on self", MESSAGE + AGAIN + r", and it changes self\.seen")
+class StateOnSelf(Right):
+    seen: list[int] = field(default_factory=list)
+
+    def message(self, g: Tensor) -> Any:
+        self.seen.append(1)
+        return g * len(self.seen)
+
+
+@mistake("a broadcast changed in the silo half", SILO + "it changes the 'w' that it was sent: w -= g does")
+class ChangesBroadcast(Right):
+    def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
+        g = self.gradient(ask, broadcast["w"])
+        broadcast["w"] -= 0.1
+        return {"g": g}
+
+
+# Rounds, answers and broadcasts.
+
+
+wrong("yields the model", SERVER + "it yielded Tensor, not a Round; it must", round=lambda _, w, r: w)
+wrong(
+    "returns and does not yield",
+    SERVER + r"it returned Tensor; it must `mean = yield Round\(",
+    server=lambda _, w, *rest: w,
 )
-class Norm(Right):
-    def message(self, g: Tensor) -> Any:
-        return g.norm(dim=-1)
-
-
-@mistake("the wrong key of the sums", LATER + r"raised KeyError: 'gradient' .*; it was given g")
-class WrongKey(Right):
-    def step(self, w: Tensor, mean: Mapping[str, Tensor], r: int) -> Tensor:
-        return w - mean["gradient"]
-
-
-@mistake("the wrong key of the broadcast", SILO + r"raised KeyError: 'model' .*; it was given w")
-class WrongBroadcast(Right):
-    def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
-        return {"g": self.gradient(ask, broadcast["model"])}
-
-
-@mistake("a NumPy array", SILO + "'g' of the message is ndarray, not a plain tensor")
-class NumPyMessage(Right):
-    def message(self, g: Tensor) -> Any:
-        return g.numpy()
-
-
-@mistake("a float", SILO + "'g' of the message is float, not a plain tensor")
-class FloatMessage(Right):
-    def message(self, g: Tensor) -> Any:
-        return 0.5
-
-
-@mistake("an int", SILO + "'g' of the message is int, not a plain tensor")
-class IntMessage(Right):
-    def message(self, g: Tensor) -> Any:
-        return 1
-
-
-@mistake("a tensor that is not named", SILO + "the message is Tensor, not named tensors")
-class Unnamed(Right):
-    def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
-        return self.gradient(ask, broadcast["w"])
-
-
-@mistake("no message", SILO + "the message is NoneType, not named tensors")
-class Silent(Right):
-    def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
-        self.gradient(ask, broadcast["w"])
-
-
-@mistake("a message of another type", SILO + r"the message's 'g' is \(1, 3\) torch.float32; .* torch.float64")
-class SinglePrecision(Right):
-    def message(self, g: Tensor) -> Any:
-        return g.float()
-
-
-@mistake("returns and does not yield", SERVER + r"it returned Tensor; it must `mean = yield Round\(")
-class NoGenerator(Right):
-    def server(self, w: Tensor, problem: Any, public: Any, rng: Any) -> Any:
-        return w
-
-
-@mistake("yields the model", SERVER + r"it yielded Tensor, not a Round; it must")
-class YieldsModel(Right):
-    def round(self, w: Tensor, r: int) -> Any:
-        return w
+wrong(
+    "an answer of another shape",
+    SERVER + r"the round's answer is \(1, 3\) torch.float64; it must be \(d,\)",
+    round=lambda _, w, r: Round({"w": w}, answer=w[None]),
+)
+wrong(
+    "a broadcast of another shape",
+    SERVER + r"the broadcast's 'w' is \(\) torch.float64; it must be \(d,\)",
+    round=lambda _, w, r: Round({"w": w.sum()}, answer=w),
+)
+wrong(
+    "a wrong word for participants",
+    SERVER + "participants is 'Hold'; it must be 'resample' or 'hold'",
+    round=lambda _, w, r: Round({"w": w}, answer=w, participants="Hold"),  # type: ignore[arg-type]
+)
+wrong(
+    "double precision that gets lost",
+    LATER + r"the broadcast's 'w' is \(3,\) torch.float32; .* torch.float64",
+    step=lambda _, w, mean, r: (w - mean["g"]).float(),
+)
+wrong(
+    "far too many rounds",
+    r"the plan exceeds the silo's limit of 1000000 rounds: num_rounds is 1e\+12",
+    num_rounds=10**12,
+)
 
 
 @mistake("yields twice", LATER + r"it yielded NoneType, not a Round; it must")
@@ -193,89 +222,11 @@ class NoModel(Right):
         yield from super().server(w, problem, public, rng)
 
 
-@mistake(
-    "an answer of another shape", SERVER + r"the round's answer is \(1, 3\) torch.float64; it must be \(d,\)"
-)
-class WrongAnswer(Right):
-    def round(self, w: Tensor, r: int) -> Any:
-        return Round({"w": w}, answer=w[None])
-
-
-@mistake(
-    "a broadcast of another shape", SERVER + r"the broadcast's 'w' is \(\) torch.float64; it must be \(d,\)"
-)
-class ScalarBroadcast(Right):
-    def round(self, w: Tensor, r: int) -> Any:
-        return Round({"w": w.sum()}, answer=w)
-
-
-@mistake("a message of NaN", SILO + "the message's 'g' is not finite, though all .* given is")
-class NaN(Right):
-    def message(self, g: Tensor) -> Any:
-        return (g - 10).sqrt()
-
-
-@mistake(
-    "a message that counts the silos", SILO + "the message's 'g' is another for a silo alone than among 2"
-)
-class CountsSilos(Right):
-    def message(self, g: Tensor) -> Any:
-        return g / len(g)
-
-
-@mistake("a message averaged over the silos", SILO + "the message's 'g' is another .*over the last axis only")
-class Averaged(Right):
-    def message(self, g: Tensor) -> Any:
-        return g.mean(0)
-
-
-@mistake("a norm over all silos", SILO + "the message's 'g' is another for a silo alone")
-class NormOfAll(Right):
-    def message(self, g: Tensor) -> Any:
-        return g / (1 + g.norm())
-
-
-@mistake(
-    "double precision that gets lost",
-    LATER + r"the broadcast's 'w' is \(3,\) torch.float32; .* torch.float64",
-)
-class Drifts(Right):
-    def step(self, w: Tensor, mean: Mapping[str, Tensor], r: int) -> Tensor:
-        return (w - mean["g"]).float()
-
-
-@mistake("a broadcast changed in the silo half", SILO + "it changes the 'w' that it was sent: w -= g does")
-class ChangesBroadcast(Right):
-    def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
-        g = self.gradient(ask, broadcast["w"])
-        broadcast["w"] -= 0.1
-        return {"g": g}
-
-
 @mistake("a broadcast changed in the server half", LATER + "it changes the 'w' that it broadcast")
 class ChangesOwn(Right):
     def step(self, w: Tensor, mean: Mapping[str, Tensor], r: int) -> Tensor:
         w -= 0.1 * mean["g"]
         return w
-
-
-@mistake("state on a frozen self", SILO + "raised FrozenInstanceError: .*; keep what lasts in memory")
-class StateOnFrozen(Right):
-    def message(self, g: Tensor) -> Any:
-        self.last = g  # type: ignore[misc]
-        return g
-
-
-@mistake(
-    "state on self",
-    SILO + r"the message's 'g' is another when it runs again on the same, and it changes self\.seen",
-)
-class StateOnSelf(Right):
-    seen: list[int] = field(default_factory=list)
-
-    def message(self, g: Tensor) -> Any:
-        self.seen.append(1)
-        return g * len(self.seen)
 
 
 @mistake(
@@ -287,27 +238,6 @@ class ServerState(Right):
     def step(self, w: Tensor, mean: Mapping[str, Tensor], r: int) -> Tensor:
         self.seen.append(1)
         return super().step(w, mean, r)
-
-
-@mistake(
-    "a random message",
-    SILO + "the message's 'g' is another when it runs again on the same; .*randomness in rng",
-)
-class RandomMessage(Right):
-    def message(self, g: Tensor) -> Any:
-        return g + torch.randn_like(g)
-
-
-@mistake(
-    "asks that depend on answers", "round 0: the queries depend on the answers, so the plan cannot be priced"
-)
-class AsksByAnswer(Right):
-    def message(self, g: Tensor) -> Any:
-        return g
-
-    def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
-        g = self.gradient(ask, broadcast["w"])
-        return {"g": self.gradient(ask, broadcast["w"]) if bool((g != 0).any()) else g}
 
 
 @mistake(
@@ -330,9 +260,57 @@ class UntilLarge(Right):
         return w
 
 
+@mistake(
+    "rounds without end", "server half: it goes on after 500 rounds, which its numbers do not account for"
+)
+class NoEnd(Right):
+    def server(self, w: Tensor, problem: Any, public: Any, rng: Any) -> Any:
+        while True:
+            yield Round({"w": w}, answer=w)
+
+
+# Queries.
+
+
+wrong(
+    "an unknown query",
+    SILO + "statistic 'hessian' is not one of gradient, gradient_difference",
+    gradient=lambda _, ask, w: ask(Query("hessian", (w,), 1.0)),
+)
+wrong(
+    "a point of another shape",
+    SILO + r"a point of a query is \(2,\) torch.float64; it must be \(d,\) or \(silos, d\)",
+    gradient=lambda _, ask, w: ask(Query("gradient", (w[:2],), 1.0)),
+)
+wrong(
+    "a point that is no tuple",
+    SILO + "points of a query is Tensor, not tuple",
+    gradient=lambda _, ask, w: ask(Query("gradient", w, 1.0)),  # type: ignore[arg-type]
+)
+for title, expected, clip in (
+    ("a negative clip", "clip is neither 0 nor within", -1.0),
+    (
+        "a clip of another shape",
+        r"clip is \(3,\) torch.float64; it must be \(\) or \(silos, 1\)",
+        torch.ones(3).double(),
+    ),
+    ("a clip of NumPy's", "clip is float32, not a number", np.float32(1.0)),
+):
+    wrong(title, SILO + expected, gradient=lambda _, ask, w, clip=clip: ask(Query("gradient", (w,), clip)))
+
+
+@mistake(
+    "asks that depend on answers", "round 0: the queries depend on the answers, so the plan cannot be priced"
+)
+class AsksByAnswer(Right):
+    def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
+        g = self.gradient(ask, broadcast["w"])
+        return {"g": self.gradient(ask, broadcast["w"]) if bool((g != 0).any()) else g}
+
+
 @mistake("asks until the answer is small", "round 0: the queries depend on the answers")
 class AsksUntilSmall(Right):
-    def gradient(self, ask: Any, w: Tensor, clip: Any = 1.0) -> Tensor:
+    def gradient(self, ask: Any, w: Tensor) -> Any:
         g = super().gradient(ask, w)
         while g.norm() > 1e-9:
             g = super().gradient(ask, w)
@@ -343,11 +321,14 @@ class AsksUntilSmall(Right):
     "asks until the answer is large", SILO + "it asks on after 500 queries, which its numbers do not account"
 )
 class AsksUntilLarge(Right):
-    def gradient(self, ask: Any, w: Tensor, clip: Any = 1.0) -> Tensor:
+    def gradient(self, ask: Any, w: Tensor) -> Any:
         g = super().gradient(ask, w)
         while g.norm() < 1e-9:
             g = super().gradient(ask, w)
         return g
+
+
+calls: list[int] = []
 
 
 @mistake("asks in another order", SILO + "it asks something else when it runs again on the same")
@@ -356,88 +337,6 @@ class AnyOrder(Right):
         calls.append(1)
         batches = [Subsample(0.5), Subsample(0.25)][:: -1 if len(calls) > 2 else 1]
         return {"g": sum(ask(Query("gradient", (broadcast["w"],), 1.0, batch)) for batch in batches)}
-
-
-calls: list[int] = []
-
-
-@mistake("an unknown query", SILO + "statistic 'hessian' is not one of gradient, gradient_difference")
-class Hessian(Right):
-    def gradient(self, ask: Any, w: Tensor, clip: Any = 1.0) -> Tensor:
-        answer: Tensor = ask(Query("hessian", (w,), clip))
-        return answer
-
-
-@mistake(
-    "a point of another shape",
-    SILO + r"a point of a query is \(2,\) torch.float64; it must be \(d,\) or \(silos, d\)",
-)
-class WrongPoint(Right):
-    def gradient(self, ask: Any, w: Tensor, clip: Any = 1.0) -> Tensor:
-        return super().gradient(ask, w[:2], clip)
-
-
-@mistake("a point that is no tuple", SILO + "points of a query is Tensor, not tuple")
-class OnePoint(Right):
-    def gradient(self, ask: Any, w: Tensor, clip: Any = 1.0) -> Tensor:
-        answer: Tensor = ask(Query("gradient", w, clip))  # type: ignore[arg-type]
-        return answer
-
-
-@mistake("a negative clip", SILO + r"clip is neither 0 nor within")
-class NegativeClip(Right):
-    def gradient(self, ask: Any, w: Tensor, clip: Any = -1.0) -> Tensor:
-        return super().gradient(ask, w, clip)
-
-
-@mistake("a clip of another shape", SILO + r"clip is \(3,\) torch.float64; it must be \(\) or \(silos, 1\)")
-class ClipPerCoordinate(Right):
-    def gradient(self, ask: Any, w: Tensor, clip: Any = 1.0) -> Tensor:
-        return super().gradient(ask, w, torch.ones_like(w))
-
-
-@mistake("a clip of NumPy's", SILO + "clip is float32, not a number")
-class NumPyClip(Right):
-    def gradient(self, ask: Any, w: Tensor, clip: Any = 1.0) -> Tensor:
-        return super().gradient(ask, w, np.float32(1.0))
-
-
-@mistake(
-    "memory of another shape", SILO + r"the memory's 'norm' is \(1,\) torch.float64; it must be \(silos, d\)"
-)
-class WrongMemory(Right):
-    def silo(self, problem: Any, broadcast: Any, ask: Any, memory: Any) -> Any:
-        g = self.gradient(ask, broadcast["w"])
-        memory["norm"] = g.norm(dim=-1)
-        return {"g": g}
-
-
-@mistake("a wrong word for participants", SERVER + "participants is 'Hold'; it must be 'resample' or 'hold'")
-class WrongWord(Right):
-    def round(self, w: Tensor, r: int) -> Any:
-        return Round({"w": w}, answer=w, participants="Hold")  # type: ignore[arg-type]
-
-
-@mistake("a number of rounds that is none", SERVER + "raised TypeError: 'float' object cannot be")
-class FloatRounds(Right):
-    num_rounds: float = 4.0  # type: ignore[assignment]
-
-
-@mistake(
-    "far too many rounds",
-    "the plan exceeds the silo's limit of 1000000 rounds: num_rounds is 1e+12".replace("+", r"\+"),
-)
-class ManyRounds(Right):
-    num_rounds: int = 10**12
-
-
-@mistake(
-    "rounds without end", "server half: it goes on after 500 rounds, which its numbers do not account for"
-)
-class NoEnd(Right):
-    def server(self, w: Tensor, problem: Any, public: Any, rng: Any) -> Any:
-        while True:
-            yield Round({"w": w}, answer=w)
 
 
 def test_without_a_mistake_there_is_a_plan() -> None:

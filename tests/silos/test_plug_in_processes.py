@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from support.deployed import Caller, enrolled, offer_of, resolved_of, write_silos
-from support.plug_in_folder import plug_in_folder
+from support.deployed import Caller, enrolled, offer_of, write_silos
+from support.plug_in_folder import (
+    RESOLVED,
+    opened,
+    plug_in_folder,
+    plug_in_silo,
+    sgd_offer,
+    sgd_silo,
+)
 
 from fedsim.common.errors import InputError
 from fedsim.isolated.confine import unavailable
@@ -22,8 +29,8 @@ from silos.silo import Silo
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
-RESOLVED = resolved_of()
 POINT = torch.zeros(5, dtype=torch.float64)
+NETWORK = {"name": "neural_network", "model": {"name": "module", "path": "theirs:Net"}}
 HONEST = """
 import os, time
 from dataclasses import dataclass
@@ -64,22 +71,8 @@ def _code(before: str = "pass", after: str = "pass") -> str:
     return HONEST.replace("BEFORE", before).replace("AFTER", after)
 
 
-def _silo(folder: Path, code: str, **policy: Any) -> Path:
-    """The configuration of an enrolled silo with one plug-in, `theirs_sgd`."""
-    path = write_silos(folder / "silos", RESOLVED, policy={"plug_ins": ["theirs_sgd"], **policy})[0]
-    tree = yaml.safe_load(path.read_text())
-    tree["plug_in_folder"] = str(plug_in_folder(folder / "plug-ins", code, theirs_sgd="Sgd"))
-    path.write_text(yaml.safe_dump(tree))
-    return path
-
-
-def _offer(num_rounds: int = 3) -> dict[str, Any]:
-    algorithm = {"name": "theirs_sgd", "num_rounds": num_rounds, "clip_norm": 1.0}
-    return {**offer_of(RESOLVED, "silo-00"), "algorithm": algorithm}
-
-
-def _opened(folder: Path, code: str) -> Caller:
-    return Caller(Silo.open(enrolled([_silo(folder, code)])[0]))
+def _sgd(folder: Path, code: str) -> Caller:
+    return opened(sgd_silo(folder, code))
 
 
 def _isolated(caller: Caller, run: str) -> Isolated:
@@ -89,8 +82,8 @@ def _isolated(caller: Caller, run: str) -> Isolated:
 
 
 def test_a_plug_in_is_answered_and_this_process_never_imports_it(tmp_path: Path) -> None:
-    caller = _opened(tmp_path, _code())
-    run = caller.admitted(_offer())["run"]
+    caller = _sgd(tmp_path, _code())
+    run = caller.admitted(sgd_offer())["run"]
     answer = caller.asked(run, 0, w=POINT)
     assert answer["g"].shape == POINT.shape
     assert torch.equal(caller.asked(run, 0, w=POINT)["g"], answer["g"])
@@ -114,8 +107,8 @@ def test_a_process_that_fails_ends_its_round_and_no_other(
     tmp_path: Path, before: str, after: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = "if bool(broadcast['w'].max() == 7): "
-    caller = _opened(tmp_path, _code(wrong + before, wrong + after))
-    run = caller.admitted(_offer())["run"]
+    caller = _sgd(tmp_path, _code(wrong + before, wrong + after))
+    run = caller.admitted(sgd_offer())["run"]
     with monkeypatch.context() as patch:
         patch.setattr(_isolated(caller, run), "_seconds", 20.0)
         caller.refused("ask", {"w": POINT + 7}, run=run, round=0)
@@ -126,8 +119,8 @@ def test_a_process_that_fails_ends_its_round_and_no_other(
 def test_a_plan_is_priced_and_kept_to_whatever_the_process_says(tmp_path: Path) -> None:
     """It asks for less noise in the run than in the dry run."""
     wrong = "if bool(broadcast['w'].max() == 7): ask = lambda q, a=ask: a(Query(q.statistic, q.points, 1e5))"
-    caller = _opened(tmp_path, _code(wrong + "; object.__setattr__(self, 'clip_norm', 1e9)"))
-    run = caller.admitted(_offer())["run"]
+    caller = _sgd(tmp_path, _code(wrong + "; object.__setattr__(self, 'clip_norm', 1e9)"))
+    run = caller.admitted(sgd_offer())["run"]
     sent = caller.asked(run, 0, w=POINT + 7)["g"]  # noise scales with the clip that is asked for
     assert float(sent.norm()) > 1e3
     caller.silo.close()
@@ -137,9 +130,9 @@ def test_a_round_whose_answer_a_plug_in_has_seen_is_not_drawn_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it would choose among answers for one debit: whether the silo came to a reply is its doing."""
-    config = enrolled([_silo(tmp_path, _code())])[0]
+    config = enrolled([sgd_silo(tmp_path, _code())])[0]
     caller = Caller(Silo.open(config))
-    run = caller.admitted(_offer())["run"]
+    run = caller.admitted(sgd_offer())["run"]
     with monkeypatch.context() as patch:  # it dies between its answer and the stored reply
         patch.setattr(RunLedger, "store", lambda *_: None)
         caller.refused("ask", {"w": POINT}, run=run, round=0)
@@ -153,14 +146,14 @@ def test_a_round_whose_answer_a_plug_in_has_seen_is_not_drawn_anew(
 def test_what_a_process_sends_has_bounds_before_it_is_kept(tmp_path: Path) -> None:
     hidden = "if bool(broadcast['w'].max() == 7): "
     many = hidden + "return {str(i): answer for i in range(17)}"
-    caller = _opened(tmp_path / "many", _code(after=many))
-    run = caller.admitted(_offer())["run"]
+    caller = _sgd(tmp_path / "many", _code(after=many))
+    run = caller.admitted(sgd_offer())["run"]
     assert "17 tensors" in caller.refused("ask", {"w": POINT + 7}, run=run, round=0)
     assert caller.asked(run, 1, w=POINT)["g"].isfinite().all()
     caller.silo.close()
     longer = _code(before=hidden + "sys.modules['__main__'].queries_out = too_long") + TOO_LONG
-    caller = _opened(tmp_path / "long", longer)
-    run = caller.admitted(_offer())["run"]
+    caller = _sgd(tmp_path / "long", longer)
+    run = caller.admitted(sgd_offer())["run"]
     caller.refused("ask", {"w": POINT + 7}, run=run, round=0)
     assert len(caller.silo.ledger.book.runs[run].rounds[0].refusal) < 2_001
     caller.silo.close()
@@ -168,19 +161,9 @@ def test_what_a_process_sends_has_bounds_before_it_is_kept(tmp_path: Path) -> No
 
 def test_a_plug_in_that_is_slow_to_be_made_holds_up_no_other_run(tmp_path: Path) -> None:
     slow = "import time\ntime.sleep(5)\nopen('/none')"
-    folder = tmp_path / "silos"
-    path = write_silos(folder, RESOLVED, policy={"plug_ins": ["theirs:Net"]})[0]
-    tree = yaml.safe_load(path.read_text())
-    tree["plug_in_folder"] = str(plug_in_folder(tmp_path / "plug-ins", slow))
-    path.write_text(yaml.safe_dump(tree))
-    caller = Caller(Silo.open(enrolled([path])[0]))
+    caller = opened(plug_in_silo(tmp_path, plug_in_folder(tmp_path / "plug-ins", slow), ["theirs:Net"]))
     run = caller.admitted(offer_of(RESOLVED, "silo-00"))["run"]
-    model = {"name": "module", "path": "theirs:Net"}
-    offer = {
-        **offer_of(RESOLVED, "silo-00"),
-        "session": "ab" * 32,
-        "problem": {"name": "neural_network", "model": model},
-    }
+    offer = offer_of(RESOLVED, "silo-00", session="ab" * 32, problem=NETWORK)
     ended: list[float] = []
     other = Caller(caller.silo)
     trying = threading.Thread(target=lambda: ended.append(bool(other.refused("offer", **offer))))
@@ -194,7 +177,7 @@ def test_a_plug_in_that_is_slow_to_be_made_holds_up_no_other_run(tmp_path: Path)
 
 
 def test_a_plug_in_that_is_not_listed_or_not_installed_is_named(tmp_path: Path) -> None:
-    path = _silo(tmp_path, _code())
+    path = sgd_silo(tmp_path, _code())
     tree = yaml.safe_load(path.read_text())
     for change, field in (
         ({"plug_in_folder": None}, "silo.plug_in_folder"),
@@ -206,13 +189,13 @@ def test_a_plug_in_that_is_not_listed_or_not_installed_is_named(tmp_path: Path) 
             load_config(path)
         assert caught.value.field == field
     path.write_text(yaml.safe_dump({**tree, "policy": {**tree["policy"], "plug_ins": False}}))
-    caller = Caller(Silo.open(enrolled([path])[0]))
-    assert "does not allow algorithm 'theirs_sgd'" in caller.refused("offer", **_offer())
+    caller = opened(path)
+    assert "does not allow algorithm 'theirs_sgd'" in caller.refused("offer", **sgd_offer())
     caller.silo.close()
 
 
 def test_a_folder_from_which_the_records_can_be_seen_is_refused(tmp_path: Path) -> None:
-    path = _silo(tmp_path, _code())
+    path = sgd_silo(tmp_path, _code())
     tree = yaml.safe_load(path.read_text())
     plug_in_folder(path.parent / "all", _code(), theirs_sgd="Sgd")
     path.write_text(yaml.safe_dump({**tree, "plug_in_folder": "all", "state": "all/state"}))
@@ -247,20 +230,18 @@ def _with_problem(
 ) -> tuple[Caller, dict[str, Any]]:
     text = LOSS.replace("BODY", code.get("body", "torch.sigmoid(scores) - target"))
     text = text.replace("SCALE", code.get("scale", "2"))
-    path = write_silos(folder / "silos", RESOLVED, policy={"plug_ins": [listed]})[0]
-    tree = yaml.safe_load(path.read_text())
     plug_ins = plug_in_folder(folder / "plug-ins", text, "fedsim.problems", theirs_loss="Loss")
-    path.write_text(yaml.safe_dump({**tree, "plug_in_folder": str(plug_ins)}))
     offer = offer_of(RESOLVED, "silo-00")
-    return Caller(Silo.open(enrolled([path])[0])), {**offer, "problem": {**offer["problem"], **problem}}
+    offer["problem"] |= problem
+    return opened(plug_in_silo(folder, plug_ins, [listed])), offer
 
 
-NETWORK = {"name": "neural_network", "model": {"name": "module", "path": "theirs:Net"}}
+LOGISTIC = {"name": "theirs_loss"}
 
 
 @pytest.mark.parametrize(
     ("problem", "listed", "dimension"),
-    [({"name": "theirs_loss"}, "theirs_loss", 5), (NETWORK, "theirs:Net", 12)],
+    [(LOGISTIC, "theirs_loss", 5), (NETWORK, "theirs:Net", 12)],
     ids=["loss", "network"],
 )
 def test_records_meet_operations_that_this_process_rebuilt(
@@ -279,13 +260,8 @@ def test_records_meet_operations_that_this_process_rebuilt(
 @pytest.mark.parametrize(
     ("problem", "listed", "code", "reason"),
     [
-        ({"name": "theirs_loss"}, "theirs_loss", {"body": "scores * torch.rand_like(scores)"}, "rand"),
-        (
-            {"name": "theirs_loss"},
-            "theirs_loss",
-            {"body": "scores if scores.max() > 0 else target"},
-            "must be",
-        ),
+        (LOGISTIC, "theirs_loss", {"body": "scores * torch.rand_like(scores)"}, "rand"),
+        (LOGISTIC, "theirs_loss", {"body": "scores if scores.max() > 0 else target"}, "must be"),
         (NETWORK, "theirs:Net", {"scale": "x.median()"}, "median"),
         (NETWORK, "theirs:Net", {"scale": "x.amax()"}, "mixes"),
         (NETWORK, "theirs:Other", {}, "does not list"),
