@@ -125,15 +125,6 @@ def test_limit_on_rounds() -> None:
         _trace(scripted(asking(), 6), Limits(max_rounds=5))
 
 
-def test_a_plan_without_end_is_refused() -> None:
-    def lead(w: Tensor, public: Public, rng: np.random.Generator) -> ServerHalf:
-        while True:
-            yield Round({"w": w}, answer=w)
-
-    with pytest.raises(Refused, match="limit of 1000 rounds"):
-        _trace(Led(lead), Limits(max_rounds=1000))
-
-
 def _asks(count: int) -> Any:
     def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
         ask(*[Query("gradient", (w,), 1.0)] * (count - 1))  # type: ignore[call-overload]
@@ -152,18 +143,6 @@ def test_limit_on_dimension() -> None:
     _trace(scripted(asking()), Limits(max_dimension=D))
     with pytest.raises(Refused, match="dimension 3 exceeds the silo's limit 2"):
         _trace(scripted(asking()), Limits(max_dimension=D - 1))
-
-
-@pytest.mark.parametrize("clip", [-1.0, 1e-9, 1e9, math.nan, math.inf])
-def test_limits_on_the_clip(clip: float) -> None:
-    with pytest.raises(Refused, match="clip"):
-        _trace(scripted(asking(clip=clip)))
-
-
-@pytest.mark.parametrize("ratio", [0.0, -1.0, math.nan, math.inf])
-def test_a_noise_ratio_that_prices_nothing_is_refused(ratio: float) -> None:
-    with pytest.raises(Refused, match="noise_ratio"):
-        _trace(scripted(asking(noise_ratio=ratio)))
 
 
 @pytest.mark.parametrize(

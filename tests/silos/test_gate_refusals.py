@@ -123,13 +123,6 @@ def test_a_second_broadcast_for_a_round_paid_for_is_refused() -> None:
     assert torch.equal(gate.answer(0, ZERO)["g"], first)
 
 
-def test_an_old_reply_is_not_given_again() -> None:
-    gate = open_gate([_telling()], PROBLEM, scripted(asking()))
-    gate.answer(0, ZERO)
-    gate.answer(1, ZERO)
-    attacked(gate, 0, ZERO, "only the last reply is kept", debits=False)
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 3e38, -3e38, 1e7, -1.0001e6, 1.7e308])
 @pytest.mark.parametrize("at", range(D))
 def test_a_broadcast_point_out_of_bounds_is_refused(value: float, at: int) -> None:

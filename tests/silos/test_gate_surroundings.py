@@ -91,25 +91,6 @@ def test_two_broadcasts_at_the_same_time_are_one_answer() -> None:
     assert "another broadcast" in refused[0]
 
 
-def test_an_ask_within_an_ask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever runs meanwhile on the same thread, such as a finaliser or a signal's handler."""
-    real, said = Records.clipped_sum, list[str]()
-
-    def half(w: Tensor, ask: Asker, memory: Memory) -> Mapping[str, Tensor]:
-        def meanwhile(*arguments: Any) -> Tensor:
-            try:
-                ask(Query("gradient", (w,), 1.0))
-            except Refused as refusal:
-                said.append(str(refusal))
-            return real(*arguments)
-
-        monkeypatch.setattr(Records, "clipped_sum", meanwhile)
-        return {"g": ask(Query("gradient", (w,), 1.0))}
-
-    assert torch.equal(_turned(half).answer(0, ZERO)["g"], HONEST)
-    assert len(said) == 1
-
-
 @pytest.mark.parametrize("failure", [MemoryError, KeyboardInterrupt])
 def test_an_ask_that_breaks_down_ends_the_round_whatever_the_silo_half_makes_of_it(
     failure: type[BaseException], monkeypatch: pytest.MonkeyPatch

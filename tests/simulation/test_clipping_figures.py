@@ -140,7 +140,11 @@ def test_the_ledger_debits_before_it_knows_a_reply() -> None:
     assert ledger.find(4, b"a") is reply
     with pytest.raises(Refused):
         ledger.find(4, b"b")
-    assert ledger.debited == [4]
+    ledger.debit(5, b"c")
+    ledger.store(5, reply, {})
+    with pytest.raises(Refused, match="only the last reply is kept"):
+        ledger.find(4, b"a")
+    assert ledger.debited == [4, 5]
 
 
 # A round's time is that of the round: neither what measures the model nor who looks at it is in it.
