@@ -5,7 +5,7 @@ import math
 import pytest
 from dp_accounting import NeighboringRelation
 from dp_accounting.pld import PLDAccountant
-from support.dp_events import GaussianRelease
+from support.dp_events import pld_event
 
 from fedsim.common.errors import Refused
 from fedsim.privacy import cost, gaussian
@@ -59,13 +59,12 @@ def test_sampled_plans_cost_what_one_long_plan_does(batch: Subsample | Poisson |
 )
 def test_two_candidates_cost_what_dp_accounting_says(batches: tuple[Batch, Batch]) -> None:
     """Three runs of 6 rounds and two of 15, of double weight: one sequence of releases for the library."""
-    n, z, clip, plans = 40, 5.0, 1.0, ((6, 1.0, 3), (15, 2.0, 2))
+    n, z, plans = 40, 5.0, ((6, 1.0, 3), (15, 2.0, 2))
     accountant = PLDAccountant(NeighboringRelation.REPLACE_ONE, value_discretization_interval=1e-4)
     runs: list[Census] = []
     for batch, (rounds, weight, times) in zip(batches, plans, strict=True):
         runs += [census((Release(batch, weight), rounds))] * times
-        sigma = z / weight * 2 * clip / batch.size(n)
-        accountant.compose(GaussianRelease(sigma, clip, n, batch).pld_event(), rounds * times)
+        accountant.compose(pld_event(batch, n, z / weight), rounds * times)
     expected = accountant.get_epsilon(DELTA)
     assert compose_runs(runs, n).epsilon(z, DELTA) == pytest.approx(expected, rel=2e-3)
 
