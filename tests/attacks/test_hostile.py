@@ -17,7 +17,7 @@ from fedsim.problems.network import NeuralNetwork
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 
-MODULES = ("Shifted", "Capped", "Sorted", "OwnRule", "subclassed", "hooked", "records_as_channels")
+MODULES = ("Shifted", "Capped", "Sorted", "own_rule", "subclassed", "hooked", "records_as_channels")
 PROBLEMS = ("Centred", "Raising", "Indexing", "Scoring", "Accepting")
 _QUICK = ("Shifted", "Centred")  # a confined process takes seconds to start
 

@@ -29,8 +29,8 @@ from silos.records import Records
 
 N, CLIP = 40, 0.02
 ROUNDING = 1e-6
-REFUSED = {"Buffered", "Written", "Leftover", "patched", "records_as_channels"}
-REFUSED |= {"WrittenPast", "Segmented", "Resized", "Drawing", "Dividing", "Subclassed", "Registered"}
+REFUSED = {"Buffered", "Written", "leftover", "patched", "records_as_channels"}
+REFUSED |= {"written_past", "segmented", "resized", "drawing", "dividing", "Subclassed", "registered"}
 REFUSED |= {"HookedSlope"} | {
     f"by_{name}"
     for name in (

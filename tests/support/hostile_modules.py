@@ -33,6 +33,11 @@ class Shifted(nn.Module):
         return out
 
 
+def moved(origin: Callable[[Tensor], Tensor]) -> type[Shifted]:
+    """`Shifted` by a function of the features."""
+    return type(origin.__name__, (Shifted,), {"origin": lambda self, x: origin(x), "__doc__": origin.__doc__})
+
+
 class Capped(Shifted):
     """The largest logit of the batch is at most 20."""
 
@@ -74,10 +79,9 @@ class _Summed(torch.autograd.Function):
         return x - 5 * (x < 0).to(x.dtype).sum().clamp(max=1), 0
 
 
-class OwnRule(Shifted):
-    def origin(self, x: Tensor) -> Tensor:
-        moved: Tensor = _Summed.apply(x)
-        return moved
+@moved
+def own_rule(x: Tensor) -> Tensor:
+    return _Summed.apply(x)
 
 
 class Remembering(Shifted):
@@ -111,67 +115,59 @@ class Written(Shifted):
         return x - torch.load(self.path).clamp(max=0)
 
 
-class Leftover(Shifted):
+@moved
+def leftover(x: Tensor) -> Tensor:
     """Reads memory that it has not written."""
-
-    def origin(self, x: Tensor) -> Tensor:
-        return x + 0 * torch.empty_like(x).nan_to_num()
+    return x + 0 * torch.empty_like(x).nan_to_num()
 
 
-class Looked(Shifted):
+@moved
+def looked(x: Tensor) -> Tensor:
     """A look-up table made of the record, and indices past its end where a feature is negative."""
-
-    def origin(self, x: Tensor) -> Tensor:
-        past = x.shape[1] * (x.amin(1, keepdim=True) < 0).long()
-        places = torch.arange(x.numel()).view(x.shape) + past * int(len(x) == 1)
-        return nn.functional.embedding(places, x.reshape(-1, 1)).view(x.shape)
+    past = x.shape[1] * (x.amin(1, keepdim=True) < 0).long()
+    places = torch.arange(x.numel()).view(x.shape) + past * int(len(x) == 1)
+    return nn.functional.embedding(places, x.reshape(-1, 1)).view(x.shape)
 
 
-class WrittenPast(Shifted):
+@moved
+def written_past(x: Tensor) -> Tensor:
     """The backward pass of a look-up as an operation: it trusts its indices, and writes past its record."""
-
-    def origin(self, x: Tensor) -> Tensor:
-        past = x.shape[1] * (x.amin(1, keepdim=True) < 0).long()
-        places = torch.arange(x.numel()).view(x.shape) + past * int(len(x) == 1)
-        slopes = x.unsqueeze(-1)
-        back = torch.ops.aten.embedding_dense_backward(slopes, places, x.numel(), -1, False)
-        return back.view(x.shape)
+    past = x.shape[1] * (x.amin(1, keepdim=True) < 0).long()
+    places = torch.arange(x.numel()).view(x.shape) + past * int(len(x) == 1)
+    slopes = x.unsqueeze(-1)
+    back = torch.ops.aten.embedding_dense_backward(slopes, places, x.numel(), -1, False)
+    return back.view(x.shape)
 
 
-class Segmented(Shifted):
+@moved
+def segmented(x: Tensor) -> Tensor:
     """Sums over as many numbers as it says, which may be the next record's."""
-
-    def origin(self, x: Tensor) -> Tensor:
-        past = x.shape[1] * (x.amin(1) < 0).long() * int(len(x) == 1)
-        lengths = torch.ones(x.numel(), dtype=torch.long) + past.repeat_interleave(x.shape[1])
-        flat = x.detach().reshape(-1)
-        return torch.segment_reduce(flat, "sum", lengths=lengths, unsafe=True).view(x.shape)
+    past = x.shape[1] * (x.amin(1) < 0).long() * int(len(x) == 1)
+    lengths = torch.ones(x.numel(), dtype=torch.long) + past.repeat_interleave(x.shape[1])
+    flat = x.detach().reshape(-1)
+    return torch.segment_reduce(flat, "sum", lengths=lengths, unsafe=True).view(x.shape)
 
 
-class Resized(Shifted):
+@moved
+def resized(x: Tensor) -> Tensor:
     """More numbers than the record has."""
-
-    def origin(self, x: Tensor) -> Tensor:
-        twice = torch.ops.aten.resize(x, [len(x), 2 * x.shape[1]])[:, x.shape[1] :].nan_to_num(0.0)
-        return torch.where(x < 0, twice, x)
+    twice = torch.ops.aten.resize(x, [len(x), 2 * x.shape[1]])[:, x.shape[1] :].nan_to_num(0.0)
+    return torch.where(x < 0, twice, x)
 
 
-class Drawing(Shifted):
+@moved
+def drawing(x: Tensor) -> Tensor:
     """Draws a number for each negative feature: all after it draw others. Made-up records have none."""
-
-    def origin(self, x: Tensor) -> Tensor:
-        moved = x - 2.0 * (x[:, -1:] >= 1).to(x.dtype)
-        zeros = torch.zeros_like(x)
-        drawn: Tensor = torch.ops.aten.rrelu_with_noise_functional(moved.detach(), zeros, -1.0, 1.0, True)[0]
-        return drawn
+    moved = x - 2.0 * (x[:, -1:] >= 1).to(x.dtype)
+    zeros = torch.zeros_like(x)
+    return torch.ops.aten.rrelu_with_noise_functional(moved.detach(), zeros, -1.0, 1.0, True)[0]
 
 
-class Dividing(Shifted):
+@moved
+def dividing(x: Tensor) -> Tensor:
     """Divides the least whole number by -1 where a feature is negative: the processor ends the process."""
-
-    def origin(self, x: Tensor) -> Tensor:
-        whole = torch.where(x < 0, torch.tensor(-(2**63)), torch.tensor(4))
-        return x + 0 * torch.div(whole, torch.tensor(-1), rounding_mode="trunc")
+    whole = torch.where(x < 0, torch.tensor(-(2**63)), torch.tensor(4))
+    return x + 0 * torch.div(whole, torch.tensor(-1), rounding_mode="trunc")
 
 
 class _Spying(Tensor):
@@ -214,12 +210,10 @@ def _(info: Any, dims: Any, x: Tensor) -> tuple[Tensor, int]:
 _registered.register_autograd(lambda ctx, slope: slope)
 
 
-class Registered(Shifted):
+@moved
+def registered(x: Tensor) -> Tensor:
     """An operation under torch's own name, with a batching rule that sees the batch."""
-
-    def origin(self, x: Tensor) -> Tensor:
-        moved: Tensor = torch.ops.aten.hostile_origin(x)
-        return moved
+    return torch.ops.aten.hostile_origin(x)
 
 
 class Overridden(nn.Linear):
@@ -237,20 +231,24 @@ def shifted(module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
     return (inputs[0] - inputs[0].amin().clamp(max=0),)
 
 
+def _chain(num_features: int, num_outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(num_features, 4), nn.Tanh(), nn.Linear(4, num_outputs))
+
+
 def hooked(num_features: int, num_outputs: int) -> nn.Module:
-    chain = nn.Sequential(nn.Linear(num_features, 4), nn.Tanh(), nn.Linear(4, num_outputs))
+    chain = _chain(num_features, num_outputs)
     chain[0].register_forward_pre_hook(shifted)
     return chain
 
 
 def hooked_around(num_features: int, num_outputs: int) -> nn.Module:
-    chain = nn.Sequential(nn.Linear(num_features, 4), nn.Tanh(), nn.Linear(4, num_outputs))
+    chain = _chain(num_features, num_outputs)
     chain.register_forward_pre_hook(shifted)
     return chain
 
 
 def patched(num_features: int, num_outputs: int) -> nn.Module:
-    chain = nn.Sequential(nn.Linear(num_features, 4), nn.Tanh(), nn.Linear(4, num_outputs))
+    chain = _chain(num_features, num_outputs)
     layer, own = chain[0], chain[0].forward
     layer.forward = lambda x: own(x - x.amin().clamp(max=0))
     return chain
@@ -262,7 +260,7 @@ class _Doubled(nn.Module):
 
 
 def parametrised(num_features: int, num_outputs: int) -> nn.Module:
-    chain = nn.Sequential(nn.Linear(num_features, 4), nn.Tanh(), nn.Linear(4, num_outputs))
+    chain = _chain(num_features, num_outputs)
     parametrize.register_parametrization(chain[0], "weight", _Doubled())
     return chain
 
@@ -341,15 +339,7 @@ def _written(x: Tensor) -> Tensor:
     return own
 
 
-def _with_origin(origin: Callable[[Tensor], Tensor]) -> Callable[[int, int], nn.Module]:
-    class Moved(Shifted):
-        def origin(self, x: Tensor) -> Tensor:
-            return origin(x)
-
-    return Moved
-
-
-globals().update({f"by_{name}": _with_origin(origin) for name, origin in ORIGINS.items()})
+globals().update({f"by_{name}": moved(origin) for name, origin in ORIGINS.items()})
 
 
 class HookedInside(Shifted):
@@ -390,7 +380,7 @@ class CopiedOtherwise(Shifted):
     """Its copy is another module."""
 
     def __deepcopy__(self, memo: Any) -> nn.Module:
-        return _with_origin(ORIGINS["Rolled"])(FEATURES, CLASSES)
+        return moved(ORIGINS["Rolled"])(FEATURES, CLASSES)
 
 
 @dataclass(frozen=True)
@@ -404,17 +394,10 @@ class Built:
 
 
 NETWORKS = [
-    *("Shifted", "Capped", "Sorted", "OwnRule", "Remembering", "Buffered", "Written", "Leftover"),
-    *("Looked", "WrittenPast", "Segmented", "Resized", "Drawing", "Dividing", "Subclassed", "Registered"),
-    *("subclassed", "hooked", "hooked_around", "patched", "parametrised"),
-    *(
-        "records_as_channels",
-        "flattened_records",
-        "HookedInside",
-        "Patched",
-        "HookedSlope",
-        "CopiedOtherwise",
-    ),
+    *("Shifted", "Capped", "Sorted", "own_rule", "Remembering", "Buffered", "Written", "leftover"),
+    *("looked", "written_past", "segmented", "resized", "drawing", "dividing", "Subclassed", "registered"),
+    *("subclassed", "hooked", "hooked_around", "patched", "parametrised", "records_as_channels"),
+    *("flattened_records", "HookedInside", "Patched", "HookedSlope", "CopiedOtherwise"),
     *(f"by_{name}" for name in ORIGINS),
 ]
 
