@@ -22,7 +22,7 @@ from fedsim.protocol.plan import Admitted, Statement, Terms
 from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.clipping import Part, Recorder, Watched
 from fedsim.simulation.run_digest import run_digest
-from fedsim.simulation.selection import GrantedRun
+from fedsim.simulation.selection import Grant
 from server.participation import admitted_rounds, schedule
 from silos.admission import admit
 from silos.entropy import SeededEntropy
@@ -116,15 +116,15 @@ class SiloHost:
         trial: int,
         data: Hosted,
         run: str | None = None,
-        granted: GrantedRun | None = None,
+        grant: Grant | None = None,
     ) -> None:
         """One trial's silos.
 
         Args:
             run: keys the silos' noise, if the whole run is not to (`fedsim.simulation.run_digest`).
-            granted: needed where private tuning counts who uses the records (`fedsim.simulation.selection`).
+            grant: what private tuning priced for this run, which its gate must keep to.
         """
-        self._granted, self._resolved, self._trial = granted, resolved, trial
+        self._grant, self._resolved, self._trial = grant, resolved, trial
         self._data, self._run = data.digest, run
         self._names = [silo.name for silo in data.silos]
         pairs = [(silo.train_features, silo.train_target) for silo in data.silos]
@@ -156,8 +156,8 @@ class SiloHost:
             LIMITS,
             self._resolved.dtype,
         )
-        if self._granted is not None:
-            self._granted.train(self._resolved.trace.plan, gate.admitted)
+        if self._grant is not None:
+            self._grant.check(self._resolved.trace.plan, gate.admitted)
         self._gates[variant] = gate
         return gate.admitted
 

@@ -219,6 +219,23 @@ class Grant(NamedTuple):
     noise: tuple[float, ...] = ()
     score_noise: tuple[float, ...] = ()
 
+    def check(self, plan: Plan, admitted: Sequence[Admitted]) -> None:
+        """Refuse a candidate's gate that would answer another plan, or at other noise, than was priced.
+
+        Args:
+            plan: the gate's.
+            admitted: what the silos accepted, in canonical order.
+        """
+        if self.part != "candidate":
+            return
+        census = cache(plan.census)
+        for silo, priced, z in zip(admitted, self.releases, self.noise, strict=True):
+            rounds = silo.terms.rounds
+            own = census(rounds if isinstance(rounds, range) else tuple(rounds))
+            if own != priced or (own and silo.noise_multiplier != z):  # a silo without answers needs no noise
+                name = silo.terms.name
+                raise Refused(f"silo {name!r}: this is not the plan, at the noise, that was priced")
+
 
 class Parts:
     """The parts of all silos' records in one selection, and what has been handed out of them."""
@@ -233,7 +250,6 @@ class Parts:
         self._reported: set[int] = set()
         self._records: str | None = None
         self._setting: str | None = None
-        self._lock = Lock()  # neither copied nor pickled: a copy would hand out once more
 
     def candidate(self, run: RunId) -> Grant:
         """Leave for one of the priced runs, whose number is its trial.
@@ -241,12 +257,9 @@ class Parts:
         Raises:
             Refused: there is no such run, it was handed out, or its records are divided in another way.
         """
-        if type(run.trial) is not int or not 0 <= run.trial < len(self._runs):
-            raise Refused(
-                f"{len(self._runs)} runs of candidates were priced, and run {run.trial!r} is none of them"
-            )
-        with self._lock:
-            self._hand_out(run, self._candidates, "candidates")
+        if not 0 <= run.trial < len(self._runs):
+            raise Refused(f"{len(self._runs)} runs of candidates were priced, not run {run.trial}")
+        self._hand_out(run, self._candidates, "candidates")
         noise = tuple(silo.noise_multiplier for silo in self.silos)
         score_noise = tuple(silo.score_noise_multiplier for silo in self.silos)
         return Grant("candidate", run, self._runs[run.trial], noise, score_noise)
@@ -258,11 +271,10 @@ class Parts:
             Refused: another setting is reported, this trial was handed out, or its records are divided in
                 another way.
         """
-        with self._lock:
-            if self._setting not in (None, run.setting):
-                raise Refused("another setting is reported already, and one is paid for")
-            self._hand_out(run, self._reported, "the reported run")
-            self._setting = run.setting
+        if self._setting not in (None, run.setting):
+            raise Refused("another setting is reported already, and one is paid for")
+        self._hand_out(run, self._reported, "the reported run")
+        self._setting = run.setting
         return Grant("reported", run)
 
     def _hand_out(self, run: RunId, given: set[int], what: str) -> None:
@@ -272,66 +284,3 @@ class Parts:
             raise Refused(f"run {run.trial} was given its part of the records for {what}: once is paid for")
         self._records = run.records
         given.add(run.trial)
-
-
-class GrantedRun:
-    """One run's use of the records, where they are: no gate and no scorer but what its grant says."""
-
-    def __init__(self, grant: Grant | None, run: RunId) -> None:
-        """`run`: what is about to be run, found out where it runs and not by whoever granted it.
-
-        Raises:
-            Refused: there is no grant, or it is for something else.
-        """
-        if grant is None:
-            raise Refused("records are put aside for private tuning: a run on any part of them needs a grant")
-        if grant.run != run:
-            raise Refused(f"the grant is for another run than this one, trial {run.trial}")
-        self._grant = grant
-        self._trained = self._scored = False
-
-    def train(self, plan: Plan, admitted: Sequence[Admitted]) -> None:
-        """Take the training records for one gate, before it answers.
-
-        Args:
-            plan: the gate's.
-            admitted: what the silos accepted, in canonical order.
-
-        Raises:
-            Refused: a gate has them, or a silo accepted another plan or noise than was priced.
-        """
-        if self._trained:
-            raise Refused("this run's gate was given its records already; one is paid for")
-        self._trained = True
-        if self._grant.part == "candidate":
-            self._check(plan, admitted)
-
-    def _check(self, plan: Plan, admitted: Sequence[Admitted]) -> None:
-        census = cache(plan.census)
-        for silo, priced, z in zip(admitted, self._grant.releases, self._grant.noise, strict=True):
-            rounds = silo.terms.rounds
-            own = census(rounds if isinstance(rounds, range) else tuple(rounds))
-            if own != priced or (own and silo.noise_multiplier != z):  # who answers nothing needs no noise
-                raise Refused(
-                    f"silo {silo.terms.name!r}: this is not the plan, at the noise, that was priced"
-                )
-
-    def scorer(
-        self,
-        silos: Sequence[tuple[np.ndarray, np.ndarray]],
-        problem: Problem,
-        entropy: Entropy,
-        limits: Limits,
-        dtype: torch.dtype,
-    ) -> Scorer:
-        """The one scorer of a candidate's run, on the records that score; arguments as `Scorer`.
-
-        Raises:
-            Refused: it was given out, or the run is no candidate's.
-        """
-        if self._grant.part != "candidate":
-            raise Refused("only a candidate's run is scored")
-        if self._scored:
-            raise Refused("this run's scorer was given out already; one score is paid for")
-        self._scored = True
-        return Scorer(silos, problem, self._grant.score_noise, entropy, limits, dtype)

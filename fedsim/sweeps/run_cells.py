@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedsim.common.errors import Refused
 from fedsim.common.serialise import canonical
 from fedsim.data.federation import Federation, SiloSplit
 from fedsim.measure.evaluator import Evaluator, Tested, Unseen
@@ -22,7 +23,7 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.failures import failure
 from fedsim.simulation.host import SiloHost
 from fedsim.simulation.run_digest import run_digest
-from fedsim.simulation.selection import GrantedRun
+from fedsim.simulation.selection import Grant, Scorer
 from fedsim.simulation.side_by_side import Folded, run_fold, shared_key
 from fedsim.simulation.trial import Trial
 from fedsim.sweeps.cell import Cell, CellOutcome, records_of, resolved_of
@@ -59,15 +60,15 @@ def _run_alone(cell: Cell) -> CellResult:
     start = time.perf_counter()
     resolved = _resolved(cell)
     data = records_of(resolved, cell.trial)
-    run, granted = _noise_key(cell, resolved, data), _granted(cell)
-    hosts = SiloHost(resolved, cell.trial, data, run, granted)
+    run, grant = _noise_key(cell, resolved, data), _granted(cell)
+    hosts = SiloHost(resolved, cell.trial, data, run, grant)
     trial = Trial(resolved, cell.trial, hosts, Unseen(), data.digest)
     trial.advance(_FOREVER)
     result = trial.result()
     (model,) = result.models.values()
     measured: Measured
-    if cell.scored and granted is not None:
-        measured = private_score(resolved, cell.trial, granted, data, model, run), None, {}
+    if cell.scored and grant is not None:
+        measured = private_score(resolved, cell.trial, grant.score_noise, data, model, run), None, {}
     else:
         measured = on_test_records(_evaluator(resolved, data), model, not cell.train_loss)
     outcome = Folded(model, [statement.admitted for statement in result.statements])
@@ -115,15 +116,20 @@ def _resolved(cell: Cell) -> Resolved:
     return resolved_of(scenario)
 
 
-def _granted(cell: Cell) -> GrantedRun | None:
+def _granted(cell: Cell) -> Grant | None:
     """Permission to use the records; None where none are put aside.
 
     Raises:
         Refused: they are, and the cell has no grant, or one for something else.
     """
-    if cell.grant is None and cell.scenario["data"].get("reserve") is None:
+    grant = cell.grant
+    if grant is None and cell.scenario["data"].get("reserve") is None:
         return None
-    return GrantedRun(cell.grant, cell.run_id)
+    if grant is None:
+        raise Refused("records are put aside for private tuning: a run on any part of them needs a grant")
+    if grant.run != cell.run_id:
+        raise Refused(f"the grant is for another run than this one, trial {cell.trial}")
+    return grant
 
 
 def _noise_key(cell: Cell, resolved: Resolved, data: Federation) -> str:
@@ -180,15 +186,21 @@ def train_loss(resolved: Resolved, silos: Sequence[SiloSplit], w: Tensor) -> flo
 
 
 def private_score(
-    resolved: Resolved, trial: int, granted: GrantedRun, data: Federation, model: Tensor, run: str
+    resolved: Resolved, trial: int, noise: Sequence[float], data: Federation, model: Tensor, run: str
 ) -> float:
-    """sum_i p_i (silo i's noisy share of mistakes on the records that it scores with); `run` keys it."""
+    """sum_i p_i (silo i's noisy share of mistakes on the records that it scores with).
+
+    Args:
+        noise: z of each silo's score.
+        run: keys it.
+    """
     reserve = resolved.scenario.data.reserve
     if reserve is None or reserve.use != "reserved":
         raise ValueError("scores are of records put aside")
-    scorer = granted.scorer(
+    scorer = Scorer(
         [(silo.test_features, silo.test_target) for silo in data.silos],
         resolved.problem,
+        noise,
         SeededEntropy(resolved.scenario.seed, trial, resolved.names, [run] * len(resolved.names)),
         LIMITS,
         resolved.dtype,
