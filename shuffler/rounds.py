@@ -28,6 +28,9 @@ from shuffler.store import Note, Store, released
 _OTHER_START = (
     "its reports are for another process of the shuffler, which may have released the round: it is lost"
 )
+_NONE_COUNTS = (
+    "; silos repeat those for the shuffler's process of then, so if it has ended, the round is lost"
+)
 log = logging.getLogger("shuffler")
 
 
@@ -90,7 +93,8 @@ class Shuffler:
         _check_form(context.form, roster)
         counted = self._counted(request, roster)
         if len(counted) < roster.min_silos:
-            raise Refused(f"{len(counted)} reports count, and the roster needs {roster.min_silos}")
+            why = "" if counted else _NONE_COUNTS
+            raise Refused(f"{len(counted)} reports count, and the roster needs {roster.min_silos}{why}")
         inner = [report.inner for report in counted.values()]
         SystemRandom().shuffle(inner)
         silos, total = tuple(sorted(counted)), self._summed(counted, context.form)

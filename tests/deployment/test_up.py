@@ -103,7 +103,8 @@ def test_sums_over_silos_have_a_shuffler_and_one_roster_for_all(place: Path) -> 
     process = _up(place, "quickstart", *(word for change in changes for word in ("--set", change)))
     _until_round(place, 3, process)
     process.send_signal(signal.SIGINT)
-    _end(process, 130)
+    assert "ending the round in hand" in _end(process, 130)
+    assert checkpoint_of(place / "all" / "run").exists()
     rosters = {
         (place / "all" / party / "roster.yaml").read_text() for party in (*SILOS, "server", "shuffler")
     }

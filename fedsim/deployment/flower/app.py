@@ -14,10 +14,11 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedsim.common.errors import InputError
+from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import load_federation
 from fedsim.deployment.flower.grid import OnGrid, node_keys
-from fedsim.deployment.flower.submit import Writer, of_step, of_words
+from fedsim.deployment.flower.submit import Writer, of_step, of_words, stop_of
+from fedsim.deployment.history import Step
 from fedsim.deployment.run import deploy
 from fedsim.scenario.load import load
 
@@ -35,14 +36,22 @@ def main(grid: Grid, context: Context) -> None:
     settings = {name: str(value) for name, value in context.run_config.items()}
     scenario = load(_file("scenario", settings), _overrides(settings.get("overrides") or "[]"))
     federation = load_federation(_file("federation", settings))
-    progress = Writer(Path(settings["progress"]) if settings.get("progress") else None)
+    file = Path(settings["progress"]) if settings.get("progress") else None
+    progress = Writer(file)
+
+    def observe(step: Step) -> None:
+        """The round is in the checkpoint by now."""
+        progress.write(of_step(step))
+        if file is not None and stop_of(file).exists():
+            raise Refused(f"stopped by its operator after round {step.rounds} of {step.of}")
+
     deploy(
         scenario,
         federation,
         OnGrid(grid, node_keys(federation)),
         _file("out", settings),
         resume=context.run_config.get("resume") is True,
-        observe=lambda step: progress.write(of_step(step)),
+        observe=observe,
         say=lambda words: progress.write(of_words(words)),
     )
 

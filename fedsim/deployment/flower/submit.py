@@ -6,6 +6,7 @@ The run is another process. It appends lines to a progress file, which the opera
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -82,6 +83,8 @@ class Reader:
         return [Line(**json.loads(each)) for each in whole.splitlines()]
 
 
+GRACE = 30.0
+"""Seconds that an interrupted run has to end the round in hand; then it is stopped within the round."""
 LOOK = 1.0
 """Seconds between two looks at the run; each costs the SuperLink 10 ms."""
 AWAY = 10.0
@@ -113,6 +116,16 @@ class Job:
         """Where the run says how far it is."""
         return self.out.with_name(f"{self.out.name}.progress")
 
+    @property
+    def stop(self) -> Path:
+        """A file that its operator makes: the run ends when the round in hand is in the checkpoint."""
+        return stop_of(self.progress)
+
+
+def stop_of(progress: Path) -> Path:
+    """The file beside a run's progress that ends it after a round."""
+    return progress.with_suffix(".stop")
+
 
 def submit(control: Control, job: Job, keys: Mapping[str, bytes], patience: float, tell: Tell) -> Status:
     """Run a job to its end.
@@ -127,20 +140,35 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], patience: floa
     Raises:
         Refused: silos are missing when patience is over.
         InputError: the SuperLink cannot be reached.
-        KeyboardInterrupt: the run has been stopped, and can be resumed.
+        KeyboardInterrupt: the run has been stopped, after a round unless interrupted twice or the round takes
+            longer than `GRACE`, and can be resumed.
     """
     enroll(control, keys)
     _wait(control, keys, patience, tell)
-    job.progress.unlink(missing_ok=True)
-    run = control.start(_settings(job))
+    for file in (job.progress, job.stop):
+        file.unlink(missing_ok=True)
+    run, reader = control.start(_settings(job)), Reader(job.progress)
     try:
-        return _follow(control, run, Reader(job.progress), tell)
+        try:
+            return _follow(control, run, reader, tell)
+        except KeyboardInterrupt:
+            _end_round(control, run, job, reader, tell)
+            raise
     except BaseException:
         with suppress(InputError):
             control.stop(run)
         raise
     finally:
-        job.progress.unlink(missing_ok=True)
+        for file in (job.progress, job.stop):
+            file.unlink(missing_ok=True)
+
+
+def _end_round(control: Control, run: int, job: Job, reader: Reader, tell: Tell) -> None:
+    """Let the run end its round: a sum that silos have sent and no shuffler has released would be lost."""
+    tell(of_words("ending the round in hand; Ctrl-C again ends it at once"))
+    with suppress(OSError):  # where the run is another machine's, which looks at no file here
+        job.stop.touch()
+        _follow(control, run, reader, tell, GRACE)
 
 
 def _settings(job: Job) -> dict[str, str | bool | int | float]:
@@ -172,8 +200,9 @@ def _missing(control: Control, keys: Mapping[str, bytes]) -> list[str]:
     return [name for name, key in keys.items() if nodes.get(key) != "online"]
 
 
-def _follow(control: Control, run: int, reader: Reader, tell: Tell) -> Status:
-    heard = time.monotonic()
+def _follow(control: Control, run: int, reader: Reader, tell: Tell, seconds: float = math.inf) -> Status:
+    """Until the run is over, or for so many seconds."""
+    heard = start = time.monotonic()
     while True:
         try:
             status = control.status(run)
@@ -184,6 +213,6 @@ def _follow(control: Control, run: int, reader: Reader, tell: Tell) -> Status:
                 return Status("failed", f"the SuperLink is away ({error})")
         for line in reader.new():
             tell(line)
-        if status.over:
+        if status.over or time.monotonic() > start + seconds:
             return status
         time.sleep(LOOK)
