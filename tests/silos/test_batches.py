@@ -47,6 +47,11 @@ def _drawn(gate: Gate, batches: list[Batch], rounds: list[int], n: int = N, memb
     return used.round().astype(int)
 
 
+def _times_drawn(batch: Batch, rounds: int) -> np.ndarray:
+    """How often each record was used, (rounds, N)."""
+    return _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0]
+
+
 def _passes(observed: np.ndarray, expected: np.ndarray, scale: float = 1.0) -> bool:
     """Pearson's chi-square; `scale` corrects for draws without replacement within a batch."""
     statistic = float(((observed - expected) ** 2 / expected).sum()) * scale
@@ -62,7 +67,7 @@ def test_full_uses_every_record_once() -> None:
 )
 def test_subsample_draws_k_distinct_records_uniformly(batch: Subsample) -> None:
     rounds = 1200
-    used = _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0]
+    used = _times_drawn(batch, rounds)
     k = batch.size(N)
     assert set(used.ravel()) <= {0, 1}
     assert (used.sum(1) == k).all()
@@ -77,7 +82,7 @@ def test_subsample_draws_k_distinct_records_uniformly(batch: Subsample) -> None:
 
 def test_subsample_draws_every_pair_of_records_alike() -> None:
     rounds, batch = 1500, Subsample(0.2)
-    used = _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0]
+    used = _times_drawn(batch, rounds)
     pairs = np.array([(used[:, i] & used[:, j]).sum() for i, j in combinations(range(N), 2)])
     assert _passes(pairs, np.full(45, rounds / 45))
 
@@ -116,7 +121,7 @@ def test_one_ask_answers_all_its_queries_on_one_draw() -> None:
 @pytest.mark.parametrize("q", [0.05, 0.4])
 def test_poisson_includes_each_record_on_its_own_with_its_fraction(q: float) -> None:
     rounds, batch = 1500, Poisson(q)
-    used = _drawn(_gate([batch], rounds), [batch], list(range(rounds)))[:, 0]
+    used = _times_drawn(batch, rounds)
     counts = used.sum(0)
     for count in counts:
         assert stats.binomtest(int(count), rounds, q).pvalue > FALSE_ALARM / N
@@ -220,64 +225,44 @@ def test_k_by_hand() -> None:
     assert Full().size(7) == 7
 
 
-# Draws with replacement as the gate makes them, read off noise-free answers.
-
-
-def drawn(batch: Batch, rounds: int, seed: int = 0) -> np.ndarray:
-    """How often each record was used, (rounds, N): record j has feature e_j, so its gradient at 0 is -e_j."""
-    gate = open_gate(
-        [(np.eye(N), np.ones(N))],
-        LinearRegression(N),
-        scripted(asking(clip=1e3, batch=batch), rounds),
-        epsilon=np.inf,
-        seed=seed,
-    )
-    zero = {"w": torch.zeros(N).double()}
-    used = torch.stack([gate.answer(r, zero)["g"][0] for r in range(rounds)]).numpy() * -batch.size(N)
-    np.testing.assert_allclose(used, used.round(), atol=1e-12)
-    return used.round().astype(int)
-
-
-def passes(counts: np.ndarray, law: np.ndarray) -> bool:
-    """Pearson's chi-square of observed counts against probabilities."""
-    return bool(stats.chisquare(counts, law * counts.sum()).pvalue > FALSE_ALARM)
+# Draws with replacement.
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 1.0])
 def test_multiplicities_are_binomial_and_not_those_of_a_subset(fraction: float) -> None:
     rounds, batch = 1500, WithReplacement(fraction)
-    used = drawn(batch, rounds)
+    used = _times_drawn(batch, rounds)
     k = batch.size(N)
     assert (used.sum(1) == k).all()
-    assert passes(used.sum(0), np.full(N, 1 / N))
+    assert _passes(used.sum(0), np.full(N, used.sum() / N))
     # One record's multiplicity is binomial; the rounds are independent.
     most = min(k, 3)
     law = stats.binom.pmf(np.arange(most + 1), k, 1 / N)
     law[-1] += stats.binom.sf(most, k, 1 / N)
     for record in (0, 4, N - 1):
-        assert passes(np.bincount(np.minimum(used[:, record], most), minlength=most + 1), law)
+        assert _passes(np.bincount(np.minimum(used[:, record], most), minlength=most + 1), rounds * law)
     if k > 1:
-        subset = drawn(Subsample(fraction), rounds)
-        assert not passes(np.bincount(subset[:, 0], minlength=most + 1), law)
+        subset = _times_drawn(Subsample(fraction), rounds)
+        assert not _passes(np.bincount(subset[:, 0], minlength=most + 1), rounds * law)
 
 
 def test_the_draws_of_one_batch_are_independent() -> None:
     """With two draws each of the N^2 ordered pairs is as likely: equal pairs have chance 1 / N."""
-    used = drawn(WithReplacement(0.2), 2000)
+    used = _times_drawn(WithReplacement(0.2), 2000)
     twice = int((used.max(1) == 2).sum())
     assert stats.binomtest(twice, 2000, 1 / N).pvalue > FALSE_ALARM
     assert stats.binomtest(2 * twice, 2000, 1 / N).pvalue < FALSE_ALARM
 
 
 def test_one_draw_is_a_subset_of_one() -> None:
-    np.testing.assert_array_equal(drawn(WithReplacement(0.1), 50), drawn(Subsample(0.1), 50))
+    np.testing.assert_array_equal(_times_drawn(WithReplacement(0.1), 50), _times_drawn(Subsample(0.1), 50))
 
 
 @pytest.mark.parametrize("clip", [0.7, 3.0])
 def test_a_record_drawn_j_times_moves_the_answer_by_2cj_over_k_and_no_more(clip: float) -> None:
     """Every record of a silo against long, short and broken replacements, on the same draws of the batch."""
     rounds, batch = 6, WithReplacement(0.8)
-    times, k = drawn(batch, rounds), batch.size(N)
+    times, k = _times_drawn(batch, rounds), batch.size(N)
     assert times.max() >= 3
     zero = {"w": torch.zeros(3).double()}
 

@@ -1,7 +1,9 @@
 """What a silo adds to a sum: its noise, and how far one record moves it."""
 
 import math
+from collections.abc import Mapping
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,6 +99,7 @@ DIMENSION = 3
 SIZES, WEIGHTS, CLIPS = (4, 10, 30), (0.2, 0.5, 0.3), (1.0, 0.4, 0.07)
 UNEQUAL = Pool(SIZES, WEIGHTS, 3, 1.0)
 HALF = Subsample(0.5)
+ONE_QUERY = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),))
 MECHANISMS: list[SumMechanism] = [
     SummedGaussian(DIMENSION, 3, 1.0),
     ShuffledBinomial(DIMENSION, 3, 1.0, 128),
@@ -149,44 +152,44 @@ def test_weights_are_of_the_batch_and_never_above_one() -> None:
         assert weights == pytest.approx([rate / max(rates) for rate in rates])
 
 
-def test_a_clip_of_one_silo_is_refused_where_sums_have_one() -> None:
-    def own_clips(w: torch.Tensor, ask: object, memory: object) -> dict[str, torch.Tensor]:
-        first = asking()(w, ask, memory)["g"]  # type: ignore[arg-type]
-        one_each = torch.ones_like(first[:, :1])
-        return dict(asking(clip=one_each)(w, ask, memory))  # type: ignore[arg-type]
+# Algorithms whose silo method is not linear.
 
-    problem, data = LinearRegression(DIMENSION), silos_of(LinearRegression(DIMENSION), SIZES)
-    point = {"w": torch.zeros(DIMENSION, dtype=torch.float64)}
-    gate = sums_gate(data, problem, scripted(asking(), 1), MECHANISMS[0], UNEQUAL)
-    assert list(gate.answer(0, point)) == ["0"]
+
+def _answered(half: Any, plan: Plan | None = ONE_QUERY, noise: float = 0.0) -> Mapping[str, torch.Tensor]:
+    """The contributions of three silos that run this silo method, in one round."""
+    problem = LinearRegression(DIMENSION)
+    data = silos_of(problem, SIZES)
+    gate = sums_gate(data, problem, scripted(half, 1), MECHANISMS[0], UNEQUAL, noise=noise, plan=plan)
+    return gate.answer(0, {"w": torch.zeros(DIMENSION, dtype=torch.float64)})
+
+
+def test_a_clip_of_one_silo_is_refused_where_sums_have_one() -> None:
+    def own_clips(w: torch.Tensor, ask: Any, memory: Any) -> Any:
+        first = asking()(w, ask, memory)["g"]
+        return asking(clip=torch.ones_like(first[:, :1]))(w, ask, memory)  # type: ignore[arg-type]
+
+    assert list(_answered(asking(), None)) == ["0"]
     with pytest.raises(Refused, match="one clip for all"):
-        sums_gate(data, problem, scripted(own_clips, 1), MECHANISMS[0], UNEQUAL).answer(0, point)
+        _answered(own_clips, None)
 
 
 def test_a_silo_half_that_remembers_is_refused() -> None:
-    def remembering(w: torch.Tensor, ask: object, memory: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        answer = asking()(w, ask, memory)  # type: ignore[arg-type]
+    def remembering(w: torch.Tensor, ask: Any, memory: Any) -> Any:
+        answer = asking()(w, ask, memory)
         memory["last"] = answer["g"]
-        return dict(answer)
+        return answer
 
-    problem, data = LinearRegression(DIMENSION), silos_of(LinearRegression(DIMENSION), SIZES)
-    plan = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),))
-    gate = sums_gate(data, problem, scripted(remembering, 1), MECHANISMS[0], UNEQUAL, plan=plan)  # type: ignore[arg-type]
     with pytest.raises(Refused, match="keeps memory"):
-        gate.answer(0, {"w": torch.zeros(DIMENSION, dtype=torch.float64)})
+        _answered(remembering)
 
 
 def test_a_silo_half_hears_zeros() -> None:
     heard = []
 
-    def listening(w: torch.Tensor, ask: object, memory: object) -> object:
-        answer = asking()(w, ask, memory)  # type: ignore[arg-type]
+    def listening(w: torch.Tensor, ask: Any, memory: Any) -> Any:
+        answer = asking()(w, ask, memory)
         heard.append(answer["g"].abs().max())
         return answer
 
-    problem, data = LinearRegression(DIMENSION), silos_of(LinearRegression(DIMENSION), SIZES)
-    plan = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),),))
-    gate = sums_gate(data, problem, scripted(listening, 1), MECHANISMS[0], UNEQUAL, noise=1.0, plan=plan)  # type: ignore[arg-type]
-    reply = gate.answer(0, {"w": torch.zeros(DIMENSION, dtype=torch.float64)})
+    assert _answered(listening, noise=1.0)["0"].abs().max() > 0
     assert heard == [0.0]
-    assert reply["0"].abs().max() > 0

@@ -49,10 +49,14 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def serving(path: Path, bounds: Bounds = BOUNDS) -> Iterator[tuple[Stub, Daemon]]:
-    stub = Stub()
-    with at_socket(path) as listener:
-        daemon = Daemon(stub, listener, bounds)
+def serving(
+    path: Path | None, bounds: Bounds = BOUNDS, stub: Stub | None = None, token: bytes | None = None
+) -> Iterator[tuple[Stub, Daemon]]:
+    """A daemon at a path, or at some port."""
+    stub = stub or Stub()
+    with at_port(0) if path is None else at_socket(path) as listener:
+        daemon = Daemon(stub, listener, bounds, token)
+        daemon.port = None if path else listener.getsockname()[1]  # type: ignore[attr-defined]
         thread = threading.Thread(target=daemon.run)
         thread.start()
         try:
@@ -217,17 +221,11 @@ def test_an_answer_that_nobody_takes_holds_a_place_for_a_bounded_time(folder: Pa
         def answer(self, data: bytes) -> bytes:
             return frame() + bytes(8 << 20) if data == b"much" else frame()
 
-    with at_socket(folder / "s") as listener:
-        daemon = Daemon(Long(), listener, Bounds(frame_bytes=1000, clients=1, transfer=1.0))
-        thread = threading.Thread(target=daemon.run)
-        thread.start()
-        with dial_socket(folder / "s", PATIENCE) as deaf:
-            send(deaf, b"much")  # before the other comes, who would take its place while it is idle
-            with dial_socket(folder / "s", PATIENCE) as client:
-                assert ask(client) == frame()
-        daemon.stop()
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
+    bounds = Bounds(frame_bytes=1000, clients=1, transfer=1.0)
+    with serving(folder / "s", bounds, Long()), dial_socket(folder / "s", PATIENCE) as deaf:
+        send(deaf, b"much")  # before the other comes, who would take its place while it is idle
+        with dial_socket(folder / "s", PATIENCE) as client:
+            assert ask(client) == frame()
 
 
 def test_an_idle_client_is_let_go(folder: Path) -> None:
@@ -282,14 +280,9 @@ def test_stopping_does_not_wait_for_ever(folder: Path) -> None:
 
 @pytest.fixture
 def port() -> Iterator[tuple[int, bytes, Stub]]:
-    token, stub = bytes(range(32)), Stub()
-    with at_port(0) as listener:
-        daemon = Daemon(stub, listener, BOUNDS, token)
-        thread = threading.Thread(target=daemon.run)
-        thread.start()
-        yield listener.getsockname()[1], token, stub
-        daemon.stop()
-        thread.join(PATIENCE)
+    token = bytes(range(32))
+    with serving(None, token=token) as (stub, daemon):
+        yield daemon.port, token, stub  # type: ignore[attr-defined]
 
 
 def test_a_port_is_of_the_loopback_interface_and_asks_for_the_token(port: tuple[int, bytes, Stub]) -> None:

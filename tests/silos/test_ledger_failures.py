@@ -3,7 +3,7 @@
 import resource
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,8 @@ Failure = Callable[[LedgerFile, Path], object]
 
 
 @contextmanager
-def no_file_may_grow(path: Path) -> Iterator[None]:
+def no_file_beyond(size: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    size = path.with_name(f"{path.name}-wal").stat().st_size
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
         yield
@@ -41,7 +40,7 @@ def full(file: LedgerFile, path: Path) -> Iterator[None]:
 
 @contextmanager
 def limited(file: LedgerFile, path: Path) -> Iterator[None]:
-    with no_file_may_grow(path):
+    with no_file_beyond(path.with_name(f"{path.name}-wal").stat().st_size):
         yield
 
 
@@ -117,25 +116,15 @@ def test_a_write_that_fails_is_refused_and_so_is_everything_until_a_restart(
 def test_a_full_disk_at_the_start_is_refused(tmp_path: Path) -> None:
     path = enrolled(tmp_path)[0]
     before = path.read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(Refused):
-            LedgerFile.open(path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with no_file_beyond(100), pytest.raises(Refused):
+        LedgerFile.open(path)
     assert path.read_bytes() == before
     LedgerFile.open(path).close()  # which no lock is left to forbid
 
 
 def test_a_full_disk_at_enrolment_leaves_nothing(tmp_path: Path) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(Refused, match="cannot be created"):
-            enrolled(tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with no_file_beyond(1000), pytest.raises(Refused, match="cannot be created"):
+        enrolled(tmp_path)
     assert not (tmp_path / "ledger.sqlite").exists()
 
 
@@ -153,16 +142,20 @@ def test_a_ledger_that_cannot_be_written_is_not_opened(
     assert read(path).length == 1  # reading needs no right to write
 
 
+def written(path: Path, change: str) -> None:
+    """By another process."""
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(change)
+        other.commit()
+
+
 @pytest.mark.parametrize("table", ["reply", "memory"])
 def test_a_stored_reply_that_changed_under_a_running_silo_is_not_given(tmp_path: Path, table: str) -> None:
     path = enrolled(tmp_path)[0]
     with LedgerFile.open(path) as file:
         run = open_run(file)
         answer(run, 0)
-        other = sqlite3.connect(path)
-        other.execute(f"UPDATE replies SET {table} = x'00'")
-        other.commit()
-        other.close()
+        written(path, f"UPDATE replies SET {table} = x'00'")
         with pytest.raises(Refused, match="damaged"):
             run.find(0, broadcast(0))
         with pytest.raises(Refused, match="damaged"):
@@ -173,10 +166,7 @@ def test_an_entry_written_by_someone_else_stops_the_silo(tmp_path: Path) -> None
     path = enrolled(tmp_path)[0]
     with LedgerFile.open(path) as file:
         run: RunLedger = open_run(file)
-        other = sqlite3.connect(path)
-        other.execute("INSERT INTO entries VALUES (?, 0, 'x', '{}', x'00')", (file.book.length + 1,))
-        other.commit()
-        other.close()
+        written(path, f"INSERT INTO entries VALUES ({file.book.length + 1}, 0, 'x', '{{}}', x'00')")
         with pytest.raises(Refused, match="cannot be written"):
             run.debit(0, broadcast(0))
         assert file.failed

@@ -1,12 +1,12 @@
 """silo.yaml: what is wrong is named by field, value and remedy."""
 
-import copy
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support import scenarios
 from support.deployed import POLICY
 from support.refusals import lacking, refused
 
@@ -26,13 +26,7 @@ GOOD: dict[str, Any] = {
 
 def changed(path: str, value: Any) -> dict[str, Any]:
     """GOOD with the dotted field set."""
-    tree = copy.deepcopy(GOOD)
-    *parents, last = path.split(".")
-    place = tree
-    for key in parents:
-        place = place.setdefault(key, {})
-    place[last] = value
-    return tree
+    return scenarios.changed(GOOD, {path: value})
 
 
 DOWNLOAD = {

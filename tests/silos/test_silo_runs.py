@@ -27,6 +27,7 @@ from silos import open_runs
 from silos.config import Config, load_config
 from silos.ledger_file import verified_receipt
 from silos.offers import Admissible
+from silos.records import Records
 from silos.silo import Silo
 
 SESSION = "ab" * 32
@@ -268,7 +269,13 @@ def test_open_runs_are_tried_out_once_although_their_gates_make_room(
 
 def test_fresh_batches_are_the_same_after_a_restart(federate, monkeypatch) -> None:
     """A permutation redrawn after a restart would use a record twice, for the price of once."""
-    monkeypatch.setattr("silos.records.Records.batch", seen := Seen())
+    seen, real = list[int](), Records.batch
+
+    def batch(records: Records, drawing: Any, indices: Any) -> Any:
+        seen.extend(int(i) for own in indices for i in own)
+        return real(records, drawing, indices)
+
+    monkeypatch.setattr(Records, "batch", batch)
     fresh = {"sampler": "fresh", "fraction": 0.25}
     algorithm = {"name": "prox_sgd", "num_rounds": 4, "step_size": 0.5, "clip_norm": 1.0, "batch": fresh}
     resolved, (config, *_), (caller, *_) = federate(algorithm=algorithm)
@@ -278,24 +285,7 @@ def test_fresh_batches_are_the_same_after_a_restart(federate, monkeypatch) -> No
         restarted(caller, config)
         caller.asked(own, r, w=POINT)
     assert resolved.sizes[0] == 32
-    assert sorted(seen.indices) == list(range(32))
-
-
-class Seen:
-    """Stands for `Records.batch` and notes the records that were drawn."""
-
-    def __init__(self) -> None:
-        from silos.records import Records
-
-        self.indices: list[int] = []
-        self._batch = Records.batch
-
-    def __get__(self, records: Any, kind: type) -> Any:
-        def batch(drawing: Any, indices: Any) -> Any:
-            self.indices += [int(i) for own in indices for i in own]
-            return self._batch(records, drawing, indices)
-
-        return batch
+    assert sorted(seen) == list(range(32))
 
 
 def test_two_runs_at_once_compose_and_the_third_does_not_fit(federate) -> None:

@@ -1,7 +1,8 @@
 """Deployed silos without sockets: records and silo.yaml of a scenario, and a server that sends frames."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,13 @@ class Caller:
         frame = self.send("close", run=run)
         assert frame.kind == "closed", frame.head
         return frame.head
+
+
+@contextmanager
+def calling(config: Config, **more: Any) -> Iterator[Caller]:
+    """The server's side of an enrolled silo, which is open within the block."""
+    with closing(Silo.open(config)) as silo:
+        yield Caller(silo, **more)
 
 
 @dataclass
