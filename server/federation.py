@@ -86,11 +86,7 @@ class RemoteSilos:
         self._form: Form | Reports = Form((), 0, torch.float64)
 
     def hello(self) -> dict[str, Greeting]:
-        """Every silo's public numbers.
-
-        Raises:
-            Refused: a silo is not there, or is not who it should be.
-        """
+        """Every silo's public numbers; Refused if a silo is not there, or is not who it should be."""
         frames = {name: _frame(Hello(head=self.heads.get(name, ""))) for name in self.names}
         return self._everyone(frames, self._greeting)
 

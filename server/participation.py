@@ -57,8 +57,8 @@ def _available(probabilities: np.ndarray, rng: np.random.Generator) -> list[int]
     The first to come, in canonical order, is i with probability proportional to p_i prod_{j<i} (1 - p_j);
     those behind i come independently.
     """
-    nobody_before = np.cumprod(np.append(1.0, 1 - probabilities[:-1]))
-    law = probabilities * nobody_before
+    none_before = np.cumprod(np.append(1.0, 1 - probabilities[:-1]))
+    law = probabilities * none_before
     first = int(rng.choice(len(law), p=law / law.sum()))
     behind = np.flatnonzero(rng.random(len(law)) < probabilities)
     return [first, *behind[behind > first].tolist()]

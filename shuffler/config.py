@@ -30,11 +30,7 @@ class Config(Section):
         return self.state / "released.sqlite"
 
     def load_rosters(self) -> list[Roster]:
-        """The rosters.
-
-        Raises:
-            InputError: there is none, or one cannot be read.
-        """
+        """The rosters; InputError if there is none, or one cannot be read."""
         if not self.rosters:
             raise InputError(
                 f"{ROOT}.rosters", [], "at least one roster's file; without one no server is served"

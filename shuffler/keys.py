@@ -25,20 +25,12 @@ class Keys:
 
     @classmethod
     def create(cls, folder: Path) -> Self:
-        """New ones in files, mode 0600.
-
-        Raises:
-            InputError: there is a key already.
-        """
+        """New ones in files, mode 0600; InputError if there is a key already."""
         return cls(EnvelopeKey.create(folder), Identity.create(folder))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Those in files.
-
-        Raises:
-            InputError: one is not there, is no key, or may be read by others.
-        """
+        """Those in files; InputError if one is not there, is no key, or may be read by others."""
         return cls(EnvelopeKey.load(folder), Identity.load(folder))
 
     @property

@@ -14,13 +14,22 @@ from math import isfinite
 from typing import Any
 
 from fedsim.attacks import noise, probes, sensitivity, servers
-from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, Effort, bounds, effort, is_gaussian, violated
+from fedsim.attacks.estimate import (
+    CONFIDENCE,
+    Bounds,
+    Claim,
+    Effort,
+    bounds,
+    claim_of,
+    effort,
+    is_gaussian,
+    proven,
+)
 from fedsim.attacks.parties import Party
 from fedsim.attacks.search import Attack, search
 from fedsim.attacks.servers import Samples
 from fedsim.attacks.setting import Setting, others, prepare
 from fedsim.common.serialise import finite
-from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.scenario.resolve import Resolved
 
 ALARM = 1e-4
@@ -85,7 +94,7 @@ def attack(resolved: Resolved, share: float = 1.0, observe: Observe = lambda wha
     """
     setting = prepare(resolved)
     silos = setting.audited()
-    claims = {silo: _claim(setting, silo) for silo in silos}
+    claims = {silo: claim_of(setting, silo) for silo in silos}
     planned = effort(setting, silos, claims, share)
     attacks = {}
     for place, silo in enumerate(silos):
@@ -98,12 +107,6 @@ def attack(resolved: Resolved, share: float = 1.0, observe: Observe = lambda wha
         for silo in silos
     ]
     return Audit(resolved, tuple(found), len(setting.data), share, planned)
-
-
-def _claim(setting: Setting, silo: int) -> Claim:
-    admitted = setting.admitted[silo]
-    terms, epsilon = admitted.terms, admitted.epsilon_guaranteed
-    return Claim(setting.census(silo), terms.n, epsilon, terms.delta, setting.shaped)
 
 
 def _counted(observe: Observe, stage: str, total: int) -> servers.Done:
@@ -184,8 +187,8 @@ def _silo(
 def _claims(setting: Setting, silo: int, adversaries: Iterable[str]) -> dict[str, Claim]:
     """The silo's claim against each adversary."""
     if setting.resolved.sums is None:
-        return dict.fromkeys(adversaries, _claim(setting, silo))
-    claims = {ADVERSARY[party]: _claim(setting.read_by(party), silo) for party in setting.parties}
+        return dict.fromkeys(adversaries, claim_of(setting, silo))
+    claims = {ADVERSARY[party]: claim_of(setting.read_by(party), silo) for party in setting.parties}
     return {name: claims[name] for name in adversaries}
 
 
@@ -194,12 +197,7 @@ def _proven(claims: dict[str, Claim], samples: dict[str, Samples], alarm: float)
     lines = []
     for claim in dict.fromkeys(claims.values()):
         own = [each for name, each in samples.items() if claims[name] == claim]
-        above = violated(own, claim, alarm * len(own) / len(samples))
-        if above is not None:
-            lines.append(
-                f"runs prove an epsilon of at least {shown_down(above)}, above the claimed "
-                f"{shown_up(claim.epsilon)}"
-            )
+        lines += proven(own, claim, alarm * len(own) / len(samples))
     return lines
 
 

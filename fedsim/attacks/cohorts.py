@@ -1,6 +1,6 @@
 """Silos that are attacked: their records, a gate over them, and a tap at every answer of that gate.
 
-A message is made of answers; a tap hears each by itself, and can keep a silo half on a given path.
+A message is made of answers; a tap hears each by itself, and can keep a silo algorithm on a given path.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def cohort(
         copies: runs side by side on the same records; then broadcasts may be (members, d), and member
             c len(data) + s is silo s in copy c.
         mechanism: adds the noise.
-        shares: each silo's part in sums over silos, of a mechanism of sums.
+        shares: each silo's part in secure aggregation, if the mechanism has sums.
     """
     problem, dtype, repeats = resolved.gate_problem, resolved.dtype, copies or 1
     everything = [range(len(plan.rounds))] * len(data)
@@ -90,14 +90,14 @@ def alone(record: Record) -> Data:
 
 @dataclass(frozen=True)
 class Heard:
-    """One ask: the silo half's queries and the gate's answers, each (members, d)."""
+    """One ask: the silo algorithm's queries and the gate's answers, each (members, d)."""
 
     queries: tuple[Query, ...]
     answers: tuple[Tensor, ...]
 
 
 Tell = Callable[[int, Heard], tuple[Tensor, ...]]
-"""(number of the ask in its round, the answers heard) to the answers that the silo half gets instead."""
+"""(number of the ask in its round, the answers heard) to the answers that the silo algorithm gets instead."""
 
 
 @dataclass
@@ -105,9 +105,9 @@ class Tap:
     """Listens to every ask, and may change it.
 
     Args:
-        full: ask for every record, whatever batch the silo half names.
-        tell: keeps the silo half on a path that does not depend on the answers heard.
-        greedy: at the end of a round ask once more than the silo half does.
+        full: ask for every record, whatever batch the silo algorithm names.
+        tell: keeps the silo algorithm on a path that does not depend on the answers heard.
+        greedy: at the end of a round ask once more than the silo algorithm does.
     """
 
     full: bool = False
@@ -130,7 +130,7 @@ class Tap:
         return heard.answers if self.tell is None else self.tell(len(self.heard) - 1, heard)
 
     def end(self, ask: Asker) -> None:
-        """The silo half has what it asked for; `overheard` is what the gate should have refused."""
+        """The silo algorithm has what it asked for; `overheard` is what the gate should have refused."""
         if self.greedy and self.heard:
             queries = self.heard[-1].queries
             with suppress(Exception):
@@ -143,7 +143,7 @@ def _answers(ask: Asker, queries: tuple[Query, ...]) -> tuple[Tensor, ...]:
 
 @dataclass(frozen=True)
 class Wiretap:
-    """An algorithm with a tap between its silo half and the gate."""
+    """An algorithm with a tap between its `silo` and the gate."""
 
     inner: Algorithm
     tap: Tap

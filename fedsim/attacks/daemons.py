@@ -14,13 +14,21 @@ from typing import Any
 
 from fedsim.attacks.audit import ALARM, Observe, bounds_row
 from fedsim.attacks.daemon_pair import OPTION, Openings, Runs, Worlds
-from fedsim.attacks.estimate import CONFIDENCE, Bounds, Claim, bounds, is_gaussian, runs_needed, violated
+from fedsim.attacks.estimate import (
+    CONFIDENCE,
+    Bounds,
+    Claim,
+    bounds,
+    claim_of,
+    is_gaussian,
+    proven,
+    runs_needed,
+)
 from fedsim.attacks.neighbours import WORLDS, Neighbours, noise, scores
 from fedsim.attacks.noise import Measured, judged
 from fedsim.attacks.probes import outside, probe_daemon
 from fedsim.attacks.setting import Setting
 from fedsim.common.errors import InputError
-from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.wire.messages import Admission, Offer
 from silos.open_runs import SEEDED
 
@@ -116,10 +124,8 @@ def attack(
 
 def _wanted(setting: Setting, found: Neighbours, share: float) -> int:
     """Runs in each world: enough to bound 0.9 of the scenario's claim, or as many as fit; `share` of that."""
-    admitted = setting.admitted[found.silo]
-    census = setting.census(found.silo)
-    claim = Claim(census, admitted.terms.n, admitted.epsilon_guaranteed, admitted.terms.delta)
-    wanted = max(_WORTH_IT, runs_needed(claim, is_gaussian(census)))
+    claim = claim_of(setting, found.silo)
+    wanted = max(_WORTH_IT, runs_needed(claim, is_gaussian(claim.census)))
     cost = _RUN + len(found.lines) * (_ROUND + _NUMBER * setting.resolved.problem.dimension)
     return max(_LEAST_RUNS, ceil(share * min(wanted, _SECONDS / cost)))
 
@@ -143,12 +149,7 @@ def _judged(found: Neighbours, runs: Runs, claim: Claim, alarm: float) -> tuple[
     samples = tuple(scores(found.lines, answers, n, z) for answers in worlds)
     heard = [answers[:_LISTENED] for answers in worlds[0]]
     measured = judged(*noise(found.lines, heard, n, z), alarm / 2)
-    findings, above = list(measured.faults), violated([(samples[0], samples[1])], claim, alarm / 2)
-    if above is not None:
-        findings.append(
-            f"runs prove an epsilon of at least {shown_down(above)}, above the claimed "
-            f"{shown_up(claim.epsilon)}"
-        )
+    findings = [*measured.faults, *proven([(samples[0], samples[1])], claim, alarm / 2)]
     return bounds(samples[0], samples[1], claim), measured, findings
 
 

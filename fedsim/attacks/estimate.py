@@ -34,6 +34,7 @@ from fedsim.attacks.setting import Setting
 from fedsim.common.errors import Refused
 from fedsim.privacy import attainable, cost, gaussian
 from fedsim.privacy.calibrate import Budget, noise_multipliers
+from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.plan import Census
@@ -59,6 +60,13 @@ class Claim:
     epsilon: float
     delta: float
     shaped: bool = True
+
+
+def claim_of(setting: Setting, silo: int) -> Claim:
+    """The guarantee by which a setting's silo has admitted the plan."""
+    admitted = setting.admitted[silo]
+    terms, epsilon = admitted.terms, admitted.epsilon_guaranteed
+    return Claim(setting.census(silo), terms.n, epsilon, terms.delta, setting.shaped)
 
 
 @dataclass(frozen=True)
@@ -184,6 +192,15 @@ def runs_needed(claim: Claim, gaussian_plan: bool, share: float = 0.92) -> int:
 def is_gaussian(census: Census) -> bool:
     """Whether the plan is one Gaussian release: every batch full."""
     return all(release.batch.sampler == "full" for release, _ in census)
+
+
+def proven(samples: Sequence[tuple[np.ndarray, np.ndarray]], claim: Claim, alarm: float) -> list[str]:
+    """A line where runs prove the claim broken, with the lower bound; see `violated`."""
+    above = violated(samples, claim, alarm)
+    if above is None:
+        return []
+    claimed = shown_up(claim.epsilon)
+    return [f"runs prove an epsilon of at least {shown_down(above)}, above the claimed {claimed}"]
 
 
 def violated(samples: Sequence[tuple[np.ndarray, np.ndarray]], claim: Claim, alarm: float) -> float | None:

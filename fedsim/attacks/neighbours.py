@@ -1,10 +1,8 @@
 """Neighbouring records for two daemons, the broadcasts to send them, and what their replies tell.
 
-What a silo's replies tell of its gate's answers, to a server that sees messages and nothing else.
-
-The silo half is public code. Where its message of a round is the answer to the round's only query, as it is,
-a server hears what the plan is priced for. (A message that is made of several answers tells less, and its
-likelihood is not worked out here.)
+The server sees messages and nothing else, and the silo algorithm is public code. Where its message of a round
+is the unchanged answer to the round's only query, a server hears what the plan is priced for. (A message that
+is made of several answers tells less, and its likelihood is not worked out here.)
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from torch import Tensor
 from fedsim.attacks.cohorts import Data, Heard, Record
 from fedsim.attacks.likelihood import Knowledge, Places, Scores, narrowed
 from fedsim.attacks.search import Attack, search
-from fedsim.attacks.setting import Broadcast, Others, Setting, beside, others, replaced
+from fedsim.attacks.setting import Broadcast, Others, Setting, others
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
 from fedsim.common.seeds import generator
@@ -66,10 +64,9 @@ def lines(setting: Setting, silo: int, chosen: Attack, kind: Others) -> list[Lin
     """
     knowledge = Knowledge(setting, silo, chosen.first, chosen.second, kind).of(1)
     memory = CohortMemory(1, setting.resolved.problem.dimension, setting.resolved.dtype)
-    of_round = {r: k for k, kind in enumerate(setting.kinds) for r in kind.rounds}
     found = []
     for r in setting.rounds(silo):
-        if (k := of_round.get(r)) is None:  # no honest run has this round, so its broadcast is unknown
+        if (k := setting.kind_of.get(r)) is None:  # no honest run has this round, so its broadcast is unknown
             continue
         name, query = _answered(setting, chosen.broadcasts[k], memory)
         (places,) = knowledge.places(Heard((query,), ()), (r, 0), (k, 0))
@@ -158,16 +155,14 @@ def neighbours(setting: Setting, silo: int) -> Neighbours:
     """
     privacy = setting.resolved.scenario.privacy
     if setting.resolved.sums is not None:
-        hint = "daemons are audited by answers of their own; leave --daemons out to audit sums over silos"
+        hint = "daemons are audited by answers of their own; leave --daemons out to audit secure aggregation"
         raise InputError("scenario.privacy.mechanism", privacy.mechanism, hint)
     kind = others(setting, silo)
     if kind == "silent":
         hint = "daemons are audited by full, fresh, subsample or with_replacement batches"
         raise InputError("scenario.algorithm.batch", "poisson", hint)
     chosen = search(setting, silo, _held(setting))
-    data = beside(setting, silo, kind, chosen.first)
-    worlds = replaced(data, chosen.first), replaced(data, chosen.second)
-    return Neighbours(silo, worlds, lines(setting, silo, chosen, kind))
+    return Neighbours(silo, chosen.worlds(setting, silo), lines(setting, silo, chosen, kind))
 
 
 def _held(setting: Setting) -> Callable[[Record], bool]:

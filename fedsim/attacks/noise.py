@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from scipy import special, stats
 
-from fedsim.attacks.cohorts import Heard, Tap, Wiretap
+from fedsim.attacks.cohorts import Heard, Tap
 from fedsim.attacks.search import Attack
 from fedsim.attacks.setting import Setting, beside
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial
@@ -171,14 +171,13 @@ def _standardised(setting: Setting, silo: int, chosen: Attack) -> tuple[np.ndarr
     silent = beside(setting, silo, "silent", chosen.first)
     clones = clones_of(setting, silo)
     streams = [f"noise/{silo}/{clone}" for clone in range(clones)]
-    gate = setting.gate(Wiretap(setting.algorithm, tap), [silo] * clones, [silent] * clones, streams)
-    by_round = {r: k for k, kind in enumerate(setting.kinds) for r in kind.rounds}
+    gate = setting.gate(tap, [silo] * clones, [silent] * clones, streams)
     found: list[np.ndarray] = []
     step = float(torch.finfo(setting.resolved.dtype).eps)
     for r in terms.rounds:
-        if r not in by_round or len(found) >= _ANSWERS:
+        if r not in setting.kind_of or len(found) >= _ANSWERS:
             continue
-        gate.answer(r, chosen.broadcasts[by_round[r]])
+        gate.answer(r, chosen.broadcasts[setting.kind_of[r]])
         for heard in tap.take():
             rows, coarse = _over_stated(setting, silo, heard)
             found, step = found + rows, max(step, coarse)
@@ -217,8 +216,8 @@ def _over_stated(setting: Setting, silo: int, heard: Heard) -> tuple[list[np.nda
 def _stated(setting: Setting, silo: int, query: Query) -> tuple[float, float]:
     """The multiplier of a query's noise, as priced, and its step on a grid.
 
-    In sums over silos the price is that of the silo's heaviest batch, and of exactly gamma M_min silos: as
-    every silo of a sum is whole, and every bit, there is more noise than that, by a factor that is known.
+    With secure aggregation the price is that of the silo's heaviest batch, and of exactly gamma M_min silos:
+    as every silo of a sum is whole, and every bit, there is more noise than that, by a known factor.
     """
     admitted, sums = setting.admitted[silo], setting.resolved.sums
     z, share = query.noise_ratio * admitted.noise_multiplier, admitted.terms.share

@@ -1,9 +1,9 @@
 """Silos whose answers are added up: what each of three parties reads of one, through the silo's own gate.
 
-A silo half hears zeros there. In their place come the numbers that a party reads, as the mean over the silo's
-batch that they would be: a unit of a contribution is worth step / (w_i K_i). The clip that is noted with them
-is half of what one record may move a contribution by, rounding included, so that everything that judges a
-silo's own answers judges these.
+A silo algorithm hears zeros there. In their place come the numbers that a party reads, as the mean over the
+silo's batch that they would be: a unit of a contribution is worth step / (w_i K_i). The clip that is noted
+with them is half of what one record may move a contribution by, rounding included, so that everything that
+judges a silo's own answers judges these.
 
 * The *server* reads totals. It knows all records but one, so the other silos' part is noise alone; of the
   smallest sum there may be, ceil(gamma M_min) silos add theirs. Where aggregators add the noise, that is the
@@ -141,7 +141,7 @@ def silent(data: Data) -> Data:
 
 
 class PartyGate:
-    """A gate of sums over silos, as one party reads it."""
+    """A gate whose answers go into secure aggregation, as one party reads them."""
 
     def __init__(
         self, gate: Answering, tap: Tap, mechanism: SumMechanism, terms: Sequence[Terms], read: Read

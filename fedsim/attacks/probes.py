@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from fedsim.attacks.cohorts import Tap, Wiretap
+from fedsim.attacks.cohorts import Tap
 from fedsim.attacks.daemon_pair import Worlds
 from fedsim.attacks.neighbours import Line
 from fedsim.attacks.search import Attack
@@ -53,8 +53,7 @@ def outside(setting: Setting, silo: int) -> list[int]:
 
 def _opened(setting: Setting, silo: int, greedy: bool = False) -> tuple[Answering, Tap]:
     tap = Tap(greedy=greedy)
-    wiretap, data = Wiretap(setting.algorithm, tap), setting.data[silo]
-    return setting.gate(wiretap, [silo], [data], [f"probe/{silo}"]), tap
+    return setting.gate(tap, [silo], [setting.data[silo]], [f"probe/{silo}"]), tap
 
 
 def _answered(gate: Answering, tap: Tap, round_index: int, broadcast: Broadcast) -> bool:

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Heard, Record, Tap, Wiretap, alone, cohort
-from fedsim.attacks.setting import Broadcast, Kind, Setting
+from fedsim.attacks.cohorts import Data, Heard, Record, Tap, Wiretap, alone, cohort
+from fedsim.attacks.setting import Broadcast, Kind, Setting, beside, others, replaced
 from fedsim.common.errors import Refused
 from fedsim.common.seeds import generator
 from fedsim.problems.kinds import Problem
@@ -162,7 +162,7 @@ def _balance(problem: NeuralNetwork, x: Tensor, start: Tensor) -> Tensor | None:
 
 
 _PATHS = 4
-"""Ways of an honest silo half through a round of several asks that a choice is averaged over."""
+"""Ways of an honest silo algorithm through a round of several asks that a choice is averaged over."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,11 @@ class Attack:
     ratios: tuple[float, ...]
     records: tuple[Record, ...]
     points: tuple[tuple[Broadcast, ...], ...]
+
+    def worlds(self, setting: Setting, silo: int) -> tuple[Data, Data]:
+        """The silo's neighbouring data sets."""
+        data = beside(setting, silo, others(setting, silo), self.first)
+        return replaced(data, self.first), replaced(data, self.second)
 
 
 def search(setting: Setting, silo: int, allowed: Callable[[Record], bool] = lambda _: True) -> Attack:
@@ -277,7 +282,7 @@ def _hear(
 ) -> list[tuple[int, list[Heard]]]:
     """(place, asks) of the points that are accepted, for silos of one record each.
 
-    In a round of several asks the silo half goes on from noise of its own size, the same for all records.
+    In a round of several asks the silo algorithm goes on from noise of its size, the same for all records.
     """
     asks = tuple(replace(ask, batch=FULL) for ask in kind.asks)
     rng = generator("audit path", setting.resolved.scenario.seed, silo, path)

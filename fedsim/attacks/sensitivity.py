@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Data, Heard, Record, Tap, Tell, Wiretap
+from fedsim.attacks.cohorts import Data, Heard, Record, Tap, Tell
 from fedsim.attacks.likelihood import single, term
 from fedsim.attacks.search import Attack
 from fedsim.attacks.servers import Done
@@ -80,8 +80,7 @@ def _draws(
     tap = Tap(tell=lambda _, heard: tuple(torch.zeros_like(answer) for answer in heard.answers))
     silent = beside(setting, silo, "silent", marker)
     data = [replaced(silent, marker, place) for place in places]
-    members = [silo] * len(data)
-    gate = setting.gate(Wiretap(setting.algorithm, tap), members, data, [stream] * len(data), noisy=False)
+    gate = setting.gate(tap, [silo] * len(data), data, [stream] * len(data), noisy=False)
     found: dict[int, dict[int, tuple[int, ...]]] = {place: {} for place in places}
     for r in rounds:
         gate.answer(r, broadcast)
@@ -253,12 +252,11 @@ def _world(
 ) -> list[Reply]:
     """Replies of the whole cohort in every slot, kept on the base world's path."""
     silos, tap, replies = range(len(data)), Tap(), list[Reply]()
-    wiretap = Wiretap(setting.algorithm, tap)
     gate, used = None, set[int]()
     for at, slot in enumerate(slots):
         if gate is None or slot.round in used:  # each round of a plan is asked once
             streams, used = [f"{_STREAM}/{i}" for i in silos], set()
-            gate = setting.gate(wiretap, silos, data, streams, noisy=False, like=silo)
+            gate = setting.gate(tap, silos, data, streams, noisy=False, like=silo)
         used.add(slot.round)
         tap.tell = None if base is None else _telling(base[at])
         replies.append(_reply(gate, slot, tap))

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Data, Heard, Record, Tap, Wiretap, alone
+from fedsim.attacks.cohorts import Data, Heard, Record, Tap, alone
 from fedsim.attacks.likelihood import ClippedMeans, Knowledge, Scores, narrowed, shape_of
 from fedsim.attacks.parties import anonymous
 from fedsim.attacks.search import Attack
-from fedsim.attacks.setting import Federated, Setting, beside, drive, others, replaced
+from fedsim.attacks.setting import Federated, Setting, drive, others, replaced
 from fedsim.common.seeds import digest128
 
 _CHUNK = 2_000_000
@@ -45,20 +45,17 @@ class Samples(NamedTuple):
 
 def malicious(setting: Setting, silo: int, chosen: Attack, runs: int, done: Done = lambda _: None) -> Samples:
     """Scores of so many runs in each world, all of them clones of one silo."""
-    kind = others(setting, silo)
-    data = beside(setting, silo, kind, chosen.first)
-    worlds = replaced(data, chosen.first), replaced(data, chosen.second)
+    worlds = chosen.worlds(setting, silo)
     if setting.resolved.sums is not None and anonymous(setting.resolved.sums):
         setting = dataclasses.replace(setting, crowd=worlds[0])
-    known = Knowledge(setting, silo, chosen.first, chosen.second, kind)
+    known = Knowledge(setting, silo, chosen.first, chosen.second, others(setting, silo))
     found: list[np.ndarray] = []
-    for clones in _chunks(2 * runs, data[0].size * setting.together):
+    for clones in _chunks(2 * runs, worlds[0][0].size * setting.together):
         coins = [clone % 2 for clone in clones]  # as many in each world
         scores = _run(setting, silo, chosen, [worlds[coin] for coin in coins], clones, known)
         found.append(np.stack([scores, coins]))
         done(len(clones))
-    scores, coins_ = np.concatenate(found, axis=1)
-    return Samples(scores[coins_ == 0], scores[coins_ == 1])
+    return _split(*np.concatenate(found, axis=1))
 
 
 def _chunks(count: int, size: int) -> Iterator[range]:
@@ -72,14 +69,12 @@ def _run(
 ) -> np.ndarray:
     tap = Tap()
     streams = [f"worst/{silo}/{clone}" for clone in clones]
-    gate = setting.gate(Wiretap(setting.algorithm, tap), [silo] * len(data), data, streams)
+    gate = setting.gate(tap, [silo] * len(data), data, streams)
     terms = setting.admitted[silo].terms
     scores = Scores(len(data), terms.n, setting.admitted[silo].noise_multiplier)
-    by_round = {r: k for k, kind in enumerate(setting.kinds) for r in kind.rounds}
     here = known.of(len(data))
     for r in terms.rounds:
-        k = by_round.get(r)
-        if k is None:  # no honest run has this round, so its broadcast is unknown
+        if (k := setting.kind_of.get(r)) is None:  # no honest run has this round, so its broadcast is unknown
             continue
         gate.answer(r, chosen.broadcasts[k])
         for place, heard in enumerate(tap.take()):
@@ -118,8 +113,7 @@ def _runs(
         own = [worlds[coin] for coin in coins[silo]] if silo in pairs else worlds * len(names)
         taps.append(Tap())
         streams = [f"{name}/{silo}" for name in names]
-        wiretap = Wiretap(setting.algorithm, taps[-1])
-        gates.append(setting.gate(wiretap, [silo] * len(names), own, streams, copies=1))
+        gates.append(setting.gate(taps[-1], [silo] * len(names), own, streams, copies=1))
     models = drive(setting, Federated(gates, lambda silo, r: hear(silo, r, taps[silo].take())))
     return models.expand(len(names), -1)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from math import isfinite
 from typing import Literal
 
@@ -60,7 +60,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Setting:
-    """A scenario under audit, with the data of its first trial; of sums over silos, as one party has it."""
+    """A scenario under audit, with the data of its first trial; with secure aggregation, one party's."""
 
     resolved: Resolved
     data: tuple[Data, ...]
@@ -127,9 +127,14 @@ class Setting:
         resolved = self.resolved
         return resolved.problem.project(resolved.problem.start(resolved.scenario.seed).to(resolved.dtype))
 
+    @cached_property
+    def kind_of(self) -> dict[int, int]:
+        """The position among `kinds` of each round that an honest run has."""
+        return {r: k for k, kind in enumerate(self.kinds) for r in kind.rounds}
+
     def gate(
         self,
-        wiretap: Wiretap,
+        tap: Tap,
         silos: Sequence[int],
         data: Sequence[Data],
         streams: Sequence[str],
@@ -140,11 +145,13 @@ class Setting:
         """A cohort whose members are `silos` with the records `data`.
 
         Args:
+            tap: hears every answer.
             streams: whose batches and noise each draws.
             noisy: with the noise that each admitted, or none.
             copies: see `cohort`.
             like: all take part in the rounds of this silo, instead of their own.
         """
+        wiretap = Wiretap(self.algorithm, tap)
         if self.resolved.sums is not None:
             terms = [
                 replace(self.admitted[i].terms, rounds=self.rounds(i if like is None else like))
@@ -200,7 +207,7 @@ class Federated:
 
 
 def drive(setting: Setting, link: Link) -> Tensor:
-    """An honest server's runs, side by side; the final models, (runs, d)."""
+    """An honest-but-curious server's runs, side by side; the final models, (runs, d)."""
     resolved = setting.resolved
     public = resolved.public([silo.noise_multiplier for silo in setting.admitted])
     seed, problem = resolved.scenario.seed, resolved.problem
@@ -256,13 +263,10 @@ def _kinds(setting: Setting) -> tuple[Kind, ...]:
 
 
 def _link(setting: Setting) -> Link:
-    """A link to all silos for one run of an honest server."""
+    """A link to all silos for one run of an honest-but-curious server."""
     resolved, data = setting.resolved, setting.data
     if resolved.sums is None:
-        gates = [
-            setting.gate(Wiretap(setting.algorithm, Tap()), [i], [own], [f"path/{i}"], copies=1)
-            for i, own in enumerate(data)
-        ]
+        gates = [setting.gate(Tap(), [i], [own], [f"path/{i}"], copies=1) for i, own in enumerate(data)]
         return Federated(gates)
     terms, wiretap = [silo.terms for silo in setting.admitted], Wiretap(setting.algorithm, Tap())
     streams = [f"path/{i}" for i in range(len(data))]

@@ -204,11 +204,7 @@ def _pem(certificate: x509.Certificate) -> bytes:
 
 
 def _pair(first: Path, second: Path) -> bool:
-    """Whether both are there.
-
-    Raises:
-        InputError: only one is.
-    """
+    """Whether both are there; InputError if only one is."""
     if first.exists() != second.exists():
         there, missing = (first, second) if first.exists() else (second, first)
         raise InputError(str(there), "alone", f"{missing.name} beside it, or neither")

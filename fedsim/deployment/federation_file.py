@@ -67,11 +67,7 @@ class ShufflerEntry(Section):
 
     @property
     def address(self) -> Address:
-        """Where it listens.
-
-        Raises:
-            InputError: nothing is said of it.
-        """
+        """Where it listens; InputError if the file does not say."""
         return _address(f"{ROOT}.shuffler", self, "needs a socket, or a port and a token")
 
 
@@ -121,11 +117,7 @@ class Federation(Section):
 
     @property
     def addresses(self) -> dict[str, Address]:
-        """Where the daemons are, without Flower.
-
-        Raises:
-            InputError: a silo has no address here.
-        """
+        """Where the daemons are, without Flower; InputError if a silo has no address here."""
         hint = "needs a socket, or a port and a token, where there is no Flower between"
         return {name: _address(f"{ROOT}.silos.{name}", silo, hint) for name, silo in self.silos.items()}
 
@@ -183,11 +175,7 @@ _HEADS: TypeAdapter[dict[str, str]] = TypeAdapter(dict[str, Echo])
 
 
 def read_heads(path: Path | None) -> dict[str, str]:
-    """What is known; nothing where there is no such file yet.
-
-    Raises:
-        InputError: it is damaged.
-    """
+    """The heads in the file, or none if there is no file yet; InputError if it is damaged."""
     if path is None or not path.exists():
         return {}
     try:
@@ -198,7 +186,7 @@ def read_heads(path: Path | None) -> dict[str, str]:
 
 
 def write_heads(path: Path | None, heads: dict[str, str]) -> None:
-    """Keep them."""
+    """Write them for the next run."""
     if path is not None and heads:
         with atomic_file(path) as draft:
             draft.write_text(json.dumps(heads, indent=1, sort_keys=True) + "\n", encoding="utf-8")

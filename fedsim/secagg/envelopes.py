@@ -53,11 +53,7 @@ class EnvelopeKey:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read `envelopes.key`.
-
-        Raises:
-            InputError: as of `read`.
-        """
+        """`read` of `envelopes.key`."""
         return cls.read(folder / KEY_FILE, "envelopes")
 
     @classmethod
@@ -72,11 +68,7 @@ class EnvelopeKey:
         return cls(X25519PrivateKey.from_private_bytes(read_key(file, field)))
 
     def open(self, envelope: bytes, info: bytes) -> bytes:
-        """What was sealed to this key for this purpose.
-
-        Raises:
-            Refused: it was not, or it is damaged.
-        """
+        """What was sealed to this key for this purpose; Refused if it was not, or it is damaged."""
         from cryptography.exceptions import InvalidTag
 
         try:

@@ -78,18 +78,10 @@ class Roster(Section):
 
 
 def load_roster(path: Path) -> Roster:
-    """The roster that a file holds.
-
-    Raises:
-        InputError: it cannot be read, or a field is wrong.
-    """
+    """The roster that a file holds; InputError if it cannot be read, or a field is wrong."""
     return parse_roster(mapping(path, ROOT, "silos:"))
 
 
 def parse_roster(tree: Any) -> Roster:
-    """Validate a roster given as plain mappings.
-
-    Raises:
-        InputError: a field is wrong.
-    """
+    """Validate a roster given as plain mappings; InputError if a field is wrong."""
     return settings(Roster, tree, ROOT)

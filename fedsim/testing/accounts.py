@@ -116,7 +116,7 @@ def _after(example: Example, batch: Batch, active: int | None) -> tuple[Plan, Se
 
 @dataclass(frozen=True)
 class _Watched:
-    """An algorithm whose silo half writes down what it asks."""
+    """An algorithm whose `silo` notes what it asks."""
 
     inner: Algorithm
     rounds: list[list[Ask]] = field(default_factory=list)

@@ -46,11 +46,7 @@ def before_the_last_round(answers: Sequence[Tensor]) -> Tensor:
 
 
 def require(holds: bool, reason: str) -> None:
-    """Say why a property does not hold.
-
-    Raises:
-        AssertionError: it does not.
-    """
+    """Raise AssertionError with the reason why a property does not hold."""
     if not holds:
         raise AssertionError(reason)
 

@@ -126,11 +126,7 @@ def at_socket(path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def at_port(port: int) -> Iterator[socket.socket]:
-    """Listen at a port of 127.0.0.1 and of no other interface.
-
-    Raises:
-        InputError: it is taken.
-    """
+    """Listen at a port of 127.0.0.1 and of no other interface; InputError if it is taken."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -142,7 +138,7 @@ def at_port(port: int) -> Iterator[socket.socket]:
 
 
 def _check_folder(path: Path) -> None:
-    """Whoever may write to the folder may put another daemon's socket there."""
+    """A user who may write to the folder may put another daemon's socket there."""
     if len(os.fsencode(path)) > MAX_PATH:
         raise InputError("listen.socket", str(path), f"a path of at most {MAX_PATH} bytes")
     try:

@@ -29,7 +29,7 @@ log = logging.getLogger("fedsim.wire.daemon")
 
 
 class Answers(Protocol):
-    """Whoever has the answers, for any number of threads."""
+    """The party that answers, for any number of threads."""
 
     def answer(self, frame: bytes) -> bytes:
         """The frame that answers a frame; whatever is wrong with that one is a refusal in this one."""

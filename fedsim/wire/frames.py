@@ -98,11 +98,7 @@ def sealed(body: bytes, signature: bytes = UNSIGNED) -> bytes:
 
 
 def opened(data: bytes) -> tuple[bytes, bytes]:
-    """A frame's (body, signature), not checked.
-
-    Raises:
-        Refused: it is no frame of this version.
-    """
+    """A frame's (body, signature), not checked; Refused if it is no frame of this version."""
     if len(data) < _START or data[: len(MAGIC)] != MAGIC:
         raise Refused("not a frame of this version of fedsim")
     return data[_START:], data[len(MAGIC) : _START]
@@ -149,11 +145,7 @@ def checked(body: bytes) -> tuple[str, Mapping[str, Any]]:
 
 
 def head_of(body: bytes) -> tuple[str, Mapping[str, Any]]:
-    """The body's kind and head alone; arrays are neither read nor checked.
-
-    Raises:
-        Refused: it is malformed.
-    """
+    """The body's kind and head alone; arrays are neither read nor checked; Refused if it is malformed."""
     kind, head, _ = _outline(body)
     return kind, head
 

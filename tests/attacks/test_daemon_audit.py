@@ -1,4 +1,4 @@
-"""The worst server against daemons' sockets: sound daemons pass, broken ones are caught.
+"""The malicious server against daemons' sockets: sound daemons pass, broken ones are caught.
 
 Daemons draw real noise, so what is said of them is said by chance: false alarms at 1e-6, power as computed.
 """

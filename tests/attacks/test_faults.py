@@ -79,13 +79,7 @@ def _assert_sound(setting: Setting, chosen: Any) -> None:
     assert measured.faults == ()
     assert measured.ratio == pytest.approx(1.0, abs=5 / math.sqrt(2 * 1024 * 3 * 4))
     samples = servers.malicious(setting, SILO, chosen, 400)
-    assert estimate.violated([samples], _claim(setting), ALARM) is None
-
-
-def _claim(setting: Setting) -> estimate.Claim:
-    admitted = setting.admitted[SILO]
-    census, terms = setting.census(SILO), admitted.terms
-    return estimate.Claim(census, terms.n, admitted.epsilon_guaranteed, terms.delta)
+    assert estimate.violated([samples], estimate.claim_of(setting, SILO), ALARM) is None
 
 
 @pytest.mark.slow
@@ -114,7 +108,7 @@ class _Half(Gate):
 
 @dataclass(frozen=True)
 class _Between:
-    """A silo half that asks otherwise than it says."""
+    """A silo algorithm that asks otherwise than it says."""
 
     inner: Algorithm
     clip: float = 1.0
@@ -177,7 +171,7 @@ def test_runs_alone_prove_a_claim_broken(
 ) -> None:
     """With 1,000 runs a world, at a true mu of twice the claimed one; power above 1 - 1e-6."""
     setting, chosen = attacked()
-    claim, runs = _claim(setting), 1000
+    claim, runs = estimate.claim_of(setting, SILO), 1000
     assert power(float(gaussian.mu(claim.epsilon, claim.delta)), runs, ALARM) > 1 - 1e-6
     _break(monkeypatch, kind)
     above = estimate.violated([servers.malicious(setting, SILO, chosen, runs)], claim, ALARM)
@@ -294,7 +288,7 @@ def test_noise_that_two_silos_share_is_found(attacked: Attacked, monkeypatch: py
 def test_an_accountant_that_promises_too_much_is_found_by_runs(attacked: Attacked) -> None:
     """The noise is as stated; what it is said to cost is half of what it does."""
     setting, chosen = attacked()
-    claim = replace(_claim(setting), epsilon=_claim(setting).epsilon / 2)
+    claim = replace(estimate.claim_of(setting, SILO), epsilon=estimate.claim_of(setting, SILO).epsilon / 2)
     assert estimate.violated([servers.malicious(setting, SILO, chosen, 2500)], claim, ALARM) is not None
 
 

@@ -42,13 +42,16 @@ def _assert_refused_or_harmless(resolved: Resolved) -> None:
     assert found.cross <= sensitivity.TOLERANCE
 
 
+def _resolved(place: str, **changes: Any) -> Resolved:
+    return resolve(parse(SMALL | changes | {"runtime": {"name": "inprocess", "plug_ins": place}}))
+
+
 @pytest.mark.parametrize(("name", "place"), _in_both_places(MODULES))
 def test_a_module(name: str, place: str) -> None:
     data = {"name": "synthetic", "rows": 90, "features": 5}
-    algorithm: dict[str, Any] = {"name": "prox_sgd", "num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0}
+    algorithm = {"name": "prox_sgd", "num_rounds": 3, "step_size": 0.5, "clip_norm": 1.0}
     problem = {"name": "neural_network", "model": "mlp"}
-    changes = {"data": data, "problem": problem, "algorithm": algorithm}
-    resolved = resolve(parse(SMALL | changes | {"runtime": {"name": "inprocess", "plug_ins": place}}))
+    resolved = _resolved(place, data=data, problem=problem, algorithm=algorithm)
     shape = resolved.problem.num_features, resolved.problem.num_outputs
     model = hostile_modules.Built(getattr(hostile_modules, name))
     hostile = NeuralNetwork(*shape, model=model)  # type: ignore[arg-type]
@@ -58,7 +61,6 @@ def test_a_module(name: str, place: str) -> None:
 @pytest.mark.parametrize(("name", "place"), _in_both_places(PROBLEMS))
 def test_a_problem(name: str, place: str) -> None:
     data = {"name": "synthetic", "rows": 60, "features": 3, "link": "linear"}
-    changes = {"data": data, "problem": "linear_regression"}
-    resolved = resolve(parse(SMALL | changes | {"runtime": {"name": "inprocess", "plug_ins": place}}))
+    resolved = _resolved(place, data=data, problem="linear_regression")
     problem = getattr(hostile_modules, name)(resolved.problem.num_features)
     _assert_refused_or_harmless(replace(resolved, problem=problem))

@@ -283,12 +283,7 @@ def test_what_is_read_is_the_mean_that_contributions_are_worth(attacked: Attacke
 
 
 def _heard(setting: Setting, point: Any) -> Tensor:
-    from fedsim.attacks.cohorts import Tap, Wiretap
-
-    tap = Tap()
-    everyone = range(len(setting.data))
-    gate = setting.gate(
-        Wiretap(setting.resolved.algorithm, tap), everyone, setting.data, ["x"] * 3, noisy=False
-    )
+    tap = cohorts.Tap()
+    gate = setting.gate(tap, range(len(setting.data)), setting.data, ["x"] * 3, noisy=False)
     gate.answer(0, point)
     return torch.cat([answer for heard in tap.take() for answer in heard.answers])

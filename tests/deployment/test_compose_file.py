@@ -127,7 +127,7 @@ def test_health_checks_have_no_spaces_or_quotes(service: str) -> None:
 
 
 @pytest.mark.parametrize("folder", IMAGES)
-def test_an_image_runs_as_nobody_in_particular(folder: str) -> None:
+def test_an_image_runs_as_a_user_without_privileges(folder: str) -> None:
     lines = (ROOT / folder / "Dockerfile").read_text().splitlines()
     assert lines[-2].startswith("USER ")
     assert "USER 0" not in lines

@@ -235,7 +235,7 @@ def test_who_was_late_or_lied_is_named(enrolled: Enrolled, channel: InMemory, tm
     assert found[SECOND] == found[THIRD] == (1, ["no reply within 0.1 s"])
     page = (out / "report.html").read_text(encoding="utf-8")
     assert f"Silo {LIAR} is left out of 2 of 6 rounds: its message has an entry" in page
-    # Whoever answered too late or wrongly has paid all the same; whoever was not reached has not.
+    # A silo that answered too late or wrongly has paid all the same; one that was not reached has not.
     assert {row.name: row.rounds for row in summary.privacy.silos} == {LIAR: 6, SECOND: 6, THIRD: 5}
     assert summary.participation.observed_mean_m == pytest.approx((3 + 2 + 2 + 2 + 2 + 3) / 6)
 
@@ -385,10 +385,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_no_silo_does_is_refused_by_field(enrolled: Enrolled, tmp_path: Path, case: str) -> None:
     changes, field = REFUSED[case]
-    nobody = InMemory({})
+    empty = InMemory({})
     with refused(field):
-        deploy(scenario_of(**changes), enrolled.federation, nobody, tmp_path / "run")
-    assert nobody.exchanges == 0
+        deploy(scenario_of(**changes), enrolled.federation, empty, tmp_path / "run")
+    assert empty.exchanges == 0
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def test_another_shuffler_is_not_believed(made: PooledFederation, tmp_path: Path
 def test_shares_that_do_not_belong_together_are_no_model(
     made: PooledFederation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A silo that shares out a number of its own for the shuffler: nobody sees whose it is."""
+    """A silo that shares out a number of its own for the shuffler: no party sees whose it is."""
     real = reports.split
 
     def odd(counts: Any) -> Any:

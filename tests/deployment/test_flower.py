@@ -20,7 +20,7 @@ SILOS = ("silo-1", "silo-2", "silo-3")
 
 @pytest.fixture(scope="module")
 def flower() -> Iterator[Federation]:
-    """A SuperLink and three nodes; nobody listens where their daemons would be."""
+    """A SuperLink and three nodes; nothing listens where their daemons would be."""
     with short_folder() as folder, federation(folder, SILOS) as made:
         made.wait_online()
         yield made
@@ -181,7 +181,7 @@ def test_two_processes_are_not_one_node(flower: Federation) -> None:
 
 
 def test_a_node_outlives_its_superlink(flower: Federation) -> None:
-    """A SuperLink that starts anew knows nobody; nodes come back as soon as they are registered."""
+    """A SuperLink that starts anew knows no node; nodes come back as soon as they are registered."""
     flower.superlink.kill()
     flower.superlink.start()
     flower.register()

@@ -87,7 +87,7 @@ def test_sampled_rounds_come_out_of_the_sampled_share(place: Path) -> None:
     assert share.epsilon == RUNS * 1.0
 
 
-def test_nobody_else_looks_into_a_silo(topology: Topology) -> None:
+def test_no_other_user_looks_into_a_silo(topology: Topology) -> None:
     for name in topology.silos:
         assert topology.silo(name).stat().st_mode & 0o077 == 0
         assert (topology.silo(name) / "node.key").stat().st_mode & 0o077 == 0

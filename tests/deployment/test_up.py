@@ -1,4 +1,4 @@
-"""`fedsim up`: everything starts, trains and ends; nothing stays behind, whoever ends it."""
+"""`fedsim up`: everything starts, trains and ends; nothing stays behind, however it ends."""
 
 import re
 import signal

@@ -1,4 +1,4 @@
-"""A hundred thousand frames that no honest server sends: refused, and the silo is as it was."""
+"""A hundred thousand frames that break the protocol: refused, and the silo is as it was."""
 
 import logging
 from collections import Counter

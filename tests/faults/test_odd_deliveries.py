@@ -61,7 +61,7 @@ def test_another_broadcast_for_a_round_is_refused() -> None:
 
 
 def test_two_clients_ask_for_the_same_rounds_at_once() -> None:
-    """Each round is paid for once, and whoever is answered is answered with the same bytes."""
+    """Each round is paid for once, and every client that is answered gets the same bytes."""
     with running_silos(1) as made:
         silo = made["silo-1"]
         with OneServer(silo.socket, silo.identity) as first:
@@ -71,7 +71,7 @@ def test_two_clients_ask_for_the_same_rounds_at_once() -> None:
         def ask_all() -> None:
             with OneServer(silo.socket, silo.identity) as server:
                 for r in range(ROUNDS):
-                    for _ in range(2):  # whoever comes late gets the stored reply, if it is the last
+                    for _ in range(2):  # a client that comes late gets the stored reply, if it is the last
                         request = frame(Ask(run=run, round=r, head=""), broadcast(r))
                         found[r].append(server.exchange(request)[8:])
 

@@ -103,7 +103,7 @@ def _path(algorithm: Algorithm, active: int | None, problem: LinearRegression | 
     ],
 )
 def test_few_silos_a_round_lead_to_the_weighted_optimum(active: int | None, local: bool) -> None:
-    """Weights scaled to sum 1 over whoever answers lead to 0.242 at M = 1, where the optimum is 0.5."""
+    """Weights scaled to sum 1 over those that answer lead to 0.242 at M = 1, where the optimum is 0.5."""
     settings = {"num_rounds": 2000, "step_size": 0.02, "clip_norm": 10.0}
     steps = NoisyMinibatchSGD(**settings, last_iterate=True)
     path = _path(LocalSGD(**settings, local_steps=2) if local else steps, active)
@@ -126,7 +126,7 @@ def test_a_round_of_local_sgd_moves_by_the_coefficient_and_stays_in_the_set() ->
         assert seen == expected
 
 
-# Sums over silos, read: the message that silos would have sent, weighed and added.
+# Secure aggregation, read: the message that silos would have sent, weighed and added.
 
 SIZES, TOTAL_WEIGHTS = (4, 10, 30), (0.2, 0.5, 0.3)
 PROBLEM = LogisticRegression(3)
@@ -153,7 +153,7 @@ def test_without_noise_the_model_is_that_of_silos_that_answer_alone(row: Row, ba
 
 
 def _read(half: Any, asks: int = 1, totals: Tensor | None = None) -> dict[str, Tensor]:
-    """What a server reads with a silo half of so many asks."""
+    """What a server reads with a silo algorithm of so many asks."""
     plan = Plan(((Ask(FULL, (QueryShape("gradient", 1, 1.0),)),) * asks,))
     reader = Totals(scripted(half, 1), PROBLEM, plan, GRID, POOL, torch.float64)
     values = {str(k): torch.full((3,), 2.0**20).double() if totals is None else totals for k in range(asks)}

@@ -260,7 +260,7 @@ def test_too_few_are_asked_again_until_they_come(channel: InMemory, start: Start
     assert left_out == {}
     assert torch.equal(rows, honest)
     assert channel.kinds(THIRD).count("ask") == 3
-    assert channel.kinds(LIAR).count("ask") == 1  # whoever has answered is not asked again
+    assert channel.kinds(LIAR).count("ask") == 1  # a silo that has answered is not asked again
 
 
 def test_a_round_with_too_few_ends_once_patience_does(channel: InMemory, start: Start) -> None:

@@ -100,7 +100,7 @@ def test_each_silo_gets_its_frame(start: Start, sockets: Sockets) -> None:
     assert (len(a.connections), len(b.connections)) == (1, 1)  # they last
 
 
-def test_a_silo_that_is_not_there_holds_up_nobody_elses_reply(start: Start, sockets: Sockets) -> None:
+def test_a_silo_that_is_not_there_holds_up_no_other_reply(start: Start, sockets: Sockets) -> None:
     start("a")
     assert sockets.exchange({"a": b"x", "b": b"x"}, 0.3) == {"a": b"x!"}
 
@@ -145,7 +145,7 @@ def test_a_reply_that_drips_ends_with_the_deadline(start: Start, sockets: Socket
     done.set()
 
 
-def test_a_frame_that_nobody_takes_ends_with_the_deadline(start: Start, sockets: Sockets) -> None:
+def test_a_frame_that_is_not_taken_ends_with_the_deadline(start: Start, sockets: Sockets) -> None:
     done = threading.Event()
 
     def deaf(connection: socket.socket) -> None:
@@ -179,7 +179,7 @@ def test_a_daemon_that_dies_under_a_request_is_asked_again(start: Start, sockets
     assert asked == [b"x", b"x"]
 
 
-def test_a_reply_that_nobody_asked_for_is_not_taken(start: Start, sockets: Sockets) -> None:
+def test_a_reply_that_was_not_asked_for_is_not_taken(start: Start, sockets: Sockets) -> None:
     sent = threading.Event()
 
     def twice(connection: socket.socket) -> None:

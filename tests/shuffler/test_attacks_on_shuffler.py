@@ -142,7 +142,7 @@ def test_a_server_that_enrols_silos_learns_the_last_one() -> None:
         by_own_roster(Round(kind=PinsAnything), careful)
 
 
-class CountsNobody(Shuffler):
+class CountsNone(Shuffler):
     """Releases whatever came."""
 
     def __init__(self, rosters: Any, keys: Any, store: Any) -> None:
@@ -153,7 +153,7 @@ class CountsNobody(Shuffler):
 
 
 def test_a_sum_over_one_silo_shows_it() -> None:
-    weak = Round(kind=CountsNobody)
+    weak = Round(kind=CountsNone)
     assert (weak.total(weak.release(weak.request([VICTIM]))) == weak.numbers[VICTIM]).all()
     made = Round()
     with pytest.raises(Refused, match="1 reports count"):
@@ -249,7 +249,7 @@ def test_one_aggregator_alone_sees_uniform_words(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_release_is_nothing_without_the_servers_key() -> None:
-    """Whoever hears shuffler and server talk has uniform words and closed envelopes."""
+    """A party that hears shuffler and server talk has uniform words and closed envelopes."""
     made = Round(form=LARGE)
     release = made.release()
     for stranger in (made.parties.shuffler, Parties(1).server):

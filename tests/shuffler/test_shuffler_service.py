@@ -153,7 +153,7 @@ def test_a_wrong_file_is_one_line_that_names_the_field(folder: Path, fields: dic
     assert (found.exit_code, found.stderr) == (code, said)
 
 
-def test_without_rosters_nobody_is_served(folder: Path) -> None:
+def test_without_rosters_no_server_is_served(folder: Path) -> None:
     file = write(folder, rosters=[])
     enrol(load_config(file))
     assert "at least one roster" in command("--config", str(file))[1]

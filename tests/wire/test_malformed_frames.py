@@ -114,7 +114,7 @@ HOSTILE = {
         for dtype, size in {"F16": 2, "BF16": 2, "I64": 8, "U8": 1, "BOOL": 1, "F8_E8M0": 1, "C64": 8}.items()
     },
     "a type of four bits": arrays(bytes(8), a=array([16], dtype="F4")),
-    "a type of nobody's": arrays(bytes(8), a=array([1], dtype="F128")),
+    "a type that does not exist": arrays(bytes(8), a=array([1], dtype="F128")),
     "a type that is a list": arrays(bytes(8), a={**array([1]), "dtype": ["F64"]}),
 }
 

@@ -28,11 +28,7 @@ class Credentials:
 
     @classmethod
     def of(cls, folder: Path) -> Credentials:
-        """Those of the folder `server`.
-
-        Raises:
-            InputError: one is missing.
-        """
+        """Those of the folder `server`; InputError if one is missing."""
         credentials = cls(folder / "ca.crt", folder / "server.crt", folder / "server.key")
         for file in (credentials.root_certificates, credentials.certificate, credentials.key):
             if not file.is_file():
