@@ -22,8 +22,7 @@ GROUP = "fedsim.algorithms"
 def algorithms() -> dict[str, type[Algorithm]]:
     """{scenario name: dataclass}, sorted by name; adding a file, or an entry point, adds an algorithm.
 
-    Raises:
-        InputError: an entry point does not load, is no algorithm, or has a name that is taken.
+    InputError if an entry point does not load, is no algorithm, or has a name that is taken.
     """
     found = dict(shipped())
     for name, thing in entry_points(GROUP).items():
@@ -52,10 +51,8 @@ def shipped() -> dict[str, type[Algorithm]]:
 
 @cache
 def algorithm_class(name: str) -> type[Algorithm]:
-    """The algorithm of this scenario name; of those that fedsim ships only this one is loaded.
-
-    Raises:
-        InputError: there is none, or as `algorithms`.
+    """The algorithm of this scenario name, InputError if there is none; of those that fedsim ships only this
+    one is loaded.
     """
     if name in shipped_names():
         return _algorithm_in(importlib.import_module(f"fedsim.algorithms.{name}"))

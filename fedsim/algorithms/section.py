@@ -42,11 +42,7 @@ class AlgorithmSection(Section):
         return algorithm_class(self.name)
 
     def build(self) -> Algorithm:
-        """The algorithm itself.
-
-        Raises:
-            InputError: a number is still to be filled in by a theorem, or it finds its numbers at odds.
-        """
+        """The algorithm itself; InputError if a number is missing or the algorithm refuses it."""
         values = {key: getattr(self, key) for key in type(self).model_fields if key not in NOT_NUMBERS}
         for key in self.required:
             if values[key] is None:
@@ -69,11 +65,7 @@ class AlgorithmSection(Section):
 
 
 def algorithm_of(given: Mapping[str, Any]) -> Algorithm:
-    """The algorithm with these numbers, by its name.
-
-    Raises:
-        InputError: a number is missing, unknown or out of bounds.
-    """
+    """The algorithm with these numbers, by its name; InputError if one is missing or out of bounds."""
     return validated(section_of(str(given.get("name"))), "algorithm", given).build()
 
 
@@ -83,11 +75,7 @@ def _restored(name: str, values: dict[str, Any]) -> AlgorithmSection:
 
 @cache
 def section_of(name: str) -> type[AlgorithmSection]:
-    """The section of the algorithm of this name.
-
-    Raises:
-        InputError: there is none, or a scenario cannot hold its fields.
-    """
+    """The section of the algorithm of this name; InputError if a scenario cannot hold its fields."""
     kind = algorithm_class(name)
     try:
         return _made(name, kind)

@@ -59,7 +59,6 @@ class Choice:
             named = {self.key: {"const": name, "type": "string"}}
             member["properties"] = named | member.get("properties", {})
             member["required"] = [self.key, *(k for k in member.get("required", []) if k != self.key)]
-            member["description"] = member["description"].partition("\n\nRaises:")[0]
         return made
 
     def _unnamed(self, value: Any) -> Any:

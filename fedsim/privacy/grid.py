@@ -188,10 +188,8 @@ class GridGaussian(GridPricing, Mechanism):
     def perturb(
         self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
     ) -> None:
-        """total = (round(total / step) + discrete Gaussian noise) step; with clip 0, zero.
-
-        Raises:
-            ValueError: the sums are not of this mechanism's dimension, whose sensitivity it knows.
+        """total = (round(total / step) + discrete Gaussian noise) step; with clip 0, zero. ValueError for
+        sums of another dimension, whose sensitivity is not known.
         """
         check_dimension(total, self.dimension)
         scales = (noise_ratio * z.double() * self.sensitivity).flatten().tolist()

@@ -136,10 +136,8 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
         return self.epsilons(census, [(n, self.colluding(z), delta) for n, z, delta in cases])
 
     def bits(self, noise_ratio: float, z: float) -> int:
-        """b, even: how many fair bits a silo adds to a coordinate; ceil(gamma M_min) silos have 4 sigma^2.
-
-        Raises:
-            Refused: more than 2^40.
+        """b, even: how many fair bits a silo adds to a coordinate, at most 2^40 (Refused); ceil(gamma M_min)
+        silos have 4 sigma^2.
         """
         wanted = 4 * (noise_ratio * z * self.sensitivity()) ** 2 / self.sharers
         if not wanted <= _MOST_BITS:
@@ -154,10 +152,8 @@ class ShuffledBinomial(SharedNoise, SumMechanism):
     def perturb(
         self, total: Tensor, noise_ratio: float, z: Tensor, clip: float | Tensor, noise: Noise
     ) -> None:
-        """total = (total / step rounded at random) + bits - b / 2: integers, for `step`; z is common.
-
-        Raises:
-            ValueError: the sums are not of this mechanism's dimension, whose sensitivity it knows.
+        """total = (total / step rounded at random) + bits - b / 2: integers, for `step`; z is common. Errors
+        as `SummedGaussian.perturb`.
         """
         grid.check_dimension(total, self.dimension)
         steps = (total / clip * self.steps).nan_to_num_(nan=0.0).clamp_(-_LARGEST_SUM, _LARGEST_SUM)

@@ -145,11 +145,7 @@ class L2Ball:
 
 @dataclass(frozen=True)
 class Box:
-    """lower <= w_j <= upper.
-
-    Raises:
-        InputError: lower is above upper.
-    """
+    """lower <= w_j <= upper."""
 
     name: ClassVar[str] = "box"
     lower: Annotated[float, Field(description="least value of every parameter")]
@@ -171,8 +167,7 @@ Constraint = Annotated[WholeSpace | L2Ball | Box, Choice(), Shorthand()]
 class Composite:
     """f1(w) = l1 |w|_1 + (l2 / 2) |w|_2^2 + group lasso + ridge around a centre, over the constraint set.
 
-    Raises:
-        InputError: group lasso and a box together, whose proximal map has no closed form.
+    InputError for group lasso and a box together, whose proximal map has no closed form.
     """
 
     l1: float = 0.0

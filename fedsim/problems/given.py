@@ -73,10 +73,8 @@ class GivenNetwork(NeuralNetwork):
 
 
 def described(problem: Problem, dtype: torch.dtype) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The problem as data, for `given`; its code runs here, without records.
-
-    Raises:
-        InputError: it cannot be applied to each record by itself.
+    """The problem as data, for `given`; its code runs here, without records. InputError if it cannot be
+    applied to each record by itself.
     """
     tree: dict[str, Any] = {"num_features": problem.num_features, "num_outputs": problem.num_outputs}
     if isinstance(problem, NeuralNetwork):
@@ -98,10 +96,8 @@ def described(problem: Problem, dtype: torch.dtype) -> tuple[dict[str, Any], dic
 
 
 def given(tree: object, arrays: Mapping[str, Tensor], dtype: torch.dtype) -> GivenLinear | GivenNetwork:
-    """The problem that was described, without regulariser or constraint: those are public.
-
-    Raises:
-        InputError: it is none, or one that a record must not be given to.
+    """The problem that was described, without regulariser or constraint: those are public. InputError if it
+    is none, or one that a record must not be given to.
     """
     try:
         parts: dict[str, Any] = dict(tree)  # type: ignore[call-overload]

@@ -26,11 +26,7 @@ def is_shipped(problem: Problem) -> bool:
 
 
 def check(problem: Problem, dtype: torch.dtype) -> None:
-    """Check, without records, that the problem can be applied to each record by itself.
-
-    Raises:
-        InputError: it cannot.
-    """
+    """Check, without records, that the problem can be applied to each record by itself; InputError if not."""
     if isinstance(problem, NeuralNetwork):
         problem.form(dtype)
     elif type(problem) not in OWN:
@@ -94,10 +90,8 @@ PROBLEMS: dict[str, type[Problem]] = {**BUILT_IN, "neural_network": NeuralNetwor
 
 @cache
 def problems() -> dict[str, type[Problem]]:
-    """{scenario name: dataclass}; another distribution's class derives from `GeneralisedLinear`.
-
-    Raises:
-        InputError: names the distribution whose entry point does not load, or takes a name twice.
+    """{scenario name: dataclass}; another distribution's class derives from `GeneralisedLinear`. InputError
+    names the distribution whose entry point does not load, or takes a name twice.
     """
     if named(GROUP):
         import fedsim.problems.operations  # noqa: F401  what torch has, before code of others runs

@@ -99,11 +99,7 @@ def _records(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, tuple[
 
 @lru_cache(maxsize=16)
 def one_record(problem: GeneralisedLinear, dtype: torch.dtype) -> dict[str, Program]:
-    """`coefficient` and `accepts` of one record.
-
-    Raises:
-        InputError: there is no program of it in that type.
-    """
+    """`coefficient` and `accepts` of one record; InputError if one has no graph, or gives another shape."""
     if isinstance(problem, GivenLinear):
         if problem.dtype is not dtype:
             raise _wrong(problem, "programs", f"must compute in {dtype}")

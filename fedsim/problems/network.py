@@ -53,11 +53,7 @@ class NeuralNetwork(HasComposite):
 
     @cached_property
     def module(self) -> torch.nn.Module:
-        """The module, checked; it is inspected, and never called with a record.
-
-        Raises:
-            InputError: it cannot be built, or it does not suit.
-        """
+        """The module, which is inspected and never called with a record; InputError if it does not suit."""
         from fedsim.problems.network_form import check
 
         with torch.enable_grad():  # also if the first caller has gradients off

@@ -52,22 +52,13 @@ Form = Layers | Graph
 
 
 def form_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torch.dtype) -> Form:
-    """The module, in evaluation mode and float64, as a form that computes in `dtype`.
-
-    Raises:
-        NotCapturedError: it is no chain of known layers, and has no graph that can be applied to a record.
-    """
-    layers = plain_layers(module, num_features)
-    if layers is not None:
-        return layers
-    return graph_of(module, num_features, num_outputs, dtype)
+    """The module, in evaluation mode and float64, as a form in `dtype`; errors as `graph_of`."""
+    return plain_layers(module, num_features) or graph_of(module, num_features, num_outputs, dtype)
 
 
 def graph_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torch.dtype) -> Graph:
-    """The module, in evaluation mode and float64, as the program of one record that computes in `dtype`.
-
-    Raises:
-        NotCapturedError: it has none.
+    """The module, in evaluation mode and float64, as the program of one record that computes in `dtype`;
+    NotCapturedError if there is none.
     """
     made = torch.zeros(1, num_features, dtype=dtype)
     try:
@@ -83,11 +74,7 @@ def graph_of(module: nn.Module, num_features: int, num_outputs: int, dtype: torc
 
 
 def check(module: nn.Module, num_features: int, num_outputs: int) -> nn.Module:
-    """The module in evaluation mode and float64, if it suits.
-
-    Raises:
-        InputError: the reason it does not.
-    """
+    """The module in evaluation mode and float64; InputError says why it does not suit."""
     if any(nn.parameter.is_lazy(value) for value in (*module.parameters(), *module.buffers())):
         raise _wrong(module, "has lazy parameters; give every layer its sizes")
     if not any(True for _ in module.parameters()):

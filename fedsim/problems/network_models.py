@@ -134,11 +134,7 @@ class Lenet:
     ]
 
     def build(self, num_features: int, num_outputs: int) -> torch.nn.Module:
-        """Flat pixels to scores.
-
-        Raises:
-            InputError: the pixels are not as many as the features, or too few for two convolutions.
-        """
+        """Flat pixels to scores; InputError if they are not as many as the features, or too few."""
         channels, *sides = self.image
         if prod(self.image) != num_features:
             hint = f"must hold as many pixels as a record has features, {num_features}"
@@ -174,11 +170,7 @@ class Imported:
     ]
 
     def build(self, num_features: int, num_outputs: int) -> torch.nn.Module:
-        """Build the module by calling the attribute.
-
-        Raises:
-            InputError: there is no such attribute, it cannot be called so, or it returns something else.
-        """
+        """Build the module by calling the attribute; InputError if that gives no module."""
         factory = self._factory()
         arguments = (num_features, num_outputs) if _takes_two(factory) else ()
         try:

@@ -109,10 +109,8 @@ class Program:
 
     @classmethod
     def from_data(cls, tree: object, arrays: Sequence[np.ndarray]) -> Program:
-        """Deserialise and check a program of an untrusted sender.
-
-        Raises:
-            NotAllowedError: it is no program, or one that a record must not be given to.
+        """Deserialise and check a program of an untrusted sender; NotAllowedError if it is none, or one that
+        a record must not be given to.
         """
         try:
             parts = dict(_only(tree, dict))

@@ -82,19 +82,13 @@ class ProblemSection(Section):
 
 
 def problem_section(given: Mapping[str, Any]) -> ProblemSection:
-    """The section with these fields.
-
-    Raises:
-        InputError: a field is missing, unknown or out of bounds.
-    """
+    """The section with these fields; InputError if one is missing, unknown or out of bounds."""
     return validated(ProblemSection, "problem", given)
 
 
 def problem_of(section: ProblemSection, num_features: int, num_classes: int, dtype: torch.dtype) -> Problem:
-    """The problem for records of so many features and classes, 0 for a number; sizes are checked.
-
-    Raises:
-        InputError: names the field, the value and what would be right.
+    """The problem for records of so many features and classes, 0 for a number; InputError if they do not
+    fit the section.
     """
     kind = _kind(section.name, num_classes)
     features, outputs = num_features, kind.outputs(num_classes)

@@ -24,11 +24,7 @@ class GivenAlgorithm(AlgorithmSection):
 
     @classmethod
     def of(cls, algorithm: Algorithm) -> Self:
-        """The section that stands for an object.
-
-        Raises:
-            InputError: it is no algorithm.
-        """
+        """The section that stands for an object; InputError if it is no algorithm."""
         kind = type(algorithm)
         if isinstance(algorithm, type):
             hint = f"is a class: give an object of it, {algorithm.__name__}(...) with its numbers"

@@ -16,7 +16,7 @@ from typing import cast
 
 import torch
 
-from fedsim.algorithms.registry import shipped
+from fedsim.algorithms.registry import shipped, shipped_names
 from fedsim.common.errors import InputError
 from fedsim.data.arrays import Arrays
 from fedsim.data.federation import outline
@@ -25,9 +25,7 @@ from fedsim.data.source import Outline
 from fedsim.isolated.parts import Isolated, of_objects, recipe_of, trace_of
 from fedsim.privacy.mechanism import Mechanism
 from fedsim.privacy.registry import MECHANISMS
-from fedsim.problems.glm import BUILT_IN
-from fedsim.problems.kinds import Problem, is_shipped, problems
-from fedsim.problems.network import NeuralNetwork
+from fedsim.problems.kinds import PROBLEMS, Problem, is_shipped, problems
 from fedsim.problems.network_models import Imported
 from fedsim.problems.section import ProblemSection, problem_of
 from fedsim.protocol.blame import blaming
@@ -280,13 +278,12 @@ def with_seed(scenario: Scenario) -> Scenario:
 
 
 def _is_shipped(scenario: Scenario) -> bool:
-    """Whether every part is in fedsim's own tables: by identity, whatever a class says of its module."""
-    algorithm, problem = scenario.algorithm, scenario.problem
-    parts = [
-        (algorithm.kind, shipped().values()),
-        (problems()[problem.name], [*BUILT_IN.values(), NeuralNetwork]),
-        (type(scenario.data), [*OWN.values(), Arrays]),
-    ]
-    if isinstance(algorithm, GivenAlgorithm) or isinstance(problem.model, Imported):
-        return False
-    return all(any(part is own for own in ours) for part, ours in parts)
+    """Whether fedsim ships every part; names cannot be taken by another distribution."""
+    algorithm, problem, data = scenario.algorithm, scenario.problem, scenario.data
+    return (
+        not isinstance(algorithm, GivenAlgorithm)
+        and algorithm.name in shipped_names()
+        and problem.name in PROBLEMS
+        and not isinstance(problem.model, Imported)
+        and type(data) in (*OWN.values(), Arrays)
+    )

@@ -18,11 +18,7 @@ from fedsim.common.errors import InputError
 
 @dataclass(frozen=True)
 class RandomSize:
-    """A uniformly random set of silos in each round, its size random too.
-
-    Raises:
-        InputError: the least size is above the largest.
-    """
+    """A uniformly random set of silos in each round, its size random too."""
 
     name: ClassVar[str] = "random_size"
     low: Annotated[

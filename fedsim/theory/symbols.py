@@ -142,11 +142,7 @@ class Symbols:
         return [symbol for symbol in symbols if getattr(self, symbol) is None]
 
     def need(self, what: str, *symbols: str) -> tuple[float, ...]:
-        """Return the constants named.
-
-        Raises:
-            InputError: one is not stated, or epsilon is unlimited.
-        """
+        """Return the constants named; InputError if one is not stated, or epsilon is unlimited."""
         for symbol in self.missing(*symbols):
             raise InputError(f"scenario.assumptions.{symbol}", None, f"is required by {what}")
         if self.epsilon == math.inf:
