@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
+from torch import Tensor
 
 from fedsim.common.errors import InputError
 from fedsim.privacy.calibrate import Budget
 from fedsim.protocol.plan import Census
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    Noise = Callable[[], Tensor]
+Noise = Callable[[], Tensor]
 
 
 class Mechanism(Protocol):
