@@ -18,12 +18,10 @@ from fedsim.common.plugins import pin
 if TYPE_CHECKING:
     from fedsim.api.audit import Audit as Audit
     from fedsim.api.audit import audit as audit
-    from fedsim.api.compare import Comparison as Comparison
     from fedsim.api.compare import compare as compare
     from fedsim.api.price import Price as Price
     from fedsim.api.price import price as price
     from fedsim.api.run import Run as Run
-    from fedsim.api.run import Table as Table
     from fedsim.api.run import load_run as load_run
     from fedsim.api.simulate import simulate as simulate
     from fedsim.api.sweep import Sweep as Sweep
@@ -47,6 +45,8 @@ if TYPE_CHECKING:
     from fedsim.protocol.contract import Query as Query
     from fedsim.protocol.contract import Round as Round
     from fedsim.protocol.contract import ServerHalf as ServerHalf
+    from fedsim.report.comparison import Comparison as Comparison
+    from fedsim.report.tables import Table as Table
     from fedsim.scenario.model import Scenario as Scenario
 
     __version__: str
@@ -55,9 +55,9 @@ pin()
 
 _HOMES = {
     "fedsim.api.audit": ("Audit", "audit"),
-    "fedsim.api.compare": ("Comparison", "compare"),
+    "fedsim.api.compare": ("compare",),
     "fedsim.api.price": ("Price", "price"),
-    "fedsim.api.run": ("Run", "Table", "load_run"),
+    "fedsim.api.run": ("Run", "load_run"),
     "fedsim.api.simulate": ("simulate",),
     "fedsim.api.sweep": ("Sweep", "sweep"),
     "fedsim.common.errors": ("InputError", "Refused"),
@@ -74,6 +74,8 @@ _HOMES = {
         "Round",
         "ServerHalf",
     ),
+    "fedsim.report.comparison": ("Comparison",),
+    "fedsim.report.tables": ("Table",),
     "fedsim.scenario.model": ("Scenario",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -33,4 +33,3 @@ def run_copy(small_run: Path, tmp_path: Path) -> Path:
 def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """The page of a run stays empty and has no figures, which take longer than small runs."""
     monkeypatch.setattr(page, "_fill", lambda *_: None)
-    monkeypatch.setattr(page, "draw", lambda *_: None)

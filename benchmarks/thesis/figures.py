@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 
 from benchmarks.thesis.trials import SERIES, called, epsilon_field, settings_of
 from fedsim.report.style import save
-from fedsim.report.sweep_figure import Point, Series, draw
-from fedsim.report.sweep_page import interval_note, series
+from fedsim.report.sweep_figure import Point, draw
+from fedsim.report.sweep_page import interval_note
+from fedsim.report.sweep_page import points as points_over
 from fedsim.report.sweep_summary import BaselineGroup, SweepSummary
 from fedsim.scenario.metric import METRICS
 
@@ -66,21 +67,26 @@ def figure(summary: SweepSummary, title: str, points: Mapping[str, Sequence[Poin
     axis = epsilon_field(summary.varied)
     trials = [row.trials for row in summary.combinations if row.trials]
     published = [
-        Series(f"{name}, published", tuple(own), name, published=True) for name, own in (points or {}).items()
+        point._replace(series=f"{name}, published", family=name)
+        for name, own in (points or {}).items()
+        for point in own
     ]
-    lines = [*_in_sight(series(summary, axis), summary), *published]
-    return draw(lines, [AXIS[axis]], METRICS[summary.metric].title, title, interval_note(trials))
+    return draw(
+        [*_in_sight(points_over(summary, axis), summary), *published],
+        [AXIS[axis]],
+        METRICS[summary.metric].title,
+        title,
+        interval_note(trials),
+    )
 
 
-def _in_sight(lines: Sequence[Series], summary: SweepSummary) -> list[Series]:
+def _in_sight(points: Sequence[Point], summary: SweepSummary) -> list[Point]:
     """Without baselines so far away that the curves would be one line: those are in the table."""
     levels = {label for label, _ in summary.levels()}
-    curves = [point.error for one in lines if one.label not in levels for point in one.points]
+    curves = [point.value for point in points if point.series not in levels]
     low, high = min(curves, default=0.0), max(curves, default=1.0)
     room = (high - low) / 2
-    return [
-        one for one in lines if one.label not in levels or low - room <= one.points[0].error <= high + room
-    ]
+    return [p for p in points if p.series not in levels or low - room <= p.value <= high + room]
 
 
 def published_points(path: Path, scenario: str, number: str) -> dict[str, list[Point]]:
@@ -89,7 +95,7 @@ def published_points(path: Path, scenario: str, number: str) -> dict[str, list[P
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if (row["scenario"], row["figure"]) == (scenario, number) and row["epsilon"]:
-                point = Point(float(row["epsilon"]), float(row["error"]))
+                point = Point(row["series"], float(row["epsilon"]), float(row["error"]), trials=None)
                 found.setdefault(row["series"], []).append(point)
     return found
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import audit_display, watching
-from fedsim.api.run import Run, Table, lines_html, table_html
+from fedsim.api.run import Run
 from fedsim.attacks import daemons
 from fedsim.attacks.audit import Observe, as_json, attack
 from fedsim.attacks.daemon_pair import daemons as started
@@ -32,7 +32,7 @@ from fedsim.protocol.contract import Algorithm
 from fedsim.report.audit import FILE, AuditPart, adversaries, audit_figure, audit_table, verdict
 from fedsim.report.outcome import Outcome
 from fedsim.report.page import write_page
-from fedsim.report.texts import TextTable
+from fedsim.report.tables import Table, TextTable, lines_html
 from fedsim.scenario.resolve import Resolved
 from fedsim.wire.messages import Offer
 
@@ -94,7 +94,7 @@ class Audit:
 
     def _repr_html_(self) -> str:
         table = audit_table(self.part)
-        return table_html(table.columns, table.rows) + lines_html([table.caption, *self.verdict])
+        return table.html + lines_html([table.caption, *self.verdict])
 
 
 def _row(silo: Mapping[str, Any], played: Iterable[str]) -> dict[str, Any]:

@@ -4,54 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pyarrow as pa
-
-from fedsim.api.run import Run, Table
+from fedsim.api.run import Run
 from fedsim.api.sweep import Sweep
 from fedsim.common.errors import InputError
-from fedsim.common.files import check_free
-from fedsim.report import comparison
-from fedsim.report.comparison import Source, source_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from fedsim.report.comparison import Comparison, Source, compared, source_of
 
 Comparable = Run | Sweep | str | os.PathLike[str]
 """A run, a sweep, or the directory of one."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Comparison:
-    """The result of `fedsim.compare`; `lines` has the rows and draws them."""
-
-    lines: comparison.ComparisonData
-
-    @property
-    def errors(self) -> Table:
-        """One row per mean of the metric: whose, at which epsilon (none: no privacy), its 90 % interval."""
-        return Table(pa.Table.from_pylist(self.lines.table()))
-
-    def plot(self) -> Figure:
-        """A figure of the metric against epsilon."""
-        return self.lines.figure()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the table as CSV and the figure as PNG and SVG into a new directory.
-
-        Raises:
-            InputError: it holds something already, or cannot be written.
-        """
-        comparison.write(self.lines, check_free(Path(path)))
-
-    def __repr__(self) -> str:
-        return f"Comparison({len(self.lines.rows)} values: {self.lines.title})"
-
-    def _repr_html_(self) -> str:
-        return self.errors._repr_html_()
 
 
 def compare(
@@ -77,7 +39,7 @@ def compare(
         runs.items() if isinstance(runs, Mapping) else (("", run) for run in runs)
     )
     sources = [_source(name, run) for name, run in named]
-    return Comparison(comparison.compared(sources, None if points is None else Path(points), metric))
+    return compared(sources, None if points is None else Path(points), metric)
 
 
 def _source(name: str, run: Comparable) -> Source:

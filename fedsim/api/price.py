@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from fedsim.api.given import ScenarioLike, changes_of, resolved_of, scenario_of
-from fedsim.api.run import Table, lines_html, silos_html
+from fedsim.api.run import silos_html
 from fedsim.data.dataset import Dataset
 from fedsim.protocol.contract import Algorithm
 from fedsim.report.privacy_statement import PriceStatement
 from fedsim.report.privacy_statement import price as stated
+from fedsim.report.tables import Table, lines_html
 from fedsim.simulation.host import preview, second_opinions
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 
 from fedsim.api.given import ScenarioLike, changes_of, tree_of
 from fedsim.api.progress import display, watching
-from fedsim.api.run import Table, lines_html, table_html
 from fedsim.report.outcome import value
 from fedsim.report.record import CellResult
 from fedsim.report.sweep_page import errors, figure_of
+from fedsim.report.tables import Table, lines_html
 from fedsim.scenario.metric import METRICS
 from fedsim.sweeps import run as sweeps
 from fedsim.sweeps.engine import Event
@@ -74,8 +74,7 @@ class Sweep:
         return f"{summary.scenario}: {len(summary.combinations)} combinations, {summary.status}{rest}"
 
     def _repr_html_(self) -> str:
-        table = errors(self.summary)
-        return lines_html([self._line()]) + table_html(table.columns, table.rows)
+        return lines_html([self._line()]) + errors(self.summary).html
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 if TYPE_CHECKING:
     from fedsim.api.run import Run
     from fedsim.report.summary import Parameters, SiloRow
-    from fedsim.report.texts import TextTable
+    from fedsim.report.tables import TextTable
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from fedsim.api.audit import Audit, DaemonAudit
     from fedsim.privacy.convert import Guarantee
     from fedsim.report.silo_rows import Conversions, SiloConversions
-    from fedsim.report.texts import TextTable
+    from fedsim.report.tables import TextTable
     from fedsim.scenario.model import Scenario
 
 

@@ -21,7 +21,7 @@ from fedsim.privacy.rounding import shown_up
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fedsim.report.comparison import ComparisonData
+    from fedsim.report.comparison import Comparison
     from fedsim.report.predictor import Predictor
 
 
@@ -39,7 +39,7 @@ def compare(
     """Put several runs and sweeps into one table and one figure, a metric against epsilon."""
     with plain_errors():
         from fedsim.common.files import check_free
-        from fedsim.report.comparison import FILES, compared, source_of, write
+        from fedsim.report.comparison import FILES, compared, source_of
         from fedsim.report.sweep_summary import SHARED
 
         comparison = compared([source_of(directory) for directory in runs], points, metric)
@@ -48,11 +48,11 @@ def compare(
         console.print(_table(comparison))
         if comparison.shares_noise:
             say(console, f"Not private: {SHARED}.")
-        write(comparison, folder)
+        comparison.save(folder)
         say(console, f"Wrote {shown(folder)}/ ({', '.join(FILES)})")
 
 
-def _table(comparison: ComparisonData) -> Table:
+def _table(comparison: Comparison) -> Table:
     from fedsim.report.page import capital
     from fedsim.scenario.metric import METRICS
 
@@ -62,10 +62,10 @@ def _table(comparison: ComparisonData) -> Table:
         table.add_column(name, overflow="fold")
     for name in ("epsilon", what.short, "trials"):
         table.add_column(name, justify="right", no_wrap=True)
-    for row in comparison.rows:
+    for row in comparison.points:
         bounds = f" [{row.low:.4f}, {row.high:.4f}]" if row.low is not None and row.high is not None else ""
         trials = "published" if row.trials is None else str(row.trials)
-        table.add_row(row.source, row.series, shown_up(row.epsilon, 6), f"{row.value:.4f}{bounds}", trials)
+        table.add_row(row.source, row.series, shown_up(row.x, 6), f"{row.value:.4f}{bounds}", trials)
     return table
 
 

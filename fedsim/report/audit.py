@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report.style import GREY, from_zero, label, legend_below, look, styled
 from fedsim.report.summary import Part, read_json, validated
-from fedsim.report.texts import TextTable
+from fedsim.report.tables import TextTable
 
 ADVERSARIES = {
     "worst_server": "malicious server",

@@ -3,88 +3,85 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 from matplotlib.figure import Figure
 
 from fedsim.common.errors import InputError, suggest
-from fedsim.common.files import atomic_directory
+from fedsim.common.files import atomic_directory, check_free
 from fedsim.report.style import save
-from fedsim.report.summary import FILE, Baseline, Summary, read_summary
-from fedsim.report.sweep_figure import Point, Series, draw
-from fedsim.report.sweep_page import CLAIMED, EPSILON, interval_note, x_label
-from fedsim.report.sweep_summary import SweepSummary, is_sweep, read_sweep, title
-from fedsim.report.texts import named
+from fedsim.report.summary import FILE, Summary, Values, read_summary
+from fedsim.report.sweep_figure import Point, draw
+from fedsim.report.sweep_page import CLAIMED, EPSILON, interval_note, levels, points_of, x_label
+from fedsim.report.sweep_summary import CombinationRow, SweepSummary, is_sweep, read_sweep
+from fedsim.report.tables import Table
 from fedsim.scenario.metric import METRICS
 
 _REQUIRED, _OPTIONAL = ("series", "epsilon"), ("low", "high")
-COLUMNS = ("source", "series", "epsilon", "value", "low", "high", "trials")
+_COLUMNS = ("source", "series", "x", "value", "low", "high", "trials")
 FILES = ("comparison.csv", "comparison.png", "comparison.svg")
 
 
-@dataclass(frozen=True)
-class Compared:
-    """One mean: whose, at which epsilon (None: without privacy or unknown), and its 90 % interval.
-
-    `trials` is None for a published point; series of one `family` look alike.
-    """
-
-    source: str
-    series: str
-    epsilon: float | None
-    value: float
-    low: float | None
-    high: float | None
-    trials: int | None
-    family: str = ""
-
-
-@dataclass(frozen=True)
-class ComparisonData:
-    """Rows in the order of their sources.
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison:
+    """The result of `fedsim.compare`.
 
     Args:
-        rows: means.
+        points: means, at their epsilons, in the order of their sources.
         metric: what is compared.
         error: what the error is.
         shares_noise: whether the runs of some sweep carry no guarantee together.
     """
 
-    rows: tuple[Compared, ...]
+    points: tuple[Point, ...]
     metric: str
     error: str
     shares_noise: bool
 
-    def lines(self) -> list[Series]:
-        """One per source and series; the source is named where there are several."""
-        several = len({row.source for row in self.rows}) > 1
-        series: dict[tuple[str, str, bool], list[Point]] = {}
-        for row in self.rows:
-            prefix = f"{row.source}: " if several else ""
-            key = prefix + row.series, prefix + (row.family or row.series), row.trials is None
-            series.setdefault(key, []).append(Point(row.epsilon, row.value, row.low, row.high))
-        return [
-            Series(label, tuple(p), family, published) for (label, family, published), p in series.items()
-        ]
+    @property
+    def errors(self) -> Table:
+        """One row per mean of the metric: whose, at which epsilon (none: no privacy), its 90 % interval."""
+        return Table(pa.Table.from_pylist(self._rows()))
 
-    def table(self) -> list[dict[str, Any]]:
-        """The rows by `COLUMNS`; the metric's name replaces `value`."""
-        names = [self.metric if name == "value" else name for name in COLUMNS]
-        return [dict(zip(names, (getattr(row, c) for c in COLUMNS), strict=True)) for row in self.rows]
+    def _rows(self) -> list[dict[str, Any]]:
+        names = {"x": "epsilon", "value": self.metric}
+        return [{names.get(name, name): getattr(row, name) for name in _COLUMNS} for row in self.points]
 
     @property
     def title(self) -> str:
         """The figure's title: the error in words, or the metric's."""
         return self.error if self.metric == "error" else METRICS[self.metric].title
 
-    def figure(self) -> Figure:
+    def plot(self) -> Figure:
         """A figure of the metric against epsilon."""
-        note = interval_note([row.trials for row in self.rows if row.trials])
-        return draw(self.lines(), [x_label(EPSILON)], METRICS[self.metric].title, self.title, note)
+        note = interval_note([row.trials for row in self.points if row.trials])
+        return draw(self.points, [x_label(EPSILON)], METRICS[self.metric].title, self.title, note)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table as CSV and the figure as PNG and SVG (`FILES`) into a new directory.
+
+        Raises:
+            InputError: it holds something already, or cannot be written.
+        """
+        with atomic_directory(check_free(Path(path))) as draft:
+            with (draft / FILES[0]).open("w", encoding="utf-8", newline="") as file:
+                writer = csv.writer(file)
+                rows = self._rows()
+                writer.writerow(rows[0])
+                writer.writerows(row.values() for row in rows)
+            save(self.plot(), draft, "comparison")
+
+    def __repr__(self) -> str:
+        return f"Comparison({len(self.points)} values: {self.title})"
+
+    def _repr_html_(self) -> str:
+        return self.errors._repr_html_()
 
 
 class Source(NamedTuple):
@@ -94,9 +91,7 @@ class Source(NamedTuple):
     summary: Summary | SweepSummary
 
 
-def compared(
-    sources: Sequence[Source], points: Path | None = None, metric: str | None = None
-) -> ComparisonData:
+def compared(sources: Sequence[Source], points: Path | None = None, metric: str | None = None) -> Comparison:
     """Compare finished runs and sweeps.
 
     Args:
@@ -110,21 +105,19 @@ def compared(
     """
     if not sources:
         raise InputError("RUN", [], "name at least one run or sweep")
-    rows, shared, first = list[Compared](), False, sources[0]
+    rows, shared, first = list[Point](), False, sources[0]
     metric = _known(metric) if metric else _chosen(first)
     for source in sources:
         if (error := _error(source)) != _error(first):
             hint = f"measures {error!r} and {first.name} {_error(first)!r}; compare runs of one kind"
             raise InputError("RUN", source.name, hint)
-        if isinstance(source.summary, SweepSummary):
-            rows += _of_sweep(source.summary, source.name, metric)
-            shared |= source.summary.shares_noise
-        else:
-            rows += _of_run(source.summary, source.name, metric)
-        rows += _baselines(source, metric, rows)
-    return ComparisonData(
-        (*rows, *(_read_points(points, metric) if points else [])), metric, _error(first), shared
-    )
+        means = points_of(_combinations(source.summary), metric, _epsilon, [EPSILON, CLAIMED], source.name)
+        if not means:
+            raise InputError("RUN", source.name, _missing(source.summary, metric))
+        rows += [*means, *_baselines(source, metric, rows)]
+        shared |= isinstance(source.summary, SweepSummary) and source.summary.shares_noise
+    rows += _read_points(points, metric) if points else []
+    return Comparison(tuple(rows), metric, _error(first), shared)
 
 
 def _known(metric: str) -> str:
@@ -156,78 +149,61 @@ def _error(source: Source) -> str:
     return (summary.error_name or "") if isinstance(summary, SweepSummary) else summary.metrics.error_name
 
 
-def write(comparison: ComparisonData, folder: Path) -> None:
-    """Write the rows as CSV beside the figure as PNG and SVG (`FILES`) into a new folder."""
-    with atomic_directory(folder) as draft:
-        with (draft / FILES[0]).open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            table = comparison.table()
-            writer.writerow(table[0])
-            writer.writerows(row.values() for row in table)
-        save(comparison.figure(), draft, "comparison")
-
-
-def _of_sweep(sweep: SweepSummary, source: str, metric: str) -> list[Compared]:
-    rows = []
-    for row in sweep.combinations:
-        if (spread := row.spread(metric)) is None:
-            continue
-        series, family = (
-            title(row.varied, private, without=[EPSILON, CLAIMED]) for private in (row.private, True)
-        )
-        limit = row.epsilon_budget
-        at = row.epsilon_guaranteed if limit is None else limit  # what it costs, where nothing limits it
-        rows.append(Compared(source, series, at, *spread, row.trials, family))
-    if not rows:
-        raise InputError("RUN", source, f"has no {METRICS[metric].title}")
-    return rows
-
-
-def _of_run(run: Summary, source: str, metric: str) -> list[Compared]:
-    rows = []
-    for private in [True, False] if run.privacy.private else [False]:
-        spread = (run.metrics if private or not run.privacy.private else run.metrics.nonprivate).spread(
-            metric
-        )
-        if spread is not None:
-            label = title({"algorithm": run.algorithm}, private)
-            at = _epsilon(run) if private else None
-            rows.append(Compared(source, label, at, *spread, run.trials.finished, run.algorithm))
-    if not rows:
-        hint = "no trial of it is complete; run its scenario.yaml to the end"
-        if run.deployment is not None and not run.deployment.measured:
-            hint = f"has no {METRICS[metric].title}: it was deployed without public test records"
-        elif run.trials.finished:
-            hint = f"has no {METRICS[metric].title}"
-        raise InputError("RUN", source, hint)
-    return rows
-
-
-def _baselines(source: Source, metric: str, known: Sequence[Compared]) -> list[Compared]:
-    """The baselines of a source that no earlier one has: runs on the same records share them."""
-    result = [
-        Compared(source.name, label, None, *spread, trials)
-        for label, one, trials in _levels(source.summary)
-        if (spread := one.spread(metric)) is not None
-    ]
-    old = {(row.series, row.value) for row in known}
-    return [row for row in result if (row.series, row.value) not in old]
-
-
-def _levels(summary: Summary | SweepSummary) -> list[tuple[str, Baseline, int]]:
+def _combinations(summary: Summary | SweepSummary) -> Sequence[CombinationRow]:
+    """A run is one combination, or two with its non-private baseline."""
     if isinstance(summary, SweepSummary):
-        return [(label, one, summary.trials) for label, one in summary.levels()]
-    return [(named(one), one, summary.trials.finished) for one in summary.baselines]
+        return summary.combinations
+    silos, own = summary.privacy.silos, (summary.privacy.private, summary.metrics)
+    baseline = [(False, summary.metrics.nonprivate)] if summary.privacy.private else []
+    return [
+        CombinationRow.model_construct(
+            **{name: getattr(values, name) for name in Values.model_fields},
+            varied={"algorithm": summary.algorithm},
+            private=private,
+            epsilon_budget=_largest([silo.epsilon_budget for silo in silos]) if private else None,
+            epsilon_guaranteed=_largest([silo.epsilon_guaranteed for silo in silos]) if private else None,
+            trials=summary.trials.finished,
+        )
+        for private, values in [own, *baseline]
+    ]
 
 
-def _epsilon(run: Summary) -> float | None:
-    """The largest of the silos': what limits the run, or what it costs where nothing does."""
-    limits = [silo.epsilon_budget for silo in run.privacy.silos]
-    values = [silo.epsilon_guaranteed for silo in run.privacy.silos] if None in limits else limits
+def _largest(values: Sequence[float | None]) -> float | None:
+    """The largest epsilon; None, which is infinite, where one is."""
     return None if None in values else max((value for value in values if value is not None), default=None)
 
 
-def _read_points(path: Path, metric: str) -> list[Compared]:
+def _epsilon(row: CombinationRow) -> float | None:
+    """The budget, or what it costs where nothing limits it."""
+    return row.epsilon_guaranteed if row.epsilon_budget is None else row.epsilon_budget
+
+
+def _missing(summary: Summary | SweepSummary, metric: str) -> str:
+    """Why a source has no value of the metric."""
+    if isinstance(summary, SweepSummary) or (summary.trials.finished and not _unmeasured(summary)):
+        return f"has no {METRICS[metric].title}"
+    if _unmeasured(summary):
+        return f"has no {METRICS[metric].title}: it was deployed without public test records"
+    return "no trial of it is complete; run its scenario.yaml to the end"
+
+
+def _unmeasured(run: Summary) -> bool:
+    return run.deployment is not None and not run.deployment.measured
+
+
+def _baselines(source: Source, metric: str, known: Sequence[Point]) -> list[Point]:
+    """The baselines of a source that no earlier one has: runs on the same records share them."""
+    summary = source.summary
+    if isinstance(summary, SweepSummary):
+        labelled, trials = summary.levels(), summary.trials
+    else:
+        labelled, trials = [(one.label, one) for one in summary.baselines], summary.trials.finished
+    old = {(row.series, row.value) for row in known}
+    found = levels(labelled, metric, trials, source.name)
+    return [row for row in found if (row.series, row.value) not in old]
+
+
+def _read_points(path: Path, metric: str) -> list[Point]:
     """The rows of a CSV file of published points; an empty epsilon means without privacy."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -245,7 +221,7 @@ def _read_points(path: Path, metric: str) -> list[Compared]:
     return rows
 
 
-def _point(path: Path, line: int, row: dict[str, str | None], metric: str) -> Compared:
+def _point(path: Path, line: int, row: dict[str, str | None], metric: str) -> Point:
     value = _number(path, line, metric, row.get(metric))
     if value is None:
         raise InputError(f"{path.name} line {line}, {metric}", row.get(metric), "a number is required")
@@ -256,7 +232,7 @@ def _point(path: Path, line: int, row: dict[str, str | None], metric: str) -> Co
         raise InputError(
             f"{path.name} line {line}, {metric}", value, f"between low and high, {low} and {high}"
         )
-    return Compared(path.name, row.get("series") or path.stem, epsilon, value, low, high, None)
+    return Point(row.get("series") or path.stem, epsilon, value, low, high, trials=None, source=path.name)
 
 
 def _number(path: Path, line: int, name: str, text: str | None) -> float | None:

@@ -17,7 +17,7 @@ from fedsim.common.files import atomic_files
 from fedsim.report.run_directory import RunData
 from fedsim.report.style import GREY, Look, label, legend_below, look, save, styled, thinned
 from fedsim.report.summary import FEW, OF_TRAINING, Summary
-from fedsim.report.texts import NONPRIVATE, named
+from fedsim.report.texts import NONPRIVATE
 from fedsim.scenario.metric import METRICS
 
 MEASURED_FIGURES = {
@@ -93,7 +93,7 @@ def draw_baselines(axes: Axes, summary: Summary, column: str) -> None:
     """Draw each baseline's mean as a level."""
     for one in summary.baselines:
         if (level := one.spread(column)) is not None:
-            name = f"{named(one)}: {level.mean:.3g}"  # the level may lie above the axis
+            name = f"{one.label}: {level.mean:.3g}"  # the level may lie above the axis
             axes.axhline(level.mean, color=GREY, linewidth=0.9, linestyle=_LEVELS[one.name], label=name)
 
 

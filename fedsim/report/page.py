@@ -17,7 +17,6 @@ from fedsim.report import plots, style
 from fedsim.report.audit import AuditPart, audit_figure, audit_table, read_audit, verdict
 from fedsim.report.curves import MEASURED_FIGURES
 from fedsim.report.outcome import Outcome
-from fedsim.report.plots import draw
 from fedsim.report.run_directory import RunData, data_of, read, write
 from fedsim.report.summary import FEW, SiloRow, Summary, spans
 from fedsim.report.texts import measured, methods, metrics_table, remarks, silo_table, unmeasured
@@ -36,7 +35,7 @@ class PageFigure:
 
 
 def save(outcome: Outcome, directory: Path) -> list[str]:
-    """Write a run directory, with its picture and page; returns what is in it.
+    """Write a run directory, with its page; returns what is in it.
 
     A new one is whole or not there. In one that is taken already, every file is.
 
@@ -47,7 +46,6 @@ def save(outcome: Outcome, directory: Path) -> list[str]:
     began = directory.is_dir() and any(directory.iterdir())
     with atomic_files(directory) if began else atomic_directory(directory) as draft:
         write(outcome, run, draft, directory)
-        draw(run, draft / "metrics.png")
         _fill(run, draft)
     return listing(directory)
 

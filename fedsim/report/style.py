@@ -5,7 +5,6 @@ dash and marker, so that a figure reads in black and white, and axes' limits; si
 from __future__ import annotations
 
 import io
-import math
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -30,7 +29,7 @@ _SETTINGS: dict[Any, Any] = {
     "axes.labelsize": 10,
     "xtick.labelsize": 9.5,
     "ytick.labelsize": 9.5,
-    "legend.fontsize": 9.5,
+    "legend.fontsize": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "svg.fonttype": "none",  # letters stay letters: small, and they can be searched and copied
@@ -111,13 +110,35 @@ def legend_below(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
     if not labels:
         return
-    columns = max(1, min(3, _LETTERS // (max(map(len, labels)) + _HANDLE)))
-    figure.set_figheight(figure.get_figheight() + _LINE * math.ceil(len(labels) / columns))
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    columns = next(
+        (c for n in (3, 2) if _width(c := _columns(labels, n), labels) <= _LETTERS), _columns(labels, 1)
+    )
+    order = [at for column in columns for at in column]
+    figure.set_figheight(figure.get_figheight() + _LINE * len(columns[0]))
+    figure.legend(
+        [handles[at] for at in order],
+        [labels[at] for at in order],
+        loc="outside lower center",
+        ncols=len(columns),
+        frameon=False,
+        handlelength=1.6,
+        handletextpad=0.5,
+        columnspacing=0.8,
+    )
 
 
-_LETTERS, _HANDLE, _LINE = 54, 8, 0.19
+_LETTERS, _HANDLE, _LINE = 63, 4, 0.19
 """Letters that fit beside each other in a legend, what a handle takes of them, and a line in inches."""
+
+
+def _columns(labels: Sequence[str], count: int) -> list[list[int]]:
+    """Places of labels in columns of almost one length: short labels first, each column in their order."""
+    order = sorted(range(len(labels)), key=lambda at: len(labels[at]))
+    return [sorted(column.tolist()) for column in np.array_split(order, count) if len(column)]
+
+
+def _width(columns: Sequence[Sequence[int]], labels: Sequence[str]) -> int:
+    return sum(_HANDLE + max(len(labels[at]) for at in column) for column in columns)
 
 
 def settle(figure: Figure) -> None:

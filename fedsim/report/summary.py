@@ -178,6 +178,19 @@ class Baseline(Values):
     train_records: tuple[int, int]
     methods: list[str]
 
+    @property
+    def label(self) -> str:
+        """Its name in tables and figures."""
+        return f"{NAMES[self.name]} (mean of {self.silos})" if self.silos else NAMES[self.name]
+
+
+NAMES: dict[BaselineName, str] = {
+    "majority": "majority class",
+    "mean": "mean of the targets",
+    "silo_alone": "each silo alone",
+    "pooled": "all silos pooled",
+}
+
 
 class Participation(Part):
     """Who took part: the M that theorems speak of, and what the run saw.

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,40 +23,62 @@ _PUBLISHED = "x*"
 _LEVEL: dict[str, Any] = {"linestyle": (0, (1, 1.5)), "linewidth": 0.9, "markerfacecolor": "white"}
 
 
-@dataclass(frozen=True)
-class Point:
-    """A mean, and the interval in which 90 % of single runs fall; `x` None: no privacy, a horizontal line."""
+class Point(NamedTuple):
+    """A mean over trials, and the interval in which 90 % of single runs fall.
 
+    Args:
+        series: the line that it is on.
+        x: None: no privacy, or no place on the axis; a horizontal line.
+        value: the mean.
+        low: of the interval.
+        high: of the interval.
+        trials: None for a published point.
+        family: of an algorithm and its non-private baseline, whose lines look alike; empty: of no other.
+        source: the run, sweep or file that it is from.
+    """
+
+    series: str
     x: float | None
-    error: float
+    value: float
     low: float | None = None
     high: float | None = None
+    trials: int | None = 1
+    family: str = ""
+    source: str = ""
 
     @property
     def bars(self) -> tuple[float, float]:
         """How far the interval goes from the mean down and up."""
-        low, high = (self.error if end is None else end for end in (self.low, self.high))
-        return self.error - low, high - self.error
+        low, high = (self.value if end is None else end for end in (self.low, self.high))
+        return self.value - low, high - self.value
 
 
-@dataclass(frozen=True)
-class Series:
-    """Points that belong together; lines of one `family`, an algorithm and its baseline, have one look."""
+class Line(NamedTuple):
+    """A line's name, the family that it looks like, and whether it was published."""
 
     label: str
-    points: tuple[Point, ...]
-    family: str = ""
-    published: bool = False
-
-    @property
-    def kin(self) -> str:
-        """The series' family, or itself."""
-        return self.family or self.label
+    family: str
+    published: bool
 
 
-def draw(series: Sequence[Series], below: Sequence[str], y_label: str, title: str, note: str) -> Figure:
-    """One figure of all series; without an x, rows. `below` stands under the axis of x, a line each."""
-    xs = sorted({point.x for one in series for point in one.points if point.x is not None})
+Lines = dict[Line, list[Point]]
+
+
+def lines(points: Sequence[Point]) -> Lines:
+    """Points by their lines, whose names have the source where there are several."""
+    several = len({point.source for point in points}) > 1
+    result: Lines = {}
+    for point in points:
+        prefix = f"{point.source}: " if several else ""
+        line = Line(prefix + point.series, prefix + (point.family or point.series), point.trials is None)
+        result.setdefault(line, []).append(point)
+    return result
+
+
+def draw(points: Sequence[Point], below: Sequence[str], y_label: str, title: str, note: str) -> Figure:
+    """One figure of all points; without an x, rows. `below` stands under the axis of x, a line each."""
+    series = lines(points)
+    xs = sorted({point.x for point in points if point.x is not None})
     with styled(_HEIGHT + _LINE * (len(below) - 1) if xs else 1.5 + 0.4 * len(series)) as (figure, axes):
         if xs:
             _draw_lines(axes, series, xs)
@@ -65,7 +86,7 @@ def draw(series: Sequence[Series], below: Sequence[str], y_label: str, title: st
         else:
             _draw_rows(axes, series)
         notes = [*below, note] if xs else [y_label, note]
-        notes.append(frame(axes, "y" if xs else "x", _ends(series, bool(xs))))
+        notes.append(frame(axes, "y" if xs else "x", _ends(points, bool(xs))))
         axes.set_xlabel("\n".join(textwrap.fill(each, _NOTE if xs else _ROW) for each in notes if each))
         if xs:
             axes.set_ylabel(y_label)
@@ -74,59 +95,54 @@ def draw(series: Sequence[Series], below: Sequence[str], y_label: str, title: st
         return figure
 
 
-def _draw_lines(axes: Axes, series: Sequence[Series], xs: Sequence[float]) -> None:
-    lines = [one for one in series if any(point.x is not None for point in one.points)]
-    for one, style in _styled(series):
-        points = sorted((p for p in one.points if p.x is not None), key=lambda p: p.x or 0)
+def _draw_lines(axes: Axes, series: Lines, xs: Sequence[float]) -> None:
+    drawn = [line for line, points in series.items() if any(point.x is not None for point in points)]
+    for line, style in _styled(series):
+        points = sorted((p for p in series[line] if p.x is not None), key=lambda p: p.x or 0)
         if points:
-            shift = _shift(xs, lines.index(one), len(lines))
-            _draw_line(axes, [(p.x or 0) * shift for p in points], points, style, one.label)
-        for level in (p for p in one.points if p.x is None):
+            shift = _shift(xs, drawn.index(line), len(drawn))
+            bars = list(zip(*(point.bars for point in points), strict=True))
+            x, y = [(p.x or 0) * shift for p in points], [p.value for p in points]
+            axes.errorbar(x, y, bars, capsize=3, elinewidth=1, label=label(line.label, _NAME), **style)
+        for level in (p for p in series[line] if p.x is None):
             own = {key: style[key] for key in ("color", "linestyle", "linewidth") if key in style}
-            axes.axhline(level.error, label="" if points else label(one.label, _NAME), **own)
+            axes.axhline(level.value, label="" if points else label(line.label, _NAME), **own)
 
 
-def _styled(series: Sequence[Series]) -> Iterator[tuple[Series, dict[str, Any]]]:
-    """A family has one look; its twins, and what has no place on the axis, are thin and dotted."""
-    families = list(dict.fromkeys(one.kin for one in series))
-    for one in series:
-        thin = one.label != one.kin or all(point.x is None for point in one.points)
-        yield one, _style(families.index(one.kin), one) | (_LEVEL if thin else {})
+def _styled(series: Lines) -> Iterator[tuple[Line, dict[str, Any]]]:
+    """A family has one look; its non-private baselines, and what has no place on the axis, are thin and
+    dotted.
+    """
+    families = list(dict.fromkeys(line.family for line in series))
+    for line, points in series.items():
+        thin = line.label != line.family or all(point.x is None for point in points)
+        yield line, _style(families.index(line.family), line.published) | (_LEVEL if thin else {})
 
 
-def _ends(series: Sequence[Series], lines: bool) -> list[float]:
+def _ends(points: Sequence[Point], drawn: bool) -> list[float]:
     """All that is drawn; of levels among lines no bars are."""
-    points = [point for one in series for point in one.points]
-    bars = [(0.0, 0.0) if lines and point.x is None else point.bars for point in points]
-    return [at for p, (down, up) in zip(points, bars, strict=True) for at in (p.error - down, p.error + up)]
+    bars = [(0.0, 0.0) if drawn and point.x is None else point.bars for point in points]
+    return [at for p, (down, up) in zip(points, bars, strict=True) for at in (p.value - down, p.value + up)]
 
 
-def _style(family: int, one: Series) -> dict[str, Any]:
+def _style(family: int, published: bool) -> dict[str, Any]:
     own = look(family)
     return {
         "color": own.colour,
-        "linestyle": ":" if one.published else own.dash,
-        "marker": _PUBLISHED[family % len(_PUBLISHED)] if one.published else own.marker,
-        "markersize": 8 if one.published else 5.5,
+        "linestyle": ":" if published else own.dash,
+        "marker": _PUBLISHED[family % len(_PUBLISHED)] if published else own.marker,
+        "markersize": 8 if published else 5.5,
     }
 
 
-def _draw_line(
-    axes: Axes, x: Sequence[float], points: Sequence[Point], style: dict[str, Any], name: str
-) -> None:
-    bars = list(zip(*(point.bars for point in points), strict=True))
-    errors = [point.error for point in points]
-    axes.errorbar(x, errors, bars, capsize=3, elinewidth=1, label=label(name, _NAME), **style)
-
-
-def _draw_rows(axes: Axes, series: Sequence[Series]) -> None:
-    """Draw every series as a row, where no number is varied."""
-    for row, one in enumerate(series):
-        style = _style(row, one) | {"linestyle": ""}
-        for point in one.points:
+def _draw_rows(axes: Axes, series: Lines) -> None:
+    """Draw every line as a row, where no number is varied."""
+    for row, (line, points) in enumerate(series.items()):
+        style = _style(row, line.published) | {"linestyle": ""}
+        for point in points:
             below, above = point.bars
-            axes.errorbar([point.error], [row], xerr=[[below], [above]], capsize=3, **style)
-    names = [textwrap.fill(label(one.label, 2 * _ROW), _ROW) for one in series]
+            axes.errorbar([point.value], [row], xerr=[[below], [above]], capsize=3, **style)
+    names = [textwrap.fill(label(line.label, 2 * _ROW), _ROW) for line in series]
     axes.set_yticks(range(len(series)), names)
     axes.set_ylim(len(series) - 0.4, -0.6)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from math import inf
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.report.page import PAGE, capital, named, publish, template
 from fedsim.report.run_directory import scenario_of
 from fedsim.report.style import save
-from fedsim.report.summary import Values, spans
-from fedsim.report.sweep_figure import Point, Series, draw
+from fedsim.report.summary import Baseline, Values, spans
+from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.sweep_summary import (
     CombinationRow,
     SweepPrivacy,
@@ -24,7 +24,8 @@ from fedsim.report.sweep_summary import (
     read_sweep,
     title,
 )
-from fedsim.report.texts import TextTable, given, plain, value_text
+from fedsim.report.tables import TextTable
+from fedsim.report.texts import given, plain, value_text
 from fedsim.scenario.metric import METRICS
 
 _NOTHING = TextTable("", [], [])
@@ -132,7 +133,7 @@ def figure_of(sweep: SweepSummary) -> Figure:
     tuned = sweep.privacy.tuning.note if sweep.privacy.tuning else ""
     note = "; ".join(filter(None, [interval_note(trials), tuned]))
     below = [x_label(x), *(under_the_axis(sweep) if x == CLAIMED else [])]
-    return draw(series(sweep, x), below, METRICS[sweep.metric].title, sweep.scenario, note)
+    return draw(points(sweep, x), below, METRICS[sweep.metric].title, sweep.scenario, note)
 
 
 def _figure(sweep: SweepSummary, folder: Path) -> str:
@@ -222,22 +223,43 @@ def abscissa(summary: SweepSummary) -> str | None:
     return None
 
 
-def series(summary: SweepSummary, x: str | None) -> list[Series]:
-    """One per combination of the other fields; those without `x` are levels, and so are all without x, and
-    baselines.
-    """
-    lines: dict[tuple[str, str], list[Point]] = {}
-    for row in summary.combinations:
-        if (spread := row.spread(summary.metric)) is None:
-            continue
-        label, family = (title(row.varied, private, without=[x]) for private in (row.private, True))
-        at = row.varied.get(x) if x else None
-        lines.setdefault((label, family), []).append(Point(_number(at), *spread))
-    drawn = [Series(label, tuple(points), family) for (label, family), points in lines.items()]
-    return drawn + [
-        Series(label, (Point(None, *level),))
-        for label, one in summary.levels()
-        if (level := one.spread(summary.metric)) is not None
+def points(summary: SweepSummary, x: str | None) -> list[Point]:
+    """The points of a figure over the field `x`; combinations without it are levels, and so are baselines."""
+    return points_of(
+        summary.combinations, summary.metric, lambda row: _number(row.varied.get(x) if x else None), [x]
+    ) + levels(summary.levels(), summary.metric, summary.trials)
+
+
+def points_of(
+    rows: Sequence[CombinationRow],
+    metric: str,
+    at: Callable[[CombinationRow], float | None],
+    without: Collection[str | None],
+    source: str = "",
+) -> list[Point]:
+    """A point for each combination that has the metric; lines are named by the fields not in `without`."""
+    return [
+        Point(
+            title(row.varied, row.private, without),
+            at(row),
+            *spread,
+            row.trials,
+            title(row.varied, True, without),
+            source,
+        )
+        for row in rows
+        if (spread := row.spread(metric)) is not None
+    ]
+
+
+def levels(
+    baselines: Sequence[tuple[str, Baseline]], metric: str, trials: int, source: str = ""
+) -> list[Point]:
+    """A point without x for each baseline that has the metric."""
+    return [
+        Point(label, None, *spread, trials, source=source)
+        for label, one in baselines
+        if (spread := one.spread(metric)) is not None
     ]
 
 

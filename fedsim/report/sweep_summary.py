@@ -13,7 +13,6 @@ from typing import Any
 from fedsim.common.errors import InputError
 from fedsim.common.serialise import canonical
 from fedsim.report.summary import FILE, Baseline, Part, Values, read_json, validated
-from fedsim.report.texts import named
 from fedsim.scenario.model import Criterion
 
 FORMAT = "fedsim sweep 2"
@@ -185,7 +184,7 @@ class SweepSummary(Part):
         """Every baseline by its label, which names its records and problem where there are several."""
         several = len(self.baselines) > 1
         return [
-            (f"{named(one)}, {title(group.varied, True)}" if several else named(one), one)
+            (f"{one.label}, {title(group.varied, True)}" if several else one.label, one)
             for group in self.baselines
             for one in group.baselines
         ]

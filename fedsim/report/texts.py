@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fedsim.privacy.rounding import UNBOUNDED, shown_down, shown_up
 from fedsim.report.summary import (
+    NAMES,
     Baseline,
     Clipping,
     Deployment,
@@ -22,21 +22,11 @@ from fedsim.report.summary import (
     Values,
     spans,
 )
+from fedsim.report.tables import TextTable
 from fedsim.scenario.metric import METRICS, better
 
 SILOS_TITLE = "Epsilon per silo (replace one record)"
 _TIGHTEST = 20
-
-
-@dataclass(frozen=True)
-class TextTable:
-    """Text in rows; `total` is a last row for all, `short` titles for a terminal; empty where not needed."""
-
-    caption: str
-    columns: list[str]
-    rows: list[list[str]]
-    total: list[str] = field(default_factory=list)
-    short: list[str] = field(default_factory=list)
 
 
 class _Column(NamedTuple):
@@ -121,18 +111,7 @@ def _range(key: str, silos: Sequence[SiloRow]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-NAMES = {
-    "majority": "majority class",
-    "mean": "mean of the targets",
-    "silo_alone": "each silo alone",
-    "pooled": "all silos pooled",
-}
 _NAIVE = ("majority", "mean")
-
-
-def named(one: Baseline) -> str:
-    """A baseline's label in tables and figures."""
-    return f"{NAMES[one.name]} (mean of {one.silos})" if one.silos else NAMES[one.name]
 
 
 def no_better(metrics: Metrics, baselines: list[Baseline]) -> list[str]:
@@ -156,7 +135,7 @@ def no_better(metrics: Metrics, baselines: list[Baseline]) -> list[str]:
 
 def methods(baselines: list[Baseline]) -> list[str]:
     """For each baseline its method and the number of training records."""
-    return [f"{_capital(named(one))}: {_records(one)}; {'; '.join(one.methods)}" for one in baselines]
+    return [f"{_capital(one.label)}: {_records(one)}; {'; '.join(one.methods)}" for one in baselines]
 
 
 def _records(one: Baseline) -> str:
@@ -180,7 +159,7 @@ def metrics_table(summary: Summary) -> TextTable:
     rows: list[tuple[str, Values]] = [("this run", summary.metrics)]
     if summary.privacy.private and summary.metrics.nonprivate.error is not None:
         rows.append((NONPRIVATE, summary.metrics.nonprivate))
-    rows += [(named(one), one) for one in reversed(summary.baselines)]
+    rows += [(one.label, one) for one in reversed(summary.baselines)]
     names = [name for name in METRICS if any(values.spread(name) for _, values in rows)]
     names.sort(key=lambda name: name != summary.metrics.metric)
     titles = [METRICS[name].short for name in names]

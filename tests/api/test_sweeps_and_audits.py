@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from support.scenarios import SMALL
 
 import fedsim
+from fedsim.report.sweep_figure import lines
 
 GRID: dict[str, Any] = {"sweep.grid": {"privacy.epsilon": [0.5, 2.0]}}
 
@@ -60,8 +61,8 @@ def test_runs_sweeps_and_directories_are_compared(sweep: fedsim.Sweep, tmp_path:
 
 def test_runs_of_one_algorithm_make_one_line() -> None:
     runs = [fedsim.simulate(SMALL, trials=1, epsilon=epsilon) for epsilon in (0.5, 2.0)]
-    lines = fedsim.compare(runs).lines.lines()
-    assert [len(line.points) for line in lines if line.points[0].x is not None] == [2]
+    found = lines(fedsim.compare(runs).points)
+    assert [len(points) for points in found.values() if points[0].x is not None] == [2]
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,6 @@ def test_metrics_ledger_and_model_agree_with_the_scenario(run_directory: Path) -
         models = load_file(run_directory / f"{name}.safetensors")
         assert sorted(models) == [f"trial-{t}.{variant}" for t in range(3)]
         assert all(model.shape == (31,) for model in models.values())
-    assert (run_directory / "metrics.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_resolved_scenario_reads_back_to_itself(run_directory: Path) -> None:

@@ -230,7 +230,7 @@ def test_a_broken_claim_is_said_aloud():
 
 def test_published_points_are_one_figures(published):
     points = published_points(published, "toy", "9.9")
-    assert [(name, [(p.x, p.error) for p in own]) for name, own in points.items()] == [
+    assert [(name, [(p.x, p.value) for p in own]) for name, own in points.items()] == [
         ("minibatch SGD", [(1.0, 0.25)])
     ]
 

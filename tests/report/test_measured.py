@@ -35,7 +35,7 @@ from fedsim.report.run_directory import read
 from fedsim.report.silo_rows import Conversions, GroupPrivacy, SiloConversions, chosen, prefixes
 from fedsim.report.style import frame
 from fedsim.report.summarise import interval90
-from fedsim.report.sweep_figure import Point, Series, draw
+from fedsim.report.sweep_figure import Point, draw
 from fedsim.report.texts import result_line
 from fedsim.sweeps.job import job_of
 from fedsim.sweeps.run import run
@@ -263,8 +263,8 @@ def test_in_a_sweep() -> None:
 
 
 def test_on_the_axis_of_a_figure() -> None:
-    series = [Series("one", (Point(TRUE, 0.2), Point(4.0, 0.1)))]
-    (axes,) = draw(series, "epsilon", "error", "", "").axes
+    points = [Point("one", TRUE, 0.2), Point("one", 4.0, 0.1)]
+    (axes,) = draw(points, ["epsilon"], "error", "", "").axes
     axes.figure.canvas.draw()
     assert "1.001" in [tick.get_text() for tick in axes.get_xticklabels()]
 

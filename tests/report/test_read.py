@@ -18,7 +18,8 @@ from fedsim.report.privacy_statement import OWN, how, not_private, plug_ins, tru
 from fedsim.report.run_directory import read
 from fedsim.report.summarise import of_scenario
 from fedsim.report.summary import SiloRow
-from fedsim.report.texts import TextTable, given, plain, silo_table, slack
+from fedsim.report.tables import TextTable
+from fedsim.report.texts import given, plain, silo_table, slack
 from fedsim.scenario.load import parse
 from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve

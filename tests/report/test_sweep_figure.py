@@ -10,19 +10,23 @@ from matplotlib.figure import Figure
 
 from fedsim.report import style
 from fedsim.report.style import look
-from fedsim.report.sweep_figure import Point, Series, draw
+from fedsim.report.sweep_figure import Point, draw
 
 LEVELS = (6.0, 0.75, 1.5, 18.0)
 ERRORS = (0.2, 0.4, 0.3, 0.1)
 LOWS, HIGHS = (0.15, 0.3, 0.2, 0.1), (0.3, 0.45, 0.4, 0.12)
-FIRST = Series("MB-SGD", tuple(map(Point, LEVELS, ERRORS, LOWS, HIGHS)), "MB-SGD")
+FIRST = [Point("MB-SGD", *each) for each in zip(LEVELS, ERRORS, LOWS, HIGHS, strict=True)]
+THREE = [
+    *FIRST,
+    *(Point("accelerated", *each) for each in zip(LEVELS, (0.1, 0.3, 0.2, 0.05), strict=True)),
+    Point("local SGD $x$ <&>", 1.5, 0.35, 0.3, 0.4),
+]
 SERIES = [
-    FIRST,
-    Series("accelerated", tuple(map(Point, LEVELS, (0.1, 0.3, 0.2, 0.05))), "accelerated"),
-    Series("local SGD $x$ <&>", (Point(1.5, 0.35, 0.3, 0.4),)),
-    Series("MB-SGD (non-private)", (Point(None, 0.08),), "MB-SGD"),
-    Series("accelerated (non-private)", (Point(None, 0.04),), "accelerated"),
-    Series("Table 2", (Point(1.0, 0.3), Point(4.0, 0.2)), published=True),
+    *THREE,
+    Point("MB-SGD (non-private)", None, 0.08, family="MB-SGD"),
+    Point("accelerated (non-private)", None, 0.04, family="accelerated"),
+    Point("Table 2", 1.0, 0.3, trials=None),
+    Point("Table 2", 4.0, 0.2, trials=None),
 ]
 
 
@@ -39,8 +43,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     return figures
 
 
-def picture(series: list[Series], folder: Path) -> str:
-    figure = draw(series, ["epsilon of each silo"], "test error", "title", "mean of 3 trials")
+def picture(points: list[Point], folder: Path) -> str:
+    figure = draw(points, ["epsilon of each silo"], "test error", "title", "mean of 3 trials")
     return style.save(figure, folder, "figure")
 
 
@@ -68,7 +72,7 @@ def test_points_are_in_order_and_at_their_place(drawn: list[Figure], tmp_path: P
 
 
 def test_bars_are_the_intervals(drawn: list[Figure], tmp_path: Path) -> None:
-    picture([FIRST], tmp_path)
+    picture(FIRST, tmp_path)
     bars = drawn[0].axes[0].containers[0][2][0].get_segments()
     spans = [tuple(segment[:, 1]) for segment in bars]
     assert np.array(spans) == pytest.approx(np.array([(0.3, 0.45), (0.2, 0.4), (0.15, 0.3), (0.1, 0.12)]))
@@ -87,28 +91,28 @@ def test_every_series_is_in_the_legend_which_covers_no_axes() -> None:
     figure = draw(SERIES, ["epsilon of each silo"], "test error", "title", "mean of 3 trials")
     figure.draw_without_rendering()
     (legend,) = figure.legends
-    assert {text.get_text() for text in legend.get_texts()} == {one.label for one in SERIES}
+    assert {text.get_text() for text in legend.get_texts()} == {point.series for point in SERIES}
     assert legend.get_window_extent().y1 < figure.axes[0].bbox.y0
 
 
 def test_series_at_one_epsilon_stand_side_by_side(drawn: list[Figure], tmp_path: Path) -> None:
-    picture(SERIES[:3], tmp_path)
+    picture(THREE, tmp_path)
     found = lines(drawn[0].axes[0])
     assert len({float(x[np.argmin(abs(x - 1.5))]) for x, _ in found.values()}) == 3
 
 
 def test_the_error_axis_begins_at_zero_or_says_that_it_does_not(drawn: list[Figure], tmp_path: Path) -> None:
-    assert "axis from" not in picture([FIRST], tmp_path)
+    assert "axis from" not in picture(FIRST, tmp_path)
     assert drawn[0].axes[0].get_ylim()[0] == 0
-    high = Series("high", (Point(1.0, 0.21, 0.2, 0.22), Point(2.0, 0.2)))
-    assert "axis from 0.198, not 0" in picture([high], tmp_path)
+    high = [Point("high", 1.0, 0.21, 0.2, 0.22), Point("high", 2.0, 0.2)]
+    assert "axis from 0.198, not 0" in picture(high, tmp_path)
     low, top = drawn[1].axes[0].get_ylim()
     assert 0.19 < low < 0.2
     assert 0.22 < top < 0.23
 
 
 def test_without_an_axis_every_series_is_a_row(drawn: list[Figure], tmp_path: Path) -> None:
-    rows = [Series(name, (Point(None, error),)) for name, error in (("one", 0.1), ("two", 0.2))]
+    rows = [Point(name, None, error) for name, error in (("one", 0.1), ("two", 0.2))]
     picture(rows, tmp_path)
     axes = drawn[0].axes[0]
     assert [text.get_text() for text in axes.get_yticklabels()] == ["one", "two"]
@@ -123,7 +127,7 @@ def test_looks_differ_without_colour() -> None:
 def test_labels_of_epsilons_that_lie_close_do_not_cover_each_other(
     drawn: list[Figure], tmp_path: Path
 ) -> None:
-    picture([Series("a", tuple(Point(x, 0.2) for x in (0.5, 2, 4, 8, 8.30327, 9, 9.5)))], tmp_path)
+    picture([Point("a", x, 0.2) for x in (0.5, 2, 4, 8, 8.30327, 9, 9.5)], tmp_path)
     axes = drawn[0].axes[0]
     drawn[0].canvas.draw()
     texts = [text for text in axes.get_xticklabels() if text.get_text()]
@@ -133,8 +137,8 @@ def test_labels_of_epsilons_that_lie_close_do_not_cover_each_other(
 
 
 def test_a_twin_that_is_a_line_is_hollow_and_its_run_is_not(drawn: list[Figure], tmp_path: Path) -> None:
-    both = (Point(0.1, 0.2), Point(0.2, 0.3))
-    picture([Series("a", both, "a"), Series("a (non-private)", both, "a")], tmp_path)
+    at = ((0.1, 0.2), (0.2, 0.3))
+    picture([Point(name, *each, family="a") for name in ("a", "a (non-private)") for each in at], tmp_path)
     run, twin = (bars[0] for bars in drawn[0].axes[0].containers)
     assert (run.get_color(), run.get_marker()) == (twin.get_color(), twin.get_marker())
     assert (run.get_markerfacecolor(), twin.get_markerfacecolor()) == (run.get_color(), "white")
