@@ -9,16 +9,13 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from fedsim.common.errors import Refused
-from fedsim.wire.connections import dial_port, dial_socket
+from fedsim.wire.connections import Address, dial
 from fedsim.wire.frames import receive, send
 
-Address = Path | tuple[int, bytes]
-"""A Unix socket, or a port of this machine and the token that opens it."""
 MAX_REPLY = 1 << 30
 """Bytes; memory grows with what is sent, not with what is announced."""
 _PAUSE, _LONGEST_PAUSE = 0.01, 0.5  # seconds between two attempts
@@ -135,10 +132,7 @@ class _Line:
         return self._connection
 
     def _dialled(self, seconds: float) -> socket.socket:
-        if isinstance(self._address, Path):
-            connection = dial_socket(self._address, seconds)
-        else:
-            connection = dial_port(*self._address, seconds)
+        connection = dial(self._address, seconds)
         with self._lock:
             self._connection = connection
             if not self._waiting:

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedsim.attacks.neighbours import SOCKET, STATE, WORLDS, Line, Neighbours, write
 from fedsim.attacks.setting import Setting
 from fedsim.common.errors import InputError, Refused
-from fedsim.wire.connections import dial_socket
+from fedsim.wire.connections import listens
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from fedsim.wire.messages import (
     Admission,
@@ -175,6 +175,7 @@ Openings = Iterable[AbstractContextManager[Worlds]]
 """Pairs of daemons, each with a lifetime budget of its own; the next is opened when one is spent."""
 COMMAND = [sys.executable, "-m", "silos"]
 _PATIENCE = 120.0  # seconds for a daemon to listen, or to end
+_CONNECT = 5.0  # seconds for a connection
 
 
 def daemons(setting: Setting, found: Neighbours, folder: Path) -> Openings:
@@ -184,7 +185,7 @@ def daemons(setting: Setting, found: Neighbours, folder: Path) -> Openings:
         InputError: only one of the two listens, or a daemon cannot be started.
     """
     sockets = [folder / world / SOCKET for world in WORLDS]
-    listening = [_listens(socket) for socket in sockets]
+    listening = [listens(socket, _CONNECT) for socket in sockets]
     if all(listening):
         yield _opened(sockets)
         return
@@ -192,14 +193,6 @@ def daemons(setting: Setting, found: Neighbours, folder: Path) -> Openings:
         raise InputError(OPTION, str(folder), "daemons in both world-0 and world-1, or in neither")
     while True:
         yield _started(write(setting, found, folder))
-
-
-def _listens(socket: Path) -> bool:
-    try:
-        dial_socket(socket, 5.0).close()
-    except OSError:
-        return False
-    return True
 
 
 @contextmanager
@@ -240,7 +233,7 @@ def _process(config: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def _await(config: Path, process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + _PATIENCE
-    while not _listens(config.parent / SOCKET):
+    while not listens(config.parent / SOCKET, _CONNECT):
         if process.poll() is not None or time.monotonic() > until:
             raise InputError(OPTION, str(config), f"a daemon that starts: {_said(config)}")
         time.sleep(0.05)

@@ -19,9 +19,8 @@ from fedsim.common.identity import public_key
 from fedsim.common.section import Section, settings
 from fedsim.common.serialise import mapping
 from fedsim.data.registry import DataConfig
-from fedsim.wire.connections import read_token
+from fedsim.wire.connections import Address, read_token
 from fedsim.wire.messages import Echo, SiloName
-from server.sockets import Address
 
 ROOT = "federation"
 """The first part of a field name in errors about the file."""

@@ -30,7 +30,7 @@ from fedsim.deployment.topology import ROSTER, Topology
 from fedsim.scenario.load import load
 from fedsim.secagg.envelopes import PUBLIC_FILE
 from fedsim.secagg.roster import parse_roster
-from fedsim.wire.connections import LOOPBACK, dial_socket
+from fedsim.wire.connections import LOOPBACK, dial
 
 START_SECONDS = 300.0
 """Until all silos must listen, on a slow machine."""
@@ -130,7 +130,7 @@ def _node(topology: Topology, name: str, address: str) -> list[str]:
 
 def _listens(path: Path) -> bool:
     try:
-        dial_socket(path, seconds=1).close()
+        dial(path, seconds=1).close()
     except OSError:
         return False
     return True

@@ -22,27 +22,32 @@ MAX_PATH = 107
 """Bytes of a Unix socket's path on Linux."""
 
 
-def dial_socket(path: Path, seconds: float) -> socket.socket:
-    """A connection to the daemon at `path`; `seconds` bounds this and every later step on it.
+Address = Path | tuple[int, bytes]
+"""A Unix socket, or a port of this machine and the token that opens it."""
 
-    Raises:
-        OSError: no daemon listens there, or this user may not connect.
+
+def dial(address: Address, seconds: float) -> socket.socket:
+    """A connection to a daemon; `seconds` bounds this and every later step on it.
+
+    The daemon at a port closes it if the token is another. OSError if none listens, or this user may not
+    connect.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    return _connected(connection, str(path), seconds)
-
-
-def dial_port(port: int, token: bytes, seconds: float) -> socket.socket:
-    """A connection to the daemon at a port of this machine, which closes it if the token is not its own.
-
-    Raises:
-        OSError: no daemon listens there.
-    """
+    if isinstance(address, Path):
+        return _connected(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), str(address), seconds)
+    port, token = address
     connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection = _connected(connection, (LOOPBACK, port), seconds)
-    send(connection, token)
+    send(_connected(connection, (LOOPBACK, port), seconds), token)
     return connection
+
+
+def listens(address: Address, seconds: float) -> bool:
+    """Whether a daemon listens there, and this user may connect."""
+    try:
+        dial(address, seconds).close()
+    except OSError:
+        return False
+    return True
 
 
 def _connected(connection: socket.socket, address: str | tuple[str, int], seconds: float) -> socket.socket:
@@ -73,7 +78,6 @@ def read_token(path: Path) -> bytes:
 
 
 _BACKLOG = 16
-_HEALTHY_WITHIN = 5.0  # seconds
 
 
 class AtSocket(Section):
@@ -81,12 +85,22 @@ class AtSocket(Section):
 
     socket: Path = Field(description="its path")
 
+    @property
+    def address(self) -> Address:
+        """What clients dial."""
+        return self.socket
+
 
 class AtPort(Section):
     """A port of this machine's loopback interface."""
 
     port: int = Field(ge=1, le=65535, description="of 127.0.0.1")
     token: Path = Field(description="a file with the secret that clients send first")
+
+    @property
+    def address(self) -> Address:
+        """What clients dial; InputError if the token's file is not as it must be."""
+        return self.port, read_token(self.token)
 
 
 def listening(listen: AtSocket | AtPort) -> AbstractContextManager[socket.socket]:
@@ -158,7 +172,7 @@ def _clear(path: Path) -> None:
     if not stat.S_ISSOCK(mode):
         raise InputError("listen.socket", str(path), "a path where nothing else is")
     try:
-        dial_socket(path, seconds=1).close()
+        dial(path, seconds=1).close()
     except ConnectionRefusedError:
         path.unlink(missing_ok=True)
     except OSError as error:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.wire.connections import AtPort, AtSocket, dial_port, dial_socket, token_of
+from fedsim.wire.connections import AtPort, AtSocket, dial
 from fedsim.wire.daemon import Daemon
 from fedsim.wire.frames import MAX_HEAD, WordFrame, encode, head_of, opened, receive, sealed, send
 from fedsim.wire.messages import Hello
@@ -66,7 +65,7 @@ def health(listen: AtSocket | AtPort, kind: str, name: str) -> int:
     Otherwise 1, and a line on stderr that begins with `name`.
     """
     try:
-        with _dialled(listen) as connection:
+        with dial(listen.address, _HEALTHY_WITHIN) as connection:
             send(connection, sealed(encode(WordFrame(Hello.kind, Hello().model_dump()))))
             found, head = head_of(opened(receive(connection, MAX_HEAD) or b"")[0])
     except (OSError, Refused) as error:
@@ -77,12 +76,6 @@ def health(listen: AtSocket | AtPort, kind: str, name: str) -> int:
         reason = str(head.get("reason"))
     print(f"{name}: {reason}", file=sys.stderr)
     return 1
-
-
-def _dialled(listen: AtSocket | AtPort) -> socket.socket:
-    if isinstance(listen, AtSocket):
-        return dial_socket(listen.socket, _HEALTHY_WITHIN)
-    return dial_port(listen.port, token_of(listen), _HEALTHY_WITHIN)
 
 
 def log_to(file: Path, *packages: str) -> None:

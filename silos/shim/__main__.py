@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
 from fedsim.common.errors import InputError, Refused
 from fedsim.wire import flower as carried
-from fedsim.wire.connections import dial_port, dial_socket, read_token
+from fedsim.wire.connections import dial, read_token
 from fedsim.wire.frames import receive, send
 from silos.shim.fleet import (
     BEAT,
@@ -56,9 +56,9 @@ def dialler(unix: Path | None, port: int | None, token: Path | None) -> Dial:
         InputError: neither or both are given, or the token cannot be read.
     """
     if unix is not None and port is None and token is None:
-        return partial(dial_socket, unix, PATIENCE)
+        return partial(dial, unix, PATIENCE)
     if unix is None and port is not None and token is not None:
-        return partial(dial_port, port, read_token(token), PATIENCE)
+        return partial(dial, (port, read_token(token)), PATIENCE)
     raise InputError("--socket", str(unix), "the daemon's socket, or --port and --token")
 
 

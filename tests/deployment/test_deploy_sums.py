@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from support.channels import Answer, Fault, absent, in_round, lying, read
-from support.deployed import SVRG
+from support.deployed import SVRG, assert_statements, simulated
 from support.pooled import PooledFederation, pooled_federation, pooled_scenario
 
 from fedsim.api.run import load_run
@@ -20,13 +20,12 @@ from fedsim.common.errors import InputError, Refused
 from fedsim.deployment.federation_file import parse_federation
 from fedsim.deployment.run import checkpoint_of, deploy
 from fedsim.privacy.discrete_noise import with_noise
-from fedsim.report.outcome import Outcome, Results
+from fedsim.report.outcome import Outcome
 from fedsim.report.summarise import answered
 from fedsim.scenario.resolve import resolve
 from fedsim.secagg import reports
 from fedsim.secagg.envelopes import EnvelopeKey
 from fedsim.secagg.reports import aggregators_noise
-from fedsim.simulation.trial import execute
 from fedsim.wire.frames import head_of, opened
 
 GENEROUS: dict[str, Any] = {
@@ -71,9 +70,7 @@ def _unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_the_model_is_that_of_the_simulation(tmp_path: Path, case: str) -> None:
     resolved = resolve(pooled_scenario(**PARITY[case]))
-    simulated = Results()
-    execute(resolved, simulated, lambda measurement: None)
-    expected = simulated.trials[0]
+    expected = simulated(resolved)
     terms = {"min_silos": 2} if "participation" in PARITY[case] else {}
     made = pooled_federation(tmp_path, pooled_scenario(**PARITY[case]), policy=GENEROUS, terms=terms)
     found = run(made, tmp_path / "run", **PARITY[case]).results.trials[0]
@@ -81,10 +78,7 @@ def test_the_model_is_that_of_the_simulation(tmp_path: Path, case: str) -> None:
     torch.testing.assert_close(
         found.models["private"], expected.models["private"], rtol=tolerance, atol=tolerance * 1e-3
     )
-    for mine, theirs in zip(found.statements, expected.statements, strict=True):
-        assert mine.admitted.noise_multiplier == theirs.admitted.noise_multiplier
-        assert mine.admitted.epsilon_guaranteed == theirs.admitted.epsilon_guaranteed
-        assert (mine.epsilon_spent, mine.rounds) == (theirs.epsilon_spent, theirs.rounds)
+    assert_statements(found, expected)
 
 
 FIRST, SECOND, THIRD = "silo-00", "silo-01", "silo-02"

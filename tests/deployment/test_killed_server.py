@@ -51,10 +51,6 @@ def enrolled() -> Iterator[Enrolled]:
         yield enrolled_federation(folder, resolved_of())
 
 
-def files(enrolled: Enrolled) -> list[Path]:
-    return [enrolled.folder / name / "silo.yaml" for name in enrolled.configs]
-
-
 def unbroken(tmp_path: Path) -> Outcome:
     """The run of other silos with the same records and seeds, which nothing disturbs."""
     enrolled = enrolled_federation(tmp_path / "others", resolved_of())
@@ -77,7 +73,7 @@ def test_a_server_killed_again_and_again_resumes_to_the_same_model(
     enrolled: Enrolled, tmp_path: Path, kills: list[tuple[str, int]]
 ) -> None:
     out = tmp_path / "run"
-    with daemons(*files(enrolled), insecure=True):
+    with daemons(*enrolled.files, insecure=True):
         for i, kill in enumerate(kills):
             process = _fork.Process(target=_serve, args=(enrolled.federation, out, i > 0, *kill))
             process.start()
@@ -92,7 +88,7 @@ def test_a_server_killed_again_and_again_resumes_to_the_same_model(
 
 
 def test_a_daemon_that_is_killed_and_started_again_is_waited_for(enrolled: Enrolled, tmp_path: Path) -> None:
-    with daemons(*files(enrolled), insecure=True) as silos, Sockets(enrolled.federation.addresses) as channel:
+    with daemons(*enrolled.files, insecure=True) as silos, Sockets(enrolled.federation.addresses) as channel:
 
         def disturb(step: Step) -> None:
             if step.rounds in (1, 4):
@@ -113,7 +109,7 @@ def test_a_servers_memory_does_not_grow_with_its_rounds(tmp_path: Path) -> None:
     held: list[int] = []
     with short_folder() as folder:
         large = enrolled_federation(folder, resolved_of(**sections))
-        with daemons(*files(large), insecure=True), Sockets(large.federation.addresses) as channel:
+        with daemons(*large.files, insecure=True), Sockets(large.federation.addresses) as channel:
             deploy(
                 parse({**SCENARIO, **sections}),
                 large.federation,

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.daemons import daemons, short_folder
+from support.deployed import simulated
 from support.pooled import PooledFederation, pooled_federation, pooled_scenario
 from support.shuffler_process import (
     Before,
@@ -26,12 +27,10 @@ from support.shuffler_process import (
 from fedsim.common.errors import Refused
 from fedsim.deployment.history import Step
 from fedsim.deployment.run import deploy
-from fedsim.report.outcome import Outcome, Results, TrialResult
+from fedsim.report.outcome import Outcome, TrialResult
 from fedsim.report.record import AskedSilo
-from fedsim.scenario.model import Scenario
 from fedsim.scenario.resolve import resolve
 from fedsim.secagg.shuffling import Request
-from fedsim.simulation.trial import execute
 from server.sockets import Sockets
 from silos.book import read as read_ledger
 
@@ -54,16 +53,6 @@ def made() -> Iterator[PooledFederation]:
 def _unwritten(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run's directory is not what these tests look at."""
     monkeypatch.setattr("fedsim.deployment.run.save", lambda outcome, place: None)
-
-
-def files(made: PooledFederation) -> list[Path]:
-    return [made.folder / name / "silo.yaml" for name in made.enrolled.configs]
-
-
-def simulated(scenario: Scenario = SCENARIO) -> TrialResult:
-    results = Results()
-    execute(resolve(scenario), results, lambda measurement: None)
-    return results.trials[0]
 
 
 def deployed(made: PooledFederation, out: Path, resume: bool = False, observe=lambda step: None) -> Outcome:
@@ -96,9 +85,9 @@ def assert_same(made: PooledFederation, found: Outcome, expected: TrialResult) -
 def test_daemons_a_shuffler_and_a_server_make_the_simulations_model(
     made: PooledFederation, tmp_path: Path
 ) -> None:
-    with daemons(*files(made), insecure=True), shuffler_process(made.shuffler_file):
+    with daemons(*made.enrolled.files, insecure=True), shuffler_process(made.shuffler_file):
         found = deployed(made, tmp_path / "run")
-    assert_same(made, found, simulated())
+    assert_same(made, found, simulated(resolve(SCENARIO)))
 
 
 @pytest.mark.slow
@@ -112,7 +101,10 @@ def test_a_shuffler_that_is_killed_around_its_note_gives_the_same_release_or_non
         assert shuffler.wait() == -signal.SIGKILL
         shuffler.start()
 
-    with daemons(*files(made), insecure=True), shuffler_process(made.shuffler_file, before) as shuffler:
+    with (
+        daemons(*made.enrolled.files, insecure=True),
+        shuffler_process(made.shuffler_file, before) as shuffler,
+    ):
         watcher = threading.Thread(target=back_again, args=(shuffler,))
         watcher.start()
         if before is die_before_the_note:
@@ -122,14 +114,17 @@ def test_a_shuffler_that_is_killed_around_its_note_gives_the_same_release_or_non
             return
         found = deployed(made, tmp_path / "run")
         watcher.join()
-    assert_same(made, found, simulated())
+    assert_same(made, found, simulated(resolve(SCENARIO)))
 
 
 @pytest.mark.slow
 def test_daemons_and_shuffler_that_are_killed_between_rounds_are_waited_for(
     made: PooledFederation, tmp_path: Path
 ) -> None:
-    with daemons(*files(made), insecure=True) as silos, shuffler_process(made.shuffler_file) as shuffler:
+    with (
+        daemons(*made.enrolled.files, insecure=True) as silos,
+        shuffler_process(made.shuffler_file) as shuffler,
+    ):
 
         def disturb(step: Step) -> None:
             if step.rounds in (1, 4):
@@ -141,7 +136,7 @@ def test_daemons_and_shuffler_that_are_killed_between_rounds_are_waited_for(
                 shuffler.start()
 
         found = deployed(made, tmp_path / "run", observe=disturb)
-    assert_same(made, found, simulated())
+    assert_same(made, found, simulated(resolve(SCENARIO)))
 
 
 KILLS = [("asked", 0), ("kept", 0), ("released", 0), ("kept", 2), ("released", 2), ("released", ROUNDS - 1)]
@@ -152,14 +147,14 @@ def test_a_server_killed_again_and_again_resumes_to_the_same_model(
     made: PooledFederation, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    with daemons(*files(made), insecure=True), shuffler_process(made.shuffler_file):
+    with daemons(*made.enrolled.files, insecure=True), shuffler_process(made.shuffler_file):
         for i, kill in enumerate(KILLS):
             process = _fork.Process(target=_dies_at, args=(made, out, i > 0, *kill))
             process.start()
             process.join(120)
             assert process.exitcode == -signal.SIGKILL, kill
         found = deployed(made, out, resume=True)
-    assert_same(made, found, simulated())
+    assert_same(made, found, simulated(resolve(SCENARIO)))
 
 
 @pytest.mark.slow
@@ -172,12 +167,12 @@ def test_twenty_five_silos(tmp_path: Path) -> None:
     with short_folder() as folder:
         made = pooled_federation(folder, scenario)
         with (
-            daemons(*files(made), insecure=True),
+            daemons(*made.enrolled.files, insecure=True),
             shuffler_process(made.shuffler_file),
             Sockets(made.federation.addresses) as channel,
         ):
             found = deploy(scenario, made.federation, channel, tmp_path / "run")
-        assert_same(made, found, simulated(scenario))
+        assert_same(made, found, simulated(resolve(scenario)))
 
 
 def _dies_at(made: PooledFederation, out: Path, resume: bool, place: str, r: int) -> None:

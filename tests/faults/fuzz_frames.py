@@ -26,7 +26,7 @@ from support.mutations import Message, mutated
 from support.one_server import OneServer, broadcast, frame, offer
 
 from fedsim.common.errors import Refused
-from fedsim.wire.connections import dial_socket
+from fedsim.wire.connections import dial
 from fedsim.wire.frames import decode, opened
 from fedsim.wire.messages import Ask, Close, Hello
 from silos.book import read
@@ -128,7 +128,7 @@ def _sent(
 ) -> tuple[str, tuple[str, int] | None]:
     """The answer's kind, and of a reply run and round; one in fifty has a length of its own, or is cut."""
     if rng.random() < 0.02:
-        with dial_socket(silo.socket, 10) as connection:
+        with dial(silo.socket, 10) as connection:
             length = rng.choice(LENGTHS) if rng.random() < 0.5 else len(data)
             connection.sendall((_LENGTH.pack(length) + data[: rng.randrange(len(data) + 1)])[:100_000])
         return "hung up", None

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError, Refused
 from fedsim.secagg.shuffling import Request, greeting, hello
-from fedsim.wire.connections import dial_socket
+from fedsim.wire.connections import dial
 from fedsim.wire.frames import receive, sealed, send
 from shuffler.__main__ import main
 from shuffler.config import load_config
@@ -69,7 +69,7 @@ def exchange(folder: Path, request: Request) -> bytes:
 
 
 def _said(folder: Path, body: bytes) -> bytes:
-    with dial_socket(folder / "s", PATIENCE) as connection:
+    with dial(folder / "s", PATIENCE) as connection:
         send(connection, sealed(body))
         return receive(connection, 1 << 20) or b""
 

@@ -13,7 +13,7 @@ import pytest
 from support.refusals import ANY, refused
 
 from fedsim.common.errors import InputError
-from fedsim.wire.connections import LOOPBACK, at_port, at_socket, dial_port, dial_socket, read_token
+from fedsim.wire.connections import LOOPBACK, at_port, at_socket, dial, read_token
 from fedsim.wire.daemon import Bounds, Daemon
 from fedsim.wire.frames import Frame, encode, receive, sealed, send
 
@@ -83,7 +83,7 @@ def ended(connection: socket.socket) -> bool:
 
 def test_several_requests_on_several_connections(folder: Path) -> None:
     with serving(folder / "s") as (stub, _):
-        clients = [dial_socket(folder / "s", PATIENCE) for _ in range(3)]
+        clients = [dial(folder / "s", PATIENCE) for _ in range(3)]
         for _ in range(5):
             assert [ask(client) for client in clients] == [frame()] * 3
         for client in clients:
@@ -101,16 +101,16 @@ def test_a_dead_daemons_socket_is_replaced(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "s"))
         dead.listen()
-    with serving(folder / "s"), dial_socket(folder / "s", PATIENCE) as client:
+    with serving(folder / "s"), dial(folder / "s", PATIENCE) as client:
         assert ask(client) == frame()
 
 
 def test_a_living_daemons_socket_is_left_alone(folder: Path) -> None:
-    with serving(folder / "s"), dial_socket(folder / "s", PATIENCE) as client:
+    with serving(folder / "s"), dial(folder / "s", PATIENCE) as client:
         with refused("listen.socket", ANY, "no other daemon"), at_socket(folder / "s"):
             pass
         assert ask(client) == frame()
-        with dial_socket(folder / "s", PATIENCE) as another:
+        with dial(folder / "s", PATIENCE) as another:
             assert ask(another) == frame()
 
 
@@ -143,8 +143,8 @@ def test_another_daemons_new_socket_is_not_removed(folder: Path) -> None:
 
 @pytest.mark.parametrize("first", [struct.pack(">Q", 1001), struct.pack(">Q", 2**63) + bytes(10)])
 def test_a_frame_over_the_limit_ends_its_connection_only(folder: Path, first: bytes) -> None:
-    with serving(folder / "s") as (stub, _), dial_socket(folder / "s", PATIENCE) as good:
-        with dial_socket(folder / "s", PATIENCE) as bad:
+    with serving(folder / "s") as (stub, _), dial(folder / "s", PATIENCE) as good:
+        with dial(folder / "s", PATIENCE) as bad:
             bad.sendall(first)
             assert ended(bad)
         assert ask(good, bytes(1000)) == frame()
@@ -152,11 +152,11 @@ def test_a_frame_over_the_limit_ends_its_connection_only(folder: Path, first: by
 
 
 def test_a_client_that_breaks_off_harms_nobody(folder: Path) -> None:
-    with serving(folder / "s"), dial_socket(folder / "s", PATIENCE) as good:
+    with serving(folder / "s"), dial(folder / "s", PATIENCE) as good:
         for sent in (b"", bytes(3), struct.pack(">Q", 10) + bytes(5)):
-            with dial_socket(folder / "s", PATIENCE) as bad:
+            with dial(folder / "s", PATIENCE) as bad:
                 bad.sendall(sent)
-        with dial_socket(folder / "s", PATIENCE) as bad:
+        with dial(folder / "s", PATIENCE) as bad:
             send(bad, b"hello")  # and never takes the answer
         assert ask(good) == frame()
 
@@ -164,8 +164,8 @@ def test_a_client_that_breaks_off_harms_nobody(folder: Path) -> None:
 def test_a_defect_ends_one_connection_and_its_text_stays_out_of_the_log(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with serving(folder / "s"), dial_socket(folder / "s", PATIENCE) as good:
-        with dial_socket(folder / "s", PATIENCE) as bad:
+    with serving(folder / "s"), dial(folder / "s", PATIENCE) as good:
+        with dial(folder / "s", PATIENCE) as bad:
             send(bad, b"break")
             assert ended(bad)
         assert ask(good) == frame()
@@ -176,8 +176,8 @@ def test_a_defect_ends_one_connection_and_its_text_stays_out_of_the_log(
 def test_silent_clients_make_room(folder: Path) -> None:
     """All connections are taken by clients that say nothing: a newcomer is answered all the same."""
     with serving(folder / "s"):
-        silent = [dial_socket(folder / "s", PATIENCE) for _ in range(10)]
-        with dial_socket(folder / "s", PATIENCE) as client:
+        silent = [dial(folder / "s", PATIENCE) for _ in range(10)]
+        with dial(folder / "s", PATIENCE) as client:
             assert ask(client) == frame()
         for each in silent:
             each.close()
@@ -188,10 +188,10 @@ def test_a_frame_that_does_not_come_keeps_nobody_out(folder: Path, sent: bytes) 
     """Every place is held so; the newcomer has one long before the time for a frame is over."""
     bounds = Bounds(frame_bytes=1000, clients=2, begin=0.2, transfer=2 * PATIENCE)
     with serving(folder / "s", bounds):
-        slow = [dial_socket(folder / "s", PATIENCE) for _ in range(2)]
+        slow = [dial(folder / "s", PATIENCE) for _ in range(2)]
         for each in slow:
             each.sendall(sent)
-        with dial_socket(folder / "s", PATIENCE) as client:
+        with dial(folder / "s", PATIENCE) as client:
             assert ask(client) == frame()
         for each in slow:
             each.close()
@@ -199,17 +199,17 @@ def test_a_frame_that_does_not_come_keeps_nobody_out(folder: Path, sent: bytes) 
 
 def test_half_a_length_is_waited_for_a_bounded_time(folder: Path) -> None:
     bounds = Bounds(frame_bytes=1000, begin=0.2, transfer=2 * PATIENCE)
-    with serving(folder / "s", bounds), dial_socket(folder / "s", PATIENCE) as slow:
+    with serving(folder / "s", bounds), dial(folder / "s", PATIENCE) as slow:
         slow.sendall(b"\0")
         assert ended(slow)
 
 
 def test_half_a_frame_holds_a_place_for_a_bounded_time(folder: Path) -> None:
     with serving(folder / "s", Bounds(frame_bytes=1000, clients=2, transfer=0.2)):
-        slow = [dial_socket(folder / "s", PATIENCE) for _ in range(2)]
+        slow = [dial(folder / "s", PATIENCE) for _ in range(2)]
         for each in slow:
             each.sendall(struct.pack(">Q", 500) + b"x")
-        with dial_socket(folder / "s", PATIENCE) as client:
+        with dial(folder / "s", PATIENCE) as client:
             assert ask(client) == frame()
         assert all(ended(each) for each in slow)
         for each in slow:
@@ -222,24 +222,24 @@ def test_an_answer_that_nobody_takes_holds_a_place_for_a_bounded_time(folder: Pa
             return frame() + bytes(8 << 20) if data == b"much" else frame()
 
     bounds = Bounds(frame_bytes=1000, clients=1, transfer=1.0)
-    with serving(folder / "s", bounds, Long()), dial_socket(folder / "s", PATIENCE) as deaf:
+    with serving(folder / "s", bounds, Long()), dial(folder / "s", PATIENCE) as deaf:
         send(deaf, b"much")  # before the other comes, who would take its place while it is idle
-        with dial_socket(folder / "s", PATIENCE) as client:
+        with dial(folder / "s", PATIENCE) as client:
             assert ask(client) == frame()
 
 
 def test_an_idle_client_is_let_go(folder: Path) -> None:
     short = Bounds(frame_bytes=1000, idle=0.1)
-    with serving(folder / "s", short), dial_socket(folder / "s", PATIENCE) as client:
+    with serving(folder / "s", short), dial(folder / "s", PATIENCE) as client:
         assert ended(client)
 
 
 def test_stopping_finishes_what_is_in_hand(folder: Path) -> None:
-    with serving(folder / "s") as (stub, daemon), dial_socket(folder / "s", PATIENCE) as busy:
+    with serving(folder / "s") as (stub, daemon), dial(folder / "s", PATIENCE) as busy:
         send(busy, b"wait")
         assert stub.entered.acquire(timeout=PATIENCE)
         send(busy, b"after")  # it has not been begun
-        with dial_socket(folder / "s", PATIENCE) as idle:
+        with dial(folder / "s", PATIENCE) as idle:
             assert ask(idle) == frame()
             daemon.stop()
             assert ended(idle)
@@ -251,7 +251,7 @@ def test_stopping_finishes_what_is_in_hand(folder: Path) -> None:
 
 def test_answers_under_way_are_bounded(folder: Path) -> None:
     with serving(folder / "s", Bounds(frame_bytes=1000, clients=3, answers=1)) as (stub, _):
-        first, second = dial_socket(folder / "s", PATIENCE), dial_socket(folder / "s", PATIENCE)
+        first, second = dial(folder / "s", PATIENCE), dial(folder / "s", PATIENCE)
         with first, second:
             send(first, b"wait")
             assert stub.entered.acquire(timeout=PATIENCE)
@@ -268,7 +268,7 @@ def test_stopping_does_not_wait_for_ever(folder: Path) -> None:
         ended_well: list[bool] = []
         thread = threading.Thread(target=lambda: ended_well.append(daemon.run()))
         thread.start()
-        with dial_socket(folder / "s", PATIENCE) as client:
+        with dial(folder / "s", PATIENCE) as client:
             send(client, b"wait")
             assert stub.entered.acquire(timeout=PATIENCE)
             daemon.stop()
@@ -287,11 +287,11 @@ def port() -> Iterator[tuple[int, bytes, Stub]]:
 
 def test_a_port_is_of_the_loopback_interface_and_asks_for_the_token(port: tuple[int, bytes, Stub]) -> None:
     number, token, stub = port
-    with dial_port(number, token, PATIENCE) as client:
+    with dial((number, token), PATIENCE) as client:
         assert client.getpeername()[0] == LOOPBACK == "127.0.0.1"
         assert ask(client) == frame()
     for wrong in (bytes(32), token[:-1], token + b"x", b""):
-        with dial_port(number, wrong, PATIENCE) as client:
+        with dial((number, wrong), PATIENCE) as client:
             assert ended(client)
     with socket.create_connection((LOOPBACK, number), PATIENCE) as client:
         send(client, frame("hello"))  # no token, but a request at once
@@ -307,7 +307,7 @@ def test_a_taken_port_is_named(port: tuple[int, bytes, Stub]) -> None:
 def test_clients_without_a_token_keep_nobody_out(port: tuple[int, bytes, Stub]) -> None:
     number, token, _ = port
     silent = [socket.create_connection((LOOPBACK, number), PATIENCE) for _ in range(10)]
-    with dial_port(number, token, PATIENCE) as client:
+    with dial((number, token), PATIENCE) as client:
         assert ask(client) == frame()
         assert ask(client) == frame()
     for each in silent:

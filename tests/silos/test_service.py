@@ -20,7 +20,7 @@ from support.one_server import OneServer, offer
 from typer.testing import CliRunner
 
 from fedsim.cli.main import app
-from fedsim.wire.connections import dial_port
+from fedsim.wire.connections import dial
 from silos.__main__ import main
 
 
@@ -132,7 +132,7 @@ def test_a_port_with_its_token(folder: Path) -> None:
         silo = made["silo-1"].start(wait=False)
         silo.until_it_says("listens")
         assert command("--config", str(file), "--health") == (0, "")
-        with dial_port(port, bytes(32), PATIENCE) as stranger:
+        with dial((port, bytes(32)), PATIENCE) as stranger:
             assert stranger.recv(1) == b""
         assert silo.stop() == 0
 

@@ -109,6 +109,10 @@ class Enrolled:
     configs: dict[str, Config]
     federation: Federation
 
+    @property
+    def files(self) -> list[Path]:
+        return [self.folder / name / "silo.yaml" for name in self.configs]
+
     def again(self, **changes: Any) -> Federation:
         """The federation with other fields; those of a silo are under its name."""
         tree = self.federation.model_dump(mode="json", exclude_none=True)

@@ -22,7 +22,7 @@ import yaml
 from support.breaking import kill_at_write
 
 from fedsim.common.errors import InputError, Refused
-from fedsim.wire.connections import dial_socket
+from fedsim.wire.connections import listens
 from silos.config import load_config
 from silos.enrolment import enrol
 
@@ -137,11 +137,7 @@ class Daemon:
             time.sleep(0.005)
 
     def listens(self) -> bool:
-        try:
-            dial_socket(self.socket, PATIENCE).close()
-        except OSError:
-            return False
-        return True
+        return listens(self.socket, PATIENCE)
 
     def wait(self) -> int:
         """Its exit code, once it has ended; negative for a signal."""

@@ -15,9 +15,11 @@ from torch import Tensor
 from fedsim.data.federation import Federation, load
 from fedsim.protocol.copies import digest
 from fedsim.protocol.links import Answered
+from fedsim.report.outcome import Results, TrialResult
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
 from fedsim.simulation.run_digest import run_digest
+from fedsim.simulation.trial import execute
 from fedsim.wire.frames import UNSIGNED, Frame, decode, encode, opened, sealed
 from silos.config import Config, load_config
 from silos.enrolment import enrol
@@ -48,6 +50,21 @@ POLICY: dict[str, Any] = {
 def resolved_of(**changes: Any) -> Resolved:
     """SCENARIO with whole sections replaced."""
     return resolve(parse({**SCENARIO, **changes}))
+
+
+def simulated(resolved: Resolved) -> TrialResult:
+    """The first trial, in simulation."""
+    results = Results()
+    execute(resolved, results, lambda measurement: None)
+    return results.trials[0]
+
+
+def assert_statements(found: TrialResult, expected: TrialResult) -> None:
+    """Each silo has admitted and spent the same."""
+    for mine, theirs in zip(found.statements, expected.statements, strict=True):
+        assert mine.admitted.noise_multiplier == theirs.admitted.noise_multiplier
+        assert mine.admitted.epsilon_guaranteed == theirs.admitted.epsilon_guaranteed
+        assert (mine.epsilon_spent, mine.rounds) == (theirs.epsilon_spent, theirs.rounds)
 
 
 def federation_of(resolved: Resolved) -> Federation:

@@ -15,7 +15,7 @@ from support.daemons import CLASSES, FEATURES, PATIENCE
 from torch import Tensor
 
 from fedsim.common.identity import is_signed, public_key
-from fedsim.wire.connections import dial_socket
+from fedsim.wire.connections import dial
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from fedsim.wire.messages import Ask, Close, Closed, Hello, Offer, Refusal, Shape
 
@@ -121,7 +121,7 @@ class OneServer:
         data = b""
         try:
             if self._connection is None:
-                self._connection = dial_socket(self._path, PATIENCE)
+                self._connection = dial(self._path, PATIENCE)
             self._connection.sendall(_LENGTH.pack(len(request)) + request)
             while len(data) < _LENGTH.size or len(data) < _LENGTH.size + _LENGTH.unpack_from(data)[0]:
                 part = self._connection.recv(1 << 20)
