@@ -34,7 +34,6 @@ def coefficients(weights: Tensor, members: Sequence[int], num_silos: int) -> Ten
     Args:
         weights: of all silos, (num_silos,), to be scaled to p_i, which sum to 1.
         members: positions of the silos that take part, ascending.
-        num_silos: N.
 
     Returns:
         (members,), in the order of `members`.
@@ -101,7 +100,6 @@ class Totals:
         """The silos' messages, weighed and added, {name: (d,)}.
 
         Args:
-            round_index: which round of the plan.
             broadcast: what it was asked with, {name: (d,)}.
             totals: by the number of the query in the round, sums of contributions, (d,).
             members: positions of the silos that are in the sums.

@@ -60,7 +60,6 @@ class RemoteSilos:
     """A `Link` to silos behind a channel, for one run.
 
     Args:
-        channel: carries the frames.
         identities: each silo's Ed25519 public key, 32 bytes, by name.
         deadline: seconds that silos have for a reply.
         min_silos: fewer answers than this, or than were asked, are no round; all by default.

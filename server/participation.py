@@ -24,7 +24,6 @@ def schedule(
     """Who answers in each round.
 
     Args:
-        num_silos: N.
         participants: None for all, M for a uniformly random set of so many, or another way.
         holds: for each round, whether it keeps the silos of the round before.
 

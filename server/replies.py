@@ -80,9 +80,7 @@ def read(data: bytes, identity: bytes, kind: type[Kind]) -> tuple[Kind, Frame]:
     """A silo's reply.
 
     Args:
-        data: what the channel brought.
         identity: the silo's Ed25519 public key, 32 bytes.
-        kind: what it should be.
 
     Raises:
         WrongReply: it is not signed by that identity, is of another kind, or is a refusal.

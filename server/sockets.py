@@ -25,7 +25,6 @@ class Sockets:
     """A `Channel`: one lasting connection and one thread a silo.
 
     Args:
-        addresses: of the daemons, by silo.
         limit: bytes of a reply at most.
     """
 

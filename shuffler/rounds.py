@@ -39,7 +39,6 @@ class Shuffler:
 
     Args:
         rosters: those that its operator has pinned.
-        keys: its own.
         store: what it has released.
 
     Raises:

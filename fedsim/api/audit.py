@@ -17,11 +17,6 @@ import pyarrow as pa
 from fedsim.api.given import ScenarioLike, changes_of, one_run, resolved_of
 from fedsim.api.progress import audit_display, watching
 from fedsim.api.run import Run
-from fedsim.attacks import daemons
-from fedsim.attacks.audit import Observe, as_json, attack
-from fedsim.attacks.daemon_pair import daemons as started
-from fedsim.attacks.neighbours import neighbours
-from fedsim.attacks.setting import Setting, prepare
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
 from fedsim.common.process import one_thread
@@ -34,6 +29,11 @@ from fedsim.report.outcome import Outcome
 from fedsim.report.page import write_page
 from fedsim.report.tables import Table, TextTable, lines_html
 from fedsim.scenario.resolve import Resolved
+from fedsim.testing.attacks import daemons
+from fedsim.testing.attacks.audit import Observe, as_json, attack
+from fedsim.testing.attacks.daemon_pair import daemons as started
+from fedsim.testing.attacks.neighbours import neighbours
+from fedsim.testing.attacks.setting import Setting, prepare
 from fedsim.wire.messages import Offer
 
 if TYPE_CHECKING:

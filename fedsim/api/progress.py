@@ -25,7 +25,7 @@ from fedsim.report.record import Measurement
 from fedsim.scenario.resolve import Resolved
 
 if TYPE_CHECKING:
-    from fedsim.attacks.audit import Observe
+    from fedsim.testing.attacks.audit import Observe
 
 Watch = Callable[[Resolved], AbstractContextManager[Observer]]
 """Opened when a run begins; it gets every measurement until the run ends."""

@@ -52,12 +52,7 @@ class History:
     """Follows a run's rounds, and makes its outcome.
 
     Args:
-        resolved: the run.
-        offers: what silos were offered.
-        greetings: who they are.
-        admissions: what they admitted.
         evaluate: measures a model on public test records, if there are any.
-        silos: how they are asked.
     """
 
     def __init__(
@@ -113,10 +108,7 @@ class History:
         """The run's results.
 
         Args:
-            closed: the silos' statements.
             unstated: why the other silos gave none.
-            remarks: lines for the report.
-            seconds: that it took.
         """
         reasons = dict(unstated) | {
             name: odd for name, each in closed.items() if (odd := self._odd(name, each))

@@ -43,9 +43,7 @@ def offers_of(
     """What each silo is offered: names and numbers.
 
     Args:
-        resolved: the run.
         session: its name to the silos, 64 hexadecimal digits.
-        rounds: who is asked in each round.
         roster: of secure aggregation.
 
     Raises:

@@ -55,7 +55,6 @@ class Child:
     Attributes:
         stdin: where to write what it reads from descriptor 0.
         stdout: where to read what it writes to descriptor 1.
-        pid: its process id.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -94,7 +93,6 @@ def start(
     Args:
         argv: module and arguments; any process of this machine can read them.
         plug_ins: folder of plug-ins (`pip install --target`), last on the child's path; None: no plug-ins.
-        limits: what it may use.
         hidden: files and folders that it must not see (records, state, keys).
 
     Raises:

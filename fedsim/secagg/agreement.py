@@ -30,8 +30,6 @@ class ReportContexts:
 
     Args:
         offer: with `pooled`, to any of the run's silos.
-        plan: what it comes to.
-        mechanism: of the sums.
         dimension: d, of an answer.
     """
 
@@ -67,9 +65,6 @@ def aggregators_scales(mechanism: SumMechanism, plan: Plan, round_index: int, z:
     """Of the noise that each aggregator adds to each query's sum, in steps; 0 where silos add theirs.
 
     Args:
-        mechanism: of the sums.
-        plan: what silos are asked.
-        round_index: which round of it.
         z: the multiplier that is common to all silos.
     """
     queries = [query for ask in plan.rounds[round_index] for query in ask.queries]
@@ -107,7 +102,6 @@ class Sums:
         asks for more noise than that takes a smaller clip; where the smallest does not do, the noise grows.
 
         Args:
-            plan: what will be asked.
             terms: of all silos in canonical order.
             given: the common noise, where the scenario has it; clips are whole then.
 

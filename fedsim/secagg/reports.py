@@ -135,9 +135,7 @@ class ReportContext:
 
     Args:
         run: the session, the server's name for the run and the same for all silos; 64 hexadecimal digits.
-        round: its index.
         roster: digest of the roster, 64 hexadecimal digits.
-        form: of the numbers.
         start: the entry with which the shuffler's process began, 64 hexadecimal digits: what an earlier one
             has released, and its notes may have forgotten, no later one opens.
     """
@@ -177,7 +175,6 @@ def seal_report(
         context: of the round, which names this roster.
         roster: the one that the silo has pinned.
         position: the silo's, in `roster.names`.
-        sign: with its identity.
 
     Raises:
         InputError: `numbers` are of another shape or type than the context's, or that of another roster.

@@ -176,7 +176,6 @@ class Release:
         """A shuffler's reply.
 
         Args:
-            data: the frame.
             request: what it should answer.
             identity: the shuffler's Ed25519 public key in the roster, 32 bytes.
 
@@ -284,7 +283,6 @@ def marked(identity: Identity, newest: Head, start: str) -> Mark:
     """What a shuffler says of its chain.
 
     Args:
-        identity: its own.
         newest: the entry that the chain ends with.
         start: hash of the entry with which its process began, hexadecimal.
     """
@@ -303,7 +301,6 @@ def check_follows(mark: Mark, of_run: Mark | None, of_shuffler: Mark | None) -> 
     """Refuse a mark of a shuffler whose notes were set back.
 
     Args:
-        mark: shown now.
         of_run: the newest that the run was shown.
         of_shuffler: the newest that any run was shown; another run's may be ahead while one process lasts.
     """

@@ -6,8 +6,8 @@ from functools import cache
 import pytest
 from support.audit_settings import Attacked, setting_of
 
-from fedsim.attacks.search import Attack, search
-from fedsim.attacks.setting import Setting
+from fedsim.testing.attacks.search import Attack, search
+from fedsim.testing.attacks.setting import Setting
 
 
 @pytest.fixture

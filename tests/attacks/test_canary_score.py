@@ -10,10 +10,10 @@ import pytest
 import torch
 from scipy import stats
 
-from fedsim.attacks.cohorts import Heard
-from fedsim.attacks.likelihood import Places, Scores, draws
 from fedsim.protocol.batch import FULL, Batch, Fresh, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Query
+from fedsim.testing.attacks.cohorts import Heard
+from fedsim.testing.attacks.likelihood import Places, Scores, draws
 
 N, D, Z = 20, 3, 2.0
 BATCHES = (FULL, Subsample(0.25), Poisson(0.3), WithReplacement(0.25))

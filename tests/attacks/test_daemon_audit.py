@@ -20,13 +20,13 @@ from support.half_noise import halve
 from typer.testing import CliRunner
 
 from fedsim.api.audit import offer_to
-from fedsim.attacks import daemon_pair
-from fedsim.attacks.daemons import DaemonAudit, attack
-from fedsim.attacks.neighbours import WORLDS, neighbours, write
-from fedsim.attacks.setting import Setting
 from fedsim.cli.main import app
 from fedsim.common.errors import InputError
 from fedsim.privacy import gaussian
+from fedsim.testing.attacks import daemon_pair
+from fedsim.testing.attacks.daemons import DaemonAudit, attack
+from fedsim.testing.attacks.neighbours import WORLDS, neighbours, write
+from fedsim.testing.attacks.setting import Setting
 from silos.config import load_config
 from silos.enrolment import enrol
 

@@ -7,12 +7,12 @@ import pytest
 from scipy import stats
 from scipy.optimize import brentq
 
-from fedsim.attacks import estimate
-from fedsim.attacks.estimate import Claim, assumption_free, curve, mean_difference, normality, rates
 from fedsim.privacy import cost, gaussian
 from fedsim.privacy.calibrate import Budget, noise_multipliers
 from fedsim.protocol.batch import FULL, Poisson, Subsample
 from fedsim.protocol.plan import Release
+from fedsim.testing.attacks import estimate
+from fedsim.testing.attacks.estimate import Claim, assumption_free, curve, mean_difference, normality, rates
 
 DELTA = 1e-5
 REPEATS = 300

@@ -20,14 +20,14 @@ from torch import Tensor
 
 import silos.entropy
 import silos.releases
-from fedsim.attacks import cohorts, estimate, noise, probes, sensitivity, servers
-from fedsim.attacks.audit import ALARM
-from fedsim.attacks.setting import Setting
 from fedsim.privacy import gaussian
 from fedsim.protocol.contract import Algorithm, Asker, Query
 from fedsim.protocol.plan import Plan, Terms
 from fedsim.simulation.host import MemoryLedger
 from fedsim.simulation.side_by_side import SideBySide
+from fedsim.testing.attacks import cohorts, estimate, noise, probes, sensitivity, servers
+from fedsim.testing.attacks.audit import ALARM
+from fedsim.testing.attacks.setting import Setting
 from silos.gate import Gate
 from silos.records import Records, clipped_sum
 

@@ -8,14 +8,14 @@ import pytest
 from support import hostile_modules
 from support.audit_settings import SMALL
 
-from fedsim.attacks import sensitivity
-from fedsim.attacks.search import search
-from fedsim.attacks.setting import prepare
 from fedsim.common.errors import InputError, Refused
 from fedsim.isolated.confine import unavailable
 from fedsim.problems.network import NeuralNetwork
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import Resolved, resolve
+from fedsim.testing.attacks import sensitivity
+from fedsim.testing.attacks.search import search
+from fedsim.testing.attacks.setting import prepare
 
 MODULES = ("Shifted", "Capped", "Sorted", "own_rule", "subclassed", "hooked", "records_as_channels")
 PROBLEMS = ("Centred", "Raising", "Indexing", "Scoring", "Accepting")

@@ -13,15 +13,15 @@ import torch
 from scipy import special, stats
 from support.audit_settings import Attacked
 
-from fedsim.attacks import noise
-from fedsim.attacks.audit import ALARM
-from fedsim.attacks.likelihood import Places
-from fedsim.attacks.neighbours import Line
-from fedsim.attacks.neighbours import noise as replies_noise
-from fedsim.attacks.noise import judged
 from fedsim.privacy.silo_gaussian import SiloGaussian
 from fedsim.protocol.batch import FULL
 from fedsim.protocol.contract import Query
+from fedsim.testing.attacks import noise
+from fedsim.testing.attacks.audit import ALARM
+from fedsim.testing.attacks.likelihood import Places
+from fedsim.testing.attacks.neighbours import Line
+from fedsim.testing.attacks.neighbours import noise as replies_noise
+from fedsim.testing.attacks.noise import judged
 
 SILO, SEEDS, EPS = 2, 1000, 2.0**-52
 DISCRETE = {"zeros", "repeats"}

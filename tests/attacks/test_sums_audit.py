@@ -17,18 +17,18 @@ from scipy import stats
 from support.audit_settings import Attacked, power, setting_of
 from torch import Tensor
 
-from fedsim.attacks import cohorts, estimate, noise, parties, probes, sensitivity, servers
-from fedsim.attacks.audit import ALARM, as_json, attack
-from fedsim.attacks.neighbours import neighbours
-from fedsim.attacks.parties import Party
-from fedsim.attacks.search import Attack
-from fedsim.attacks.setting import Setting
 from fedsim.common.errors import InputError
 from fedsim.privacy import gaussian
 from fedsim.privacy.summed_gaussian import SummedGaussian
 from fedsim.protocol.pool import Share
 from fedsim.report.audit import AuditPart, audit_figure, audit_table
 from fedsim.scenario.resolve import Resolved
+from fedsim.testing.attacks import cohorts, estimate, noise, parties, probes, sensitivity, servers
+from fedsim.testing.attacks.audit import ALARM, as_json, attack
+from fedsim.testing.attacks.neighbours import neighbours
+from fedsim.testing.attacks.parties import Party
+from fedsim.testing.attacks.search import Attack
+from fedsim.testing.attacks.setting import Setting
 from silos.gate import Gate
 
 LOOSE, STRICT = 2, 0

@@ -10,9 +10,9 @@ import pytest
 from click.testing import Result
 from support.scenarios import SMALL, invoke, refusal, run, simulate, write
 
-from fedsim.attacks import audit as audit_run
 from fedsim.protocol.plan import Admitted
 from fedsim.report.audit import FILE
+from fedsim.testing.attacks import audit as audit_run
 
 NO_NOISE = "privacy={epsilon: unlimited, calibration: sigma, noise_multiplier: 1e-120}"
 

@@ -7,10 +7,10 @@ from typing import Any
 from scipy import stats
 from support.scenarios import BASE, changed
 
-from fedsim.attacks.search import Attack
-from fedsim.attacks.setting import Setting, prepare
 from fedsim.scenario.load import parse
 from fedsim.scenario.resolve import resolve
+from fedsim.testing.attacks.search import Attack
+from fedsim.testing.attacks.setting import Setting, prepare
 
 SMALL = changed(
     BASE,

@@ -61,7 +61,6 @@ class OnGrid:
     """A `server.federation.Channel`.
 
     Args:
-        grid: of the running ServerApp.
         keys: every silo's node's public key, PEM as of `fedsim.deployment.flower.grid.node_key`.
     """
 

@@ -100,8 +100,6 @@ class Job:
     Args:
         scenario: a file, or the name of one that comes with fedsim.
         overrides: PATH=VALUE of the scenario.
-        federation: federation.yaml.
-        out: a new run directory.
         resume: whether to go on with the run that did not end there.
     """
 
@@ -131,11 +129,8 @@ def submit(control: Control, job: Job, keys: Mapping[str, bytes], patience: floa
     """Run a job to its end.
 
     Args:
-        control: of the SuperLink.
-        job: what to run.
         keys: of the silos' nodes, by name.
         patience: seconds to wait for silos.
-        tell: told how it goes.
 
     Raises:
         Refused: silos are missing when patience is over.

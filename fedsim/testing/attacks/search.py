@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Data, Heard, Record, Tap, Wiretap, alone, cohort
-from fedsim.attacks.setting import Broadcast, Kind, Setting, beside, others, replaced
 from fedsim.common.errors import Refused
 from fedsim.common.seeds import generator
 from fedsim.problems.kinds import Problem
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import FULL, Batch
 from fedsim.protocol.plan import Plan
+from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, Wiretap, alone, cohort
+from fedsim.testing.attacks.setting import Broadcast, Kind, Setting, beside, others, replaced
 
 _BALANCING_STEPS = 150
 _HUGE = (1e3, 1e6, 1e11, 1e30)

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from fedsim.attacks.cohorts import Tap
-from fedsim.attacks.daemon_pair import Worlds
-from fedsim.attacks.neighbours import Line
-from fedsim.attacks.search import Attack
-from fedsim.attacks.setting import Broadcast, Setting
 from fedsim.common.errors import Refused
 from fedsim.simulation.host import Answering
+from fedsim.testing.attacks.cohorts import Tap
+from fedsim.testing.attacks.daemon_pair import Worlds
+from fedsim.testing.attacks.neighbours import Line
+from fedsim.testing.attacks.search import Attack
+from fedsim.testing.attacks.setting import Broadcast, Setting
 from fedsim.wire.frames import decode
 from fedsim.wire.messages import Ask, Offer
 
@@ -90,8 +90,6 @@ def probe_daemon(
 
     Args:
         daemon: one of them; one run of its budget is used.
-        offer: that it admits.
-        lines: what is asked.
         outside: rounds that are not in the silo's plan.
     """
     (admission,) = daemon.offer(offer)

@@ -24,13 +24,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Data, Heard, Record, alone, cohort
-from fedsim.attacks.setting import Others, Setting, replaced
 from fedsim.privacy.pairs import multiplicities
 from fedsim.problems.glm import GeneralisedLinear
 from fedsim.protocol.batch import FULL, Batch, Fresh, Full, Poisson, Subsample, WithReplacement
 from fedsim.protocol.contract import Asker, Memory, Public, PublicProblem, Query, ServerHalf
 from fedsim.protocol.plan import Ask, Plan, QueryShape
+from fedsim.testing.attacks.cohorts import Data, Heard, Record, alone, cohort
+from fedsim.testing.attacks.setting import Others, Setting, replaced
 
 
 class _Direct:

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from fedsim.attacks import noise, probes, sensitivity, servers
-from fedsim.attacks.estimate import (
+from fedsim.common.serialise import finite
+from fedsim.scenario.resolve import Resolved
+from fedsim.testing.attacks import noise, probes, sensitivity, servers
+from fedsim.testing.attacks.estimate import (
     CONFIDENCE,
     Bounds,
     Claim,
@@ -25,12 +27,10 @@ from fedsim.attacks.estimate import (
     is_gaussian,
     proven,
 )
-from fedsim.attacks.parties import Party
-from fedsim.attacks.search import Attack, search
-from fedsim.attacks.servers import Samples
-from fedsim.attacks.setting import Setting, others, prepare
-from fedsim.common.serialise import finite
-from fedsim.scenario.resolve import Resolved
+from fedsim.testing.attacks.parties import Party
+from fedsim.testing.attacks.search import Attack, search
+from fedsim.testing.attacks.servers import Samples
+from fedsim.testing.attacks.setting import Setting, others, prepare
 
 ALARM = 1e-4
 """Probability that a scenario that keeps its promise is found broken, all silos and tests together."""
@@ -84,9 +84,7 @@ def attack(resolved: Resolved, share: float = 1.0, observe: Observe = lambda wha
     """Audit every silo of a small federation, ten of a large one.
 
     Args:
-        resolved: the scenario.
         share: of the work that brings bounds near the claims, or that fits into about two minutes.
-        observe: called with the progress.
 
     Raises:
         InputError: the scenario claims nothing, or its data cannot be read.

@@ -22,13 +22,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Data, Heard, Record, Tap, Tell
-from fedsim.attacks.likelihood import single, term
-from fedsim.attacks.search import Attack
-from fedsim.attacks.servers import Done
-from fedsim.attacks.setting import Broadcast, Setting, beside, replaced
 from fedsim.protocol.batch import WithReplacement
 from fedsim.simulation.host import Answering
+from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, Tell
+from fedsim.testing.attacks.likelihood import single, term
+from fedsim.testing.attacks.search import Attack
+from fedsim.testing.attacks.servers import Done
+from fedsim.testing.attacks.setting import Broadcast, Setting, beside, replaced
 
 _TOGETHER, _ROUNDS, _ENOUGH = 64, 64, 12
 

@@ -30,7 +30,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special, stats
 
-from fedsim.attacks.setting import Setting
 from fedsim.common.errors import Refused
 from fedsim.privacy import attainable, cost, gaussian
 from fedsim.privacy.calibrate import Budget, noise_multipliers
@@ -38,6 +37,7 @@ from fedsim.privacy.rounding import shown_down, shown_up
 from fedsim.problems.network import NeuralNetwork
 from fedsim.protocol.batch import WithReplacement
 from fedsim.protocol.plan import Census
+from fedsim.testing.attacks.setting import Setting
 
 CONFIDENCE = 0.95
 _SLOPES = (0.01, 0.1, 0.3, 1.0, 2.0, 4.0)

@@ -19,10 +19,6 @@ import torch
 import yaml
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Data, Heard, Record
-from fedsim.attacks.likelihood import Knowledge, Places, Scores, narrowed
-from fedsim.attacks.search import Attack, search
-from fedsim.attacks.setting import Broadcast, Others, Setting, others
 from fedsim.common.errors import InputError
 from fedsim.common.files import atomic_file
 from fedsim.common.seeds import generator
@@ -30,6 +26,10 @@ from fedsim.privacy.grid import STEPS
 from fedsim.protocol.batch import Fresh, Full
 from fedsim.protocol.contract import Asker, Query
 from fedsim.protocol.copies import CohortMemory
+from fedsim.testing.attacks.cohorts import Data, Heard, Record
+from fedsim.testing.attacks.likelihood import Knowledge, Places, Scores, narrowed
+from fedsim.testing.attacks.search import Attack, search
+from fedsim.testing.attacks.setting import Broadcast, Others, Setting, others
 
 WORLDS = ("world-0", "world-1")
 _COORDINATES = 66
@@ -40,12 +40,9 @@ class Line:
     """One round of the attack.
 
     Args:
-        round: its number.
-        broadcast: what the server sends.
         name: of the reply's array.
         query: what that array answers.
         places: where it lies in each world.
-        dtype: of the answer.
     """
 
     round: int

@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Data, Record, Tap, Wiretap, cohort
-from fedsim.attacks.parties import PARTIES, Party, anonymous, party_gate, together
 from fedsim.common.errors import InputError
 from fedsim.privacy.mechanism import SumMechanism
 from fedsim.privacy.registry import GAUSSIAN
@@ -27,6 +25,8 @@ from fedsim.scenario.resolve import Resolved
 from fedsim.simulation.host import Answering, GateLink, preview
 from fedsim.simulation.secure_aggregation import Summed, TrialSums, at_once
 from fedsim.simulation.trial import read
+from fedsim.testing.attacks.cohorts import Data, Record, Tap, Wiretap, cohort
+from fedsim.testing.attacks.parties import PARTIES, Party, anonymous, party_gate, together
 from server.aggregate import summed, weighted
 from server.loop import run
 from server.participation import Schedule, schedule
@@ -145,10 +145,8 @@ class Setting:
         """A cohort whose members are `silos` with the records `data`.
 
         Args:
-            tap: hears every answer.
             streams: whose batches and noise each draws.
             noisy: with the noise that each admitted, or none.
-            copies: see `cohort`.
             like: all take part in the rounds of this silo, instead of their own.
         """
         wiretap = Wiretap(self.algorithm, tap)

@@ -24,7 +24,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Data, Heard, Tap, Wiretap, cohort
 from fedsim.privacy.mechanism import SumMechanism
 from fedsim.privacy.shuffled_gaussian import ShuffledGaussian
 from fedsim.protocol.contract import Query
@@ -34,6 +33,7 @@ from fedsim.secagg.agreement import Sums
 from fedsim.secagg.reports import split
 from fedsim.simulation.host import Answering
 from fedsim.simulation.secure_aggregation import TrialSums
+from fedsim.testing.attacks.cohorts import Data, Heard, Tap, Wiretap, cohort
 
 Party = Literal["server", "shuffler", "both"]
 PARTIES: tuple[Party, ...] = ("server", "shuffler", "both")
@@ -100,7 +100,6 @@ def party_gate(
 
     Args:
         terms: of the silos, with their shares.
-        data: their records.
         streams: whose batches and noise each draws.
         noisy: with the noise of the sum, or none.
         crowd: what each of the other silos of a sum holds; by default records that count as zero.

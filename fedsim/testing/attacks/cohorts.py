@@ -51,14 +51,12 @@ def cohort(
     """A gate over silos at given noise multipliers and without a budget.
 
     Args:
-        resolved: what is attacked.
         data: one silo's records each.
         noise: z of each; 0 clips and adds nothing.
         streams: whose batches and noise each draws: equal streams draw alike.
         rounds: those in each silo's plan; all by default.
         copies: runs side by side on the same records; then broadcasts may be (members, d), and member
             c len(data) + s is silo s in copy c.
-        mechanism: adds the noise.
         shares: each silo's part in secure aggregation, if the mechanism has sums.
     """
     problem, dtype, repeats = resolved.gate_problem, resolved.dtype, copies or 1

@@ -20,11 +20,11 @@ import numpy as np
 import torch
 from scipy import special, stats
 
-from fedsim.attacks.cohorts import Heard, Tap
-from fedsim.attacks.search import Attack
-from fedsim.attacks.setting import Setting, beside
 from fedsim.privacy.shuffled_binomial import ShuffledBinomial
 from fedsim.protocol.contract import Query
+from fedsim.testing.attacks.cohorts import Heard, Tap
+from fedsim.testing.attacks.search import Attack
+from fedsim.testing.attacks.setting import Setting, beside
 
 _COORDINATES, _ANSWERS = 64, 300
 _NUMBERS, _FEWEST, _LEAST, _MOST = 400_000, 128, 16, 1024

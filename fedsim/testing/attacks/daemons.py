@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from fedsim.attacks.audit import ALARM, Observe, bounds_row
-from fedsim.attacks.daemon_pair import OPTION, Openings, Runs, Worlds
-from fedsim.attacks.estimate import (
+from fedsim.common.errors import InputError
+from fedsim.testing.attacks.audit import ALARM, Observe, bounds_row
+from fedsim.testing.attacks.daemon_pair import OPTION, Openings, Runs, Worlds
+from fedsim.testing.attacks.estimate import (
     CONFIDENCE,
     Bounds,
     Claim,
@@ -24,11 +25,10 @@ from fedsim.attacks.estimate import (
     proven,
     runs_needed,
 )
-from fedsim.attacks.neighbours import WORLDS, Neighbours, noise, scores
-from fedsim.attacks.noise import Measured, judged
-from fedsim.attacks.probes import outside, probe_daemon
-from fedsim.attacks.setting import Setting
-from fedsim.common.errors import InputError
+from fedsim.testing.attacks.neighbours import WORLDS, Neighbours, noise, scores
+from fedsim.testing.attacks.noise import Measured, judged
+from fedsim.testing.attacks.probes import outside, probe_daemon
+from fedsim.testing.attacks.setting import Setting
 from fedsim.wire.messages import Admission, Offer
 from silos.open_runs import SEEDED
 
@@ -77,10 +77,7 @@ def attack(
 
     Args:
         found: what they hold.
-        offer: of the scenario's run, to this silo.
-        openings: the daemons.
         share: of the default work.
-        observe: called with the progress.
         alarm: probability that daemons which keep their promise are found broken.
 
     Raises:

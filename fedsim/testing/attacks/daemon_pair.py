@@ -18,9 +18,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedsim.attacks.neighbours import SOCKET, STATE, WORLDS, Line, Neighbours, write
-from fedsim.attacks.setting import Setting
 from fedsim.common.errors import InputError, Refused
+from fedsim.testing.attacks.neighbours import SOCKET, STATE, WORLDS, Line, Neighbours, write
+from fedsim.testing.attacks.setting import Setting
 from fedsim.wire.connections import listens
 from fedsim.wire.frames import Frame, decode, encode, opened, sealed
 from fedsim.wire.messages import (

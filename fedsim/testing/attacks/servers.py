@@ -24,12 +24,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.attacks.cohorts import Data, Heard, Record, Tap, alone
-from fedsim.attacks.likelihood import ClippedMeans, Knowledge, Scores, narrowed, shape_of
-from fedsim.attacks.parties import anonymous
-from fedsim.attacks.search import Attack
-from fedsim.attacks.setting import Federated, Setting, drive, others, replaced
 from fedsim.common.seeds import digest128
+from fedsim.testing.attacks.cohorts import Data, Heard, Record, Tap, alone
+from fedsim.testing.attacks.likelihood import ClippedMeans, Knowledge, Scores, narrowed, shape_of
+from fedsim.testing.attacks.parties import anonymous
+from fedsim.testing.attacks.search import Attack
+from fedsim.testing.attacks.setting import Federated, Setting, drive, others, replaced
 
 _CHUNK = 2_000_000
 """Numbers that the records of the clones which run together take, about: 16 MB."""
